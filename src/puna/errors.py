@@ -1,0 +1,117 @@
+"""Every error Puna raises on purpose.
+
+One hierarchy: catch `PunaError` to catch them all. Each message says what was
+wrong, where, and what to do. `status` is the HTTP status the server answers
+with when the error reaches it before a response has begun; `kind` is the
+class name, which is how an error crosses the process border to the runner and
+comes back as the same class (see `puna.runner.protocol`).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class PunaError(Exception):
+    """Base of all errors raised by Puna."""
+
+    status: ClassVar[int] = 500
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__
+
+    @classmethod
+    def of_kind(cls, kind: str, message: str) -> PunaError:
+        """The error class named `kind` (as sent by another process) with `message`."""
+        return _by_name().get(kind, PunaError)(message)
+
+
+def _by_name() -> dict[str, type[PunaError]]:
+    found: dict[str, type[PunaError]] = {}
+    pending: list[type[PunaError]] = [PunaError]
+    while pending:
+        error = pending.pop()
+        found[error.__name__] = error
+        pending.extend(error.__subclasses__())
+    return found
+
+
+class GGUFError(PunaError):
+    """A file is not a valid GGUF file, or is damaged."""
+
+
+class ModelError(PunaError):
+    """A model file is readable but cannot be run (missing or misshapen tensors, bad metadata)."""
+
+
+class UnsupportedModelError(ModelError):
+    """The file's architecture, tokenizer or tensor type is not one Puna implements."""
+
+
+class InsufficientMemoryError(ModelError):
+    """Loading would need more memory than there is."""
+
+
+class TokenizerError(ModelError):
+    """The tokenizer metadata of a model is missing or inconsistent."""
+
+
+class ModelNotFoundError(PunaError):
+    """No model of that name is in the store, and no such file exists."""
+
+    status = 404
+
+
+class InvalidNameError(PunaError):
+    """A model name, digest or path does not have the required form."""
+
+    status = 400
+
+
+class StoreError(PunaError):
+    """The model store cannot be read or written (damaged manifest, disk full, permissions)."""
+
+
+class RequestError(PunaError):
+    """The caller asked for something invalid; the message says which part."""
+
+    status = 400
+
+
+class OptionError(RequestError):
+    """An option has the wrong type or is out of range."""
+
+
+class ContextLengthError(RequestError):
+    """The prompt does not fit the context and truncation was not allowed."""
+
+
+class TemplateError(PunaError):
+    """A chat template does not parse or fails when rendered."""
+
+
+class CacheFullError(PunaError):
+    """The KV cache has fewer free cells than the batch needs."""
+
+
+class NotSupportedError(PunaError):
+    """The model or cache cannot do this operation; the caller should fall back."""
+
+
+class GenerationError(PunaError):
+    """One sequence failed (NaN logits, grammar dead end); others are not affected."""
+
+
+class RunnerError(PunaError):
+    """The runner process died, hung, or broke its protocol."""
+
+
+class ServerBusyError(PunaError):
+    """The queue is full."""
+
+    status = 503
+
+
+class ConnectionFailedError(PunaError):
+    """The CLI cannot reach the server."""

@@ -1,0 +1,117 @@
+"""The options of a request, with Ollama's names, defaults and coercion rules.
+
+The same names are Modelfile `PARAMETER`s, keys of `options` in the native API
+and keyword arguments of the Python library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from puna.errors import OptionError
+
+#: Options that belong to the loaded model: a different value means a reload.
+LOAD_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """All options of one generation. Units are tokens unless stated.
+
+    `repeat_penalty` defaults to 1 (off), unlike Ollama's documented 1.1: the engine
+    Puna follows ignores penalties altogether, so clients that send none see the
+    same greedy output from both.
+    """
+
+    # Load time. None of num_ctx = decided by the server; 0 of num_thread = automatic.
+    num_ctx: int | None = None
+    num_batch: int = 512
+    num_gpu: int = -1
+    main_gpu: int = 0
+    use_mmap: bool | None = None
+    num_thread: int = 0
+    # Length.
+    num_keep: int = 4
+    num_predict: int = -1
+    stop: tuple[str, ...] = ()
+    # Sampling.
+    seed: int = -1
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.9
+    min_p: float = 0.0
+    typical_p: float = 1.0
+    repeat_last_n: int = 64
+    repeat_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+
+    @classmethod
+    def merge(cls, *layers: Mapping[str, Any] | None) -> Options:
+        """Options from `layers`, later ones winning key by key.
+
+        `None` values are skipped, unknown keys ignored (see `unknown`), floats for integer
+        options truncated. Raises `OptionError` naming the option, its value and the range.
+        """
+        values: dict[str, Any] = {}
+        for layer in layers:
+            for name, value in (layer or {}).items():
+                if value is not None and name in _TYPES:
+                    values[name] = _coerce(name, value)
+        return cls(**values)
+
+    @staticmethod
+    def unknown(layer: Mapping[str, Any]) -> list[str]:
+        """Keys of `layer` that are no option, for a warning."""
+        return [name for name in layer if name not in _TYPES]
+
+
+_TYPES: dict[str, str] = {
+    "num_ctx": "integer", "num_batch": "integer", "num_gpu": "integer", "main_gpu": "integer",
+    "use_mmap": "boolean", "num_thread": "integer", "num_keep": "integer", "num_predict": "integer",
+    "stop": "array", "seed": "integer", "temperature": "float32", "top_k": "integer",
+    "top_p": "float32", "min_p": "float32", "typical_p": "float32", "repeat_last_n": "integer",
+    "repeat_penalty": "float32", "presence_penalty": "float32", "frequency_penalty": "float32",
+}  # fmt: skip
+
+#: Inclusive ranges. Ollama clamps or ignores what lies outside; we say so instead.
+_RANGES: dict[str, tuple[float, float]] = {
+    "num_ctx": (1, 2**31 - 1),
+    "num_batch": (1, 2**20),
+    "num_thread": (0, 4096),
+    "num_predict": (-2, 2**31 - 1),
+    "num_keep": (-1, 2**31 - 1),
+    "seed": (-(2**63), 2**63 - 1),
+    "temperature": (0.0, 100.0),
+    "top_k": (-1, 2**31 - 1),
+    "top_p": (0.0, 1.0),
+    "min_p": (0.0, 1.0),
+    "typical_p": (0.0, 1.0),
+    "repeat_last_n": (-1, 2**31 - 1),
+    "repeat_penalty": (1e-3, 100.0),
+    "presence_penalty": (-100.0, 100.0),
+    "frequency_penalty": (-100.0, 100.0),
+}
+
+
+def _coerce(name: str, value: Any) -> Any:
+    kind = _TYPES[name]
+    if kind == "array":
+        if not isinstance(value, list | tuple):
+            raise OptionError(f'option "{name}" must be of type array, not {value!r}')
+        if not all(isinstance(item, str) for item in value):
+            raise OptionError(f'option "{name}" must be an array of strings, not {value!r}')
+        return tuple(item for item in value if item)
+    if kind == "boolean":
+        if not isinstance(value, bool):
+            raise OptionError(f'option "{name}" must be of type boolean, not {value!r}')
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
+        raise OptionError(f'option "{name}" must be of type {kind}, not {value!r}')
+    if name in _RANGES:
+        low, high = _RANGES[name]
+        if not low <= value <= high:
+            raise OptionError(f'option "{name}" must be between {low:g} and {high:g}, not {value!r}')
+    return int(value) if kind == "integer" else float(value)

@@ -1,0 +1,28 @@
+"""What every test may use: the shared test data, and quiet, deterministic threads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("PUNA_NUM_THREADS", "2")
+
+
+def find_test_data() -> Path | None:
+    """The folder of downloaded test data (`PUNA_TEST_DATA`, or `../shared/data`), if it is there."""
+    given = os.environ.get("PUNA_TEST_DATA")
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    for folder in (Path(given) if given else None, beside):
+        if folder is not None and folder.is_dir():
+            return folder
+    return None
+
+
+@pytest.fixture(scope="session")
+def test_data() -> Path:
+    folder = find_test_data()
+    if folder is None:
+        pytest.skip("no test data: set PUNA_TEST_DATA to a folder holding vocab/ and templates/")
+    return folder
