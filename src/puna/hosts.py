@@ -1,0 +1,125 @@
+"""Where the server listens and where clients find it: the value of `PUNA_HOST` / `OLLAMA_HOST`."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from dataclasses import dataclass
+
+from puna.config import env
+
+DEFAULT_ADDRESS = "127.0.0.1"
+DEFAULT_PORT = 11434
+_SCHEME_PORTS = {"http": 80, "https": 443}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Host:
+    """One side of the connection.
+
+    `address` is a name or an IP address without brackets; empty means all interfaces.
+    `path` is a prefix for the client (`/ollama` behind a reverse proxy), empty or with a leading slash.
+    """
+
+    scheme: str = "http"
+    address: str = DEFAULT_ADDRESS
+    port: int = DEFAULT_PORT
+    path: str = ""
+
+    @property
+    def netloc(self) -> str:
+        """`address:port` with IPv6 addresses in brackets, as the server prints it."""
+        return f"{_bracketed(self.address)}:{self.port}"
+
+    @property
+    def bind_address(self) -> str:
+        """What the server binds: an empty address is every IPv4 interface."""
+        return self.address or "0.0.0.0"
+
+    @property
+    def client_address(self) -> str:
+        """What a client on the same machine connects to: an unspecified address becomes loopback."""
+        return {"": DEFAULT_ADDRESS, "0.0.0.0": DEFAULT_ADDRESS, "::": "::1"}.get(self.address, self.address)
+
+    @property
+    def client_url(self) -> str:
+        """Base address for a client, without a slash at the end."""
+        return f"{self.scheme}://{_bracketed(self.client_address)}:{self.port}{self.path}"
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether a server listening here is reachable from this machine only."""
+        if self.address == "localhost" or self.address.endswith(".localhost"):
+            return True
+        try:
+            return ipaddress.ip_address(self.address).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def is_local(self) -> bool:
+        """Whether a client can expect to start the server itself: plain http to this machine."""
+        return self.scheme == "http" and not self.path and (self.is_loopback or self.address in _UNSPECIFIED)
+
+
+_UNSPECIFIED = ("", "0.0.0.0", "::")
+
+
+def host_from_env() -> Host:
+    """The host that `PUNA_HOST` (or `OLLAMA_HOST`) names; `http://127.0.0.1:11434` when neither is set."""
+    return parse_host(env("HOST"))
+
+
+def parse_host(text: str) -> Host:
+    """Read `[scheme://][address][:port][/path]`.
+
+    The port defaults to the scheme's own (80, 443) when a scheme is written, else to 11434.
+    A port that is no number from 0 to 65535 counts as absent, with a warning in the log.
+    """
+    text = text.strip().strip("\"'").strip()
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "http", text
+        default_port = DEFAULT_PORT
+        if text == "ollama.com":  # the one public host, which speaks TLS only
+            scheme, default_port = "https", 443
+    else:
+        scheme = scheme.lower()
+        default_port = _SCHEME_PORTS.get(scheme, DEFAULT_PORT)
+    authority, _, path = rest.partition("/")
+    address, port_text = _split(authority)
+    port = default_port
+    if port_text is not None:
+        if port_text.isascii() and port_text.isdigit() and int(port_text) <= 65535:
+            port = int(port_text)
+        else:
+            _log.warning("invalid port %r in host %r, using %d", port_text, text, default_port)
+    path = path.strip("/")
+    return Host(scheme, address, port, f"/{path}" if path else "")
+
+
+def _split(authority: str) -> tuple[str, str | None]:
+    """Address without brackets, and the text of the port if there is one."""
+    bare = authority.removeprefix("[").removesuffix("]")
+    if not authority:
+        return DEFAULT_ADDRESS, None
+    if _is_ipv6(bare):
+        return bare, None
+    address, colon, port = authority.rpartition(":")
+    if not colon:
+        return bare, None
+    return address.removeprefix("[").removesuffix("]"), port
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _bracketed(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
