@@ -1,0 +1,160 @@
+"""The operations models are made of: one signature each, several implementations.
+
+`reference` (plain torch, the specification) and `cpu` (C++ kernels). The functions here
+hand on to the implementation chosen for this process: `cpu` when the extension is built,
+unless `PUNA_OPS=reference`. This is the one place that decides.
+
+Tensors are contiguous float32 on the CPU, indices int32, unless stated. `T` is the number
+of tokens in the batch. What a token's row comes out as does not depend on the rest of the
+batch, nor on the number of threads. Wrong shapes or dtypes raise `ValueError`, indices out
+of range `IndexError`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from puna.config import env
+from puna.ops.rope import Rope, Yarn
+from puna.ops.weight import Weight
+
+__all__ = [
+    "Rope",
+    "Weight",
+    "Yarn",
+    "add_rms_norm",
+    "attention",
+    "embedding",
+    "implementation",
+    "linear",
+    "linear_many",
+    "rms_norm",
+    "rope_",
+    "store_rows",
+    "swiglu",
+    "use",
+]
+
+IMPLEMENTATIONS = ("reference", "cpu")
+
+
+def _load(name: str) -> ModuleType:
+    if name not in IMPLEMENTATIONS:
+        raise ValueError(
+            f"ops implementation {name!r} is none of {', '.join(IMPLEMENTATIONS)} (see PUNA_OPS)"
+        )
+    return importlib.import_module(f"puna.ops.{name}")
+
+
+def _choose() -> ModuleType:
+    wanted = env("OPS")
+    if wanted:
+        return _load(wanted)
+    try:
+        return _load("cpu")
+    except ImportError as error:
+        warnings.warn(
+            f"Puna's C++ kernels are not available ({error}); falling back to plain torch, which is many "
+            "times slower. Install a C++ compiler and reinstall Puna, or set PUNA_OPS=reference to "
+            "choose this without a warning.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+        return _load("reference")
+
+
+if TYPE_CHECKING:
+    # To a type checker every implementation looks like the one that is the specification.
+    from puna.ops import reference as _active
+else:
+    _active = _choose()
+
+
+def implementation() -> str:
+    """Which implementation is in use: `reference` or `cpu`."""
+    return _active.__name__.rpartition(".")[2]
+
+
+@contextmanager
+def use(name: str) -> Iterator[None]:
+    """Inside a `with` block use the implementation `name`, in the whole process (for comparisons)."""
+    global _active
+    before, _active = _active, _load(name)
+    try:
+        yield
+    finally:
+        _active = before
+
+
+def embedding(tokens: Tensor, weight: Weight) -> Tensor:
+    """Rows `tokens` [T] of `weight` [vocabulary, width], dequantised: [T, width]."""
+    return _active.embedding(tokens, weight)
+
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    """`x @ weight.T + bias`: x [T, in], weight [out, in], bias [out], result [T, out]."""
+    return _active.linear(x, weight, bias)
+
+
+def linear_many(
+    x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None] | None = None
+) -> list[Tensor]:
+    """`linear` of the same `x` with several weights, preparing `x` once."""
+    return _active.linear_many(x, weights, biases)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`x / sqrt(mean(x²) + eps) * weight` over the last axis: x [..., d], weight [d]."""
+    return _active.rms_norm(x, weight, eps)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """`total = x + residual` and `rms_norm(total)`: x and residual [..., d]; returns (total, normed)."""
+    return _active.add_rms_norm(x, residual, weight, eps)
+
+
+def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
+    """Turn the heads of `x` [T, heads, head_dim] by their `positions` [T] (may be negative), in place."""
+    _active.rope_(x, positions, rope)
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    """`silu(gate) * up`, both [T, n]."""
+    return _active.swiglu(gate, up)
+
+
+def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
+    """`target[cells] = rows`: rows [T, ...], target [capacity, ...] f16 or f32, cells [T] distinct."""
+    _active.store_rows(target, cells, rows)
+
+
+def attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    starts: Tensor,
+    counts: Tensor,
+    scale: float,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attention where every row has its own list of cells.
+
+    Row t of `q` [T, heads, head_dim] sees `cells[starts[t] : starts[t] + counts[t]]` of
+    `keys` [capacity, kv_heads, head_dim] and `values` [capacity, kv_heads, value_dim], both
+    float16 or float32. Query head h reads key/value head `h * kv_heads // heads`. The result
+    [T, heads, value_dim] is `softmax(scale * q k) v`; where `softcap` is not 0 the scores go
+    through `softcap * tanh(score / softcap)` first, and `sinks` [heads] join the softmax's
+    denominator as one more score per head. A row with a count of 0 gives zeros.
+
+    Rows of one sequence should name the same `start` with growing counts: they share loads.
+    """
+    return _active.attention(q, keys, values, cells, starts, counts, scale, softcap, sinks)

@@ -1,0 +1,96 @@
+"""The operations in plain torch: short, obviously right, and therefore the specification.
+
+`T` is the number of tokens in a batch. Everything is computed in the dtype of the
+activations, which is float32 in use and float64 when a test wants the exact answer.
+Indices are taken as they are: negative or out-of-range ones are the caller's mistake.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from puna.ops.rope import Rope
+from puna.ops.weight import Weight
+
+
+def embedding(tokens: Tensor, weight: Weight) -> Tensor:
+    return weight.rows(tokens)
+
+
+def linear(x: Tensor, weight: Weight, bias: Tensor | None = None) -> Tensor:
+    result = x @ weight.dequantize().to(x.dtype).T
+    return result if bias is None else result + bias
+
+
+def linear_many(
+    x: Tensor, weights: Sequence[Weight], biases: Sequence[Tensor | None] | None = None
+) -> list[Tensor]:
+    return [
+        linear(x, weight, bias) for weight, bias in zip(weights, biases or [None] * len(weights), strict=True)
+    ]
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    return x / torch.sqrt(x.square().mean(-1, keepdim=True) + eps) * weight
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    total = x + residual
+    return total, rms_norm(total, weight, eps)
+
+
+def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
+    # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004.
+    angles = positions.double()[:, None] * rope.frequencies.double()  # [T, pairs]
+    cos = (angles.cos() * rope.magnitude).to(x.dtype)[:, None]  # [T, 1, pairs]
+    sin = (angles.sin() * rope.magnitude).to(x.dtype)[:, None]
+    pairs = rope.frequencies.numel()
+    if rope.neox:
+        first, second = x[..., :pairs], x[..., pairs : 2 * pairs]
+    else:
+        first, second = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
+    turned = first * cos - second * sin, first * sin + second * cos
+    first.copy_(turned[0])
+    second.copy_(turned[1])
+
+
+def swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    return F.silu(gate) * up
+
+
+def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
+    target[cells.long()] = rows.to(target.dtype)
+
+
+def attention(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    cells: Tensor,
+    starts: Tensor,
+    counts: Tensor,
+    scale: float,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    rows, heads, _ = q.shape
+    group = heads // keys.shape[1]
+    result = q.new_zeros(rows, heads, values.shape[2])
+    for t, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
+        if count == 0:
+            continue
+        seen = cells[start : start + count].long()
+        key = keys[seen].to(q.dtype).repeat_interleave(group, dim=1)  # [count, heads, head_dim]
+        value = values[seen].to(q.dtype).repeat_interleave(group, dim=1)
+        scores = torch.einsum("hd,nhd->hn", q[t], key) * scale
+        if softcap:
+            scores = softcap * torch.tanh(scores / softcap)
+        if sinks is not None:  # one more logit per head that takes its share and gives nothing
+            scores = torch.cat([scores, sinks.to(q.dtype)[:, None]], dim=1)
+        shares = torch.softmax(scores, dim=1)[:, :count]
+        result[t] = torch.einsum("hn,nhd->hd", shares, value)
+    return result

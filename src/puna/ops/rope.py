@@ -1,0 +1,110 @@
+"""Rotary position embedding: which angles a model turns its queries and keys by."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Yarn:
+    """Settings of YaRN context extension (Peng et al., arXiv:2309.00071).
+
+    Pairs that turn more than `beta_fast` times over the original context keep their
+    frequency, those that turn less than `beta_slow` times are slowed down by `factor`,
+    and the ones between are blended. `extrapolation` 0 switches the blend off.
+    """
+
+    factor: float
+    original_context: int = 131072
+    attention_factor: float = 1.0
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    extrapolation: float = 1.0
+
+    def bounds(self, dims: int, base: float) -> tuple[int, int]:
+        """The first and last pair of the blend."""
+
+        def pair(turns: float) -> float:
+            return dims * math.log(self.original_context / (2 * math.pi * turns)) / (2 * math.log(base))
+
+        return max(0, math.floor(pair(self.beta_fast))), min(dims - 1, math.ceil(pair(self.beta_slow)))
+
+    def slowdown(self, dims: int, base: float) -> Tensor:
+        """What each pair's frequency is multiplied by: float64 [dims/2], between 1/factor and 1."""
+        low, high = self.bounds(dims, base)
+        pairs = torch.arange(dims // 2, dtype=torch.float64)
+        kept = (1 - ((pairs - low) / max(0.001, high - low)).clamp(0, 1)) * self.extrapolation
+        return (1 - kept) / self.factor + kept
+
+    @property
+    def magnitude(self) -> float:
+        """What cosines and sines are multiplied by, to make up for flatter attention."""
+        if not self.extrapolation:
+            return self.attention_factor
+        return self.attention_factor * (1 + 0.1 * math.log(self.factor))
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Pair j of a head's first `2 * pairs` values is turned by `position * frequencies[j]`.
+
+    A pair is (2j, 2j+1), or (j, j + pairs) when `neox`. The rest of the head passes unchanged.
+    The turned values are multiplied by `magnitude`.
+    """
+
+    frequencies: Tensor  # float32 [pairs], radians per position
+    magnitude: float = 1.0
+    neox: bool = False
+
+    def __post_init__(self) -> None:
+        kept = self.frequencies
+        if kept.dtype != torch.float32 or kept.dim() != 1 or not kept.is_contiguous():
+            raise ValueError(
+                f"rope frequencies must be contiguous float32 [pairs], not {kept.dtype} {list(kept.shape)}"
+            )
+
+    @classmethod
+    def build(
+        cls,
+        dims: int,
+        base: float = 10000.0,
+        *,
+        neox: bool = False,
+        factors: Tensor | None = None,
+        linear_factor: float = 1.0,
+        yarn: Yarn | None = None,
+        magnitude: float = 1.0,
+    ) -> Rope:
+        """Frequencies `base ** (-2j / dims) / factors[j]` for `dims` rotated values, scaled.
+
+        factors: [dims/2], a model's own table (`rope_freqs.weight`).
+        linear_factor: positions are divided by it (linear context extension).
+        yarn: extends the context its way instead; its magnitude multiplies `magnitude`.
+        """
+        if dims <= 0 or dims % 2:
+            raise ValueError(
+                f"rope turns pairs: the number of rotated values must be even and positive, not {dims}"
+            )
+        if factors is not None and factors.numel() != dims // 2:
+            raise ValueError(f"rope factors: {factors.numel()} values for {dims // 2} pairs")
+        frequencies = base ** (-2 * torch.arange(dims // 2, dtype=torch.float64) / dims)
+        if factors is not None:
+            frequencies = frequencies / factors.double().flatten()
+        frequencies = frequencies / linear_factor
+        if yarn is not None:
+            frequencies = frequencies * yarn.slowdown(dims, base)
+            magnitude *= yarn.magnitude
+        return cls(frequencies.float(), magnitude, neox)
+
+    @property
+    def pairs(self) -> int:
+        return self.frequencies.numel()
+
+    def without_magnitude(self) -> Rope:
+        """For turning keys that were turned before (context shift), whose magnitude is already in."""
+        return dataclasses.replace(self, magnitude=1.0)
