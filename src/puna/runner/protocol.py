@@ -3,20 +3,20 @@
 A frame is a little-endian u32 length and that many bytes of msgpack. Every message is a
 tagged struct (`type` is the class name). Requests carry an `id` chosen by the server; all
 replies to it carry the same `id`. The runner leaves when its end of the socket closes.
+Generation itself is spoken in the engine's own words (`puna.engine.events`).
 """
 
 from __future__ import annotations
 
-import msgspec
+from puna.engine.events import Chunk, Done, Failed, Generate, Message, TokenLogprob, TopLogprob
 
-from puna.options import Options
+__all__ = [
+    "MAX_FRAME_BYTES", "Cancel", "Chunk", "Detokenize", "Done", "Failed", "FromRunner", "Generate", "Load",
+    "Loaded", "Ping", "Pong", "Progress", "Text", "ToRunner", "TokenLogprob", "Tokenize", "Tokens", "TopLogprob",
+]  # fmt: skip
 
 #: A longer frame is a broken peer, not a message.
 MAX_FRAME_BYTES = 512 * 1024 * 1024
-
-
-class Message(msgspec.Struct, tag=True, frozen=True, kw_only=True):
-    """Base of all messages."""
 
 
 # --- server to runner -------------------------------------------------------------
@@ -31,22 +31,6 @@ class Load(Message):
     num_batch: int = 512
     num_thread: int = 0
     kv_cache_type: str = "f16"
-
-
-class Generate(Message):
-    """Generate text. Answered by `Chunk`*, then `Done` or `Failed`.
-
-    `prompt` is text (tokenised with special tokens parsed, BOS added) or token ids.
-    """
-
-    id: int
-    prompt: str | list[int]
-    options: Options = Options()
-    truncate: bool = True
-    shift: bool = True
-    logprobs: bool = False
-    top_logprobs: int = 0
-    ignore_eos: bool = False
 
 
 class Cancel(Message):
@@ -72,7 +56,7 @@ class Detokenize(Message):
 
 
 class Ping(Message):
-    """Answered by `Pong` from the message loop, `step_age_s` telling how long the engine is in its current step."""
+    """Answered by `Pong` at once, also while a step is being computed."""
 
     id: int
 
@@ -96,51 +80,6 @@ class Loaded(Message):
     cache_bytes: int
 
 
-class TopLogprob(msgspec.Struct, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-
-
-class TokenLogprob(msgspec.Struct, frozen=True):
-    token: str
-    logprob: float
-    bytes: list[int]
-    top: list[TopLogprob] = []
-
-
-class Chunk(Message):
-    """Text that is final: never half a character, never the start of a stop string."""
-
-    id: int
-    text: str
-    tokens: list[int] = []
-    logprobs: list[TokenLogprob] = []
-
-
-class Done(Message):
-    """End of a generation. Durations in nanoseconds."""
-
-    id: int
-    reason: str  # "stop" or "length"
-    prompt_eval_count: int
-    prompt_eval_duration: int
-    eval_count: int
-    eval_duration: int
-    cached: int = 0  # prompt tokens taken from the cache instead of evaluated
-    truncated: int = 0  # prompt tokens dropped because the prompt did not fit
-    shifted: int = 0  # tokens dropped from the context while generating
-    stop: str | None = None  # the stop string that ended it, if one did
-
-
-class Failed(Message):
-    """A request (or the load, `id` 0) failed; `kind` is a class of `puna.errors`."""
-
-    id: int
-    kind: str
-    message: str
-
-
 class Tokens(Message):
     id: int
     ids: list[int]
@@ -152,6 +91,8 @@ class Text(Message):
 
 
 class Pong(Message):
+    """`active` sequences are being generated; the current step began `step_age_s` seconds ago (0 when idle)."""
+
     id: int
     active: int
     step_age_s: float

@@ -1,0 +1,85 @@
+"""The contract between models, the engine and what a model remembers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import torch
+
+if TYPE_CHECKING:
+    from puna.model.input import Batch
+
+#: Rotates cached keys float32 [cells, heads, head_dim] of a layer in place as if each had been stored
+#: `offset` positions further on (negative: earlier).
+Shift = Callable[[int, torch.Tensor, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class KVView:
+    """What a layer's attention reads: storage, and for every batch row the cells it may see.
+
+    Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in order of position.
+    """
+
+    keys: torch.Tensor  # [cells, kv_heads, key_dim]
+    values: torch.Tensor  # [cells, kv_heads, value_dim]
+    cells: torch.Tensor  # int32 [n]
+    starts: torch.Tensor  # int32 [rows]
+    counts: torch.Tensor  # int32 [rows]
+
+
+class LayerCache(Protocol):
+    """One layer's share of a cache during a forward pass."""
+
+    def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store the batch's keys float32 [rows, kv_heads, key_dim] and values [rows, kv_heads, value_dim]."""
+
+    def view(self) -> KVView:
+        """Everything the batch's rows may see, including what `put` just stored."""
+
+
+class Cache(Protocol):
+    """What a model remembers of several sequences.
+
+    One forward pass is `start_forward`, then for each layer `layer(i)` with `put` and `view`. If the
+    pass fails after `start_forward`, `undo_forward` takes its entries back. Between passes the other
+    operations may be called. A failing operation changes nothing.
+    """
+
+    def start_forward(self, batch: Batch) -> None:
+        """Make room for every row of `batch`, whose positions must continue their sequences.
+
+        Raises `CacheFullError` when there are fewer free cells than rows.
+        """
+
+    def undo_forward(self) -> None:
+        """Forget the rows of the last `start_forward`."""
+
+    def layer(self, index: int) -> LayerCache:
+        """The storage of layer `index`."""
+
+    def length(self, sequence: int) -> int:
+        """The position the next input of `sequence` must have."""
+
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        """Let `target` begin with the first `count` positions of `source`, without copying data."""
+
+    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        """Forget positions [begin, end) of `sequence`; `None` means to the end.
+
+        Later positions move down by `end - begin` and their keys are rotated accordingly. Raises
+        `NotSupportedError` when the model cannot do that, and `CacheFullError` when cells shared with
+        another sequence would have to be copied and none are free.
+        """
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        """Whether an input at `position` would see all it has to."""
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of key and value storage if every cell were used."""
+
+    def close(self) -> None:
+        """Give all memory back."""

@@ -1,0 +1,181 @@
+"""The cache of plain causal attention: every position sees itself and all earlier ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from puna import ops
+from puna.errors import CacheFullError, NotSupportedError
+from puna.kvcache.cache import KVView, Shift
+from puna.kvcache.cells import Cells
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from puna.model.input import Batch
+
+_NUMPY_TYPES = {torch.float16: np.float16, torch.float32: np.float32}
+
+
+@dataclass(frozen=True)
+class KVShape:
+    """The geometry of one layer's storage."""
+
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+
+    def cell_bytes(self, dtype: torch.dtype) -> int:
+        """Bytes of one position's key and value."""
+        return self.kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+
+
+class CausalCache:
+    """Keys and values of `sequences` sequences of at most `context` positions each.
+
+    `capacity` cells (default `sequences * context`) are shared by all. Storage is float16 or float32
+    and takes memory only as cells come into use. `shift` re-rotates keys; without it the middle of a
+    sequence cannot be removed.
+    """
+
+    def __init__(
+        self,
+        shapes: list[KVShape],
+        *,
+        sequences: int,
+        context: int,
+        capacity: int | None = None,
+        dtype: torch.dtype = torch.float16,
+        shift: Shift | None = None,
+    ) -> None:
+        if dtype not in _NUMPY_TYPES:
+            raise NotSupportedError(f"a cache of {dtype} is not supported; use float16 or float32")
+        self.cells = Cells(capacity or sequences * context, sequences, context)
+        self._cell_table = torch.from_numpy(self.cells.table.reshape(-1))
+        self._shift = shift
+        self._layers = [_Layer(self, shape, dtype) for shape in shapes]
+        self._bytes = self.cells.capacity * sum(shape.cell_bytes(dtype) for shape in shapes)
+        self._batch_cells = torch.empty(0, dtype=torch.int32)
+        self._starts = torch.empty(0, dtype=torch.int32)
+        self._counts = torch.empty(0, dtype=torch.int32)
+        self._added: list[tuple[int, int]] = []  # (sequence, length before) of the running forward pass
+
+    def start_forward(self, batch: Batch) -> None:
+        sequences, positions = batch.sequences, batch.positions.numpy()
+        cells = self.cells
+        edges = np.flatnonzero(np.diff(sequences)) + 1
+        spans = np.concatenate(([0], edges, [len(sequences)])).tolist()
+        for begin, end in zip(spans, spans[1:], strict=False):
+            self._check_span(int(sequences[begin]), positions[begin:end])
+        placed = cells.allocate(len(sequences))
+        self._added = []
+        for begin, end in zip(spans, spans[1:], strict=False):
+            sequence = int(sequences[begin])
+            self._added.append((sequence, int(cells.length[sequence])))
+            cells.append(sequence, placed[begin:end])
+        self._batch_cells = torch.from_numpy(placed)
+        self._starts = torch.from_numpy(sequences * np.int32(cells.longest))
+        self._counts = torch.from_numpy(positions - cells.base[sequences] + 1)
+
+    def _check_span(self, sequence: int, positions: NDArray[np.int32]) -> None:
+        expected = self.cells.end(sequence)
+        if positions[0] != expected or (np.diff(positions) != 1).any():
+            raise ValueError(
+                f"sequence {sequence} continues at position {expected}, "
+                f"the batch has positions {positions[0]} to {positions[-1]} in {len(positions)} rows"
+            )
+        if self.cells.length[sequence] + len(positions) > self.cells.longest:
+            raise CacheFullError(
+                f"sequence {sequence} holds {self.cells.length[sequence]} positions, {len(positions)} more "
+                f"would exceed the context of {self.cells.longest}"
+            )
+
+    def undo_forward(self) -> None:
+        for sequence, length in reversed(self._added):
+            self.cells.truncate(sequence, length)
+        self._added = []
+
+    def layer(self, index: int) -> _Layer:
+        return self._layers[index]
+
+    def length(self, sequence: int) -> int:
+        return self.cells.end(sequence)
+
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        self.cells.share(source, target, count)
+
+    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
+        length = int(self.cells.length[sequence])
+        if begin < 0 or (end is not None and end < begin):
+            raise ValueError(f"cannot remove positions {begin} to {end} of sequence {sequence}")
+        if begin >= length or end == begin:
+            return
+        if end is None or end >= length:
+            self.cells.truncate(sequence, begin)
+            return
+        if self._shift is None:
+            raise NotSupportedError("this model's keys cannot be moved to other positions")
+        self._own(sequence, end, length)
+        self.cells.cut(sequence, begin, end)
+        moved = torch.from_numpy(self.cells.cells(sequence)[begin:].astype(np.int64))
+        for index, layer in enumerate(self._layers):
+            keys = layer.keys[moved].float()
+            self._shift(index, keys, begin - end)
+            layer.keys[moved] = keys.to(layer.keys.dtype)
+
+    def _own(self, sequence: int, begin: int, end: int) -> None:
+        """Give `sequence` copies of those of its entries [begin, end) that other sequences share."""
+        row = self.cells.table[sequence, begin:end]
+        shared = np.flatnonzero(self.cells.references[row] > 1) + begin
+        if not len(shared):
+            return
+        fresh = self.cells.allocate(len(shared))
+        source = torch.from_numpy(self.cells.table[sequence, shared].astype(np.int64))
+        target = torch.from_numpy(fresh.astype(np.int64))
+        for layer in self._layers:
+            layer.keys[target] = layer.keys[source]
+            layer.values[target] = layer.values[source]
+        self.cells.replace(sequence, shared, fresh)
+
+    def can_resume(self, sequence: int, position: int) -> bool:
+        return 0 <= position <= self.cells.end(sequence)
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self._bytes
+
+    def close(self) -> None:
+        self._layers.clear()
+        self._bytes = 0
+
+
+class _Layer:
+    """Storage of one layer."""
+
+    def __init__(self, cache: CausalCache, shape: KVShape, dtype: torch.dtype) -> None:
+        self._cache = cache
+        self.keys = _lazy_zeros((cache.cells.capacity, shape.kv_heads, shape.key_dim), dtype)
+        self.values = _lazy_zeros((cache.cells.capacity, shape.kv_heads, shape.value_dim), dtype)
+        self._key_rows = self.keys.view(cache.cells.capacity, -1)
+        self._value_rows = self.values.view(cache.cells.capacity, -1)
+
+    def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        cells = self._cache._batch_cells
+        rows = len(cells)
+        if len(keys) != rows or len(values) != rows:
+            raise ValueError(f"the batch has {rows} rows, got {len(keys)} keys and {len(values)} values")
+        ops.store_rows(self._key_rows, cells, keys.view(rows, -1))
+        ops.store_rows(self._value_rows, cells, values.view(rows, -1))
+
+    def view(self) -> KVView:
+        cache = self._cache
+        return KVView(self.keys, self.values, cache._cell_table, cache._starts, cache._counts)
+
+
+def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Zeros whose pages the system provides when they are first written (torch.zeros writes them all)."""
+    return torch.from_numpy(np.zeros(shape, dtype=_NUMPY_TYPES[dtype]))

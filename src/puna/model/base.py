@@ -1,0 +1,77 @@
+"""What the engine sees of a model, and the registry of architectures."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+import torch
+
+from puna.errors import UnsupportedModelError
+from puna.kvcache.cache import Cache
+from puna.kvcache.causal import KVShape
+from puna.model.input import Batch
+from puna.nn.module import Module
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+class TextModel(Module):
+    """A model that reads tokens and predicts the next one. One subclass per architecture."""
+
+    architectures: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    @abstractmethod
+    def read_options(cls, file: GGUFFile) -> Any:
+        """The architecture's options from the metadata. Raises `ModelError` when they make no sense."""
+
+    @classmethod
+    @abstractmethod
+    def kv_shapes(cls, options: Any) -> list[KVShape]:
+        """The geometry of each layer's cache, known before any weight is read."""
+
+    @abstractmethod
+    def make_cache(self, *, sequences: int, context: int, dtype: torch.dtype) -> Cache:
+        """A cache of the kind this model needs."""
+
+    @abstractmethod
+    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
+        """Logits float32 [len(batch.outputs), vocab] of the wanted rows; the cache remembers all rows."""
+
+
+M = TypeVar("M", bound=type[TextModel])
+_registry: dict[str, type[TextModel]] = {}
+
+
+def register(*architectures: str) -> Callable[[M], M]:
+    """Class decorator: this model runs files whose `general.architecture` is one of `architectures`."""
+
+    def add(model: M) -> M:
+        model.architectures = architectures
+        for architecture in architectures:
+            _registry[architecture] = model
+        return model
+
+    return add
+
+
+def model_for(architecture: str) -> type[TextModel]:
+    """The model of `architecture`. Raises `UnsupportedModelError` that names it and lists the supported."""
+    import puna.model.models  # registers all of them
+
+    try:
+        return _registry[architecture]
+    except KeyError:
+        raise UnsupportedModelError(
+            f"architecture '{architecture}' is not supported; supported: {', '.join(supported())}"
+        ) from None
+
+
+def supported() -> list[str]:
+    """All architectures there is a model for, sorted."""
+    import puna.model.models  # noqa: F401
+
+    return sorted(_registry)

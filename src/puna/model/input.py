@@ -1,0 +1,57 @@
+"""The input stream: what a model reads, one entry per cache position, and the batches it is cut into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Input(NamedTuple):
+    """One position of a sequence.
+
+    Two inputs are the same for prefix matching when `token` and `payload_hash` agree. `same_batch`
+    says that the n inputs *after* this one must be evaluated in the same batch as this one.
+    """
+
+    token: int
+    payload: Any = None
+    payload_hash: int = 0
+    same_batch: int = 0
+
+
+@dataclass(slots=True)
+class Batch:
+    """The inputs of one forward pass, rows of several sequences one after another.
+
+    Rows of one sequence are adjacent and in order of position.
+    """
+
+    tokens: torch.Tensor  # int32 [rows]
+    positions: torch.Tensor  # int32 [rows], relative to the row's sequence
+    sequences: NDArray[np.int32]  # [rows], cache sequence of each row
+    outputs: torch.Tensor  # int64 [wanted], rows whose logits are asked for, ascending
+    payloads: list[tuple[int, Any]] = field(default_factory=list)  # (row, payload) of non-text inputs
+
+    def __len__(self) -> int:
+        return len(self.sequences)
+
+    @classmethod
+    def of(cls, tokens: list[int], positions: list[int], sequences: list[int], outputs: list[int]) -> Batch:
+        """A batch from plain lists. Raises `ValueError` when their lengths disagree or it is empty."""
+        if not tokens or not len(tokens) == len(positions) == len(sequences):
+            raise ValueError(
+                f"a batch needs as many positions and sequences as tokens, and at least one: "
+                f"{len(tokens)} tokens, {len(positions)} positions, {len(sequences)} sequences"
+            )
+        return cls(
+            tokens=torch.tensor(tokens, dtype=torch.int32),
+            positions=torch.tensor(positions, dtype=torch.int32),
+            sequences=np.array(sequences, dtype=np.int32),
+            outputs=torch.tensor(outputs, dtype=torch.int64),
+        )

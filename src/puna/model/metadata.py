@@ -1,0 +1,49 @@
+"""Reading numbers from a file's metadata, with errors that name the key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from puna.errors import ModelError
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+#: No model has more of anything than this; a larger number is a damaged file.
+_ABSURD = 2**31
+
+
+def required(file: GGUFFile, key: str) -> int:
+    """The positive integer `key`. Raises `ModelError` when it is absent or not positive."""
+    value = scalar(file, key, 0)
+    if value <= 0:
+        raise ModelError(f"{file.path}: metadata key '{file.architecture}.{key}' is missing or not positive")
+    return value
+
+
+def scalar(file: GGUFFile, key: str, default: int) -> int:
+    """The integer `key`; an array of equal values counts as that value.
+
+    Raises `ModelError` for other types, different values per layer, and absurd sizes.
+    """
+    value: Any = file.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, int | float | str):
+        values = set(value)
+        if len(values) != 1:
+            raise ModelError(f"{file.path}: '{file.architecture}.{key}' differs between layers: not supported")
+        value = values.pop()
+    if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < _ABSURD:
+        raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be a size, but is {value!r}")
+    return value
+
+
+def number(file: GGUFFile, key: str, default: float) -> float:
+    """The float `key`. Raises `ModelError` for other types."""
+    value: Any = file.get(key)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be a number, but is {value!r}")
+    return float(value)

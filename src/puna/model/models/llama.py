@@ -1,0 +1,180 @@
+"""Llama 2 and 3.x, Mistral, and everything else that is the same network under their name.
+
+Touvron et al., arXiv:2307.09288; Grattafiori et al., arXiv:2407.21783. GGUF files hold the query and
+key projections permuted so that rotary pairs are neighbours.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from puna import ops
+from puna.errors import ModelError, UnsupportedModelError
+from puna.kvcache.cache import Cache, LayerCache
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.model.base import TextModel, register
+from puna.model.input import Batch
+from puna.model.metadata import number, required, scalar
+from puna.nn.attention import attention
+from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
+from puna.nn.module import Module, blocks, part, weight
+from puna.ops import Rope, Yarn
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+@dataclass(frozen=True)
+class LlamaOptions:
+    """Sizes and constants of one Llama, in the words of its GGUF keys."""
+
+    vocab_size: int
+    block_count: int
+    hidden_size: int
+    feed_forward_size: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    norm_eps: float
+    rope_dims: int
+    rope_base: float
+    rope_linear_factor: float
+    rope_yarn: Yarn | None
+
+    @property
+    def query_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def rope_pairs(self) -> int:
+        return self.rope_dims // 2
+
+
+class Attention(Module):
+    options: LlamaOptions
+    query: Linear = weight("attn_q", "query_size", "hidden_size")
+    key: Linear = weight("attn_k", "kv_size", "hidden_size")
+    value: Linear = weight("attn_v", "kv_size", "hidden_size")
+    output: Linear = weight("attn_output", "hidden_size", "query_size")
+
+    def forward(
+        self, hidden: torch.Tensor, batch: Batch, cache: LayerCache, rope: Rope, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        o = self.options
+        count = len(hidden)
+        projected = linear_many(hidden, self.query, self.key, self.value)
+        query = projected[0].view(count, o.heads, o.head_dim)
+        key = projected[1].view(count, o.kv_heads, o.head_dim)
+        value = projected[2].view(count, o.kv_heads, o.head_dim)
+        ops.rope_(query, batch.positions, rope)
+        ops.rope_(key, batch.positions, rope)
+        mixed = attention(query, key, value, cache, 1 / math.sqrt(o.head_dim))
+        return self.output(mixed if rows is None else mixed[rows])
+
+
+class FeedForward(Module):
+    options: LlamaOptions
+    gate: Linear = weight("ffn_gate", "feed_forward_size", "hidden_size")
+    up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        gate, up = linear_many(hidden, self.gate, self.up)
+        return self.down(ops.swiglu(gate, up))
+
+
+class Layer(Module):
+    options: LlamaOptions
+    attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
+    attention: Attention = part()
+    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+    feed_forward: FeedForward = part()
+
+    def forward(
+        self, hidden: torch.Tensor, batch: Batch, cache: LayerCache, rope: Rope, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        attended = self.attention.forward(self.attention_norm(hidden), batch, cache, rope, rows)
+        residual = hidden if rows is None else hidden[rows]
+        hidden, normed = self.feed_forward_norm.after_adding(attended, residual)
+        return hidden + self.feed_forward.forward(normed)
+
+
+@register("llama")
+class Llama(TextModel):
+    options: LlamaOptions
+    token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
+    layers: list[Layer] = blocks("blk")
+    output_norm: RMSNorm = weight("output_norm", "hidden_size")
+    output: Linear = weight("output", "vocab_size", "hidden_size", tied_to="token_embd")
+    rope_factors: torch.Tensor | None = weight("rope_freqs", "rope_pairs", optional=True)
+
+    def loaded(self) -> None:
+        o = self.options
+        self.rope = Rope.build(
+            o.rope_dims,
+            o.rope_base,
+            factors=self.rope_factors,
+            linear_factor=o.rope_linear_factor,
+            yarn=o.rope_yarn,
+        )
+        self._unscaled_rope = self.rope.without_magnitude()
+
+    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
+        hidden = self.token_embedding(batch.tokens)
+        for i, layer in enumerate(self.layers):
+            last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
+            hidden = layer.forward(hidden, batch, cache.layer(i), self.rope, batch.outputs if last else None)
+        return self.output(self.output_norm(hidden))
+
+    def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
+        ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), self._unscaled_rope)
+
+    def make_cache(self, *, sequences: int, context: int, dtype: torch.dtype) -> Cache:
+        shapes = self.kv_shapes(self.options)
+        return CausalCache(shapes, sequences=sequences, context=context, dtype=dtype, shift=self.shift)
+
+    @classmethod
+    def kv_shapes(cls, options: LlamaOptions) -> list[KVShape]:
+        return [KVShape(options.kv_heads, options.head_dim, options.head_dim)] * options.block_count
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> LlamaOptions:
+        if scalar(file, "expert_count", 0):
+            raise UnsupportedModelError(f"{file.path}: llama with experts (Mixtral) is not supported yet")
+        hidden = required(file, "embedding_length")
+        heads = required(file, "attention.head_count")
+        kv_heads = scalar(file, "attention.head_count_kv", heads)
+        if not heads or not kv_heads or heads % kv_heads:
+            raise ModelError(f"{file.path}: {heads} query heads cannot share {kv_heads} key/value heads")
+        head_dim = scalar(file, "attention.key_length", hidden // heads)
+        scaling, linear_factor, yarn = file.get("rope.scaling.type", "linear"), 1.0, None
+        factor = number(file, "rope.scaling.factor", 1.0)
+        original = scalar(file, "rope.scaling.original_context_length", 131072)
+        if scaling == "linear":
+            linear_factor = factor
+        elif scaling == "yarn":
+            yarn = Yarn(factor, original, number(file, "rope.scaling.attn_factor", 1.0))
+        elif scaling != "none":
+            raise UnsupportedModelError(f"{file.path}: rope scaling '{scaling}' is not supported for llama")
+        return LlamaOptions(
+            vocab_size=file.tensors["token_embd.weight"].shape[0] if "token_embd.weight" in file.tensors else 0,
+            block_count=required(file, "block_count"),
+            hidden_size=hidden,
+            feed_forward_size=required(file, "feed_forward_length"),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            norm_eps=number(file, "attention.layer_norm_rms_epsilon", 1e-5),
+            rope_dims=scalar(file, "rope.dimension_count", head_dim),
+            rope_base=number(file, "rope.freq_base", 10000.0),
+            rope_linear_factor=linear_factor,
+            rope_yarn=yarn,
+        )

@@ -1,0 +1,123 @@
+"""Modules that say where their weights are.
+
+    class Attention(Module):
+        query: Linear = weight("attn_q", "query_size", "hidden_size")
+
+declares that `query` is a Linear made from the tensor `<prefix>.attn_q.weight` (and `.bias`, if the
+file has one) of shape [options.query_size, options.hidden_size]. A field of type `Tensor` is the bare
+vector. `Module.load` fills such fields, of the module and of the modules inside it, and reports a
+missing or misshapen tensor by its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, get_type_hints
+
+import torch
+
+from puna.errors import ModelError
+from puna.ops import Weight
+
+
+class WeightSource(Protocol):
+    """Where modules get their tensors from; a name without its prefix is tried with each of its spellings."""
+
+    def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
+        """The matrix `name`, or None if the file has none. Raises `ModelError` if its shape differs."""
+
+    def vector(self, name: str, length: int) -> torch.Tensor | None:
+        """The vector `name` as float32, or None. Raises `ModelError` if its length differs."""
+
+
+@dataclass(frozen=True)
+class _WeightField:
+    name: str
+    shape: tuple[str, ...]
+    optional: bool
+    tied_to: str | None
+
+
+@dataclass(frozen=True)
+class _PartField:
+    prefix: str
+
+
+@dataclass(frozen=True)
+class _BlocksField:
+    prefix: str
+    count: str
+
+
+def weight(name: str, *shape: str, optional: bool = False, tied_to: str | None = None) -> Any:
+    """A leaf made from tensor `name`; `shape` names fields of the options, row-major as in torch.
+
+    `tied_to` is the tensor that serves when the file has none of this name.
+    """
+    return _WeightField(name, shape, optional, tied_to)
+
+
+def part(prefix: str = "") -> Any:
+    """A module inside this one; its tensors are named like this module's, after `prefix`."""
+    return _PartField(prefix)
+
+
+def blocks(prefix: str, count: str = "block_count") -> Any:
+    """A list of equal modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...; `count` is an options field."""
+    return _BlocksField(prefix, count)
+
+
+class Module:
+    """Base of everything a model is made of. `options` are those of the architecture."""
+
+    def __init__(self, options: Any, index: int = 0) -> None:
+        self.options = options
+        self.index = index  # among its equals in a `blocks` list
+
+    @classmethod
+    def load(cls, source: WeightSource, options: Any, prefix: str = "", index: int = 0) -> Self:
+        """Build the module with all its weights. Raises `ModelError` naming what is missing."""
+        module = cls(options, index)
+        for attribute, kind in get_type_hints(cls).items():
+            declared = getattr(cls, attribute, None)
+            if isinstance(declared, _WeightField):
+                setattr(module, attribute, _load_leaf(kind, source, declared, prefix, options))
+            elif isinstance(declared, _PartField):
+                inner = _join(prefix, declared.prefix)
+                setattr(module, attribute, kind.load(source, options, inner, index))
+            elif isinstance(declared, _BlocksField):
+                (block,) = kind.__args__
+                count = getattr(options, declared.count)
+                inner = _join(prefix, declared.prefix)
+                built = [block.load(source, options, f"{inner}.{i}", i) for i in range(count)]
+                setattr(module, attribute, built)
+        module.loaded()
+        return module
+
+    def loaded(self) -> None:
+        """Called once all weights are in place, to derive what forward needs."""
+
+
+def _join(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix and name else prefix or name
+
+
+def _load_leaf(kind: Any, source: WeightSource, field: _WeightField, prefix: str, options: Any) -> Any:
+    leaf_type = _leaf_type(kind)
+    shape = tuple(int(getattr(options, dimension)) for dimension in field.shape)
+    for name in filter(None, (_join(prefix, field.name), field.tied_to)):
+        if leaf_type is torch.Tensor:
+            leaf = source.vector(f"{name}.weight", shape[0])
+        else:
+            leaf = leaf_type.from_source(source, name, shape, options)
+        if leaf is not None:
+            return leaf
+    if field.optional:
+        return None
+    raise ModelError(f"tensor '{_join(prefix, field.name)}.weight' is missing")
+
+
+def _leaf_type(kind: Any) -> Any:
+    """`X` of a field annotated `X` or `X | None`."""
+    arguments = [argument for argument in getattr(kind, "__args__", ()) if argument is not type(None)]
+    return arguments[0] if arguments else kind
