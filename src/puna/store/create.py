@@ -1,0 +1,197 @@
+"""From a description of a model to its layers, config and manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from puna import gojson
+from puna.errors import RequestError
+from puna.store import manifest as media
+from puna.store.blobs import Blobs, normalize_digest
+from puna.store.config import ModelConfig
+from puna.store.facts import MAGIC, Facts, facts_of
+from puna.store.manifest import Layer, Manifest
+from puna.store.stored import StoredModel
+
+_KINDS = {"model": media.MODEL, "projector": media.PROJECTOR, "adapter": media.ADAPTER}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSpec:
+    """What a new model is made of.
+
+    Either `from_model` (an existing model, whose layers are inherited; it wins when both are given)
+    or `files` (name -> digest of uploaded GGUF blobs). Empty texts keep what is inherited;
+    `parameters` are merged key by key, licences appended, `messages` replaced.
+    """
+
+    from_model: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)
+    template: str | None = None
+    system: str | None = None
+    license: Sequence[str] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    messages: Sequence[Mapping[str, Any]] = ()
+    renderer: str | None = None
+    parser: str | None = None
+    requires: str | None = None
+
+
+def build(
+    blobs: Blobs, spec: ModelSpec, parent: StoredModel | None, report: Callable[[str], None]
+) -> Manifest:
+    """Write the layers and the config as blobs and answer the manifest naming them.
+
+    The caller holds the store's lock, so that no layer disappears before its manifest is written.
+    """
+    assembly = _Assembly(blobs, report)
+    if parent is not None:
+        assembly.inherit(parent)
+    elif spec.files:
+        assembly.add_files(spec.files)
+    else:
+        raise RequestError("neither 'from' or 'files' was specified")
+    if len(spec.adapters) > 1:
+        raise RequestError("only one adapter is currently supported")
+    if spec.adapters:
+        assembly.add_files(spec.adapters, only="adapter")
+    if spec.template:
+        assembly.replace(media.TEMPLATE, spec.template.encode(), also=(media.PROMPT,))
+    if spec.system:
+        assembly.replace(media.SYSTEM, spec.system.encode())
+    for text in spec.license:
+        assembly.add(media.LICENSE, text.encode())
+    parameters = {**(parent.params if parent else {}), **spec.parameters}
+    if parameters:
+        assembly.replace(media.PARAMS, _json(parameters, sort_keys=True, what="parameters"))
+    if spec.messages:
+        messages = [_message(item) for item in spec.messages]
+        assembly.replace(media.MESSAGES, _json(messages, sort_keys=False, what="messages"))
+    return assembly.finish(spec, parent)
+
+
+class _Assembly:
+    """Layers in the making."""
+
+    def __init__(self, blobs: Blobs, report: Callable[[str], None]) -> None:
+        self._blobs = blobs
+        self._report = report
+        self._layers: list[Layer] = []
+        self._facts: list[Facts] = []
+
+    def inherit(self, parent: StoredModel) -> None:
+        """All of the parent's layers, each remembering where it came from."""
+        for layer in parent.manifest.layers:
+            if not self._blobs.touch(layer.digest):
+                # The bundled model's file lies outside the store until a model is made from it.
+                path = parent.files[layer.digest]
+                if not path.is_file():
+                    raise RequestError(
+                        f"{parent.name} is incomplete: its blob {layer.digest} is missing; pull it again"
+                    )
+                self._blobs.add_file(path)
+            if layer.media_type in _KINDS.values():
+                self._facts.append(facts_of(self._blobs.path(layer.digest)))
+            self._keep(
+                Layer(
+                    media_type=layer.media_type,
+                    digest=layer.digest,
+                    size=layer.size,
+                    origin=parent.name,
+                    name=layer.name,
+                )
+            )
+
+    def add_files(self, files: Mapping[str, str], only: str | None = None) -> None:
+        """GGUF blobs by digest; `only` is the one kind allowed."""
+        for file_name, given in files.items():
+            check_file_name(file_name)
+            digest = normalize_digest(given)
+            if not self._blobs.touch(digest):
+                raise RequestError(f"{file_name}: its blob {digest} is not in the store; upload it first")
+            path = self._blobs.path(digest)
+            with path.open("rb") as file:
+                magic = file.read(len(MAGIC))
+            if magic != MAGIC:
+                named = file_name.lower().endswith(".gguf")
+                problem = "supplied file was not in GGUF format" if named else "unknown type"
+                raise RequestError(f"{problem}: {file_name}; convert the model to GGUF first")
+            self._report("parsing GGUF")
+            facts = facts_of(path)
+            if facts.splits > 1:
+                raise RequestError(
+                    f"{file_name} is one part of a model split into {facts.splits} files; merge them first"
+                )
+            if only is not None and facts.kind != only:
+                raise RequestError(f"{file_name} is a {facts.kind}, not an {only}")
+            self._facts.append(facts)
+            self._keep(
+                Layer(
+                    media_type=_KINDS[facts.kind],
+                    digest=digest,
+                    size=path.stat().st_size,
+                    origin=str(path),
+                )
+            )
+
+    def add(self, media_type: str, data: bytes) -> None:
+        digest, new = self._blobs.add(data)
+        self._report(f"{'creating new' if new else 'using existing'} layer {digest}")
+        self._layers.append(Layer(media_type=media_type, digest=digest, size=len(data)))
+
+    def replace(self, media_type: str, data: bytes, also: Sequence[str] = ()) -> None:
+        """Add a layer in place of all of its type (and of the types `also`)."""
+        self._layers = [
+            layer for layer in self._layers if layer.media_type != media_type and layer.media_type not in also
+        ]
+        self.add(media_type, data)
+
+    def finish(self, spec: ModelSpec, parent: StoredModel | None) -> Manifest:
+        inherited = parent.config if parent else ModelConfig()
+        first = self._facts[0] if self._facts else None
+        digests = [layer.digest for layer in self._layers]
+        config = ModelConfig(
+            model_format=inherited.model_format or ("gguf" if first else ""),
+            model_family=first.architecture if first else inherited.model_family,
+            model_families=tuple(facts.architecture for facts in self._facts) or inherited.model_families,
+            model_type=first.parameter_size if first else inherited.model_type,
+            file_type=first.quantization if first else inherited.file_type,
+            renderer=spec.renderer or inherited.renderer,
+            parser=spec.parser or inherited.parser,
+            requires=spec.requires or inherited.requires,
+            capabilities=inherited.capabilities,
+        )
+        data = config.encode(digests)
+        digest, new = self._blobs.add(data)
+        self._report(f"{'creating new' if new else 'using existing'} layer {digest}")
+        return Manifest(
+            config=Layer(media_type=media.CONFIG, digest=digest, size=len(data)), layers=tuple(self._layers)
+        )
+
+    def _keep(self, layer: Layer) -> None:
+        self._report(f"using existing layer {layer.digest}")
+        self._layers.append(layer)
+
+
+def check_file_name(name: str) -> None:
+    """Raises RequestError unless `name` is a plain relative path with forward slashes."""
+    parts = name.split("/")
+    if "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
+        raise RequestError(f'file path must be relative: "{name}"')
+
+
+def _message(item: Mapping[str, Any]) -> dict[str, str]:
+    role, content = item.get("role"), item.get("content") or ""
+    if not isinstance(role, str) or not role or not isinstance(content, str):
+        raise RequestError(f"messages: each needs a role and a content, both text, not {dict(item)!r}")
+    return {"role": role, "content": content}
+
+
+def _json(value: Any, *, sort_keys: bool, what: str) -> bytes:
+    try:
+        return (gojson.dumps(value, sort_keys=sort_keys) + "\n").encode()
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"{what}: {error}") from error

@@ -1,0 +1,84 @@
+"""What the store needs to know of a GGUF file, read once per file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from puna.gguf import FileType, GGUFFile, open_gguf
+from puna.store.config import parameter_label
+
+MAGIC = b"GGUF"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Plain values from a model file's metadata; the file itself is closed again."""
+
+    architecture: str
+    kind: str  # "model", "projector" or "adapter"
+    parameter_size: str
+    quantization: str
+    context_length: int
+    embedding_length: int
+    chat_template: str | None
+    capabilities: frozenset[str]  # of embedding, vision, audio
+    splits: int
+
+
+def facts_of(path: Path) -> Facts:
+    """Facts of the GGUF file at `path`. Raises GGUFError or OSError."""
+    status = path.stat()
+    return _facts(path, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=256)
+def _facts(path: Path, mtime_ns: int, size: int) -> Facts:
+    # The time and size are only there so that a replaced file is read again.
+    with open_gguf(path) as file:
+        return Facts(
+            architecture=file.architecture,
+            kind=_kind(file),
+            parameter_size=parameter_label(file.parameter_count),
+            quantization=_quantization(file),
+            context_length=_integer(file, "context_length"),
+            embedding_length=_integer(file, "embedding_length"),
+            chat_template=_text(file, "tokenizer.chat_template"),
+            capabilities=_capabilities(file),
+            splits=_integer(file, "split.count") or 1,
+        )
+
+
+def _kind(file: GGUFFile) -> str:
+    declared = _text(file, "general.type")
+    if declared in ("adapter", "projector"):
+        return declared
+    if file.get("vision.block_count") is not None and file.get("block_count") is None:
+        return "projector"
+    return "model"
+
+
+def _quantization(file: GGUFFile) -> str:
+    value = file.metadata.get("general.file_type")
+    if not isinstance(value, int):
+        return "unknown"
+    try:
+        return FileType(value).label
+    except ValueError:
+        return "unknown"
+
+
+def _capabilities(file: GGUFFile) -> frozenset[str]:
+    keys = {"pooling_type": "embedding", "vision.block_count": "vision", "audio.block_count": "audio"}
+    return frozenset(name for key, name in keys.items() if file.get(key) is not None)
+
+
+def _integer(file: GGUFFile, key: str) -> int:
+    value = file.metadata.get(key) if key.startswith("split.") else file.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def _text(file: GGUFFile, key: str) -> str | None:
+    value = file.metadata.get(key)
+    return value if isinstance(value, str) else None

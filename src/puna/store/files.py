@@ -1,0 +1,77 @@
+"""Writing files so that a crash, a full disk or a second process never leaves half of one."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from puna.errors import StoreError
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: free some space, or point PUNA_MODELS at another disk",
+    errno.EDQUOT: "the disk quota is used up: free some space, or point PUNA_MODELS elsewhere",
+    errno.EACCES: "permission denied: check who owns it, or point PUNA_MODELS at a directory of your own",
+    errno.EPERM: "not permitted: check who owns it, or point PUNA_MODELS at a directory of your own",
+    errno.EROFS: "the file system is read-only: point PUNA_MODELS at a writable directory",
+}
+
+
+@contextlib.contextmanager
+def storage_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn an OSError into a StoreError saying what could not be done, where, and what helps."""
+    try:
+        yield
+    except OSError as error:
+        reason = _ADVICE.get(error.errno or 0) or error.strerror or str(error)
+        raise StoreError(f"cannot {action} {error.filename or path}: {reason}") from error
+
+
+def sync_directory(folder: Path) -> None:
+    """Make a rename in `folder` survive a power failure."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def move_into_place(temporary: Path, target: Path) -> None:
+    """Rename a finished, synced temporary file to `target`, replacing what is there."""
+    temporary.chmod(0o644)
+    temporary.replace(target)
+    sync_directory(target.parent)
+
+
+def write_atomically(target: Path, data: bytes, scratch: Path) -> None:
+    """Put `data` at `target`. The temporary lies in `scratch`, which must be on the same file system
+    or else is passed over: a listing of `target`'s directory must not see it if that can be helped."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    folder = scratch if scratch.stat().st_dev == target.parent.stat().st_dev else target.parent
+    descriptor, name = tempfile.mkstemp(prefix="tmp-", dir=folder)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        move_into_place(temporary, target)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def exclusive(lock_file: Path) -> Iterator[None]:
+    """Hold the store's write lock: one writer at a time, over threads and processes."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

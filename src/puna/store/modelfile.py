@@ -1,0 +1,191 @@
+"""Modelfiles: one command per line, `NAME value`, values quoted when they span lines.
+
+FROM ./model.gguf
+PARAMETER temperature 0.7
+SYSTEM \"\"\"You are
+terse.\"\"\"
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from puna.errors import RequestError
+
+NAMES = (
+    "from", "license", "template", "system", "adapter", "draft", "renderer",
+    "parser", "parameter", "message", "requires",
+)  # fmt: skip
+ROLES = ("system", "user", "assistant")
+
+_BAD_COMMAND = 'command must be one of "' + '", "'.join(NAMES[:-1]) + f'", or "{NAMES[-1]}"'
+_BAD_ROLE = 'message role must be one of "system", "user", or "assistant"'
+_BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_WORD = re.compile(r"[A-Za-z0-9_]*")
+
+
+class ModelfileError(RequestError):
+    """A Modelfile does not follow the grammar; the message names the line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One line: its command in lower case, its value, and, of PARAMETER and MESSAGE, the key or role."""
+
+    name: str
+    value: str
+    key: str = ""
+
+    def __str__(self) -> str:
+        """The line as it would be written. Raises ModelfileError if no quoting can express the value."""
+        words = [self.name.upper(), self.key] if self.key else [self.name.upper()]
+        return " ".join([*words, quoted(self.value, bare=self.name == "from")])
+
+
+@dataclass(frozen=True, slots=True)
+class Modelfile:
+    """The commands of a Modelfile in order; comments and blank lines are not kept."""
+
+    commands: tuple[Command, ...]
+
+    def __str__(self) -> str:
+        return "".join(f"{command}\n" for command in self.commands)
+
+    def values(self, name: str) -> list[str]:
+        """The values of all commands `name` (in lower case), in order."""
+        return [command.value for command in self.commands if command.name == name]
+
+    def last(self, name: str) -> str | None:
+        """The value that counts where the last one wins."""
+        found = self.values(name)
+        return found[-1] if found else None
+
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """MESSAGE lines as `role` and `content`."""
+        return [{"role": item.key, "content": item.value} for item in self.commands if item.name == "message"]
+
+
+def decode(data: bytes) -> str:
+    """Text of a Modelfile: UTF-8, or UTF-16 with its byte order mark; bad bytes are replaced."""
+    for bom, encoding in _BOMS:
+        if data.startswith(bom):
+            return data[len(bom) :].decode(encoding, "replace")
+    return data.decode("utf-8", "replace")
+
+
+def parse(text: str | bytes) -> Modelfile:
+    """Parse a Modelfile. Raises ModelfileError with the line number."""
+    reader = _Reader(decode(text) if isinstance(text, bytes) else text.removeprefix("\ufeff"))
+    commands: list[Command] = []
+    while reader.skip_to_command():
+        commands.append(_command(reader))
+    if not any(command.name == "from" for command in commands):
+        raise ModelfileError("no FROM line")
+    return Modelfile(tuple(commands))
+
+
+def _command(reader: _Reader) -> Command:
+    line = reader.line
+    name = reader.word().lower()
+    if name not in NAMES or not reader.skip_blanks():
+        raise ModelfileError(f"(line {line}): {_BAD_COMMAND}")
+    key = ""
+    if name in ("parameter", "message"):
+        key = reader.word()
+        if name == "message" and key not in ROLES:
+            raise ModelfileError(f"(line {line}): {_BAD_ROLE}")
+        if not key or not reader.skip_blanks():
+            raise ModelfileError(f"unexpected EOF: {key}" if key else f"unexpected EOF in line {line}")
+    return Command(name, reader.value(), key)
+
+
+class _Reader:
+    """A position in the text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    @property
+    def line(self) -> int:
+        return 1 + len(_LINE_END.findall(self._text, 0, self._at))
+
+    def skip_to_command(self) -> bool:
+        """Step over blank lines and comments; False at the end of the text."""
+        while self._at < len(self._text):
+            if self._text[self._at] == "#":
+                self._at = self._line_end()[0]
+            elif self._text[self._at] in " \t\r\n":
+                self._at += 1
+            else:
+                return True
+        return False
+
+    def word(self) -> str:
+        match = _WORD.match(self._text, self._at)
+        assert match is not None  # the pattern matches the empty string
+        self._at = match.end()
+        return match[0]
+
+    def skip_blanks(self) -> bool:
+        """Step over blanks; False if there was none."""
+        start = self._at
+        while self._at < len(self._text) and self._text[self._at] in " \t":
+            self._at += 1
+        return self._at > start
+
+    def value(self) -> str:
+        """A value, to the first line end where its quotes, if any, are closed."""
+        start, line = self._at, self.line
+        while True:
+            end, after = self._line_end()
+            value = _unquote(self._text[start:end].strip())
+            if value is not None:
+                self._at = after
+                return value
+            if end == len(self._text):
+                raise ModelfileError(f"unexpected EOF: the quote opened in line {line} is never closed")
+            self._at = after
+
+    def _line_end(self) -> tuple[int, int]:
+        """Where the current line ends, and where the next begins."""
+        match = _LINE_END.search(self._text, self._at)
+        return match.span() if match else (len(self._text), len(self._text))
+
+
+def _unquote(text: str) -> str | None:
+    """The value written as `text`; None if it opens a quote and does not close it."""
+    for quote in ('"""', '"'):
+        if text.startswith(quote):
+            closed = len(text) >= 2 * len(quote) and text.endswith(quote)
+            return text[len(quote) : -len(quote)] if closed else None
+    return text
+
+
+def quoted(value: str, *, bare: bool = False) -> str:
+    """A value as written in a Modelfile, quoted only where it must be. `bare` forbids quotes.
+
+    Raises ModelfileError for the few values the grammar cannot express (a line ending in `\"\"\"`
+    before the last).
+    """
+    for candidate in _spellings(value, bare):
+        reader = _Reader(candidate)
+        try:
+            if reader.value() == value and not reader.skip_to_command():
+                return candidate
+        except ModelfileError:
+            continue
+    raise ModelfileError(f"this value cannot be written in a Modelfile: {value!r}")
+
+
+def _spellings(value: str, bare: bool) -> Iterable[str]:
+    needs_quotes = not value or value != value.strip() or _LINE_END.search(value)
+    if bare or not needs_quotes:
+        yield value
+    if not bare:
+        yield from (f'"""{value}"""', f'"{value}"') if '"' in value else (f'"{value}"', f'"""{value}"""')

@@ -1,0 +1,99 @@
+"""Model names: `[scheme://][host/][namespace/]model[:tag]`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from puna.errors import InvalidNameError
+
+DEFAULT_HOST = "registry.ollama.ai"
+DEFAULT_NAMESPACE = "library"
+DEFAULT_TAG = "latest"
+
+#: Each part is also a file name, so the patterns admit neither `/` nor a leading dot.
+_PATTERNS = {
+    "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-.:]{0,349}", re.ASCII),
+    "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,79}", re.ASCII),
+    "model": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-.]{0,79}", re.ASCII),
+    "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-.]{0,79}", re.ASCII),
+}
+_RULES = {
+    "host": "1 to 350 of letters, digits, '_', '-', '.' and ':'",
+    "namespace": "1 to 80 of letters, digits, '_' and '-'",
+    "model": "1 to 80 of letters, digits, '_', '-' and '.'",
+    "tag": "1 to 80 of letters, digits, '_', '-' and '.'",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelName:
+    """A full, valid model name. Comparison is exact; lookups in the store fold letter case."""
+
+    host: str
+    namespace: str
+    model: str
+    tag: str
+
+    def __post_init__(self) -> None:
+        for kind, pattern in _PATTERNS.items():
+            value = getattr(self, kind)
+            if not pattern.fullmatch(value):
+                what = f"its {kind} {value!r} must be {_RULES[kind]}, starting with a letter, digit or '_'"
+                raise InvalidNameError(f"invalid model name: {what}" if value else _missing(kind))
+
+    @classmethod
+    def parse(cls, text: str) -> ModelName:
+        """The name written as `text`, missing parts filled in. Raises InvalidNameError.
+
+        `x:local` means plain `x`: a client's way of saying "not in the cloud".
+        """
+        rest = text.partition("://")[2] if text.lower().startswith(("http://", "https://")) else text
+        if rest.lower().endswith(":local"):
+            rest = rest[: -len(":local")]
+            if rest.lower().endswith((":cloud", "-cloud")):
+                raise InvalidNameError(f'use either :local or :cloud, not both: "{text}"')
+        path, slash, last = rest.rpartition("/")
+        model, colon, tag = last.partition(":")
+        host, host_slash, namespace = path.rpartition("/")
+        try:
+            return cls(
+                host=host if host_slash else DEFAULT_HOST,
+                namespace=namespace if slash else DEFAULT_NAMESPACE,
+                model=model,
+                tag=tag if colon else DEFAULT_TAG,
+            )
+        except InvalidNameError as error:
+            detail = str(error).removeprefix("invalid model name: ")
+            raise InvalidNameError(f'invalid model name "{text}": {detail}') from None
+
+    @property
+    def display(self) -> str:
+        """Shortest spelling, always with the tag: `llama3:latest`, `ns/m:tag`, `host/ns/m:tag`."""
+        name = f"{self.model}:{self.tag}"
+        if self.host != DEFAULT_HOST:
+            return f"{self.host}/{self.namespace}/{name}"
+        return name if self.namespace == DEFAULT_NAMESPACE else f"{self.namespace}/{name}"
+
+    @property
+    def full(self) -> str:
+        """`registry.ollama.ai/library/llama3:latest`."""
+        return f"{self.host}/{self.namespace}/{self.model}:{self.tag}"
+
+    @property
+    def path(self) -> PurePosixPath:
+        """Where the manifest lies, relative to `manifests/`."""
+        return PurePosixPath(self.host, self.namespace, self.model, self.tag)
+
+    @property
+    def folded(self) -> tuple[str, str, str, str]:
+        """The parts in lower case: equal for names that mean the same model."""
+        return self.host.lower(), self.namespace.lower(), self.model.lower(), self.tag.lower()
+
+    def __str__(self) -> str:
+        return self.display
+
+
+def _missing(kind: str) -> str:
+    return f"invalid model name: its {kind} is missing"

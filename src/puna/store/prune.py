@@ -1,0 +1,94 @@
+"""What may be thrown away: blobs no manifest names."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from puna.errors import InvalidNameError, StoreError
+from puna.store.manifest import Manifest
+from puna.store.names import ModelName
+
+log = logging.getLogger(__name__)
+
+#: A blob younger than this may belong to a model that is just being created.
+GRACE_S = 3600.0
+
+_BLOB_NAME = re.compile(r"sha256[-:][0-9a-fA-F]{64}")
+
+
+def sha256_hex(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def manifest_files(manifests: Path) -> Iterator[Path]:
+    """Every file four levels below `manifests` but hidden ones; symlinks count as their targets."""
+    yield from _files_at(manifests, 4)
+
+
+def _files_at(folder: Path, depth: int) -> Iterator[Path]:
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError:
+        return
+    for entry in entries:
+        if entry.name.startswith("."):
+            continue
+        if depth > 1 and entry.is_dir():
+            yield from _files_at(Path(entry.path), depth - 1)
+        elif depth == 1 and entry.is_file():
+            yield Path(entry.path)
+
+
+def digests_in_use(manifests: Path) -> set[str] | None:
+    """All digests any manifest names; None if one cannot be read, as then nobody knows."""
+    used: set[str] = set()
+    for path in manifest_files(manifests):
+        try:
+            used |= Manifest.decode(path.read_bytes(), str(path)).digests()
+        except (OSError, StoreError) as error:
+            log.warning("keeping unused blobs: %s", error)
+            return None
+    return used
+
+
+def _understood(manifests: Path) -> bool:
+    """Whether each file at manifest depth, hidden ones included, has a valid name."""
+    for path in manifests.glob("*/*/*/*"):
+        if path.is_file():
+            try:
+                ModelName(*path.relative_to(manifests).parts)
+            except InvalidNameError:
+                log.warning("not pruning: %s is no model", path)
+                return False
+    return True
+
+
+def sweep(manifests: Path, blobs: Path) -> int:
+    """Remove unnamed blobs and temporaries older than an hour; answers how many files went."""
+    used = digests_in_use(manifests) if _understood(manifests) else None
+    if used is None:
+        return 0
+    removed = 0
+    oldest_kept = time.time() - GRACE_S
+    for entry in list(os.scandir(blobs)):
+        named = _BLOB_NAME.fullmatch(entry.name) and entry.name.replace("-", ":").lower() in used
+        with contextlib.suppress(OSError):
+            if not named and entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < oldest_kept:
+                Path(entry.path).unlink()
+                removed += 1
+    return removed
+
+
+def drop_empty_folders(manifests: Path) -> None:
+    """Remove directories below `manifests` that hold nothing."""
+    for folder, _, _ in os.walk(manifests, topdown=False):
+        if Path(folder) != manifests:
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()

@@ -1,0 +1,166 @@
+"""What a Modelfile asks for: typed parameters, and where FROM and ADAPTER point to."""
+
+from __future__ import annotations
+
+import logging
+import re
+import typing
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from puna.errors import ModelNotFoundError, RequestError
+from puna.options import Options
+from puna.store.modelfile import Modelfile
+
+log = logging.getLogger(__name__)
+
+#: Parameters of older versions: accepted with a warning, without effect.
+DEPRECATED = frozenset({
+    "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock",
+    "mirostat", "mirostat_tau", "mirostat_eta",
+})  # fmt: skip
+
+_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
+_SEMVER = re.compile(r"v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
+
+#: Files that make up a model directory: the first pattern with a match wins.
+_WEIGHTS = (
+    "model*.safetensors", "consolidated*.safetensors", "pytorch_model*.bin", "consolidated*.pth",
+    "*.gguf", "*.bin",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What FROM names: a model of the store, or files to upload (relative name -> path)."""
+
+    model: str | None = None
+    files: dict[str, Path] = field(default_factory=dict)
+
+
+def parameter_values(modelfile: Modelfile) -> dict[str, Any]:
+    """PARAMETER lines as typed options: the last of a key counts, `stop` collects.
+
+    Raises RequestError naming the unknown parameter or the value that is not of its type.
+    """
+    values: dict[str, Any] = {}
+    for command in modelfile.commands:
+        if command.name != "parameter":
+            continue
+        if command.key in DEPRECATED:
+            log.warning("parameter %s is deprecated", command.key)
+        elif command.key == "stop":
+            values.setdefault("stop", []).append(command.value)
+        else:
+            values[command.key] = parse_parameter(command.key, command.value)
+    return values
+
+
+def parse_parameter(key: str, text: str) -> int | float | bool | str:
+    """The value of option `key` written as `text` (one item, for lists). Raises RequestError."""
+    kind = _KINDS.get(key)
+    if kind is None:
+        raise RequestError(f"unknown parameter '{key}'")
+    if kind is str:
+        return text
+    if kind is bool and text in _TRUE | _FALSE:
+        return text in _TRUE
+    if kind is int and re.fullmatch(r"[+-]?\d{1,19}", text, re.ASCII):
+        return int(text)
+    if kind is float and re.fullmatch(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?", text, re.ASCII):
+        return float(text)
+    raise RequestError(f"invalid {kind.__name__} value [{text}] of parameter '{key}'")
+
+
+def _kinds() -> dict[str, type]:
+    kinds: dict[str, type] = {}
+    for key, hint in typing.get_type_hints(Options).items():
+        if key in Options.__struct_fields__:
+            choices = {hint, *typing.get_args(hint)}
+            kinds[key] = next((kind for kind in (bool, int, float) if kind in choices), str)
+    return kinds
+
+
+_KINDS = _kinds()
+
+
+def create_request(modelfile: Modelfile) -> dict[str, Any]:
+    """The fields of POST /api/create a Modelfile sets, without `model`, `from`, `files` and `adapters`."""
+    requires = modelfile.last("requires")
+    if requires is not None and not _SEMVER.fullmatch(requires):
+        raise RequestError("requires must be a valid semver (e.g. 0.14.0)")
+    if modelfile.values("draft"):
+        raise RequestError("DRAFT is not supported")
+    fields = {
+        "template": modelfile.last("template"),
+        "system": modelfile.last("system"),
+        "license": modelfile.values("license"),
+        "parameters": parameter_values(modelfile),
+        "messages": modelfile.messages,
+        "renderer": modelfile.last("renderer"),
+        "parser": modelfile.last("parser"),
+        "requires": requires.removeprefix("v") if requires else None,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def model_source(modelfile: Modelfile, folder: Path) -> Source:
+    """Where the FROM lines point; `folder` is the Modelfile's. Later FROM lines add files.
+
+    Raises ModelNotFoundError for something written as a path that does not exist, RequestError for a
+    directory without a model.
+    """
+    first, *more = modelfile.values("from")
+    source = resolve(first, folder)
+    files = dict(source.files)
+    for value in more:
+        extra = resolve(value, folder)
+        if extra.model is not None:
+            raise RequestError(f"a further FROM must be a file, and there is none called {value}")
+        files |= extra.files
+    return Source(model=source.model, files=files)
+
+
+def adapter_source(modelfile: Modelfile, folder: Path) -> dict[str, Path]:
+    """Files of the ADAPTER line, the last if there are several; empty without one."""
+    value = modelfile.last("adapter")
+    if value is None:
+        return {}
+    source = resolve(value, folder)
+    if source.model is not None:
+        raise ModelNotFoundError(f"adapter {value} does not exist in {folder}")
+    return source.files
+
+
+def resolve(value: str, folder: Path) -> Source:
+    """A file, a directory of files, or else the name of a model."""
+    path = folder / Path(value).expanduser()
+    if path.is_dir():
+        return Source(files=_directory_files(path))
+    if path.is_file():
+        return Source(files={path.name: path})
+    if value.startswith(("./", "../", "/", "~", ".\\")) or value.lower().endswith((".gguf", ".safetensors")):
+        raise ModelNotFoundError(f"{path} does not exist")
+    return Source(model=value)
+
+
+def _directory_files(folder: Path) -> dict[str, Path]:
+    for pattern in _WEIGHTS:
+        weights = sorted(folder.glob(pattern))
+        if weights:
+            break
+    else:
+        raise RequestError(f"no Modelfile or safetensors files found in {folder}")
+    extra: Sequence[Path] = []
+    if weights[0].suffix != ".gguf":
+        extra = [*folder.glob("*.json"), *folder.glob("*/*.json"), *folder.glob("tokenizer.model")]
+    return {path.relative_to(folder).as_posix(): _inside(path, folder) for path in [*weights, *sorted(extra)]}
+
+
+def _inside(path: Path, folder: Path) -> Path:
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise RequestError(f"insecure path: {path} leads out of {folder}")
+    return path

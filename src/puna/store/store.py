@@ -1,0 +1,270 @@
+"""The model store: Ollama's directory layout, shared with Ollama itself if one likes."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterable, Callable, Iterable, Iterator
+from pathlib import Path
+
+from puna.config import env_bool, models_dir
+from puna.errors import InvalidNameError, ModelNotFoundError, RequestError, StoreError
+from puna.store import prune
+from puna.store.blobs import Blobs, BlobWriter
+from puna.store.bundled import bundled_model, is_demo
+from puna.store.config import ModelConfig
+from puna.store.create import ModelSpec, build
+from puna.store.files import exclusive, storage_errors, sync_directory, write_atomically
+from puna.store.manifest import Manifest
+from puna.store.names import ModelName
+from puna.store.stored import StoredModel
+
+log = logging.getLogger(__name__)
+
+Status = Callable[[str], None]
+
+
+class Store:
+    """Models on disk: manifests by name, blobs by digest.
+
+    Any number of processes may read and write at once. Writers take turns through a lock
+    file; readers need none, as every file appears whole or not at all. Reading never writes,
+    so a read-only directory will do for it.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
+        self.root = root or models_dir()
+        self.manifests = self.root / "manifests"
+        self.blobs = Blobs(self.root / "blobs")
+
+    # --- reading ---
+
+    def list(self) -> list[StoredModel]:
+        """All models, newest first, the bundled one included. Damaged entries are left out with a warning."""
+        found: list[StoredModel] = []
+        for name, path in self._entries():
+            try:
+                found.append(self._load(name, path))
+            except StoreError as error:
+                log.warning("leaving %s out of the list: %s", name, error)
+        demo = bundled_model()
+        if demo is not None and not any(is_demo(model.model_name) for model in found):
+            found.append(demo)
+        return sorted(found, key=lambda model: (-model.modified_ns, model.name))
+
+    def get(self, name: str | ModelName) -> StoredModel:
+        """The model called `name`, whatever its letter case.
+
+        Raises InvalidNameError, ModelNotFoundError, or StoreError if the model is damaged.
+        """
+        wanted = _parse(name)
+        stored = self._find(wanted)
+        if stored is not None:
+            return self._load(stored, self._manifest_path(stored))
+        demo = bundled_model() if is_demo(wanted) else None
+        if demo is None:
+            raise ModelNotFoundError(f"model '{name}' not found")
+        return demo
+
+    def exists(self, name: str | ModelName) -> bool:
+        """Whether `get` would find a model (which may still be damaged). Raises InvalidNameError."""
+        wanted = _parse(name)
+        return self._find(wanted) is not None or (is_demo(wanted) and bundled_model() is not None)
+
+    def resolve(self, name: str | ModelName) -> ModelName:
+        """`name` in the spelling the store has, part by part; unknown parts stay as they are."""
+        return self._spelling(_parse(name))
+
+    # --- blobs ---
+
+    def blob_path(self, digest: str) -> Path:
+        """Where that blob is, or would be. Raises InvalidNameError for a malformed digest."""
+        return self.blobs.path(digest)
+
+    def has_blob(self, digest: str) -> bool:
+        return self.blobs.has(digest)
+
+    def put_blob(self, digest: str, chunks: Iterable[bytes]) -> bool:
+        """Store a blob; False if it was there. Raises RequestError (digest mismatch) or StoreError."""
+        return self.blobs.put(digest, chunks)
+
+    async def put_blob_async(self, digest: str, chunks: AsyncIterable[bytes]) -> bool:
+        """`put_blob` for a request body. Writes block the caller's loop one chunk at a time."""
+        return await self.blobs.put_async(digest, chunks)
+
+    def blob_writer(self) -> BlobWriter:
+        """For content whose digest is not known beforehand."""
+        return BlobWriter(self.blobs.folder)
+
+    def import_file(self, path: Path) -> str:
+        """Copy a file into the store as a blob; answers its digest."""
+        return self.blobs.add_file(path)[0]
+
+    # --- writing ---
+
+    def create(self, name: str | ModelName, spec: ModelSpec, on_status: Status | None = None) -> StoredModel:
+        """Make or replace the model `name` (see ModelSpec). `on_status` hears each step.
+
+        Raises InvalidNameError, RequestError for an impossible spec, ModelNotFoundError for an unknown
+        parent, GGUFError for a damaged file, StoreError. Templates are not parsed here.
+        """
+        report = on_status or (lambda status: None)
+        wanted = _parse(name)
+        parent = self.get(spec.from_model) if spec.from_model else None
+        with self._writing():
+            target = self._spelling(wanted)
+            manifest = build(self.blobs, spec, parent, report)
+            report("writing manifest")
+            self._write_manifest(target, manifest.encode())
+        report("success")
+        return self.get(target)
+
+    def copy(self, source: str | ModelName, target: str | ModelName) -> None:
+        """Give a model a second name, replacing what had it. Blobs are shared."""
+        original = self.get(source)
+        if original.bundled:
+            if not is_demo(_parse(target)):
+                self.create(target, ModelSpec(from_model=original.name))
+            return
+        with self._writing():
+            spelled = self._spelling(_parse(target))
+            if spelled == original.model_name:
+                return
+            path = self._manifest_path(original.model_name)
+            with storage_errors("read", path):
+                data = path.read_bytes()
+            self._write_manifest(spelled, data)
+
+    def delete(self, name: str | ModelName) -> None:
+        """Remove a model and the blobs no other model uses. Works for damaged models, too."""
+        wanted = _parse(name)
+        with self._writing():
+            stored = self._find(wanted)
+            if stored is None:
+                if is_demo(wanted) and bundled_model() is not None:
+                    raise RequestError(f"'{wanted}' comes with Puna and cannot be deleted")
+                raise ModelNotFoundError(f"model '{name}' not found")
+            path = self._manifest_path(stored)
+            digests = self._digests(path)
+            with storage_errors("delete", path):
+                path.unlink()
+                sync_directory(path.parent)
+            self._drop_empty(path.parent)
+            self._release(digests)
+
+    def prune(self) -> int:
+        """Remove blobs no manifest names, and leftovers of broken-off writes; answers how many.
+
+        Does nothing when NOPRUNE is set or anything in the store is not understood.
+        """
+        if env_bool("NOPRUNE") or not self.blobs.folder.is_dir():
+            return 0
+        with self._writing():
+            removed = prune.sweep(self.manifests, self.blobs.folder)
+            prune.drop_empty_folders(self.manifests)
+        return removed
+
+    # --- inside ---
+
+    def _manifest_path(self, name: ModelName) -> Path:
+        return self.manifests / name.path
+
+    def _entries(self) -> Iterator[tuple[ModelName, Path]]:
+        """Everything four levels deep whose parts make a name."""
+        for path in prune.manifest_files(self.manifests):
+            try:
+                yield ModelName(*path.relative_to(self.manifests).parts), path
+            except InvalidNameError:
+                continue
+
+    def _find(self, wanted: ModelName) -> ModelName | None:
+        if self._manifest_path(wanted).is_file() and _is_spelled(self._manifest_path(wanted)):
+            return wanted
+        same = [name for name, _ in self._entries() if name.folded == wanted.folded]
+        return min(same, key=str) if same else None
+
+    def _spelling(self, wanted: ModelName) -> ModelName:
+        found = self._find(wanted)
+        if found is not None:
+            return found
+        folder, parts = self.manifests, list(wanted.path.parts)
+        for i, part in enumerate(parts[:-1]):
+            try:
+                names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
+            except OSError:
+                break
+            if part not in names:
+                parts[i] = next((name for name in names if name.lower() == part.lower()), part)
+            folder = folder / parts[i]
+        return ModelName(*parts)
+
+    def _load(self, name: ModelName, path: Path) -> StoredModel:
+        try:
+            data, modified_ns = path.read_bytes(), path.stat().st_mtime_ns
+        except FileNotFoundError:
+            raise ModelNotFoundError(f"model '{name}' not found") from None
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        manifest = Manifest.decode(data, str(path))
+        config_path = self.blobs.path(manifest.config.digest)
+        with storage_errors(f"read the config of {name},", config_path):
+            config = ModelConfig.decode(config_path.read_bytes(), str(config_path))
+        return StoredModel(
+            model_name=name,
+            manifest=manifest,
+            config=config,
+            digest=prune.sha256_hex(data),
+            modified_ns=modified_ns,
+            files={digest: self.blobs.path(digest) for digest in manifest.digests()},
+        )
+
+    def _write_manifest(self, target: ModelName, data: bytes) -> None:
+        path = self._manifest_path(target)
+        replaced = self._digests(path)
+        with storage_errors("write", path):
+            self.blobs.folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, data, scratch=self.blobs.folder)
+        self._release(replaced)
+
+    def _digests(self, path: Path) -> set[str]:
+        try:
+            return Manifest.decode(path.read_bytes(), str(path)).digests()
+        except (OSError, StoreError):
+            return set()
+
+    def _release(self, digests: set[str]) -> None:
+        """Remove those of `digests` that no manifest names any more."""
+        if not digests or env_bool("NOPRUNE"):
+            return
+        used = prune.digests_in_use(self.manifests)
+        if used is None:
+            return
+        for digest in digests - used:
+            path = self.blobs.path(digest)
+            with contextlib.suppress(FileNotFoundError), storage_errors("delete", path):
+                path.unlink(missing_ok=True)
+
+    def _drop_empty(self, folder: Path) -> None:
+        while folder != self.manifests and self.manifests in folder.parents:
+            try:
+                folder.rmdir()
+            except OSError:
+                return
+            folder = folder.parent
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            with storage_errors("write to the model store", self.root):
+                stack.enter_context(exclusive(self.root / ".puna.lock"))
+            yield
+
+
+def _parse(name: str | ModelName) -> ModelName:
+    return name if isinstance(name, ModelName) else ModelName.parse(name.strip())
+
+
+def _is_spelled(path: Path) -> bool:
+    """Whether each part is spelled like this on disk; matters where the file system folds case."""
+    return path.name in (entry.name for entry in os.scandir(path.parent))

@@ -1,0 +1,169 @@
+"""One model of the store: its parts, read when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from puna.errors import GGUFError, StoreError, UnsupportedModelError
+from puna.store import manifest as media
+from puna.store.config import ModelConfig
+from puna.store.facts import Facts, facts_of
+from puna.store.files import storage_errors
+from puna.store.manifest import Layer, Manifest
+from puna.store.names import ModelName
+
+
+@dataclass(frozen=True, eq=False)
+class StoredModel:
+    """A model as its manifest describes it. Texts are read on first use; StoreError if they cannot be."""
+
+    model_name: ModelName
+    manifest: Manifest
+    config: ModelConfig
+    digest: str  # sha256 of the manifest's bytes, hex without prefix
+    modified_ns: int  # since the epoch
+    files: Mapping[str, Path] = field(repr=False)  # digest -> blob file
+    bundled: bool = False  # comes with the package, not from the store's directory
+
+    @property
+    def name(self) -> str:
+        """Display name, always with its tag: `llama3:latest`."""
+        return self.model_name.display
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its blobs."""
+        return self.manifest.size
+
+    @property
+    def modified_at(self) -> datetime:
+        """In local time, microseconds (`modified_ns` has all digits)."""
+        return datetime.fromtimestamp(self.modified_ns / 1e9).astimezone()
+
+    # --- files ---
+
+    @property
+    def model_layer(self) -> Layer | None:
+        """The GGUF's layer; the last one if there are several."""
+        layers = self.manifest.of_type(media.MODEL)
+        return layers[-1] if layers else None
+
+    @property
+    def model_path(self) -> Path | None:
+        """The GGUF file, whether or not it is there; None for models of other kinds."""
+        layer = self.model_layer
+        return self.files[layer.digest] if layer else None
+
+    @property
+    def projector_paths(self) -> list[Path]:
+        return self._paths(media.PROJECTOR)
+
+    @property
+    def adapter_paths(self) -> list[Path]:
+        return self._paths(media.ADAPTER)
+
+    @property
+    def is_remote(self) -> bool:
+        """A stub for a model that runs elsewhere: listed, never run."""
+        return bool(self.config.remote_host and self.config.remote_model)
+
+    def runnable_path(self) -> Path:
+        """The GGUF file to load. Raises UnsupportedModelError or StoreError saying why there is none."""
+        if self.is_remote:
+            raise UnsupportedModelError(f"{self.name} runs in the cloud only; there is no model file to load")
+        if self.manifest.of_type(media.TENSOR):
+            raise UnsupportedModelError(f"{self.name} is stored as MLX tensors; only GGUF models can be run")
+        if self.adapter_paths:
+            raise UnsupportedModelError(f"{self.name} needs a LoRA adapter, which is not supported yet")
+        path = self.model_path
+        if path is None:
+            raise StoreError(f"{self.name} has no model file; create or pull it again")
+        if not path.is_file():
+            raise StoreError(f"{self.name}: its model file {path} is missing; create or pull it again")
+        return path
+
+    # --- texts ---
+
+    @cached_property
+    def template(self) -> str | None:
+        """The Go template layer, None when the model has none (then the GGUF's own template counts)."""
+        return self._text(media.TEMPLATE, media.PROMPT)
+
+    @cached_property
+    def system(self) -> str | None:
+        return self._text(media.SYSTEM)
+
+    @cached_property
+    def license(self) -> list[str]:
+        return [self._read(layer) for layer in self.manifest.of_type(media.LICENSE)]
+
+    @cached_property
+    def params(self) -> dict[str, Any]:
+        """Options of the model's own, under their Modelfile names, unchecked."""
+        layers = self.manifest.of_type(media.PARAMS)
+        return self._json(layers[-1], dict[str, Any]) if layers else {}
+
+    @cached_property
+    def messages(self) -> list[dict[str, Any]]:
+        """Opening messages: `role` and `content`."""
+        layers = self.manifest.of_type(media.MESSAGES)
+        return self._json(layers[-1], list[dict[str, Any]]) if layers else []
+
+    # --- labels ---
+
+    @property
+    def facts(self) -> Facts | None:
+        """What the GGUF says of itself; None when it is missing or damaged."""
+        path = self.model_path
+        try:
+            return facts_of(path) if path else None
+        except (GGUFError, OSError):
+            return None
+
+    @property
+    def parameter_size(self) -> str:
+        return self.config.model_type
+
+    @property
+    def quantization(self) -> str:
+        return self.config.file_type
+
+    @property
+    def details(self) -> dict[str, Any]:
+        """`ModelDetails` of the wire, without the two lengths `/api/tags` adds (see `facts`)."""
+        layer = self.model_layer
+        families = self.config.model_families
+        return {
+            "parent_model": layer.origin if layer else "",
+            "format": self.config.model_format,
+            "family": self.config.model_family,
+            "families": None if families is None else list(families),
+            "parameter_size": self.config.model_type,
+            "quantization_level": self.config.file_type,
+        }
+
+    def _paths(self, media_type: str) -> list[Path]:
+        return [self.files[layer.digest] for layer in self.manifest.of_type(media_type)]
+
+    def _text(self, *media_types: str) -> str | None:
+        layers = self.manifest.of_type(*media_types)
+        return self._read(layers[-1]) if layers else None
+
+    def _read(self, layer: Layer) -> str:
+        path = self.files[layer.digest]
+        with storage_errors(f"read a layer of {self.name},", path):
+            return path.read_bytes().decode("utf-8", "replace")
+
+    def _json(self, layer: Layer, kind: Any) -> Any:
+        try:
+            return msgspec.json.decode(self._read(layer), type=kind)
+        except (msgspec.DecodeError, RecursionError) as error:
+            what = layer.media_type.rpartition(".")[2]
+            raise StoreError(f"{self.name}: its {what} layer is damaged ({error}); recreate it") from error

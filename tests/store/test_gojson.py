@@ -1,0 +1,77 @@
+"""JSON as Go writes it: stored digests depend on every byte."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puna import gojson
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        # Go's encoder: plain decimals below 1e21, e-notation outside, no trailing ".0".
+        (1.0, "1"), (0.7, "0.7"), (1e20, "100000000000000000000"), (1e21, "1e+21"), (1.5e300, "1.5e+300"),
+        (1e-6, "0.000001"), (1e-7, "1e-7"), (1.25e-9, "1.25e-9"), (0.0, "0"), (-2.50, "-2.5"),
+        (1234567.0, "1234567"), (2**63, "9223372036854775808"),
+        ("<a>&b\u2028", '"\\u003ca\\u003e\\u0026b\\u2028"'), ("é\n\t\"\\\x01", '"é\\n\\t\\"\\\\\\u0001"'),
+        ([], "[]"), ({}, "{}"), ([True, False, None], "[true,false,null]"),
+        ({"b": 1, "a": {"d": 1, "c": 2}}, '{"b":1,"a":{"d":1,"c":2}}'),
+    ],
+)  # fmt: skip
+def test_values_are_written_as_go_writes_them(value: object, text: str) -> None:
+    assert gojson.dumps(value) == text
+
+
+def test_keys_are_sorted_on_request_at_every_depth() -> None:
+    assert gojson.dumps({"b": 1, "a": [{"d": 1, "c": 2}]}, sort_keys=True) == '{"a":[{"c":2,"d":1}],"b":1}'
+
+
+@pytest.mark.parametrize(
+    ("value", "digest"),
+    [
+        (
+            {"stop": ["USER:", "ASSISTANT:"], "temperature": 1.0, "top_k": 10.0},
+            "1d0ad71299d48c2fb7ae2b98e683643e771f8a5b72be34942af90d97a91c1e37",
+        ),
+        (
+            [
+                {"role": "assistant", "content": "What is my purpose?"},
+                {"role": "user", "content": "You run tests."},
+                {"role": "assistant", "content": "Oh, my god."},
+            ],
+            "298baeaf6928a60cf666d88d64a1ba606feb43a2865687c39e40652e407bffc4",
+        ),
+    ],
+)
+def test_known_layers_have_their_known_digests(value: object, digest: str) -> None:
+    assert hashlib.sha256((gojson.dumps(value) + "\n").encode()).hexdigest() == digest
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+
+
+@given(_JSON)
+def test_what_is_written_reads_back_as_the_same_value(value: object) -> None:
+    assert json.loads(gojson.dumps(value)) == value
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_without_json_form_are_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="no JSON form"):
+        gojson.dumps(value)
+
+
+def test_objects_without_json_form_are_refused() -> None:
+    with pytest.raises(TypeError, match="set has no JSON form"):
+        gojson.dumps({"a": {1}})
