@@ -115,3 +115,11 @@ class ServerBusyError(PunaError):
 
 class ConnectionFailedError(PunaError):
     """The CLI cannot reach the server."""
+
+
+class ServerError(PunaError):
+    """The server answered the command line with an error; the message is the server's own."""
+
+    def __init__(self, message: str, status_code: int = 500) -> None:
+        super().__init__(message)
+        self.status_code = status_code  # 200 when the error came as a line of a stream

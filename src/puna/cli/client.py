@@ -1,0 +1,126 @@
+"""The command line's side of the HTTP API: JSON in, JSON or a stream of JSON lines out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+from puna.errors import ConnectionFailedError, ServerError
+from puna.hosts import Host, host_from_env
+
+#: Connecting is quick or hopeless; answers may take as long as loading a model does.
+_TIMEOUT = httpx.Timeout(None, connect=5.0)
+_PROBE_TIMEOUT = httpx.Timeout(2.0)
+
+
+class Client:
+    """A connection to one server. Every method raises `ConnectionFailedError` or `ServerError`."""
+
+    def __init__(self, host: Host | None = None) -> None:
+        self.host = host or host_from_env()
+        # A proxy set for the web must not stand between two programs of one machine.
+        self._http = httpx.Client(
+            base_url=self.host.client_url, timeout=_TIMEOUT, trust_env=not self.host.is_loopback
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._http.close()
+
+    def is_up(self) -> bool:
+        """Whether a server answers at all."""
+        try:
+            return self._http.head("/", timeout=_PROBE_TIMEOUT).is_success
+        except (httpx.HTTPError, OSError):
+            return False
+
+    def get(self, path: str) -> dict[str, Any]:
+        return self._json("GET", path)
+
+    def post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._json("POST", path, body)
+
+    def delete(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        return self._json("DELETE", path, body)
+
+    def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        """The objects of a stream as they arrive. Closing the iterator stops the server's work."""
+        with (
+            self._explained("in the middle of the answer"),
+            self._http.stream("POST", path, json=body) as response,
+        ):
+            _check(response)
+            for line in response.iter_lines():
+                if not line.strip():
+                    continue
+                item = _parse(line, response)
+                if "error" in item:
+                    raise ServerError(str(item["error"]), response.status_code)
+                yield item
+
+    def has_blob(self, digest: str) -> bool:
+        with self._explained():
+            return self._http.head(f"/api/blobs/{digest}").is_success
+
+    def put_blob(self, digest: str, size_bytes: int, chunks: Iterable[bytes]) -> None:
+        """Upload a file under its digest (`sha256:` and 64 hex digits)."""
+        headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
+        with self._explained("during the upload"):
+            _check(self._http.post(f"/api/blobs/{digest}", content=chunks, headers=headers))
+
+    def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        with self._explained():
+            response = self._http.request(method, path, json=body)
+        _check(response)
+        return _parse(response.text, response) if response.content else {}
+
+    @contextmanager
+    def _explained(self, moment: str = "before it had answered") -> Iterator[None]:
+        """Turn the HTTP library's errors into ours."""
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            raise unreachable(self.host, str(error)) from error
+        except httpx.HTTPError as error:
+            raise ConnectionFailedError(
+                f"the server at {self.host.client_url} closed the connection {moment} ({error})"
+            ) from error
+
+
+def unreachable(host: Host, reason: str = "") -> ConnectionFailedError:
+    """The error for a server that does not answer, with what to do about it."""
+    hint = "run 'puna serve' to start it" if host.is_local else "check PUNA_HOST"
+    detail = f" ({reason})" if reason and not host.is_local else ""
+    return ConnectionFailedError(f"could not connect to the server at {host.client_url}{detail}, {hint}")
+
+
+def _check(response: httpx.Response) -> None:
+    """Raise the error of a reply that is no success: the text of `error`, or the body as it is."""
+    if response.is_success:
+        return
+    text = response.read().decode("utf-8", "replace").strip()
+    try:
+        error = json.loads(text)["error"]
+        message = error if isinstance(error, str) else str(error["message"])
+    except (ValueError, KeyError, TypeError):
+        message = f"{response.status_code} {response.reason_phrase}" + (f": {text}" if text else "")
+    raise ServerError(message, response.status_code)
+
+
+def _parse(text: str, response: httpx.Response) -> dict[str, Any]:
+    try:
+        item = json.loads(text)
+    except ValueError:
+        item = None
+    if not isinstance(item, dict):
+        raise ServerError(f"{response.url} answered something that is not JSON: {text[:80]!r}")
+    return item

@@ -1,0 +1,71 @@
+"""The tables of `list` and `ps`: from the server's objects to lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from puna.cli import humanize
+
+_GAP = "    "
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Left-aligned columns, four blanks apart, without borders."""
+    lines = [header, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
+    padded = (_GAP.join(map(str.ljust, line, widths)) for line in lines)
+    return "\n".join(line.rstrip() for line in padded)
+
+
+def model_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
+    """`list`: the models of `/api/tags`."""
+    rows = [
+        (
+            model["name"],
+            short_id(model),
+            "-" if model.get("remote_model") else humanize.size(model["size"]),
+            humanize.ago(humanize.parse_time(model["modified_at"]), now),
+        )
+        for model in models
+    ]
+    return table(("NAME", "ID", "SIZE", "MODIFIED"), rows)
+
+
+def running_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
+    """`ps`: the models of `/api/ps`."""
+    rows = [
+        (
+            model["name"],
+            short_id(model),
+            humanize.size(model["size"]),
+            processor(model["size"], model.get("size_vram", 0)),
+            str(model.get("context_length", 0)),
+            until(humanize.parse_time(model["expires_at"]), now),
+        )
+        for model in models
+    ]
+    return table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"), rows)
+
+
+def short_id(model: Mapping[str, Any]) -> str:
+    digest: str = model.get("digest") or ""
+    return digest.removeprefix("sha256:")[:12]
+
+
+def processor(size_bytes: int, vram_bytes: int) -> str:
+    """Where a model lives, by the share of its bytes."""
+    if size_bytes <= 0:
+        return "Unknown"
+    if vram_bytes <= 0:
+        return "100% CPU"
+    if vram_bytes >= size_bytes:
+        return "100% GPU"
+    cpu = int((size_bytes - vram_bytes) / size_bytes * 100 + 0.5)
+    return f"{cpu}%/{100 - cpu}% CPU/GPU"
+
+
+def until(expires_at: datetime, now: datetime) -> str:
+    """When a model will be unloaded; one whose time is over is waiting for its last requests."""
+    return "Stopping..." if expires_at < now else humanize.ago(expires_at, now)

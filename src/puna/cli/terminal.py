@@ -1,0 +1,103 @@
+"""What the terminal can do, and what is shown on it beside answers: notes, warnings, spinners."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def is_interactive() -> bool:
+    """Whether a person sits at both ends: input and output are terminals."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def width() -> int:
+    """Columns of the terminal, 80 when unknown."""
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def note(text: str) -> None:
+    """A line beside the answer, on standard error."""
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def warn(text: str) -> None:
+    note(styled(f"Warning: {text}", "33"))
+
+
+def styled(text: str, code: str, stream: object = None) -> str:
+    """`text` in the ANSI style `code` where `stream` (standard error) shows styles, else unchanged."""
+    return f"\x1b[{code}m{text}\x1b[0m" if shows_styles(stream or sys.stderr) else text
+
+
+def shows_styles(stream: object) -> bool:
+    """Whether colours are welcome on `stream`: a terminal, without `NO_COLOR`, and not a dumb one."""
+    isatty = getattr(stream, "isatty", None)
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return False
+    return bool(isatty and isatty())
+
+
+@cache
+def stderr_console() -> Console:
+    """The console for progress; made on first use, because rich takes its time to import."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+class Spinner:
+    """A spinner on standard error until `stop`; nothing at all when that is not a terminal."""
+
+    def __init__(self, text: str) -> None:
+        self._status = None
+        if sys.stderr.isatty():
+            self._status = stderr_console().status(text, spinner="dots")
+            self._status.start()
+
+    def update(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(text)
+
+    def stop(self) -> None:
+        """Take the spinner away; may be called again."""
+        if self._status is not None:
+            self._status.stop()
+            self._status = None
+
+
+@contextmanager
+def spinner(text: str) -> Iterator[Spinner]:
+    shown = Spinner(text)
+    try:
+        yield shown
+    finally:
+        shown.stop()
+
+
+@contextmanager
+def silent_keys() -> Iterator[None]:
+    """Keys typed while an answer streams do not show up in it; they wait for the next prompt."""
+    if not is_interactive():
+        yield
+        return
+    import termios
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    changed = termios.tcgetattr(descriptor)
+    changed[3] &= ~termios.ECHO
+    termios.tcsetattr(descriptor, termios.TCSADRAIN, changed)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)

@@ -1,0 +1,70 @@
+"""The tables of `list` and `ps`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from puna.cli import tables
+
+NOW = datetime(2026, 5, 24, 10, tzinfo=UTC)
+
+
+def test_list_has_a_line_for_each_model() -> None:
+    models = [
+        {
+            "name": "llama3.2:latest",
+            "digest": "a80c4f17acd55265feec403c7aef86be0c25983ab279d83f3bcd3abbcb5b8b72",
+            "size": 2_019_393_189,
+            "modified_at": "2026-05-24T11:58:00.123456789+02:00",
+        },
+        {
+            "name": "demo:latest",
+            "digest": "0a109f422b47e3a30ba2b10eca18548e944e8a23073ee3f3e947efcf3c45e59f",
+            "size": 274_302_450,
+            "modified_at": "2026-05-17T10:00:00Z",
+        },
+    ]
+    assert tables.model_table(models, NOW).split("\n") == [
+        "NAME               ID              SIZE      MODIFIED",
+        "llama3.2:latest    a80c4f17acd5    2.0 GB    About a minute ago",
+        "demo:latest        0a109f422b47    274 MB    7 days ago",
+    ]
+
+
+def test_an_empty_list_is_its_header() -> None:
+    assert tables.model_table([], NOW) == "NAME    ID    SIZE    MODIFIED"
+
+
+def test_ps_says_where_a_model_lives_and_how_long() -> None:
+    model = {
+        "name": "llama3.2:latest",
+        "digest": "a80c4f17acd55265feec403c7aef86be0c25983ab279d83f3bcd3abbcb5b8b72",
+        "size": 3_400_000_000,
+        "size_vram": 0,
+        "context_length": 4096,
+        "expires_at": "2026-05-24T10:04:59.5Z",
+    }
+    assert tables.running_table([model], NOW).split("\n") == [
+        "NAME               ID              SIZE      PROCESSOR    CONTEXT    UNTIL",
+        "llama3.2:latest    a80c4f17acd5    3.4 GB    100% CPU     4096       4 minutes from now",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("size", "vram", "text"),
+    [
+        (0, 0, "Unknown"),
+        (100, 0, "100% CPU"),
+        (100, 100, "100% GPU"),
+        (100, 52, "48%/52% CPU/GPU"),
+    ],
+)
+def test_processor(size: int, vram: int, text: str) -> None:
+    assert tables.processor(size, vram) == text
+
+
+def test_until() -> None:
+    assert tables.until(NOW - timedelta(seconds=1), NOW) == "Stopping..."
+    assert tables.until(datetime(2318, 1, 1, tzinfo=UTC), NOW) == "Forever"
