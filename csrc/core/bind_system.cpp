@@ -1,0 +1,32 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/cpu.h"
+#include "core/pool.h"
+#include "registrations.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace puna {
+
+void register_system(nb::module_& m) {
+    m.def("features", [] { return cpu_features(); }, "Instruction sets of this CPU that the kernels know.");
+    m.def("cpu_level", [] { return std::string(cpu_level_name(cpu_level())); },
+          "The kernels in use: 'portable', 'avx2', 'avx512' or 'neon'.");
+    m.def(
+        "set_cpu_level",
+        [](const std::string& name) {
+            if (!limit_cpu_level(name)) {
+                throw nb::value_error(("this CPU cannot run the kernels '" + name + "'").c_str());
+            }
+        },
+        "name"_a, "Use other kernels for matrices packed from now on (for tests and measurements).");
+    m.def("usable_cores", &usable_cores, "Physical cores this process may use, within its cgroup's quota.");
+    m.def("threads", &thread_count, "Threads the kernels use.");
+    m.def("set_threads", &set_thread_count, "count"_a, nb::call_guard<nb::gil_scoped_release>(),
+          "Sets how many threads the kernels use; at least 1.");
+}
+
+}  // namespace puna

@@ -1,0 +1,190 @@
+#include "core/cpu.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+namespace puna {
+namespace {
+
+#if defined(__x86_64__)
+struct X86 {
+    bool avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false, avx_vnni = false;
+};
+
+X86 read_x86() {
+    X86 found;
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return found;
+    const bool osxsave = c >> 27 & 1, fma = c >> 12 & 1, f16c = c >> 29 & 1;
+    if (!osxsave) return found;
+    unsigned xcr0 = 0, high = 0;
+    __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    const bool ymm = (xcr0 & 0x06) == 0x06;   // the system saves AVX registers
+    const bool zmm = (xcr0 & 0xe6) == 0xe6;   // and the AVX-512 ones
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return found;
+    found.avx2 = ymm && (b >> 5 & 1);
+    found.fma = ymm && fma;
+    found.f16c = ymm && f16c;
+    const bool f = b >> 16 & 1, dq = b >> 17 & 1, bw = b >> 30 & 1, vl = b >> 31 & 1;
+    found.avx512 = zmm && f && dq && bw && vl;
+    found.avx512_vnni = found.avx512 && (c >> 11 & 1);
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) found.avx_vnni = ymm && (a >> 4 & 1);
+    return found;
+}
+#endif
+
+CpuLevel detect() {
+#if defined(__x86_64__)
+    const X86 x = read_x86();
+    if (x.avx2 && x.fma && x.f16c) return x.avx512_vnni ? CpuLevel::avx512 : CpuLevel::avx2;
+    return CpuLevel::portable;
+#elif defined(__aarch64__)
+    return CpuLevel::neon;
+#else
+    return CpuLevel::portable;
+#endif
+}
+
+bool parse_level(const std::string& name, CpuLevel& level) {
+    for (CpuLevel each : {CpuLevel::portable, CpuLevel::avx2, CpuLevel::avx512, CpuLevel::neon}) {
+        if (name == cpu_level_name(each)) {
+            level = each;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool can_run(CpuLevel level) {
+    const CpuLevel best = detected_cpu_level();
+    if (level == CpuLevel::portable || level == best) return true;
+    return best != CpuLevel::neon && level < best;
+}
+
+std::atomic<CpuLevel>& current_level() {
+    static std::atomic<CpuLevel> level = [] {
+        CpuLevel wanted;
+        const char* name = std::getenv("PUNA_CPU");
+        return name && parse_level(name, wanted) && can_run(wanted) ? wanted : detected_cpu_level();
+    }();
+    return level;
+}
+
+std::string first_line(const std::string& path) {
+    std::ifstream file(path);
+    std::string line;
+    std::getline(file, line);
+    return line;
+}
+
+// Cores a quota in one cgroup folder allows, or 0 when there is none.
+double quota_in(const std::string& folder) {
+    std::istringstream v2(first_line(folder + "/cpu.max"));   // "max 100000" or "150000 100000"
+    double quota = 0, period = 0;
+    if (v2 >> quota >> period && quota > 0 && period > 0) return quota / period;
+    std::istringstream v1(first_line(folder + "/cpu.cfs_quota_us") + " " + first_line(folder + "/cpu.cfs_period_us"));
+    if (v1 >> quota >> period && quota > 0 && period > 0) return quota / period;
+    return 0;
+}
+
+// The smallest quota on the way from this process's cgroup up to the root, or 0.
+double cgroup_cores() {
+    double least = 0;
+    const auto take = [&least](double cores) {
+        if (cores > 0 && (least == 0 || cores < least)) least = cores;
+    };
+    std::ifstream file("/proc/self/cgroup");
+    for (std::string line; std::getline(file, line);) {   // "id:controllers:path"
+        const size_t first = line.find(':'), second = line.find(':', first + 1);
+        if (first == std::string::npos || second == std::string::npos) continue;
+        const std::string controllers = line.substr(first + 1, second - first - 1);
+        std::string root;
+        if (controllers.empty()) root = "/sys/fs/cgroup";
+        else if (("," + controllers + ",").find(",cpu,") != std::string::npos) root = "/sys/fs/cgroup/cpu";
+        else continue;
+        std::string path = line.substr(second + 1);
+        while (path.size() > 1) {
+            take(quota_in(root + path));
+            path.erase(path.rfind('/'));
+        }
+        take(quota_in(root));
+    }
+    return least;
+}
+
+}  // namespace
+
+CpuLevel detected_cpu_level() {
+    static const CpuLevel level = detect();
+    return level;
+}
+
+CpuLevel cpu_level() { return current_level().load(std::memory_order_relaxed); }
+
+bool limit_cpu_level(const std::string& name) {
+    CpuLevel wanted;
+    if (!parse_level(name, wanted) || !can_run(wanted)) return false;
+    current_level().store(wanted, std::memory_order_relaxed);
+    return true;
+}
+
+const char* cpu_level_name(CpuLevel level) {
+    switch (level) {
+        case CpuLevel::avx2: return "avx2";
+        case CpuLevel::avx512: return "avx512";
+        case CpuLevel::neon: return "neon";
+        default: return "portable";
+    }
+}
+
+std::vector<std::string> cpu_features() {
+    std::vector<std::string> names;
+#if defined(__x86_64__)
+    const X86 x = read_x86();
+    if (x.avx2) names.push_back("avx2");
+    if (x.fma) names.push_back("fma");
+    if (x.f16c) names.push_back("f16c");
+    if (x.avx_vnni) names.push_back("avx_vnni");
+    if (x.avx512) names.push_back("avx512");
+    if (x.avx512_vnni) names.push_back("avx512_vnni");
+#elif defined(__aarch64__)
+    names.push_back("neon");
+#endif
+    return names;
+}
+
+int usable_cores() {
+    int cores = 0;
+#if defined(__linux__)
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) == 0) {
+        std::set<std::string> siblings;   // one entry per physical core: the list of its hardware threads
+        for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+            if (!CPU_ISSET(cpu, &allowed)) continue;
+            const std::string folder = "/sys/devices/system/cpu/cpu" + std::to_string(cpu) + "/topology/";
+            const std::string list = first_line(folder + "thread_siblings_list");
+            siblings.insert(list.empty() ? "cpu" + std::to_string(cpu) : list);
+        }
+        cores = static_cast<int>(siblings.size());
+    }
+#endif
+    if (cores < 1) cores = static_cast<int>(std::thread::hardware_concurrency());
+    const double quota = cgroup_cores();
+    // A fraction of a core is rounded up: 1.5 cores keep two threads busy three quarters of the time.
+    if (quota > 0) cores = std::min(cores, static_cast<int>(std::ceil(quota)));
+    return std::max(cores, 1);
+}
+
+}  // namespace puna

@@ -1,0 +1,6 @@
+#include "registrations.h"
+
+NB_MODULE(_native, m) {
+    m.doc() = "Kernels of Puna. Arrays are passed as addresses and sizes; nothing here knows torch.";
+    puna::register_system(m);
+}
