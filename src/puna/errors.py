@@ -99,6 +99,12 @@ class NotSupportedError(PunaError):
     """The model or cache cannot do this operation; the caller should fall back."""
 
 
+class UnavailableError(PunaError):
+    """This version of Puna does not have the feature that was asked for."""
+
+    status = 501
+
+
 class GenerationError(PunaError):
     """One sequence failed (NaN logits, grammar dead end); others are not affected."""
 
