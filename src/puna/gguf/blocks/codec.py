@@ -1,0 +1,116 @@
+"""Bytes to float32 values and back, for every type, in pieces small enough for the processor's cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.errors import GGUFError
+from puna.gguf.blocks import k, plain, simple
+from puna.gguf.blocks.layout import LAYOUTS
+from puna.gguf.types import GGMLType
+
+_PIECE = 1 << 17  # values converted at a time
+
+Decoder = Callable[[NDArray[Any]], NDArray[np.float32]]  # blocks [n] to values [n, block size]
+Encoder = Callable[[NDArray[np.float32]], NDArray[Any]]  # and back
+
+_NUMBERS = (GGMLType.F32, GGMLType.F16, GGMLType.F64, GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64)
+
+_DECODERS: dict[GGMLType, Decoder] = {
+    **dict.fromkeys(_NUMBERS, plain.decode_number),
+    GGMLType.BF16: plain.decode_bf16,
+    GGMLType.Q4_0: simple.decode_q4_0,
+    GGMLType.Q4_1: simple.decode_q4_1,
+    GGMLType.Q5_0: simple.decode_q5_0,
+    GGMLType.Q5_1: simple.decode_q5_1,
+    GGMLType.Q8_0: simple.decode_q8,
+    GGMLType.Q8_1: simple.decode_q8,
+    GGMLType.Q8_K: simple.decode_q8,
+    GGMLType.Q2_K: k.decode_q2_k,
+    GGMLType.Q3_K: k.decode_q3_k,
+    GGMLType.Q4_K: k.decode_q4_k,
+    GGMLType.Q5_K: k.decode_q5_k,
+    GGMLType.Q6_K: k.decode_q6_k,
+}
+
+_ENCODERS: dict[GGMLType, Encoder] = {
+    GGMLType.F32: partial(plain.encode_float, GGMLType.F32),
+    GGMLType.F64: partial(plain.encode_float, GGMLType.F64),
+    GGMLType.F16: plain.encode_f16,
+    GGMLType.BF16: plain.encode_bf16,
+    GGMLType.Q4_0: simple.encode_q4_0,
+    GGMLType.Q4_1: simple.encode_q4_1,
+    GGMLType.Q5_0: simple.encode_q5_0,
+    GGMLType.Q5_1: simple.encode_q5_1,
+    GGMLType.Q8_0: simple.encode_q8_0,
+    GGMLType.Q2_K: k.encode_q2_k,
+    GGMLType.Q3_K: k.encode_q3_k,
+    GGMLType.Q4_K: k.encode_q4_k,
+    GGMLType.Q5_K: k.encode_q5_k,
+    GGMLType.Q6_K: k.encode_q6_k,
+}
+
+QUANTIZABLE = frozenset(_ENCODERS)
+
+
+def dequantize(data: NDArray[Any], type: GGMLType, count: int | None = None) -> NDArray[np.float32]:  # noqa: A002
+    """Values of stored blocks.
+
+    `data` is uint8 [..., bytes of a row]; the result is float32 [..., values of a row].
+    With `count` only so many first values are produced and the result is 1-D.
+    Raises GGUFError if the bytes are not whole blocks, or fewer than `count` needs.
+    """
+    kind = GGMLType(type)
+    raw = np.ascontiguousarray(data).view(np.uint8)
+    if raw.ndim == 0 or raw.shape[-1] % kind.type_size:
+        raise GGUFError(
+            f"{raw.size} bytes are not a whole number of {kind.name} blocks of {kind.type_size} bytes"
+        )
+    if count is not None:
+        blocks = -(-count // kind.block_size)
+        raw = raw.reshape(-1)[: blocks * kind.type_size]
+        if count < 0 or raw.size < blocks * kind.type_size:
+            raise GGUFError(f"{data.nbytes} bytes of {kind.name} do not hold {count} values")
+    blocks_in = raw.reshape(-1).view(LAYOUTS[kind])
+    out = np.empty((len(blocks_in), kind.block_size), np.float32)
+    decode, step = _DECODERS[kind], _PIECE // kind.block_size
+    for start in range(0, len(blocks_in), step):
+        out[start : start + step] = decode(blocks_in[start : start + step])
+    if count is not None:
+        return out.reshape(-1)[:count]
+    return out.reshape(*raw.shape[:-1], raw.shape[-1] // kind.type_size * kind.block_size)
+
+
+def quantize(values: NDArray[Any], type: GGMLType) -> NDArray[np.uint8]:  # noqa: A002
+    """Blocks of `type` for `values` [..., values of a row], as uint8 [..., bytes of a row].
+
+    Raises GGUFError if rows are not whole blocks, if values are not finite or too large
+    for the type, or if the type is not one that can be written.
+    """
+    kind = GGMLType(type)
+    encode = _ENCODERS.get(kind)
+    if encode is None:
+        raise GGUFError(f"quantising to {kind.name} is not supported")
+    values = np.asarray(values)
+    if values.ndim == 0 or values.shape[-1] % kind.block_size:
+        raise GGUFError(
+            f"rows of shape {values.shape} are not whole {kind.name} blocks of {kind.block_size} values"
+        )
+    rows = values.reshape(-1, kind.block_size)
+    out = np.empty(len(rows), LAYOUTS[kind])
+    step = _PIECE // kind.block_size
+    for start in range(0, len(rows), step):
+        piece = np.ascontiguousarray(rows[start : start + step], np.float32)
+        if kind.is_quantized and not np.isfinite(piece).all():
+            raise GGUFError(f"values that are not finite cannot be quantised to {kind.name}")
+        out[start : start + step] = encode(piece)
+    if kind.is_quantized and "d" in (out.dtype.names or ()) and not np.isfinite(out["d"]).all():
+        raise GGUFError(f"values are too large to be quantised to {kind.name}, whose scales end at 65504")
+    return out.view(np.uint8).reshape(
+        *values.shape[:-1], values.shape[-1] // kind.block_size * kind.type_size
+    )

@@ -1,0 +1,96 @@
+"""Formats of 32 elements with one scale (and for the `_1` ones an offset)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.gguf.blocks.bits import pack, unpack
+from puna.gguf.blocks.layout import LAYOUTS
+from puna.gguf.blocks.search import fit_affine, fit_scale, inverse
+from puna.gguf.types import GGMLType
+
+Blocks = NDArray[Any]  # structured, [n]
+Values = NDArray[np.float32]  # [n, 32]
+
+
+def _scale(blocks: Blocks, field: str = "d") -> Values:
+    return blocks[field].astype(np.float32)[:, None]
+
+
+def decode_q4_0(blocks: Blocks) -> Values:
+    return _scale(blocks) * (unpack(blocks["qs"], 4, 16).astype(np.float32) - 8)
+
+
+def decode_q4_1(blocks: Blocks) -> Values:
+    return _scale(blocks) * unpack(blocks["qs"], 4, 16) + _scale(blocks, "m")
+
+
+def _five_bits(blocks: Blocks) -> Values:
+    high = unpack(blocks["qh"], 1, 1) << np.uint8(4)
+    return (unpack(blocks["qs"], 4, 16) | high).astype(np.float32)
+
+
+def decode_q5_0(blocks: Blocks) -> Values:
+    return _scale(blocks) * (_five_bits(blocks) - 16)
+
+
+def decode_q5_1(blocks: Blocks) -> Values:
+    return _scale(blocks) * _five_bits(blocks) + _scale(blocks, "m")
+
+
+def decode_q8(blocks: Blocks) -> Values:
+    """Q8_0, Q8_1 and Q8_K: sums of the codes, where there are any, serve dot products only."""
+    return _scale(blocks) * blocks["qs"]
+
+
+def encode_q8_0(values: Values) -> Blocks:
+    """The largest value of a block becomes +-127; ties round away from zero, as in ggml."""
+    blocks = np.empty(len(values), LAYOUTS[GGMLType.Q8_0])
+    scale = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
+    scaled = values * inverse(scale)
+    blocks["d"] = scale[:, 0]
+    blocks["qs"] = np.trunc(2 * scaled) - np.trunc(scaled)  # exact, unlike trunc(scaled + 0.5)
+    return blocks
+
+
+def _encode_symmetric(values: Values, kind: GGMLType, bits: int) -> tuple[Blocks, NDArray[np.uint8]]:
+    """Blocks with their scale set, and the codes, shifted to start at 0."""
+    half = 1 << (bits - 1)
+    blocks = np.empty(len(values), LAYOUTS[kind])
+    blocks["d"] = fit_scale(values, -half, half - 1)
+    codes = np.rint(values * inverse(_scale(blocks)))
+    return blocks, (np.clip(codes, -half, half - 1) + half).astype(np.uint8)
+
+
+def _encode_affine(values: Values, kind: GGMLType, bits: int) -> tuple[Blocks, NDArray[np.uint8]]:
+    top = (1 << bits) - 1
+    blocks = np.empty(len(values), LAYOUTS[kind])
+    blocks["d"], blocks["m"] = fit_affine(values, top)
+    codes = np.rint((values - _scale(blocks, "m")) * inverse(_scale(blocks)))
+    return blocks, np.clip(codes, 0, top).astype(np.uint8)
+
+
+def _set_codes(blocks: Blocks, codes: NDArray[np.uint8]) -> Blocks:
+    blocks["qs"] = pack(codes & np.uint8(15), 4, 16)
+    if "qh" in (blocks.dtype.names or ()):
+        blocks["qh"] = pack(codes >> np.uint8(4), 1, 1)
+    return blocks
+
+
+def encode_q4_0(values: Values) -> Blocks:
+    return _set_codes(*_encode_symmetric(values, GGMLType.Q4_0, 4))
+
+
+def encode_q4_1(values: Values) -> Blocks:
+    return _set_codes(*_encode_affine(values, GGMLType.Q4_1, 4))
+
+
+def encode_q5_0(values: Values) -> Blocks:
+    return _set_codes(*_encode_symmetric(values, GGMLType.Q5_0, 5))
+
+
+def encode_q5_1(values: Values) -> Blocks:
+    return _set_codes(*_encode_affine(values, GGMLType.Q5_1, 5))

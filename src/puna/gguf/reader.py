@@ -1,0 +1,176 @@
+"""A model in GGUF: one file, or the parts of a split one, seen as a whole."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.errors import GGUFError
+from puna.gguf.blocks import dequantize
+from puna.gguf.keys import full_key, is_common
+from puna.gguf.part import Part, TensorInfo, close_map, read_part
+from puna.gguf.types import FileType
+from puna.gguf.values import Value
+
+_PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf)?", re.DOTALL)
+
+
+class GGUFFile:
+    """A model file, open for reading. The data stays on disk until it is asked for.
+
+    Arrays in `metadata` and arrays from `data` look into the mapped file; after
+    `close` the former must not be used, while the latter keep the map alive.
+    """
+
+    def __init__(self, parts: list[Part]) -> None:
+        self._parts = parts
+        self.path: Path = parts[0].path
+        self.version: int = parts[0].version
+        self.metadata: Mapping[str, Value] = parts[0].metadata
+        self.tensors: dict[str, TensorInfo] = {}
+        for part in parts:
+            for name, tensor in part.tensors.items():
+                if name in self.tensors:
+                    other = parts[self.tensors[name].file].path.name
+                    raise GGUFError(f"{part.path.name}: tensor '{name}' is already in {other}")
+                self.tensors[name] = tensor
+
+    @property
+    def paths(self) -> list[Path]:
+        """The files of the model, in order."""
+        return [part.path for part in self._parts]
+
+    @property
+    def architecture(self) -> str:
+        """`general.architecture`; GGUFError if the file does not say."""
+        name = self.metadata.get("general.architecture")
+        if not isinstance(name, str) or not name:
+            raise GGUFError(f"{self.path.name}: key 'general.architecture' is missing or not a text")
+        return name
+
+    @property
+    def file_type(self) -> FileType | None:
+        """`general.file_type`, or None if absent or unknown."""
+        try:
+            return FileType(self.metadata["general.file_type"])  # type: ignore[arg-type]
+        except (KeyError, ValueError):
+            return None
+
+    @property
+    def parameter_count(self) -> int:
+        """Elements in all tensors together."""
+        return sum(tensor.count for tensor in self.tensors.values())
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Value of `key`, which is meant relative to the architecture: `block_count` is
+        `llama.block_count`. Keys of general, tokenizer and the like are taken as they are."""
+        return self.metadata.get(key if is_common(key) else full_key(key, self.architecture), default)
+
+    def tensor(self, name: str) -> TensorInfo:
+        """The directory entry of `name`; GGUFError if there is none."""
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise GGUFError(f"{self.path.name}: there is no tensor '{name}'") from None
+
+    def data(self, name: str) -> NDArray[np.uint8]:
+        """The stored bytes of a tensor: a read-only 1-D view on the mapped file, nothing is copied."""
+        tensor = self.tensor(name)
+        return np.frombuffer(self._parts[tensor.file].buffer, np.uint8, tensor.nbytes, tensor.offset)
+
+    def array(self, name: str) -> NDArray[np.float32]:
+        """A tensor's values as float32, in its shape."""
+        tensor = self.tensor(name)
+        return dequantize(self.data(name), tensor.type).reshape(tensor.shape)
+
+    def close(self) -> None:
+        for part in self._parts:
+            close_map(part.buffer)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"GGUFFile({self.path.name!r}, {len(self.tensors)} tensors, {len(self.metadata)} keys)"
+
+
+def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
+    """Open a GGUF model for reading; of a split model, any part may be named and all are opened.
+
+    Raises GGUFError if a file is missing, damaged or of a kind that is not supported.
+    """
+    parts = [read_part(Path(path))]
+    try:
+        count = _split_number(parts[0], "split.count", 1)
+        if count > 1:
+            parts = _other_parts(parts[0], count)
+            _check_tensor_total(parts)
+        return GGUFFile(parts)
+    except BaseException:
+        for part in parts:
+            close_map(part.buffer)
+        raise
+
+
+def _split_number(part: Part, key: str, default: int | None = None) -> int:
+    value = part.metadata.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise GGUFError(f"{part.path.name}: key '{key}' of this split model is {value!r}, not a count")
+    return value
+
+
+def _other_parts(opened: Part, count: int) -> list[Part]:
+    """All parts in order, given any one of them."""
+    name = _PART_NAME.fullmatch(opened.path.name)
+    if name is None or int(name["count"]) != count:
+        raise GGUFError(
+            f"{opened.path.name}: this is one of {count} parts of a split model, but the name does not end in "
+            f"'-00001-of-{count:05}.gguf', so the others cannot be found; rename the parts or merge them"
+        )
+    paths = [
+        opened.path.with_name(f"{name['stem']}-{i + 1:05}-of-{count:05}{name['suffix'] or ''}")
+        for i in range(count)
+    ]
+    missing = [path.name for path in paths if not path.is_file()]
+    if missing:
+        listed = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise GGUFError(
+            f"{opened.path.name}: {len(missing)} of {count} parts of the split model are missing ({listed})"
+        )
+    parts: list[Part] = []
+    try:
+        for i, path in enumerate(paths):
+            parts.append(read_part(path, i))
+            said = (_split_number(parts[i], "split.no"), _split_number(parts[i], "split.count"))
+            if said != (i, count):
+                raise GGUFError(
+                    f"{path.name}: the file says it is part {said[0] + 1} of {said[1]}, "
+                    f"its name says part {i + 1} of {count}"
+                )
+    except BaseException:
+        for part in parts:
+            close_map(part.buffer)
+        raise
+    close_map(opened.buffer)
+    return parts
+
+
+def _check_tensor_total(parts: list[Part]) -> None:
+    found = sum(len(part.tensors) for part in parts)
+    said = _split_number(parts[0], "split.tensors.count", found)
+    if said != found:
+        raise GGUFError(
+            f"{parts[0].path.name}: the parts hold {found} tensors, but 'split.tensors.count' says {said}"
+        )

@@ -1,0 +1,246 @@
+"""Metadata values: reading them from a buffer without trusting it, and arrays that stay in the file.
+
+Every length and count is checked against what is left of the file before anything is
+allocated for it, so a hostile file costs no more than its own size.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.errors import GGUFError
+from puna.gguf.types import ValueType
+
+MAX_NAME_BYTES = 65_535  # keys and tensor names
+MAX_STRING_BYTES = 1 << 28  # a whole tokenizer.json may be one value
+MAX_ARRAY_STRINGS = 1 << 24  # sixty times the largest vocabulary known
+
+NUMBER_DTYPES: dict[ValueType, np.dtype[Any]] = {
+    ValueType.UINT8: np.dtype("u1"),
+    ValueType.INT8: np.dtype("i1"),
+    ValueType.UINT16: np.dtype("<u2"),
+    ValueType.INT16: np.dtype("<i2"),
+    ValueType.UINT32: np.dtype("<u4"),
+    ValueType.INT32: np.dtype("<i4"),
+    ValueType.FLOAT32: np.dtype("<f4"),
+    ValueType.BOOL: np.dtype("u1"),
+    ValueType.UINT64: np.dtype("<u8"),
+    ValueType.INT64: np.dtype("<i8"),
+    ValueType.FLOAT64: np.dtype("<f8"),
+}
+
+_U32 = struct.Struct("<I")
+_U64 = struct.Struct("<Q")
+
+
+class NumberArray(Sequence[Any]):
+    """Numbers (or booleans) of a metadata array, read from the file when asked for."""
+
+    def __init__(self, view: NDArray[Any], kind: ValueType) -> None:
+        self._view = view
+        self.kind = kind
+
+    def numpy(self) -> NDArray[Any]:
+        """A copy as a numpy array of the stored type."""
+        return self._view != 0 if self.kind is ValueType.BOOL else self._view.copy()
+
+    def tolist(self) -> list[Any]:
+        values: list[Any] = self.numpy().tolist()
+        return values
+
+    def __len__(self) -> int:
+        return len(self._view)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return NumberArray(self._view[index], self.kind).tolist()
+        value = self._view[index].item()
+        return bool(value) if self.kind is ValueType.BOOL else value
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.tolist())
+
+    def __repr__(self) -> str:
+        return f"NumberArray({len(self)} x {self.kind.name.lower()})"
+
+
+class StringArray(Sequence[str]):
+    """Strings of a metadata array, decoded when asked for.
+
+    Reading a string that is not UTF-8 raises GGUFError; `raw` gives its bytes.
+    """
+
+    kind = ValueType.STRING
+
+    def __init__(self, buffer: mmap.mmap, offsets: array[int], where: str) -> None:
+        # offsets[i] is where string i's length field stands; the last entry is the end of the array.
+        self._buffer = buffer
+        self._offsets = offsets
+        self._where = where
+
+    def raw(self, index: int) -> bytes:
+        """The stored bytes of string `index`."""
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"string {index} of {len(self)}")
+        index %= len(self)
+        return self._buffer[self._offsets[index] + 8 : self._offsets[index + 1]]
+
+    def tolist(self) -> list[str]:
+        first = self._offsets[0]
+        region = self._buffer[first : self._offsets[-1]]
+        bounds = np.frombuffer(self._offsets, np.uint64).astype(np.int64) - first
+        starts, ends = (bounds[:-1] + 8).tolist(), bounds[1:].tolist()
+        try:
+            return [region[start:end].decode() for start, end in zip(starts, ends, strict=True)]
+        except UnicodeDecodeError:
+            return [self[i] for i in range(len(self))]  # raises at the bad one, naming it
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        raw = self.raw(index)
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise GGUFError(f"{self._where}: string {index} is not valid UTF-8 ({error.reason})") from None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.tolist())
+
+    def __repr__(self) -> str:
+        return f"StringArray({len(self)} strings)"
+
+
+Value = int | float | bool | str | NumberArray | StringArray
+
+
+class Cursor:
+    """Reads little-endian values one after another; raises GGUFError rather than pass the end."""
+
+    def __init__(self, buffer: mmap.mmap, file_name: str) -> None:
+        self.buffer = buffer
+        self.file_name = file_name
+        self.size = len(buffer)
+        self.position = 0
+
+    @property
+    def left(self) -> int:
+        return self.size - self.position
+
+    def error(self, problem: str, position: int | None = None) -> GGUFError:
+        at = self.position if position is None else position
+        return GGUFError(f"{self.file_name}: at byte {at}: {problem}")
+
+    def need(self, size_bytes: int, what: str) -> None:
+        if size_bytes > self.left:
+            raise self.error(
+                f"{what} needs {size_bytes} bytes, but the file ends after {self.left} more; "
+                "it is damaged or was not copied completely"
+            )
+
+    def u32(self, what: str) -> int:
+        self.need(4, what)
+        value: int = _U32.unpack_from(self.buffer, self.position)[0]
+        self.position += 4
+        return value
+
+    def u64(self, what: str) -> int:
+        self.need(8, what)
+        value: int = _U64.unpack_from(self.buffer, self.position)[0]
+        self.position += 8
+        return value
+
+    def u64s(self, count: int, what: str) -> tuple[int, ...]:
+        self.need(8 * count, what)
+        values = struct.unpack_from(f"<{count}Q", self.buffer, self.position)
+        self.position += 8 * count
+        return values
+
+    def string(self, what: str, limit: int = MAX_STRING_BYTES) -> str:
+        start = self.position
+        length = self.u64(f"the length of {what}")
+        if length > limit:
+            raise self.error(f"{what} claims {length} bytes (at most {limit} are allowed)", start)
+        self.need(length, what)
+        raw = self.buffer[self.position : self.position + length]
+        self.position += length
+        try:
+            return raw.decode()
+        except UnicodeDecodeError as error:
+            raise self.error(f"{what} is not valid UTF-8 ({error.reason})", start) from None
+
+    def value(self, key: str) -> Value:
+        """A metadata value: its type, then the value itself."""
+        kind = self._kind(f"the type of key '{key}'")
+        what = f"the value of key '{key}'"
+        if kind is ValueType.STRING:
+            return self.string(what)
+        if kind is ValueType.ARRAY:
+            return self._array(key)
+        return NumberArray(self._numbers(kind, 1, what), kind)[0]  # type: ignore[no-any-return]
+
+    def _kind(self, what: str) -> ValueType:
+        number = self.u32(what)
+        try:
+            return ValueType(number)
+        except ValueError:
+            raise self.error(f"{what} is {number}; known are 0 to 12", self.position - 4) from None
+
+    def _array(self, key: str) -> NumberArray | StringArray:
+        start = self.position
+        kind = self._kind(f"the element type of key '{key}'")
+        count = self.u64(f"the length of array '{key}'")
+        if kind is ValueType.ARRAY:
+            raise self.error(f"key '{key}' is an array of arrays, which is not supported", start)
+        if kind is ValueType.STRING:
+            return self._strings(key, count)
+        return NumberArray(self._numbers(kind, count, f"array '{key}' of {count} values"), kind)
+
+    def _numbers(self, kind: ValueType, count: int, what: str) -> NDArray[Any]:
+        dtype = NUMBER_DTYPES[kind]
+        self.need(count * dtype.itemsize, what)
+        if count == 0:
+            return np.empty(0, dtype)
+        view = np.frombuffer(self.buffer, dtype, count, self.position)
+        self.position += count * dtype.itemsize
+        return view
+
+    def _strings(self, key: str, count: int) -> StringArray:
+        what = f"array '{key}' of {count} strings"
+        if count > MAX_ARRAY_STRINGS:
+            raise self.error(f"{what} is longer than the {MAX_ARRAY_STRINGS} allowed")
+        self.need(8 * count, what)
+        # The hot loop of opening a file: hundreds of thousands of strings, so locals only.
+        offsets = array("Q", [self.position])
+        append, unpack, buffer = offsets.append, _U64.unpack_from, self.buffer
+        position, last = self.position, self.size - 8
+        for _ in range(count):
+            if position > last:
+                break
+            position += 8 + unpack(buffer, position)[0]
+            if position > self.size:
+                break
+            append(position)
+        if len(offsets) != count + 1:
+            self.position = offsets[-1]
+            raise self.error(f"string {len(offsets) - 1} of {what} reaches beyond the end of the file")
+        self.position = position
+        return StringArray(buffer, offsets, f"{self.file_name}: key '{key}'")

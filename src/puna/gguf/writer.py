@@ -1,0 +1,263 @@
+"""Writing a GGUF file (version 3).
+
+Tensors are kept as references until `write`, which streams them out piece by piece:
+quantising a large model needs memory for one piece, not for the model. The file appears
+under its name only when it is complete.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.errors import GGUFError
+from puna.gguf.blocks import QUANTIZABLE, quantize
+from puna.gguf.blocks.layout import LAYOUTS
+from puna.gguf.keys import full_key
+from puna.gguf.part import DEFAULT_ALIGNMENT, MAGIC, MAX_DIMENSIONS
+from puna.gguf.types import GGMLType, ValueType
+from puna.gguf.values import MAX_NAME_BYTES, NUMBER_DTYPES, NumberArray, StringArray
+
+_VERSION = 3
+_PIECE_VALUES = 1 << 22  # values quantised between two writes
+_INTEGERS = (GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64)
+
+_KINDS_BY_DTYPE = {
+    np.dtype(np.bool_): ValueType.BOOL,
+    **{dtype: kind for kind, dtype in NUMBER_DTYPES.items() if kind is not ValueType.BOOL},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    name: str
+    shape: tuple[int, ...]
+    type: GGMLType
+    source: NDArray[Any]  # uint8 bytes if `raw`, else values to convert
+    raw: bool
+
+    @property
+    def nbytes(self) -> int:
+        return self.type.nbytes(math.prod(self.shape))
+
+    def pieces(self) -> Iterator[NDArray[np.uint8]]:
+        flat = self.source.reshape(-1)
+        if self.raw:
+            yield flat
+            return
+        step = _PIECE_VALUES // self.type.block_size * self.type.block_size
+        for start in range(0, flat.size, step):
+            piece = flat[start : start + step]
+            if self.type in _INTEGERS:
+                yield np.ascontiguousarray(piece, LAYOUTS[self.type]).view(np.uint8)
+            else:
+                yield quantize(piece, self.type)
+
+
+class GGUFWriter:
+    """Collects metadata and tensors, then writes them to `path` in one go.
+
+    Arrays given to `add_tensor` and `add_raw_tensor` are not copied and must not change
+    before `write`. Wrong arguments raise GGUFError at the call that brings them.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], architecture: str) -> None:
+        self.path = Path(path)
+        self.architecture = architecture
+        self._values: dict[str, bytes] = {}
+        self._tensors: dict[str, _Tensor] = {}
+        self._alignment = DEFAULT_ALIGNMENT
+        self.add("general.architecture", architecture)
+
+    def add(self, key: str, value: Any, kind: ValueType | None = None) -> None:
+        """Set metadata. `key` is relative to the architecture, as in `GGUFFile.get`.
+
+        `value` is a number, bool, text, or a sequence (list, tuple, numpy array, array of
+        a GGUFFile) of one of these; `kind` is the type of the value or of the elements.
+        By default: text is STRING, bool BOOL, float FLOAT32, a numpy array its own type, an
+        integer UINT32, in a list or if negative INT32, and where that is too small 64 bits.
+        """
+        key = full_key(key, self.architecture)
+        self._check_name(key, "key", self._values)
+        if key == "general.alignment":
+            if not isinstance(value, int) or value < 1 or value & (value - 1):
+                raise GGUFError(f"{self.path.name}: key '{key}' must be a power of two, not {value!r}")
+            self._alignment = value
+        try:
+            self._values[key] = _encode_value(value, kind)
+        except (ValueError, OverflowError, TypeError, struct.error) as error:
+            as_kind = f" as {kind.name}" if kind is not None else ""
+            raise GGUFError(f"{self.path.name}: cannot write key '{key}'{as_kind}: {error}") from error
+
+    def add_tensor(self, name: str, array: NDArray[Any], type: GGMLType = GGMLType.F32) -> None:  # noqa: A002
+        """Add a tensor of numbers, to be converted to `type` when written."""
+        array = np.asarray(array)
+        kind = GGMLType(type)
+        if kind in _INTEGERS:
+            if array.dtype != LAYOUTS[kind]:
+                raise GGUFError(f"tensor '{name}': {array.dtype} values cannot be written as {kind.name}")
+        elif kind not in QUANTIZABLE:
+            raise GGUFError(f"tensor '{name}': quantising to {kind.name} is not supported")
+        elif array.dtype.kind not in "fiu":
+            raise GGUFError(f"tensor '{name}': {array.dtype} values cannot be written as {kind.name}")
+        self._add(_Tensor(name, array.shape, kind, array, raw=False))
+
+    def add_raw_tensor(
+        self,
+        name: str,
+        data: bytes | bytearray | memoryview | NDArray[Any],
+        shape: Sequence[int],
+        type: GGMLType,  # noqa: A002
+    ) -> None:
+        """Add a tensor whose bytes are in their final form; `shape` is row-major, in elements."""
+        if isinstance(data, np.ndarray):
+            source = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        else:
+            source = np.frombuffer(data, np.uint8)
+        self._add(_Tensor(name, tuple(shape), GGMLType(type), source, raw=True))
+
+    def write(self) -> None:
+        """Write the file, replacing one of that name; on an error nothing is left behind."""
+        handle, temporary = tempfile.mkstemp(
+            prefix=f".{self.path.name}.", suffix=".part", dir=self.path.parent
+        )
+        try:
+            with os.fdopen(handle, "wb") as file:
+                self._write(file)
+            # mkstemp keeps others out; a model is as public as any new file.
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, self.path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+
+    def _write(self, file: BinaryIO) -> None:
+        file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(self._tensors), len(self._values)))
+        for key, value in self._values.items():
+            file.write(_encode_string(key) + value)
+        offset = 0
+        for tensor in self._tensors.values():
+            dimensions = tensor.shape[::-1]  # stored fastest-varying first
+            file.write(_encode_string(tensor.name))
+            file.write(struct.pack(f"<I{len(dimensions)}Q", len(dimensions), *dimensions))
+            file.write(struct.pack("<IQ", tensor.type, offset))
+            offset += self._padded(tensor.nbytes)
+        for tensor in self._tensors.values():
+            self._pad(file)
+            for piece in tensor.pieces():
+                file.write(piece.data)
+        self._pad(file)
+
+    def _padded(self, size_bytes: int) -> int:
+        return -(-size_bytes // self._alignment) * self._alignment
+
+    def _pad(self, file: BinaryIO) -> None:
+        file.write(bytes(self._padded(file.tell()) - file.tell()))
+
+    def _add(self, tensor: _Tensor) -> None:
+        self._check_name(tensor.name, "tensor", self._tensors)
+        shape, kind = tensor.shape, tensor.type
+        where = f"{self.path.name}: tensor '{tensor.name}' of shape {'x'.join(map(str, shape))}"
+        if not 1 <= len(shape) <= MAX_DIMENSIONS or 0 in shape:
+            raise GGUFError(f"{where}: needs 1 to {MAX_DIMENSIONS} dimensions, none of them 0")
+        if shape[-1] % kind.block_size:
+            raise GGUFError(f"{where}: rows are not a multiple of {kind.name}'s block of {kind.block_size}")
+        if tensor.raw and tensor.source.nbytes != tensor.nbytes:
+            raise GGUFError(f"{where}: {tensor.source.nbytes} bytes given, {kind.name} takes {tensor.nbytes}")
+        self._tensors[tensor.name] = tensor
+
+    def _check_name(self, name: str, what: str, taken: dict[str, Any]) -> None:
+        if not name or len(name.encode(errors="replace")) > MAX_NAME_BYTES:
+            raise GGUFError(f"{self.path.name}: the name of a {what} must have 1 to {MAX_NAME_BYTES} bytes")
+        if name in taken:
+            raise GGUFError(f"{self.path.name}: {what} '{name}' was added twice")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _encode_string(text: str) -> bytes:
+    raw = text.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def _encode_value(value: Any, kind: ValueType | None) -> bytes:
+    """Type and value as they stand in the file."""
+    if isinstance(value, str):
+        if kind not in (None, ValueType.STRING):
+            raise TypeError("the value is a text")
+        return struct.pack("<I", ValueType.STRING) + _encode_string(value)
+    if isinstance(value, (bool, int, float, np.generic)):
+        kind = kind if kind is not None else _kind_of([value], alone=True)
+        return struct.pack("<I", kind) + _encode_numbers([value], kind)
+    if isinstance(value, Iterable):
+        return struct.pack("<I", ValueType.ARRAY) + _encode_array(value, kind)
+    raise TypeError(f"a {type(value).__name__} is no metadata value")
+
+
+def _encode_array(values: Iterable[Any], kind: ValueType | None) -> bytes:
+    if isinstance(values, (NumberArray, StringArray)):
+        kind = kind if kind is not None else values.kind
+        values = values.tolist()
+    elif isinstance(values, np.ndarray):
+        if values.ndim != 1:
+            raise ValueError(f"an array of shape {values.shape} is not one-dimensional")
+        kind = kind if kind is not None else _KINDS_BY_DTYPE.get(values.dtype)
+        values = values.tolist()
+    items = list(values)
+    kind = kind if kind is not None else _kind_of(items, alone=False)
+    head = struct.pack("<IQ", kind, len(items))
+    if kind is not ValueType.STRING:
+        return head + _encode_numbers(items, kind)
+    raw = [item.encode() for item in items]
+    lengths = np.array([len(item) for item in raw], "<u8").tobytes()
+    return head + b"".join(part for i, item in enumerate(raw) for part in (lengths[8 * i : 8 * i + 8], item))
+
+
+def _encode_numbers(values: list[Any], kind: ValueType) -> bytes:
+    if kind in (ValueType.STRING, ValueType.ARRAY):
+        raise TypeError(f"numbers cannot be written as {kind.name}")
+    dtype = NUMBER_DTYPES[kind]
+    if dtype.kind in "iu" and any(value != int(value) for value in values):
+        raise ValueError("a value is not an integer")
+    return np.array([int(value) for value in values] if dtype.kind in "iu" else values, dtype).tobytes()
+
+
+def _kind_of(values: list[Any], *, alone: bool) -> ValueType:
+    """The type for values of Python's types; `alone` if it is not for an array."""
+    if not values:
+        raise ValueError("an empty array needs its element type given")
+    if all(isinstance(value, str) for value in values):
+        return ValueType.STRING
+    if any(isinstance(value, str) for value in values):
+        raise TypeError("texts and numbers are mixed")
+    if alone and isinstance(values[0], np.generic):
+        return _KINDS_BY_DTYPE[values[0].dtype]
+    if all(isinstance(value, (bool, np.bool_)) for value in values):
+        return ValueType.BOOL
+    if not all(isinstance(value, (int, np.integer)) for value in values):
+        return ValueType.FLOAT32
+    smallest, largest = min(values), max(values)
+    for kind in (
+        *((ValueType.UINT32,) if alone else ()),
+        ValueType.INT32,
+        ValueType.UINT32,
+        ValueType.INT64,
+        ValueType.UINT64,
+    ):
+        limits = np.iinfo(NUMBER_DTYPES[kind])
+        if limits.min <= smallest and largest <= limits.max:
+            return kind
+    raise OverflowError("an integer does not fit 64 bits")
