@@ -1,3 +1,26 @@
-"""Puna: run open language models on your own machine."""
+"""Puna: run open language models on your own machine.
+
+`puna.load("demo")` gives a model to generate and chat with; see `puna.library`. The command line is
+`puna --help`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from puna.errors import PunaError
+
+if TYPE_CHECKING:
+    from puna.library import Completion, Model, load
 
 __version__ = "0.1.0"
+__all__ = ["Completion", "Model", "PunaError", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    # The library imports torch, which takes a second: only whoever uses it waits for it.
+    if name in ("Completion", "Model", "load"):
+        from puna import library
+
+        return getattr(library, name)
+    raise AttributeError(f"module 'puna' has no attribute '{name}'")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -69,11 +70,11 @@ class CausalCache:
         cells = self.cells
         edges = np.flatnonzero(np.diff(sequences)) + 1
         spans = np.concatenate(([0], edges, [len(sequences)])).tolist()
-        for begin, end in zip(spans, spans[1:], strict=False):
+        for begin, end in pairwise(spans):
             self._check_span(int(sequences[begin]), positions[begin:end])
         placed = cells.allocate(len(sequences))
         self._added = []
-        for begin, end in zip(spans, spans[1:], strict=False):
+        for begin, end in pairwise(spans):
             sequence = int(sequences[begin])
             self._added.append((sequence, int(cells.length[sequence])))
             cells.append(sequence, placed[begin:end])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -60,8 +61,7 @@ def register(*architectures: str) -> Callable[[M], M]:
 
 def model_for(architecture: str) -> type[TextModel]:
     """The model of `architecture`. Raises `UnsupportedModelError` that names it and lists the supported."""
-    import puna.model.models  # registers all of them
-
+    _register_all()
     try:
         return _registry[architecture]
     except KeyError:
@@ -72,6 +72,9 @@ def model_for(architecture: str) -> type[TextModel]:
 
 def supported() -> list[str]:
     """All architectures there is a model for, sorted."""
-    import puna.model.models  # noqa: F401
-
+    _register_all()
     return sorted(_registry)
+
+
+def _register_all() -> None:
+    importlib.import_module("puna.model.models")  # here, not above: every model imports this file

@@ -19,7 +19,9 @@ class Linear:
         self.bias = bias
 
     @classmethod
-    def from_source(cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any) -> Self | None:
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
         weight = source.matrix(f"{name}.weight", shape)
         if weight is None:
             return None
@@ -43,7 +45,9 @@ class Embedding:
         self.weight = weight
 
     @classmethod
-    def from_source(cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any) -> Self | None:
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
         weight = source.matrix(f"{name}.weight", shape)
         return None if weight is None else cls(weight)
 
@@ -60,7 +64,9 @@ class RMSNorm:
         self.eps = eps
 
     @classmethod
-    def from_source(cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any) -> Self | None:
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
         weight = source.vector(f"{name}.weight", shape[0])
         return None if weight is None else cls(weight, options.norm_eps)
 

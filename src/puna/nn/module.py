@@ -63,7 +63,10 @@ def part(prefix: str = "") -> Any:
 
 
 def blocks(prefix: str, count: str = "block_count") -> Any:
-    """A list of equal modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...; `count` is an options field."""
+    """A list of equal modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...
+
+    `count` names the field of the options that says how many.
+    """
     return _BlocksField(prefix, count)
 
 

@@ -11,9 +11,26 @@ from __future__ import annotations
 from puna.engine.events import Chunk, Done, Failed, Generate, Message, TokenLogprob, TopLogprob
 
 __all__ = [
-    "MAX_FRAME_BYTES", "Cancel", "Chunk", "Detokenize", "Done", "Failed", "FromRunner", "Generate", "Load",
-    "Loaded", "Ping", "Pong", "Progress", "Text", "ToRunner", "TokenLogprob", "Tokenize", "Tokens", "TopLogprob",
-]  # fmt: skip
+    "MAX_FRAME_BYTES",
+    "Cancel",
+    "Chunk",
+    "Detokenize",
+    "Done",
+    "Failed",
+    "FromRunner",
+    "Generate",
+    "Load",
+    "Loaded",
+    "Ping",
+    "Pong",
+    "Progress",
+    "Text",
+    "ToRunner",
+    "TokenLogprob",
+    "Tokenize",
+    "Tokens",
+    "TopLogprob",
+]
 
 #: A longer frame is a broken peer, not a message.
 MAX_FRAME_BYTES = 512 * 1024 * 1024
@@ -91,7 +108,7 @@ class Text(Message):
 
 
 class Pong(Message):
-    """`active` sequences are being generated; the current step began `step_age_s` seconds ago (0 when idle)."""
+    """`active` requests run or wait; the current step began `step_age_s` seconds ago (0 when idle)."""
 
     id: int
     active: int

@@ -164,8 +164,9 @@ class Llama(TextModel):
             yarn = Yarn(factor, original, number(file, "rope.scaling.attn_factor", 1.0))
         elif scaling != "none":
             raise UnsupportedModelError(f"{file.path}: rope scaling '{scaling}' is not supported for llama")
+        embedding = file.tensors.get("token_embd.weight")
         return LlamaOptions(
-            vocab_size=file.tensors["token_embd.weight"].shape[0] if "token_embd.weight" in file.tensors else 0,
+            vocab_size=embedding.shape[0] if embedding else 0,
             block_count=required(file, "block_count"),
             hidden_size=hidden,
             feed_forward_size=required(file, "feed_forward_length"),

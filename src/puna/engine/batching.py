@@ -1,0 +1,94 @@
+"""Cutting the work of all sequences into batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from puna.engine.sequence import Sequence
+from puna.model.input import Batch, Input
+
+
+@dataclass
+class Share:
+    """What one sequence contributes to a batch: its next `count` waiting inputs."""
+
+    sequence: Sequence
+    count: int
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left waiting, so that the last row is to be sampled."""
+        return self.count == len(self.sequence.waiting)
+
+
+def plan(sequences: Items[Sequence], budget: int, first: int = 0) -> list[Share]:
+    """Shares of at most `budget` inputs in total.
+
+    Sequences that are generating come first with their one token each, so that a long prompt never
+    stalls them; what is left goes to prompts, beginning with number `first` and going round, each
+    getting an equal part so that a short prompt need not wait for a long one. Only inputs that must
+    stay together and alone exceed the budget may exceed it, in a batch of their own.
+    """
+    shares = [Share(sequence, 1) for sequence in sequences if sequence.decoding][:budget]
+    budget -= len(shares)
+    turned = [*sequences[first:], *sequences[:first]]
+    prompts = [sequence for sequence in turned if sequence.waiting and not sequence.decoding]
+    for position, sequence in enumerate(prompts):
+        if budget <= 0:
+            break
+        fair = -(-budget // (len(prompts) - position))
+        count = whole_groups(sequence.waiting, fair) or whole_groups(sequence.waiting, budget)
+        if not count and not shares:
+            return [Share(sequence, first_group(sequence.waiting))]
+        if count:
+            shares.append(Share(sequence, count))
+            budget -= count
+    return shares
+
+
+def whole_groups(inputs: Items[Input], room: int) -> int:
+    """How many leading inputs fit into `room` without tearing apart inputs that must stay together."""
+    fitting = end = 0
+    for index in range(min(len(inputs), room)):
+        end = max(end, index + 1 + inputs[index].same_batch)
+        if end > room:
+            break
+        if end == index + 1:
+            fitting = end
+    return fitting
+
+
+def first_group(inputs: Items[Input]) -> int:
+    """How many leading inputs must stay together, at least one."""
+    end, index = 1, 0
+    while index < min(end, len(inputs)):
+        end = max(end, index + 1 + inputs[index].same_batch)
+        index += 1
+    return min(end, len(inputs))
+
+
+def assemble(shares: Items[Share]) -> Batch:
+    """The batch of `shares`: their inputs one after another, logits wanted where a share is complete."""
+    inputs: list[Input] = []
+    outputs: list[int] = []
+    positions, sequences = [], []
+    for share in shares:
+        slot = share.sequence.slot
+        assert slot is not None, "only sequences with a slot are planned"
+        inputs += share.sequence.waiting[: share.count]
+        begin = len(slot.inputs)
+        positions.append(np.arange(begin, begin + share.count, dtype=np.int32))
+        sequences.append(np.full(share.count, slot.index, dtype=np.int32))
+        if share.complete:
+            outputs.append(len(inputs) - 1)
+    return Batch(
+        tokens=torch.tensor([item.token for item in inputs], dtype=torch.int32),
+        positions=torch.from_numpy(np.concatenate(positions)),
+        sequences=np.concatenate(sequences),
+        outputs=torch.tensor(outputs, dtype=torch.int64),
+        payloads=[(row, item.payload) for row, item in enumerate(inputs) if item.payload is not None],
+    )

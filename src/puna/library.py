@@ -1,0 +1,261 @@
+"""Puna as a library: the same engine, in this process.
+
+    import puna
+
+    model = puna.load("demo")
+    print(model.generate("Once upon a time", num_predict=50).text)
+    for piece in model.chat([{"role": "user", "content": "Hi!"}], stream=True):
+        print(piece.text, end="", flush=True)
+
+Requests made at the same time (from threads, tasks, or as a list of prompts) run in one batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import queue
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+import torch
+
+from puna import ops
+from puna.engine.engine import Engine
+from puna.engine.events import Chunk, Done, Event, Failed, Generate, TokenLogprob
+from puna.errors import PunaError, RequestError
+from puna.gguf import open_gguf
+from puna.model.load import load_model
+from puna.options import Options
+from puna.prompt import ChatFormat, chat_format
+from puna.store import Store, StoredModel
+
+#: Tokens per sequence when neither the caller nor the stored model says otherwise.
+DEFAULT_CONTEXT = 4096
+
+
+@dataclass
+class Completion:
+    """A finished generation."""
+
+    text: str
+    tokens: list[int]
+    reason: str  # "stop" or "length"
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    prompt_tokens: int = 0
+    cached_tokens: int = 0  # of the prompt, taken from the cache
+    truncated: int = 0  # prompt tokens dropped because the prompt did not fit
+    shifted: int = 0  # tokens dropped from the context while generating
+    prompt_seconds: float = 0.0
+    seconds: float = 0.0  # of generating, after the first token
+
+    def __str__(self) -> str:
+        return self.text
+
+
+Prompt = str | Sequence[int]
+Messages = Sequence[Mapping[str, Any]]
+
+
+def load(
+    model: str | Path,
+    *,
+    num_ctx: int | None = None,
+    parallel: int = 8,
+    num_thread: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Model:
+    """Load a model by name (`demo`, or any in the store) or by the path of a GGUF file.
+
+    `num_ctx` tokens of context for each of up to `parallel` requests at once. Raises
+    `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `InsufficientMemoryError`, ...
+    """
+    stored: StoredModel | None = None
+    if isinstance(model, Path) or model.endswith(".gguf"):
+        path = Path(model)
+    else:
+        stored = Store().get(model)
+        path = stored.model_path
+    defaults = dict(stored.params) if stored is not None else {}
+    context = num_ctx or Options.merge(defaults).num_ctx or DEFAULT_CONTEXT
+    if num_thread:
+        ops.set_threads(num_thread)
+    torch.set_num_threads(ops.threads())
+    with open_gguf(path) as file:
+        context = min(context, file.get("context_length") or context)
+        chat = chat_format(stored if stored is not None else file)
+    loaded = load_model(path, cache_tokens=context * parallel, progress=progress)
+    engine = Engine(loaded, context=context, parallel=parallel)
+    engine.start()
+    return Model(engine, chat, defaults)
+
+
+class Model:
+    """A loaded model. Use it as a context manager, or `close` it, to give its memory back early."""
+
+    def __init__(self, engine: Engine, chat: ChatFormat, defaults: Mapping[str, Any]) -> None:
+        self.engine = engine
+        self.tokenizer = engine.loaded.tokenizer
+        self._chat = chat
+        self._defaults = defaults
+        self._ids = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all generations and free the model."""
+        self.engine.close()
+
+    # --- text in, text out -------------------------------------------------------------
+
+    @overload
+    def generate(
+        self, prompt: Prompt, *, stream: Literal[False] = False, logprobs: int | None = None, **options: Any
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self, prompt: Prompt, *, stream: Literal[True], logprobs: int | None = None, **options: Any
+    ) -> Iterator[Chunk]: ...
+    def generate(
+        self, prompt: Prompt, *, stream: bool = False, logprobs: int | None = None, **options: Any
+    ) -> Completion | Iterator[Chunk]:
+        """Continue `prompt` (text, or token ids taken as they are).
+
+        `stream=True` gives an iterator of `Chunk`s as text becomes final; leaving it early stops the
+        generation. `logprobs=n` adds log-probabilities with n alternatives each. `options` are
+        Ollama's: temperature, seed, num_predict, stop, ... Raises `OptionError`, `ContextLengthError`,
+        `GenerationError`.
+        """
+        events = self._start(prompt, logprobs, options)
+        return _chunks(events) if stream else _complete(events)
+
+    def generate_many(
+        self, prompts: Sequence[Prompt], *, logprobs: int | None = None, **options: Any
+    ) -> list[Completion]:
+        """Continue several prompts at once; the completions come in the order of the prompts."""
+        started = [self._start(prompt, logprobs, options) for prompt in prompts]
+        return [_complete(events) for events in started]
+
+    @overload
+    def chat(
+        self, messages: Messages, *, stream: Literal[False] = False, logprobs: int | None = None, **options: Any
+    ) -> Completion: ...
+    @overload
+    def chat(
+        self, messages: Messages, *, stream: Literal[True], logprobs: int | None = None, **options: Any
+    ) -> Iterator[Chunk]: ...
+    def chat(
+        self, messages: Messages, *, stream: bool = False, logprobs: int | None = None, **options: Any
+    ) -> Completion | Iterator[Chunk]:
+        """Answer a conversation: [{"role": "user", "content": "Hi"}, ...], in the model's own chat format."""
+        events = self._start(self.render(messages), logprobs, options)
+        return _chunks(events) if stream else _complete(events)
+
+    async def agenerate(self, prompt: Prompt, *, logprobs: int | None = None, **options: Any) -> Completion:
+        """`generate`, for asyncio. Cancelling the task stops the generation."""
+        return await _gather(self.astream(prompt, logprobs=logprobs, **options))
+
+    async def achat(self, messages: Messages, *, logprobs: int | None = None, **options: Any) -> Completion:
+        """`chat`, for asyncio."""
+        return await _gather(self.astream(self.render(messages), logprobs=logprobs, **options))
+
+    async def astream(
+        self, prompt: Prompt, *, logprobs: int | None = None, **options: Any
+    ) -> AsyncIterator[Chunk | Done]:
+        """`Chunk`s as text becomes final, then `Done`, for asyncio."""
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[Event] = asyncio.Queue()
+        request = self._request(prompt, logprobs, options)
+        self.engine.submit(request, lambda event: loop.call_soon_threadsafe(arrived.put_nowait, event))
+        ended = False
+        try:
+            while not ended:
+                event = await arrived.get()
+                ended = isinstance(event, Done | Failed)
+                yield _raised(event)
+        finally:
+            if not ended:
+                self.engine.cancel(request.id)
+
+    def render(self, messages: Messages) -> str:
+        """The prompt text of a conversation."""
+        return self._chat.render(messages)
+
+    # --- inside ------------------------------------------------------------------------
+
+    def _request(self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]) -> Generate:
+        unknown = Options.unknown(options)
+        if unknown:
+            raise RequestError(f"unknown option: {', '.join(unknown)}")
+        return Generate(
+            id=next(self._ids),
+            prompt=prompt if isinstance(prompt, str) else list(prompt),
+            options=Options.merge(self._defaults, options),
+            logprobs=logprobs is not None,
+            top_logprobs=logprobs or 0,
+        )
+
+    def _start(self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]) -> Iterator[Chunk | Done]:
+        """Submit now (not at the first `next`), so that several requests share batches."""
+        request = self._request(prompt, logprobs, options)
+        arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self.engine.submit(request, arrived.put)
+        return self._events(request.id, arrived)
+
+    def _events(self, request_id: int, arrived: queue.SimpleQueue[Event]) -> Iterator[Chunk | Done]:
+        ended = False
+        try:
+            while not ended:
+                event = arrived.get()
+                ended = isinstance(event, Done | Failed)
+                yield _raised(event)
+        finally:
+            if not ended:
+                self.engine.cancel(request_id)
+
+
+def _raised(event: Event) -> Chunk | Done:
+    if isinstance(event, Failed):
+        raise PunaError.of_kind(event.kind, event.message)
+    return event
+
+
+def _chunks(events: Iterator[Chunk | Done]) -> Iterator[Chunk]:
+    for event in events:
+        if isinstance(event, Chunk):
+            yield event
+
+
+def _complete(events: Iterator[Chunk | Done]) -> Completion:
+    return _joined(list(events))
+
+
+async def _gather(events: AsyncIterator[Chunk | Done]) -> Completion:
+    return _joined([event async for event in events])
+
+
+def _joined(events: Sequence[Chunk | Done]) -> Completion:
+    chunks = [event for event in events if isinstance(event, Chunk)]
+    done = events[-1]
+    assert isinstance(done, Done)
+    return Completion(
+        text="".join(chunk.text for chunk in chunks),
+        tokens=[token for chunk in chunks for token in chunk.tokens],
+        reason=done.reason,
+        logprobs=[logprob for chunk in chunks for logprob in chunk.logprobs],
+        prompt_tokens=done.prompt_eval_count,
+        cached_tokens=done.cached,
+        truncated=done.truncated,
+        shifted=done.shifted,
+        prompt_seconds=done.prompt_eval_duration / 1e9,
+        seconds=done.eval_duration / 1e9,
+    )

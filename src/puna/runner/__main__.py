@@ -1,0 +1,22 @@
+"""`python -m puna.runner FD`: how a server starts a runner. FD is its end of the socketpair."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+
+
+def main() -> None:
+    if len(sys.argv) != 2 or not sys.argv[1].isdigit():
+        sys.exit("usage: python -m puna.runner FD (started by `puna serve`, not by hand)")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then closes our socket
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
+    from puna.runner.process import serve
+
+    serve(socket.socket(fileno=int(sys.argv[1])))
+
+
+if __name__ == "__main__":
+    main()

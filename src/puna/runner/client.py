@@ -1,0 +1,279 @@
+"""The server's side of a runner process. Torch-free."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import socket
+import sys
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Coroutine
+
+from puna.engine.events import Message
+from puna.errors import PunaError, RunnerError
+from puna.options import Options
+from puna.runner.frames import Unpacker, pack
+from puna.runner.protocol import (
+    Cancel,
+    Chunk,
+    Detokenize,
+    Done,
+    Failed,
+    FromRunner,
+    Generate,
+    Load,
+    Loaded,
+    Ping,
+    Pong,
+    Progress,
+    Text,
+    Tokenize,
+    Tokens,
+)
+
+_Receive = Callable[[], Coroutine[None, None, FromRunner]]
+
+#: Lines of the process's error output kept for the message when it dies.
+_KEPT_LINES = 20
+_CLOSE_TIMEOUT_S = 5.0
+
+
+class Runner:
+    """One loaded model in a process of its own. Made by `start`; all methods belong to one event loop."""
+
+    def __init__(self, load: Load, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
+        self.path = load.path
+        self.info = Loaded(context_length=load.num_ctx, parallel=load.parallel, weight_bytes=0, cache_bytes=0)
+        self._process = process
+        self._writer = writer
+        self._ids = itertools.count(1)
+        self._replies: dict[int, asyncio.Queue[FromRunner | None]] = {0: asyncio.Queue()}
+        self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._gone = False
+
+    @classmethod
+    async def start(
+        cls,
+        load: Load,
+        on_progress: Callable[[int, int], None] | None = None,
+        *,
+        stall_timeout_s: float | None = 300.0,
+    ) -> Runner:
+        """Start a process and load the model; returns when it is ready.
+
+        `on_progress` hears (bytes done, bytes in total). Raises what the runner reported (a missing or
+        damaged file, an unsupported model, too little memory) or `RunnerError` when the process died,
+        or made no progress for `stall_timeout_s` (None: wait for ever). Cancelling ends the process.
+        """
+        ours, theirs = socket.socketpair()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "puna.runner",
+                str(theirs.fileno()),
+                pass_fds=[theirs.fileno()],
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                start_new_session=True,  # a Ctrl-C in the terminal reaches the server alone
+            )
+        except OSError as error:
+            ours.close()
+            raise RunnerError(f"cannot start a runner process: {error}") from error
+        finally:
+            theirs.close()
+        reader, writer = await asyncio.open_connection(sock=ours)
+        runner = cls(load, process, writer)
+        runner._tasks = [
+            asyncio.create_task(runner._read(reader)),
+            asyncio.create_task(runner._read_errors()),
+        ]
+        try:
+            await runner._load(load, on_progress, stall_timeout_s)
+        except BaseException:
+            await runner.close()
+            raise
+        return runner
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process still runs and answers."""
+        return not self._gone and self._process.returncode is None
+
+    async def generate(
+        self,
+        prompt: str | list[int],
+        options: Options,
+        *,
+        truncate: bool = True,
+        shift: bool = True,
+        logprobs: bool = False,
+        top_logprobs: int = 0,
+    ) -> AsyncGenerator[Chunk | Done, None]:
+        """Chunks of text as they become final, then `Done`.
+
+        Raises the request's error, or `RunnerError` when the process dies. Closing the iterator before
+        its end, or cancelling the task in it, stops the generation within one step.
+        """
+        request = Generate(
+            id=next(self._ids),
+            prompt=prompt,
+            options=options,
+            truncate=truncate,
+            shift=shift,
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
+        )
+        ended = False
+        async with self._conversation(request) as receive:
+            try:
+                while not ended:
+                    message = await receive()
+                    ended = isinstance(message, Done)
+                    if isinstance(message, Chunk | Done):
+                        yield message
+            except PunaError:
+                ended = True
+                raise
+            finally:
+                if not ended:
+                    self._send(Cancel(id=request.id))
+
+    async def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """The token ids of `text`."""
+        request = Tokenize(
+            id=next(self._ids), text=text, add_special=add_special, parse_special=parse_special
+        )
+        async with self._conversation(request) as receive:
+            reply = await receive()
+        assert isinstance(reply, Tokens)
+        return reply.ids
+
+    async def detokenize(self, ids: list[int]) -> str:
+        """The text of token ids. Raises `RequestError` for ids outside the vocabulary."""
+        async with self._conversation(Detokenize(id=next(self._ids), ids=ids)) as receive:
+            reply = await receive()
+        assert isinstance(reply, Text)
+        return reply.text
+
+    async def ping(self, timeout_s: float = 10.0) -> Pong:
+        """How busy the runner is. Raises `RunnerError` when it does not answer in time."""
+        async with self._conversation(Ping(id=next(self._ids))) as receive:
+            try:
+                reply = await asyncio.wait_for(receive(), timeout_s)
+            except TimeoutError:
+                raise RunnerError(f"the model runner did not answer within {timeout_s:g} s") from None
+        assert isinstance(reply, Pong)
+        return reply
+
+    async def close(self) -> None:
+        """End the process: politely by hanging up, then by force."""
+        self._gone = True
+        self._writer.close()
+        if self._process.returncode is None:
+            try:
+                await asyncio.wait_for(self._process.wait(), _CLOSE_TIMEOUT_S)
+            except TimeoutError:
+                with contextlib.suppress(ProcessLookupError):
+                    self._process.kill()
+                await self._process.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tell_all_gone()
+
+    # --- inside ------------------------------------------------------------------------
+
+    async def _load(
+        self, load: Load, on_progress: Callable[[int, int], None] | None, stall_timeout_s: float | None
+    ) -> None:
+        self._send(load)
+        done, total = 0, 0
+        while True:
+            try:
+                message = await asyncio.wait_for(self._receive(0), stall_timeout_s)
+            except TimeoutError:
+                share = done / total if total else 0.0
+                raise RunnerError(
+                    f"timed out waiting for the model runner to start - progress {share:.2f}"
+                    + (f" - {self._last_lines[-1]}" if self._last_lines else "")
+                ) from None
+            match message:
+                case Progress():
+                    done, total = message.done, message.total
+                    if on_progress is not None:
+                        on_progress(done, total)
+                case Loaded():
+                    self.info = message
+                    return
+
+    @contextlib.asynccontextmanager
+    async def _conversation(
+        self, request: Generate | Tokenize | Detokenize | Ping
+    ) -> AsyncGenerator[_Receive, None]:
+        """Send `request`; gives a function that awaits its next reply."""
+        if not self.alive:
+            raise self._death()
+        self._replies[request.id] = asyncio.Queue()
+        try:
+            self._send(request)
+            yield lambda: self._receive(request.id)
+        finally:
+            del self._replies[request.id]
+
+    async def _receive(self, request_id: int) -> FromRunner:
+        message = await self._replies[request_id].get()
+        if message is None:
+            await self._process.wait()
+            raise self._death()
+        if isinstance(message, Failed):
+            raise PunaError.of_kind(message.kind, message.message)
+        return message
+
+    def _send(self, message: Message) -> None:
+        if not self._writer.is_closing():
+            self._writer.write(pack(message))
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
+        try:
+            while data := await reader.read(1 << 16):
+                for message in unpacker.feed(data):
+                    request_id = getattr(message, "id", 0)
+                    if request_id in self._replies:  # else: cancelled meanwhile
+                        self._replies[request_id].put_nowait(message)
+        except (OSError, RunnerError) as error:
+            self._last_lines.append(str(error))
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        self._gone = True
+        self._tell_all_gone()
+
+    def _tell_all_gone(self) -> None:
+        for queue in self._replies.values():
+            queue.put_nowait(None)
+
+    async def _read_errors(self) -> None:
+        """Pass the process's error output on to ours, remembering the end of it."""
+        assert self._process.stderr is not None
+        while line := await self._process.stderr.readline():
+            text = line.decode(errors="replace").rstrip()
+            self._last_lines.append(text)
+            print(f"[runner {self.pid}] {text}", file=sys.stderr, flush=True)
+
+    def _death(self) -> RunnerError:
+        code = self._process.returncode
+        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+        if self.info.weight_bytes == 0:
+            last = next((line for line in reversed(self._last_lines) if line.strip()), how)
+            return RunnerError(f"model runner process has terminated: {last} ({how})")
+        return RunnerError(
+            "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
+            f"error, check the server logs for details ({how})"
+        )

@@ -1,0 +1,126 @@
+"""The runner process: owns one loaded model and speaks `puna.runner.protocol` with its parent."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import time
+
+import torch
+
+from puna import ops
+from puna.engine.engine import Engine
+from puna.errors import PunaError, RequestError
+from puna.model.load import load_model
+from puna.runner.frames import Channel
+from puna.runner.protocol import (
+    Cancel,
+    Detokenize,
+    Failed,
+    Generate,
+    Load,
+    Loaded,
+    Ping,
+    Pong,
+    Progress,
+    Text,
+    Tokenize,
+    Tokens,
+    ToRunner,
+)
+
+log = logging.getLogger("puna.runner")
+
+_CACHE_TYPES = {"f16": torch.float16, "f32": torch.float32}
+_PROGRESS_INTERVAL_S = 0.05
+
+
+def serve(sock: socket.socket) -> None:
+    """Load what the first message names, then answer requests until the parent hangs up."""
+    channel: Channel[ToRunner] = Channel(sock, ToRunner)
+    request = channel.receive()
+    if request is None:
+        return
+    if not isinstance(request, Load):
+        raise RequestError(f"the first message must be Load, not {type(request).__name__}")
+    try:
+        engine = _load(request, channel)
+    except PunaError as error:
+        channel.send(Failed(id=0, kind=error.kind, message=str(error)))
+        return
+    engine.start()
+    try:
+        while (message := channel.receive()) is not None:
+            _answer(message, engine, channel)
+    except OSError as error:  # the parent is gone; nobody is left to tell
+        log.info("the connection broke: %s", error)
+    # The engine's thread may be inside a long step; memory goes back to the system either way.
+    os._exit(0)
+
+
+def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
+    if request.kv_cache_type not in _CACHE_TYPES:
+        raise RequestError(
+            f"kv_cache_type '{request.kv_cache_type}' is not supported; use {' or '.join(_CACHE_TYPES)}"
+        )
+    if request.num_thread:
+        ops.set_threads(request.num_thread)
+    torch.set_num_threads(ops.threads())
+    last = 0.0
+
+    def report(done: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done == total or now - last > _PROGRESS_INTERVAL_S:
+            last = now
+            channel.send(Progress(done=done, total=total))
+
+    loaded = load_model(request.path, cache_tokens=request.num_ctx * request.parallel, progress=report)
+    engine = Engine(
+        loaded,
+        context=request.num_ctx,
+        parallel=request.parallel,
+        batch_size=request.num_batch,
+        cache_dtype=_CACHE_TYPES[request.kv_cache_type],
+    )
+    channel.send(
+        Loaded(
+            context_length=engine.context,
+            parallel=engine.parallel,
+            weight_bytes=loaded.weight_bytes,
+            cache_bytes=engine.cache.allocated_bytes,
+        )
+    )
+    return engine
+
+
+def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> None:
+    tokenizer = engine.loaded.tokenizer
+    match message:
+        case Generate():
+            try:
+                engine.submit(message, channel.send)
+            except PunaError as error:
+                channel.send(Failed(id=message.id, kind=error.kind, message=str(error)))
+        case Cancel():
+            engine.cancel(message.id)
+        case Tokenize():
+            ids = tokenizer.encode(
+                message.text, add_special=message.add_special, parse_special=message.parse_special
+            )
+            channel.send(Tokens(id=message.id, ids=ids))
+        case Detokenize():
+            if any(not 0 <= token < tokenizer.vocab_size for token in message.ids):
+                error = RequestError(f"token ids outside the vocabulary of {tokenizer.vocab_size}")
+                channel.send(Failed(id=message.id, kind=error.kind, message=str(error)))
+            else:
+                channel.send(Text(id=message.id, text=tokenizer.decode(message.ids)))
+        case Ping():
+            started = engine.step_started
+            age = time.monotonic() - started if started is not None else 0.0
+            channel.send(Pong(id=message.id, active=engine.active, step_age_s=age))
+        case Load():
+            channel.send(
+                Failed(id=0, kind="RequestError", message="a model is already loaded in this process")
+            )

@@ -1,0 +1,260 @@
+"""The causal cache, scenario by scenario of the specification (numbers in the names), and against an oracle.
+
+Scenarios about contiguous placement and masks with padding (7 to 9, 20 to 22) describe retired
+behaviour: here every batch row has the exact list of its cells, so nothing is padded or defragmented.
+Scenario 17 (reading a layer that was never stored) cannot happen: storage exists from the start.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from puna.errors import CacheFullError, NotSupportedError
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.model.input import Batch
+
+
+def add_shift(layer: int, keys: torch.Tensor, offset: int) -> None:
+    """A "rotation" whose effect can be read off: add the offset."""
+    keys += offset
+
+
+class Probe:
+    """A one-layer cache of single numbers: stores data, reports what each row sees."""
+
+    def __init__(self, sequences: int = 1, context: int = 16, shift=add_shift, capacity: int | None = None):
+        self.cache = CausalCache(
+            [KVShape(1, 1, 1)],
+            sequences=sequences,
+            context=context,
+            capacity=capacity,
+            dtype=torch.float32,
+            shift=shift,
+        )
+
+    def store(self, sequences: list[int], positions: list[int], data: list[float]) -> list[list[float]]:
+        """One forward pass; per row the keys it may see, in order of position."""
+        self.cache.start_forward(Batch.of([0] * len(data), positions, sequences, []))
+        layer = self.cache.layer(0)
+        values = torch.tensor(data).view(-1, 1, 1)
+        layer.put(values, values)
+        view = layer.view()
+        return [
+            view.keys[view.cells[start : start + count].long()].flatten().tolist()
+            for start, count in zip(view.starts.tolist(), view.counts.tolist(), strict=True)
+        ]
+
+    def cells(self, sequence: int) -> list[int]:
+        return self.cache.cells.cells(sequence).tolist()
+
+
+def test_scenarios_1_and_2_rows_see_themselves_and_what_came_before() -> None:
+    probe = Probe()
+    assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
+    assert probe.store([0], [4], [5]) == [[1, 2, 3, 4, 5]]
+
+
+def test_scenarios_3_and_4_sequences_do_not_see_each_other() -> None:
+    probe = Probe(sequences=2)
+    assert probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4]) == [[1], [1, 2], [3], [3, 4]]
+    assert probe.store([0, 1], [2, 2], [5, 6]) == [[1, 2, 5], [3, 4, 6]]
+
+
+def test_scenarios_5_and_6_freed_cells_serve_any_sequence_and_a_full_cache_changes_nothing() -> None:
+    probe = Probe(sequences=2, context=8, capacity=8)
+    for position in range(3):
+        probe.store([0, 1], [position, position], [10 + position, 20 + position])
+    probe.cache.remove(1, 0)
+    assert probe.store([0], [3], [13]) == [[10, 11, 12, 13]]
+    assert probe.cells(0) == [0, 2, 4, 1]
+    with pytest.raises(CacheFullError, match="4 free cells of 8"):
+        probe.store([1] * 5, [0, 1, 2, 3, 4], [0] * 5)
+    probe.cache.cells.check()
+    assert probe.cells(1) == []
+    assert probe.cells(0) == [0, 2, 4, 1]
+
+
+def test_scenario_10_a_batch_of_another_size_is_refused() -> None:
+    probe = Probe()
+    probe.cache.start_forward(Batch.of([0] * 4, [0, 1, 2, 3], [0] * 4, []))
+    with pytest.raises(ValueError, match="the batch has 4 rows, got 3 keys"):
+        probe.cache.layer(0).put(torch.zeros(3, 1, 1), torch.zeros(3, 1, 1))
+
+
+@pytest.mark.parametrize(("positions", "sequences"), [([0, 1], [0]), ([], [])])
+def test_scenario_11_misshapen_batches_are_refused(positions: list[int], sequences: list[int]) -> None:
+    with pytest.raises(ValueError, match="as many positions and sequences as tokens"):
+        Batch.of([0] * len(positions), positions, sequences, [])
+
+
+def test_scenarios_23_and_24_tail_and_middle_removal() -> None:
+    probe = Probe(sequences=2)
+    probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
+    probe.cache.remove(0, 1)
+    assert probe.store([0, 1], [1, 2], [5, 6]) == [[1, 5], [3, 4, 6]]
+    probe.cache.remove(0, 0, 1)
+    # Key 5 moves from position 1 to 0: shifted by -1 to 4.
+    assert probe.store([0, 0], [1, 2], [7, 8]) == [[4, 7], [4, 7, 8]]
+
+
+def test_scenarios_25_and_26_later_entries_move_down_and_freed_cells_are_used_first() -> None:
+    probe = Probe()
+    for begin, end in ((0, 3), (3, 6), (6, 8)):
+        probe.store([0] * (end - begin), list(range(begin, end)), list(range(begin, end)))
+    probe.cache.remove(0, 2, 5)
+    assert probe.cache.length(0) == 5
+    assert probe.store([0], [5], [99]) == [[0, 1, 5 - 3, 6 - 3, 7 - 3, 99]]
+    assert probe.cells(0)[-1] == 2
+
+
+def test_scenario_27_without_a_shift_function_only_the_tail_can_go() -> None:
+    probe = Probe(shift=None)
+    probe.store([0] * 8, list(range(8)), list(range(8)))
+    with pytest.raises(NotSupportedError):
+        probe.cache.remove(0, 2, 5)
+    assert probe.cache.length(0) == 8
+    probe.cache.remove(0, 0)
+    assert probe.cache.cells.free == 16
+
+
+def test_scenarios_28_to_30_removals_that_leave_nothing_to_move() -> None:
+    probe = Probe(sequences=2, shift=None)
+    probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
+    probe.cache.remove(0, 9, 12)
+    probe.cache.remove(1, 0, 3)
+    assert probe.cache.length(0) == 4
+    probe.cache.remove(0, 0, 4)
+    assert probe.cache.length(0) == 0
+    with pytest.raises(ValueError, match="cannot remove positions 3 to 1"):
+        probe.cache.remove(0, 3, 1)
+
+
+def test_scenario_31_a_copied_prefix_is_shared() -> None:
+    probe = Probe(sequences=2)
+    probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
+    probe.cache.copy_prefix(0, 1, 2)
+    assert probe.store([1, 1], [2, 3], [5, 6]) == [[1, 2, 5], [1, 2, 5, 6]]
+    assert probe.cells(0)[:2] == probe.cells(1)[:2]
+    assert probe.cache.cells.free == 2 * 16 - 6
+
+
+def test_scenario_32_removing_a_shared_tail_leaves_the_other_its_cells() -> None:
+    probe = Probe(sequences=2)
+    probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
+    probe.cache.copy_prefix(0, 1, 4)
+    probe.cache.remove(1, 2)
+    assert (probe.cells(0), probe.cells(1)) == ([0, 1, 2, 3], [0, 1])
+
+
+def test_scenarios_33_and_41_shifting_shared_cells_copies_them_first() -> None:
+    probe = Probe(sequences=2)
+    probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
+    probe.cache.copy_prefix(0, 1, 4)
+    probe.cache.remove(0, 1, 2)
+    assert probe.store([0, 1], [3, 4], [5, 6]) == [[1, 3 - 1, 4 - 1, 5], [1, 2, 3, 4, 6]]
+    probe.cache.cells.check()
+
+
+def test_shifting_shared_cells_without_room_for_copies_changes_nothing() -> None:
+    probe = Probe(sequences=2, context=8, capacity=4)
+    probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
+    probe.cache.copy_prefix(0, 1, 4)
+    with pytest.raises(CacheFullError):
+        probe.cache.remove(0, 1, 2)
+    assert probe.cells(0) == probe.cells(1) == [0, 1, 2, 3]
+    probe.cache.cells.check()
+
+
+def test_scenario_34_cells_to_be_moved_that_nobody_shares_move_in_place() -> None:
+    probe = Probe(sequences=2)
+    probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
+    probe.cache.copy_prefix(0, 1, 2)
+    probe.cache.remove(0, 1, 2)
+    assert (probe.cells(0), probe.cells(1)) == ([0, 2, 3], [0, 1])
+
+
+def test_scenarios_35_and_36_a_copy_replaces_what_was_there() -> None:
+    probe = Probe(sequences=2)
+    probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
+    probe.cache.copy_prefix(0, 1, 2)
+    assert probe.cache.cells.free == 2 * 16 - 2
+    probe.cache.copy_prefix(0, 1, 0)
+    assert probe.cells(1) == []
+    probe.cache.cells.check()
+
+
+def test_a_failed_forward_pass_is_undone() -> None:
+    probe = Probe(sequences=2)
+    probe.store([0, 1], [0, 0], [1, 2])
+    probe.cache.start_forward(Batch.of([0] * 3, [1, 2, 1], [0, 0, 1], []))
+    probe.cache.undo_forward()
+    assert (probe.cache.length(0), probe.cache.length(1)) == (1, 1)
+    probe.cache.cells.check()
+
+
+def test_positions_must_continue_the_sequence() -> None:
+    probe = Probe()
+    probe.store([0], [0], [1])
+    with pytest.raises(ValueError, match="sequence 0 continues at position 1"):
+        probe.cache.start_forward(Batch.of([0], [3], [0], []))
+    with pytest.raises(ValueError, match="sequence 0 continues at position 1"):
+        probe.cache.start_forward(Batch.of([0, 0], [1, 3], [0, 0], []))
+
+
+def test_a_sequence_cannot_outgrow_its_context() -> None:
+    probe = Probe(sequences=2, context=4)
+    with pytest.raises(CacheFullError, match="would exceed the context of 4"):
+        probe.store([0] * 5, [0, 1, 2, 3, 4], [0] * 5)
+    assert probe.cache.length(0) == 0
+
+
+def test_unknown_storage_types_are_refused() -> None:
+    with pytest.raises(NotSupportedError, match="float16 or float32"):
+        CausalCache([KVShape(1, 1, 1)], sequences=1, context=4, dtype=torch.int8)
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("store"), st.integers(0, 2), st.integers(1, 5)),
+        st.tuples(st.just("copy"), st.integers(0, 2), st.integers(0, 2), st.integers(0, 12)),
+        st.tuples(st.just("remove"), st.integers(0, 2), st.integers(0, 12), st.integers(0, 12)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(operations)
+def test_scenario_19_every_row_sees_exactly_its_sequence(steps: list[tuple]) -> None:
+    probe = Probe(sequences=3, context=12, capacity=30)
+    expected: list[list[float]] = [[], [], []]
+    number = 0.0
+    for step in steps:
+        if step[0] == "store":
+            _, sequence, count = step
+            data = [number := number + 100 for _ in range(count)]
+            positions = list(range(len(expected[sequence]), len(expected[sequence]) + count))
+            try:
+                seen = probe.store([sequence] * count, positions, data)
+            except CacheFullError:
+                continue
+            before = len(expected[sequence])
+            expected[sequence] += data
+            assert seen == [expected[sequence][: before + row + 1] for row in range(count)]
+        elif step[0] == "copy":
+            _, source, target, count = step
+            if source != target:
+                probe.cache.copy_prefix(source, target, count)
+                expected[target] = expected[source][:count]
+        else:
+            _, sequence, begin, length = step
+            try:
+                probe.cache.remove(sequence, begin, begin + length)
+            except CacheFullError:
+                continue
+            tail = expected[sequence][begin + length :]
+            expected[sequence] = expected[sequence][:begin] + [value - length for value in tail]
+        probe.cache.cells.check()

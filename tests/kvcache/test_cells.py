@@ -1,0 +1,108 @@
+"""The books of a cache always balance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from puna.errors import CacheFullError
+from puna.kvcache.cells import Cells
+
+CAPACITY, SEQUENCES, LONGEST = 24, 3, 20
+
+
+class CellsMachine(RuleBasedStateMachine):
+    """Random operations on `Cells`, against lists of made-up contents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells = Cells(CAPACITY, SEQUENCES, LONGEST)
+        self.contents: dict[int, object] = {}  # cell -> what was "written" there
+        self.expected: list[list[object]] = [[] for _ in range(SEQUENCES)]
+
+    sequences = st.integers(0, SEQUENCES - 1)
+
+    @rule(sequence=sequences, count=st.integers(1, 8))
+    def append(self, sequence: int, count: int) -> None:
+        if len(self.expected[sequence]) + count > LONGEST:
+            return
+        free = CAPACITY - len({cell for s in range(SEQUENCES) for cell in self.cells.cells(s).tolist()})
+        if count > free:
+            with pytest.raises(CacheFullError, match=f"{free} free cells of {CAPACITY}"):
+                self.cells.allocate(count)
+            return
+        placed = self.cells.allocate(count)
+        for cell in placed.tolist():
+            self.contents[cell] = item = object()
+            self.expected[sequence].append(item)
+        self.cells.append(sequence, placed)
+
+    @rule(source=sequences, taker=sequences, count=st.integers(0, LONGEST))
+    def share(self, source: int, taker: int, count: int) -> None:
+        if source == taker:
+            return
+        self.cells.share(source, taker, count)
+        self.expected[taker] = self.expected[source][:count]
+
+    @rule(sequence=sequences, length=st.integers(0, LONGEST))
+    def truncate(self, sequence: int, length: int) -> None:
+        self.cells.truncate(sequence, length)
+        del self.expected[sequence][length:]
+
+    @precondition(lambda self: any(self.expected))
+    @rule(sequence=sequences, data=st.data())
+    def cut(self, sequence: int, data: st.DataObject) -> None:
+        length = len(self.expected[sequence])
+        begin = data.draw(st.integers(0, length))
+        end = data.draw(st.integers(begin, length))
+        self.cells.cut(sequence, begin, end)
+        del self.expected[sequence][begin:end]
+
+    @invariant()
+    def books_balance(self) -> None:
+        self.cells.check()
+
+    @invariant()
+    def every_sequence_holds_what_was_written(self) -> None:
+        for sequence, expected in enumerate(self.expected):
+            assert [self.contents[cell] for cell in self.cells.cells(sequence).tolist()] == expected
+
+
+CellsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestCells = CellsMachine.TestCase
+
+
+def test_the_lowest_free_cells_are_taken_in_order() -> None:
+    cells = Cells(8, 2, 8)
+    cells.append(0, cells.allocate(3))
+    cells.append(1, cells.allocate(3))
+    cells.cut(0, 1, 2)
+    assert cells.allocate(3).tolist() == [1, 6, 7]
+
+
+def test_allocating_too_much_changes_nothing() -> None:
+    cells = Cells(4, 1, 8)
+    cells.append(0, cells.allocate(3))
+    with pytest.raises(CacheFullError):
+        cells.allocate(2)
+    cells.check()
+    assert cells.allocate(1).tolist() == [3]
+
+
+def test_free_cells_far_apart_are_found() -> None:
+    cells = Cells(100_000, 1, 100_000)
+    cells.append(0, cells.allocate(100_000))
+    cells.cut(0, 99_999, 100_000)
+    cells.cut(0, 5, 6)
+    assert cells.allocate(2).tolist() == [5, 99_999]
+
+
+def test_check_finds_a_leak() -> None:
+    cells = Cells(4, 1, 4)
+    cells.references[2] = 1
+    with pytest.raises(AssertionError, match="reference counts"):
+        cells.check()
+    assert np.array_equal(cells.cells(0), [])

@@ -1,0 +1,188 @@
+"""Tiny random models, as GGUF files and as their Hugging Face originals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from puna.gguf import GGMLType, GGUFWriter
+
+#: Text of the special tokens that follow the 256 byte tokens and the merged ones.
+SPECIALS = ("<|begin|>", "<|end|>", "<|im_start|>", "<|im_end|>")
+
+#: A few words every tiny vocabulary can merge to single tokens.
+WORDS = (" the", " story", "hello", " world", "once", " upon", " time")
+
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+    "{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+@dataclass
+class TinyLlama:
+    """Sizes of a tiny Llama; the defaults make one of about 60,000 parameters."""
+
+    hidden: int = 64
+    feed_forward: int = 96
+    layers: int = 2
+    heads: int = 4
+    kv_heads: int = 2
+    context: int = 256
+    tied: bool = False
+    rope_base: float = 10000.0
+    rope_scaling: dict[str, Any] | None = None  # as in a Hugging Face config, type llama3 or linear
+    seed: int = 0
+    scale: float = 0.4  # of the random weights; large enough that the best token is a clear one
+
+    def build(self) -> Any:
+        """The model as transformers runs it, float32, random weights."""
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+        torch.manual_seed(self.seed)
+        config = LlamaConfig(
+            vocab_size=len(vocabulary()),
+            hidden_size=self.hidden,
+            intermediate_size=self.feed_forward,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            num_key_value_heads=self.kv_heads,
+            max_position_embeddings=self.context,
+            tie_word_embeddings=self.tied,
+            rms_norm_eps=1e-5,
+            rope_parameters={"rope_theta": self.rope_base, **(self.rope_scaling or {"rope_type": "default"})},
+        )
+        model = LlamaForCausalLM(config).float().eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "norm" in name:
+                    parameter.copy_(1 + 0.1 * torch.randn_like(parameter))
+                else:
+                    parameter.copy_(self.scale * torch.randn_like(parameter) / parameter.shape[1] ** 0.5 * 2)
+        return model
+
+
+def byte_alphabet() -> list[str]:
+    """GPT-2's printable stand-ins for the 256 bytes, in order of byte."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    stand_ins = {byte: chr(byte) for byte in printable}
+    for byte in range(256):
+        if byte not in stand_ins:
+            stand_ins[byte] = chr(256 + len(stand_ins) - len(printable))
+    return [stand_ins[byte] for byte in range(256)]
+
+
+def vocabulary() -> list[str]:
+    """256 bytes, the merged tokens of `WORDS`, and `SPECIALS`."""
+    return [*byte_alphabet(), *(left + right for left, right in merges()), *SPECIALS]
+
+
+def merges() -> list[tuple[str, str]]:
+    """Merges that build each of `WORDS` from the left."""
+    alphabet = byte_alphabet()
+    found: list[tuple[str, str]] = []
+    for word in WORDS:
+        symbols = [alphabet[byte] for byte in word.encode()]
+        for end in range(1, len(symbols)):
+            pair = ("".join(symbols[:end]), symbols[end])
+            if pair not in found:
+                found.append(pair)
+    return found
+
+
+def tiny_llama_gguf(
+    path: Path,
+    config: TinyLlama | None = None,
+    *,
+    model: Any = None,
+    kind: GGMLType = GGMLType.F32,
+    chat_template: str | None = CHATML,
+) -> Path:
+    """Write a tiny Llama to `path` (its matrices as `kind`) and return the path."""
+    config = config or TinyLlama()
+    model = model or config.build()
+    writer = GGUFWriter(path, "llama")
+    writer.add("general.name", "Tiny Llama")
+    writer.add("general.file_type", {GGMLType.F32: 0, GGMLType.F16: 1, GGMLType.Q8_0: 7}.get(kind, 15))
+    writer.add("llama.block_count", config.layers)
+    writer.add("llama.context_length", config.context)
+    writer.add("llama.embedding_length", config.hidden)
+    writer.add("llama.feed_forward_length", config.feed_forward)
+    writer.add("llama.attention.head_count", config.heads)
+    writer.add("llama.attention.head_count_kv", config.kv_heads)
+    writer.add("llama.attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add("llama.rope.dimension_count", config.hidden // config.heads)
+    writer.add("llama.rope.freq_base", config.rope_base)
+    if config.rope_scaling and config.rope_scaling["rope_type"] == "linear":
+        writer.add("llama.rope.scaling.type", "linear")
+        writer.add("llama.rope.scaling.factor", float(config.rope_scaling["factor"]))
+    add_tokenizer(writer, chat_template)
+    for name, array in llama_tensors(model, config).items():
+        quantised = array.ndim == 2 and kind is not GGMLType.F32
+        writer.add_tensor(name, array, kind if quantised else GGMLType.F32)
+    writer.write()
+    return path
+
+
+def add_tokenizer(writer: GGUFWriter, chat_template: str | None = CHATML) -> None:
+    """The byte-level BPE vocabulary of all tiny models."""
+    tokens = vocabulary()
+    writer.add("tokenizer.ggml.model", "gpt2")
+    writer.add("tokenizer.ggml.pre", "gpt-2")
+    writer.add("tokenizer.ggml.tokens", tokens)
+    writer.add("tokenizer.ggml.token_type", [3 if token in SPECIALS else 1 for token in tokens])
+    writer.add("tokenizer.ggml.merges", [f"{left} {right}" for left, right in merges()])
+    writer.add("tokenizer.ggml.bos_token_id", tokens.index("<|begin|>"))
+    writer.add("tokenizer.ggml.eos_token_id", tokens.index("<|end|>"))
+    writer.add("tokenizer.ggml.eot_token_id", tokens.index("<|im_end|>"))
+    writer.add("tokenizer.ggml.add_bos_token", True)
+    if chat_template is not None:
+        writer.add("tokenizer.chat_template", chat_template)
+
+
+def llama_tensors(model: Any, config: TinyLlama) -> dict[str, np.ndarray]:
+    """Tensors of `model` under their GGUF names, queries and keys permuted for neighbouring rotary pairs."""
+    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+    tensors = {
+        "token_embd.weight": state["model.embed_tokens.weight"],
+        "output_norm.weight": state["model.norm.weight"],
+    }
+    if not config.tied:
+        tensors["output.weight"] = state["lm_head.weight"]
+    names = {
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
+        "mlp.down_proj": "ffn_down",
+    }  # fmt: skip
+    for i in range(config.layers):
+        for theirs, ours in names.items():
+            array = state[f"model.layers.{i}.{theirs}.weight"]
+            if ours in ("attn_q", "attn_k"):
+                heads = config.heads if ours == "attn_q" else config.kv_heads
+                array = permute(array, heads)
+            tensors[f"blk.{i}.{ours}.weight"] = np.ascontiguousarray(array)
+    if config.rope_scaling and config.rope_scaling["rope_type"] == "llama3":
+        tensors["rope_freqs.weight"] = llama3_factors(config)
+    return tensors
+
+
+def permute(matrix: np.ndarray, heads: int) -> np.ndarray:
+    """Rows of each head from (first halves, second halves) to neighbouring pairs."""
+    rows, columns = matrix.shape
+    return matrix.reshape(heads, 2, rows // heads // 2, columns).swapaxes(1, 2).reshape(rows, columns)
+
+
+def llama3_factors(config: TinyLlama) -> np.ndarray:
+    """What Llama 3.1 divides its rotary frequencies by, from transformers' own computation."""
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config.build().config, torch.device("cpu"))
+    dims = config.hidden // config.heads
+    plain = config.rope_base ** (-np.arange(0, dims, 2) / dims)
+    return (plain / scaled.numpy()).astype(np.float32)
