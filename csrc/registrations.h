@@ -5,5 +5,6 @@
 namespace puna {
 
 void register_system(nanobind::module_& m);   // threads and CPU features
+void register_rows(nanobind::module_& m);     // attention, norms, rotary embedding, gates, cache writes
 
 }  // namespace puna

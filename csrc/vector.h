@@ -9,6 +9,12 @@
 #include <immintrin.h>
 #endif
 
+#if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
+// GCC 12 takes the "undefined" operands inside its own AVX-512 intrinsics for mistakes of ours.
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+
 #define PUNA_INLINE __attribute__((always_inline)) inline
 
 namespace puna {

@@ -1,0 +1,104 @@
+// Attention and the row operations as functions of addresses and sizes. Shapes are the caller's to check;
+// the values of indices are checked here.
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+
+#include "attention.h"
+#include "registrations.h"
+#include "rows.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace puna {
+namespace {
+
+template <class T>
+T* at(uintptr_t address) {
+    return reinterpret_cast<T*>(address);
+}
+
+// Raises IndexError unless 0 <= cells[i] < capacity for all i.
+void check_cells(const int32_t* cells, int64_t count, int64_t capacity) {
+    int32_t least = 0, most = -1;
+    for (int64_t i = 0; i < count; i++) {
+        least = cells[i] < least ? cells[i] : least;
+        most = cells[i] > most ? cells[i] : most;
+    }
+    if (least < 0 || most >= capacity) {
+        throw nb::index_error(("cell " + std::to_string(least < 0 ? least : most) + " is not among the " +
+                               std::to_string(capacity) + " cells there are").c_str());
+    }
+}
+
+void check_ranges(const int32_t* starts, const int32_t* counts, int64_t rows, int64_t listed) {
+    for (int64_t i = 0; i < rows; i++) {
+        if (starts[i] < 0 || counts[i] < 0 || int64_t(starts[i]) + counts[i] > listed) {
+            throw nb::index_error(("row " + std::to_string(i) + " names cells " + std::to_string(starts[i]) + " to " +
+                                   std::to_string(int64_t(starts[i]) + counts[i]) + " of a list of " +
+                                   std::to_string(listed)).c_str());
+        }
+    }
+}
+
+void bind_attention(uintptr_t q, uintptr_t keys, uintptr_t values, bool halves, uintptr_t cells, uintptr_t starts,
+                    uintptr_t counts, uintptr_t sinks, uintptr_t out, int rows, int heads, int kv_heads, int dim,
+                    int value_dim, int64_t capacity, int64_t listed, float scale, float softcap) {
+    const AttentionCall call = {at<float>(q),        at<void>(keys),     at<void>(values), at<int32_t>(cells),
+                                at<int32_t>(starts), at<int32_t>(counts), at<float>(sinks), at<float>(out),
+                                rows,                heads,              kv_heads,         dim,
+                                value_dim,           halves,             scale,            softcap};
+    check_cells(call.cells, listed, capacity);
+    check_ranges(call.starts, call.counts, rows, listed);
+    nb::gil_scoped_release release;
+    attention(call);
+}
+
+}  // namespace
+
+void register_rows(nb::module_& m) {
+    m.def("attention", &bind_attention, "q"_a, "keys"_a, "values"_a, "halves"_a, "cells"_a, "starts"_a, "counts"_a,
+          "sinks"_a, "out"_a, "rows"_a, "heads"_a, "kv_heads"_a, "dim"_a, "value_dim"_a, "capacity"_a, "listed"_a,
+          "scale"_a, "softcap"_a, "Attention over index lists; raises IndexError for cells that do not exist.");
+    m.def(
+        "rms_norm",
+        [](uintptr_t x, uintptr_t residual, uintptr_t weight, float eps, int64_t rows, int64_t width, uintptr_t sum,
+           uintptr_t y) {
+            nb::gil_scoped_release release;
+            rms_norm(at<float>(x), at<float>(residual), at<float>(weight), eps, rows, width, at<float>(sum),
+                     at<float>(y));
+        },
+        "x"_a, "residual"_a, "weight"_a, "eps"_a, "rows"_a, "width"_a, "sum"_a, "y"_a,
+        "RMS norm of rows, of x + residual when residual is not 0.");
+    m.def(
+        "rope",
+        [](uintptr_t x, uintptr_t positions, uintptr_t frequencies, float magnitude, bool neox, int64_t rows,
+           int64_t heads, int64_t dim, int64_t pairs) {
+            nb::gil_scoped_release release;
+            rope(at<float>(x), at<int32_t>(positions), at<float>(frequencies), magnitude, neox, rows, heads, dim,
+                 pairs);
+        },
+        "x"_a, "positions"_a, "frequencies"_a, "magnitude"_a, "neox"_a, "rows"_a, "heads"_a, "dim"_a, "pairs"_a,
+        "Rotary embedding, in place.");
+    m.def(
+        "swiglu",
+        [](uintptr_t gate, uintptr_t up, int64_t count, uintptr_t y) {
+            nb::gil_scoped_release release;
+            swiglu(at<float>(gate), at<float>(up), count, at<float>(y));
+        },
+        "gate"_a, "up"_a, "count"_a, "y"_a, "silu(gate) * up.");
+    m.def(
+        "store_rows",
+        [](uintptr_t target, bool halves, uintptr_t cells, uintptr_t from, int64_t rows, int64_t width,
+           int64_t capacity) {
+            check_cells(at<int32_t>(cells), rows, capacity);
+            nb::gil_scoped_release release;
+            store_rows(at<void>(target), halves, at<int32_t>(cells), at<float>(from), rows, width);
+        },
+        "target"_a, "halves"_a, "cells"_a, "from"_a, "rows"_a, "width"_a, "capacity"_a,
+        "Writes rows of floats to cells; raises IndexError for cells that do not exist.");
+}
+
+}  // namespace puna

@@ -1,0 +1,72 @@
+#include "rows.h"
+
+#include <cstring>
+#include <vector>
+
+#include "core/pool.h"
+
+namespace puna {
+namespace {
+
+// Floats that are worth handing to another thread.
+constexpr int64_t share = 16384;
+
+int64_t rows_per_share(int64_t width) { return share / (width + 1) + 1; }
+
+}  // namespace
+
+const RowKernels& row_kernels() {
+#if defined(__x86_64__)
+    if (cpu_level() == CpuLevel::avx512) return rows_avx512;
+    if (cpu_level() == CpuLevel::avx2) return rows_avx2;
+#endif
+    return rows_portable;
+}
+
+void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
+              float* sum, float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(rows, rows_per_share(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            const int64_t at = row * width;
+            kernels.rms_norm(x + at, residual ? residual + at : nullptr, weight, eps, width,
+                             sum ? sum + at : nullptr, y + at);
+        }
+    });
+}
+
+void rope(float* x, const int32_t* positions, const float* frequencies, float magnitude, bool neox, int64_t rows,
+          int64_t heads, int64_t dim, int64_t pairs) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(rows, rows_per_share(heads * dim), [&](int64_t begin, int64_t end, int) {
+        thread_local std::vector<float> table;
+        table.resize(2 * pairs);
+        float *cosines = table.data(), *sines = cosines + pairs;
+        for (int64_t row = begin; row < end; row++) {
+            kernels.rope_table(positions[row], frequencies, magnitude, pairs, cosines, sines);
+            for (int64_t head = 0; head < heads; head++) {
+                kernels.rotate(x + (row * heads + head) * dim, cosines, sines, pairs, neox);
+            }
+        }
+    });
+}
+
+void swiglu(const float* gate, const float* up, int64_t count, float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+        kernels.swiglu(gate + begin, up + begin, end - begin, y + begin);
+    });
+}
+
+void store_rows(void* target, bool halves, const int32_t* cells, const float* from, int64_t rows, int64_t width) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(rows, rows_per_share(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            const int64_t at = cells[row] * width;
+            if (halves) kernels.to_half(from + row * width, static_cast<uint16_t*>(target) + at, width);
+            else std::memcpy(static_cast<float*>(target) + at, from + row * width, width * sizeof(float));
+        }
+    });
+}
+
+}  // namespace puna

@@ -1,0 +1,39 @@
+// Operations on rows of floats: norms, rotation, gating, storing.
+#pragma once
+#include <cstdint>
+
+#include "core/cpu.h"
+
+namespace puna {
+
+struct RowKernels {
+    // y = x / sqrt(mean(x^2) + eps) * weight; with `residual`, x + residual takes the place of x and goes to `sum`.
+    void (*rms_norm)(const float* x, const float* residual, const float* weight, float eps, int64_t width, float* sum,
+                     float* y);
+    // Cosines and sines of position * frequencies[i], times magnitude.
+    void (*rope_table)(int32_t position, const float* frequencies, float magnitude, int64_t pairs, float* cosines,
+                       float* sines);
+    // Turns the pairs of one head in place: (2i, 2i + 1), or (i, i + pairs) when `neox`.
+    void (*rotate)(float* head, const float* cosines, const float* sines, int64_t pairs, bool neox);
+    // y = gate * sigmoid(gate) * up.
+    void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
+    void (*to_half)(const float* from, uint16_t* to, int64_t count);
+};
+
+// Those of the CPU level in use.
+const RowKernels& row_kernels();
+
+extern const RowKernels rows_portable;
+#if defined(__x86_64__)
+extern const RowKernels rows_avx2, rows_avx512;
+#endif
+
+// Whole batches, shared out among the threads. Arrays are contiguous; `residual` and `sum` may be null together.
+void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
+              float* sum, float* y);
+void rope(float* x, const int32_t* positions, const float* frequencies, float magnitude, bool neox, int64_t rows,
+          int64_t heads, int64_t dim, int64_t pairs);
+void swiglu(const float* gate, const float* up, int64_t count, float* y);
+void store_rows(void* target, bool halves, const int32_t* cells, const float* from, int64_t rows, int64_t width);
+
+}  // namespace puna

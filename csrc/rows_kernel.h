@@ -1,0 +1,97 @@
+// The row kernels, compiled once per instruction set by rows_<set>.cpp.
+#pragma once
+#include "rows.h"
+#include "vector.h"
+
+namespace puna {
+namespace {
+
+void rms_norm_row(const float* x, const float* residual, const float* weight, float eps, int64_t width, float* sum,
+                  float* y) {
+    constexpr int W = Vec::width;
+    if (residual) {
+        int64_t i = 0;
+        for (; i + W <= width; i += W) (Vec::load(x + i) + Vec::load(residual + i)).store(sum + i);
+        for (; i < width; i++) sum[i] = x[i] + residual[i];
+        x = sum;
+    }
+    Vec squares[4] = {Vec::splat(0), Vec::splat(0), Vec::splat(0), Vec::splat(0)};
+    int64_t i = 0;
+    for (; i + 4 * W <= width; i += 4 * W) {
+        for (int k = 0; k < 4; k++) {
+            const Vec v = Vec::load(x + i + k * W);
+            squares[k] = fma(v, v, squares[k]);
+        }
+    }
+    for (; i < width; i += W) {
+        const Vec v = i + W <= width ? Vec::load(x + i) : load_part(x + i, int(width - i));
+        squares[0] = fma(v, v, squares[0]);
+    }
+    const float total = sum_lanes((squares[0] + squares[1]) + (squares[2] + squares[3]));
+    const float factor = 1 / __builtin_sqrtf(total / float(width) + eps);
+    const Vec scale = Vec::splat(factor);
+    for (i = 0; i + W <= width; i += W) (Vec::load(x + i) * scale * Vec::load(weight + i)).store(y + i);
+    for (; i < width; i++) y[i] = x[i] * factor * weight[i];
+}
+
+// The angle is reduced in double: a float32 angle at position 100,000 is off by up to 0.004.
+void rope_table(int32_t position, const float* frequencies, float magnitude, int64_t pairs, float* cosines,
+                float* sines) {
+    constexpr double two_over_pi = 0.63661977236758134308, half_pi = 1.57079632679489661923, whole = 0x1.8p52;
+    for (int64_t i = 0; i < pairs; i++) {
+        const double angle = double(position) * double(frequencies[i]);
+        const double turns = (angle * two_over_pi + whole) - whole;   // quarter turns, rounded
+        const double r = angle - turns * half_pi, s = r * r;          // |r| <= pi/4: Taylor, to 2e-9
+        const double sine =
+            r + r * s * (-1.0 / 6 + s * (1.0 / 120 + s * (-1.0 / 5040 + s * (1.0 / 362880))));
+        const double cosine =
+            1 + s * (-1.0 / 2 + s * (1.0 / 24 + s * (-1.0 / 720 + s * (1.0 / 40320 + s * (-1.0 / 3628800)))));
+        const int32_t quarter = int32_t(turns - 4 * ((turns * 0.25 + whole) - whole));   // -2 ... 2
+        const bool odd = quarter & 1;
+        const double c = odd ? sine : cosine, d = odd ? cosine : sine;
+        cosines[i] = float((quarter == 0 || quarter == -1) ? c : -c) * magnitude;
+        sines[i] = float((quarter == 0 || quarter == 1) ? d : -d) * magnitude;
+    }
+}
+
+void rotate_head(float* head, const float* cosines, const float* sines, int64_t pairs, bool neox) {
+    const int64_t step = neox ? 1 : 2, apart = neox ? pairs : 1;
+    int64_t i = 0;
+    if (neox) {
+        for (; i + Vec::width <= pairs; i += Vec::width) {
+            const Vec a = Vec::load(head + i), b = Vec::load(head + pairs + i);
+            const Vec c = Vec::load(cosines + i), s = Vec::load(sines + i);
+            (a * c - b * s).store(head + i);
+            (a * s + b * c).store(head + pairs + i);
+        }
+    }
+    for (; i < pairs; i++) {
+        float& first = head[i * step];
+        float& second = head[i * step + apart];
+        const float a = first, b = second;
+        first = a * cosines[i] - b * sines[i];
+        second = a * sines[i] + b * cosines[i];
+    }
+}
+
+PUNA_INLINE Vec gated(Vec gate, Vec up) { return gate / (Vec::splat(1) + exp(Vec::splat(0) - gate)) * up; }
+
+void swiglu_range(const float* gate, const float* up, int64_t count, float* y) {
+    int64_t i = 0;
+    for (; i + Vec::width <= count; i += Vec::width) gated(Vec::load(gate + i), Vec::load(up + i)).store(y + i);
+    if (i < count) {
+        const int rest = int(count - i);
+        store_part(gated(load_part(gate + i, rest), load_part(up + i, rest)), y + i, rest);
+    }
+}
+
+void to_half(const float* from, half* to, int64_t count) {
+    int64_t i = 0;
+    for (; i + Vec::width <= count; i += Vec::width) Vec::load(from + i).store(to + i);
+    if (i < count) store_part(load_part(from + i, int(count - i)), to + i, int(count - i));
+}
+
+constexpr RowKernels row_kernels_here = {rms_norm_row, rope_table, rotate_head, swiglu_range, to_half};
+
+}  // namespace
+}  // namespace puna
