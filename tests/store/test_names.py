@@ -38,9 +38,11 @@ def test_a_name_is_completed_and_shortened_again(text: str, full: str, display: 
 
 @pytest.mark.parametrize(
     "text",
-    ["", ".m", "-m", "m:", ":t", "a/b/c/d/e", "a/b/c/d", "ns.x/m", "m!", "m" * 81, "ns/" + "m" * 81, "m:" + "t" * 81,
-     "n" * 81 + "/m", "h" * 351 + "/n/m", "a b", "m ", "mödel", "m:ü", "m@sha256:ab", "/m", "ns//m", "..", "../m",
-     "m/..", "ns/m:..", "h.io/../m", "m\n", "m\0", "m:a:b"],
+    [
+        "", ".m", "-m", "m:", ":t", "a/b/c/d/e", "a/b/c/d", "ns.x/m", "m!", "a b", "m ", "mödel", "m:ü",
+        "m" * 81, "ns/" + "m" * 81, "m:" + "t" * 81, "n" * 81 + "/m", "h" * 351 + "/n/m", "m@sha256:ab",
+        "/m", "ns//m", "..", "../m", "m/..", "ns/m:..", "h.io/../m", "m\n", "m\0", "m:a:b",
+    ],
 )  # fmt: skip
 def test_what_is_no_name_is_refused(text: str) -> None:
     with pytest.raises(InvalidNameError, match="invalid model name"):

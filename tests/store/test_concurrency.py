@@ -1,0 +1,65 @@
+"""Several processes at work in one store."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from store_files import minimal_gguf, sha256
+
+from puna.store import Store
+
+_WORKER = """
+import random, sys
+from pathlib import Path
+from puna.errors import ModelNotFoundError, RequestError
+from puna.store import ModelSpec, Store
+
+store, digest, seed = Store(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+data = Path(sys.argv[4]).read_bytes()
+choose = random.Random(seed)
+for step in range(40):
+    name = f"m{choose.randrange(3)}"
+    try:
+        if choose.random() < 0.6:
+            store.put_blob(digest, [data])
+            store.create(name, ModelSpec(files={"a.gguf": digest}, system=f"text {choose.randrange(3)}"))
+        elif choose.random() < 0.5:
+            store.delete(name)
+        else:
+            store.copy(name, f"m{choose.randrange(3)}")
+    except (ModelNotFoundError, RequestError):
+        pass  # the other process was faster: deleted the name, or the blob before it was named
+    for model in store.list():
+        pass
+"""
+
+
+def test_processes_that_create_and_delete_leave_only_whole_models(tmp_path: Path) -> None:
+    data = minimal_gguf()
+    source = tmp_path / "source.gguf"
+    source.write_bytes(data)
+    root = tmp_path / "models"
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", _WORKER, str(root), sha256(data), str(seed), str(source)],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for seed in range(3)
+    ]
+    for worker in workers:
+        _, errors = worker.communicate(timeout=60)
+        assert worker.returncode == 0, errors
+    store = Store(root)
+    named: set[str] = set()
+    for model in store.list():
+        if model.bundled:
+            continue
+        assert (model.system or "").startswith("text ")
+        assert model.runnable_path().read_bytes() == data
+        named |= {digest.replace(":", "-") for digest in model.manifest.digests()}
+    found = {path.name for path in (root / "blobs").iterdir()}
+    # A blob uploaded but not yet part of a model stays; nothing else does.
+    assert named <= found <= named | {sha256(data).replace(":", "-")}
