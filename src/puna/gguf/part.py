@@ -7,6 +7,7 @@ which only version 3 allows and which are refused here.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 from dataclasses import dataclass
@@ -85,10 +86,8 @@ def read_part(path: Path, index: int = 0) -> Part:
 
 def close_map(buffer: mmap.mmap) -> None:
     """Unmap now, or, while arrays still look into the map, leave that to the last of them."""
-    try:
+    with contextlib.suppress(BufferError):
         buffer.close()
-    except BufferError:
-        pass
 
 
 def _map(path: Path) -> mmap.mmap:

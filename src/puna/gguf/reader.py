@@ -136,8 +136,8 @@ def _other_parts(opened: Part, count: int) -> list[Part]:
     name = _PART_NAME.fullmatch(opened.path.name)
     if name is None or int(name["count"]) != count:
         raise GGUFError(
-            f"{opened.path.name}: this is one of {count} parts of a split model, but the name does not end in "
-            f"'-00001-of-{count:05}.gguf', so the others cannot be found; rename the parts or merge them"
+            f"{opened.path.name}: this is one of {count} parts of a split model, but its name does not end "
+            f"in '-00001-of-{count:05}.gguf', so the others cannot be found; rename the parts or merge them"
         )
     paths = [
         opened.path.with_name(f"{name['stem']}-{i + 1:05}-of-{count:05}{name['suffix'] or ''}")

@@ -31,7 +31,7 @@ _VERSION = 3
 _PIECE_VALUES = 1 << 22  # values quantised between two writes
 _INTEGERS = (GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64)
 
-_KINDS_BY_DTYPE = {
+_KINDS_BY_DTYPE: dict[np.dtype[Any], ValueType] = {
     np.dtype(np.bool_): ValueType.BOOL,
     **{dtype: kind for kind, dtype in NUMBER_DTYPES.items() if kind is not ValueType.BOOL},
 }
@@ -98,7 +98,7 @@ class GGUFWriter:
             as_kind = f" as {kind.name}" if kind is not None else ""
             raise GGUFError(f"{self.path.name}: cannot write key '{key}'{as_kind}: {error}") from error
 
-    def add_tensor(self, name: str, array: NDArray[Any], type: GGMLType = GGMLType.F32) -> None:  # noqa: A002
+    def add_tensor(self, name: str, array: NDArray[Any], type: GGMLType = GGMLType.F32) -> None:
         """Add a tensor of numbers, to be converted to `type` when written."""
         array = np.asarray(array)
         kind = GGMLType(type)
@@ -116,7 +116,7 @@ class GGUFWriter:
         name: str,
         data: bytes | bytearray | memoryview | NDArray[Any],
         shape: Sequence[int],
-        type: GGMLType,  # noqa: A002
+        type: GGMLType,
     ) -> None:
         """Add a tensor whose bytes are in their final form; `shape` is row-major, in elements."""
         if isinstance(data, np.ndarray):
@@ -227,12 +227,25 @@ def _encode_array(values: Iterable[Any], kind: ValueType | None) -> bytes:
 
 
 def _encode_numbers(values: list[Any], kind: ValueType) -> bytes:
+    """Packed numbers; ValueError or OverflowError if one does not fit."""
     if kind in (ValueType.STRING, ValueType.ARRAY):
         raise TypeError(f"numbers cannot be written as {kind.name}")
     dtype = NUMBER_DTYPES[kind]
-    if dtype.kind in "iu" and any(value != int(value) for value in values):
-        raise ValueError("a value is not an integer")
-    return np.array([int(value) for value in values] if dtype.kind in "iu" else values, dtype).tobytes()
+    if kind is ValueType.BOOL:
+        return bytes(bool(value) for value in values)
+    if dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            floats = np.array(values, np.float64).astype(dtype)
+        if any(np.isinf(new) and not math.isinf(old) for new, old in zip(floats, values, strict=True)):
+            raise OverflowError(f"a number is too large for {kind.name}")
+        return floats.tobytes()
+    whole = [int(value) for value in values]
+    if whole != values:
+        raise ValueError("a number is not whole")
+    limits = np.iinfo(dtype)
+    if whole and not (limits.min <= min(whole) and max(whole) <= limits.max):
+        raise OverflowError(f"a number is outside {limits.min} to {limits.max}")
+    return np.array(whole, dtype).tobytes()
 
 
 def _kind_of(values: list[Any], *, alone: bool) -> ValueType:
@@ -243,20 +256,15 @@ def _kind_of(values: list[Any], *, alone: bool) -> ValueType:
         return ValueType.STRING
     if any(isinstance(value, str) for value in values):
         raise TypeError("texts and numbers are mixed")
-    if alone and isinstance(values[0], np.generic):
-        return _KINDS_BY_DTYPE[values[0].dtype]
+    if alone and isinstance(values[0], np.generic) and values[0].dtype in _KINDS_BY_DTYPE:
+        return ValueType(_KINDS_BY_DTYPE[values[0].dtype])
     if all(isinstance(value, (bool, np.bool_)) for value in values):
         return ValueType.BOOL
     if not all(isinstance(value, (int, np.integer)) for value in values):
         return ValueType.FLOAT32
     smallest, largest = min(values), max(values)
-    for kind in (
-        *((ValueType.UINT32,) if alone else ()),
-        ValueType.INT32,
-        ValueType.UINT32,
-        ValueType.INT64,
-        ValueType.UINT64,
-    ):
+    kinds = (ValueType.INT32, ValueType.UINT32, ValueType.INT64, ValueType.UINT64)
+    for kind in (ValueType.UINT32, *kinds) if alone else kinds:
         limits = np.iinfo(NUMBER_DTYPES[kind])
         if limits.min <= smallest and largest <= limits.max:
             return kind

@@ -17,7 +17,8 @@ def unpack(packed: NDArray[np.uint8], bits: int, run: int) -> NDArray[np.uint8]:
         return np.unpackbits(packed, axis=-1, bitorder="little")
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     runs = packed.reshape(len(packed), packed.shape[1] // run, 1, run)
-    return ((runs >> shifts) & np.uint8((1 << bits) - 1)).reshape(len(packed), packed.shape[1] * (8 // bits))
+    codes: NDArray[np.uint8] = (runs >> shifts) & np.uint8((1 << bits) - 1)
+    return codes.reshape(len(packed), packed.shape[1] * (8 // bits))
 
 
 def pack(codes: NDArray[np.uint8], bits: int, run: int) -> NDArray[np.uint8]:
@@ -27,5 +28,5 @@ def pack(codes: NDArray[np.uint8], bits: int, run: int) -> NDArray[np.uint8]:
     """
     shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
     groups = codes.reshape(len(codes), -1, 8 // bits, run)
-    joined = np.bitwise_or.reduce(groups << shifts, axis=2)
+    joined: NDArray[np.uint8] = np.bitwise_or.reduce(groups << shifts, axis=2)
     return joined.reshape(len(codes), codes.shape[1] * bits // 8)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import GGUFError
-from puna.gguf.blocks import k, plain, simple
+from puna.gguf.blocks import codebook, iq, k, plain, simple, ternary
 from puna.gguf.blocks.layout import LAYOUTS
 from puna.gguf.types import GGMLType
 
@@ -36,11 +35,22 @@ _DECODERS: dict[GGMLType, Decoder] = {
     GGMLType.Q4_K: k.decode_q4_k,
     GGMLType.Q5_K: k.decode_q5_k,
     GGMLType.Q6_K: k.decode_q6_k,
+    GGMLType.IQ1_S: iq.decode_iq1_s,
+    GGMLType.IQ1_M: iq.decode_iq1_m,
+    GGMLType.IQ2_XXS: iq.decode_iq2_xxs,
+    GGMLType.IQ2_XS: iq.decode_iq2_xs,
+    GGMLType.IQ2_S: iq.decode_iq2_s,
+    GGMLType.IQ3_XXS: iq.decode_iq3_xxs,
+    GGMLType.IQ3_S: iq.decode_iq3_s,
+    GGMLType.IQ4_NL: codebook.decode_iq4_nl,
+    GGMLType.IQ4_XS: codebook.decode_iq4_xs,
+    GGMLType.MXFP4: codebook.decode_mxfp4,
+    GGMLType.MXFP4_PAIRS: codebook.decode_mxfp4_pairs,
+    GGMLType.TQ1_0: ternary.decode_tq1_0,
+    GGMLType.TQ2_0: ternary.decode_tq2_0,
 }
 
 _ENCODERS: dict[GGMLType, Encoder] = {
-    GGMLType.F32: partial(plain.encode_float, GGMLType.F32),
-    GGMLType.F64: partial(plain.encode_float, GGMLType.F64),
     GGMLType.F16: plain.encode_f16,
     GGMLType.BF16: plain.encode_bf16,
     GGMLType.Q4_0: simple.encode_q4_0,
@@ -53,12 +63,19 @@ _ENCODERS: dict[GGMLType, Encoder] = {
     GGMLType.Q4_K: k.encode_q4_k,
     GGMLType.Q5_K: k.encode_q5_k,
     GGMLType.Q6_K: k.encode_q6_k,
+    GGMLType.IQ4_NL: codebook.encode_iq4_nl,
+    GGMLType.IQ4_XS: codebook.encode_iq4_xs,
+    GGMLType.MXFP4: codebook.encode_mxfp4,
+    GGMLType.TQ1_0: ternary.encode_tq1_0,
+    GGMLType.TQ2_0: ternary.encode_tq2_0,
 }
 
-QUANTIZABLE = frozenset(_ENCODERS)
+_CAST = (GGMLType.F32, GGMLType.F64)
+
+QUANTIZABLE = frozenset((*_CAST, *_ENCODERS))
 
 
-def dequantize(data: NDArray[Any], type: GGMLType, count: int | None = None) -> NDArray[np.float32]:  # noqa: A002
+def dequantize(data: NDArray[Any], type: GGMLType, count: int | None = None) -> NDArray[np.float32]:
     """Values of stored blocks.
 
     `data` is uint8 [..., bytes of a row]; the result is float32 [..., values of a row].
@@ -79,22 +96,22 @@ def dequantize(data: NDArray[Any], type: GGMLType, count: int | None = None) -> 
     blocks_in = raw.reshape(-1).view(LAYOUTS[kind])
     out = np.empty((len(blocks_in), kind.block_size), np.float32)
     decode, step = _DECODERS[kind], _PIECE // kind.block_size
-    for start in range(0, len(blocks_in), step):
-        out[start : start + step] = decode(blocks_in[start : start + step])
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite scales in the file are the file's affair
+        for start in range(0, len(blocks_in), step):
+            out[start : start + step] = decode(blocks_in[start : start + step])
     if count is not None:
         return out.reshape(-1)[:count]
     return out.reshape(*raw.shape[:-1], raw.shape[-1] // kind.type_size * kind.block_size)
 
 
-def quantize(values: NDArray[Any], type: GGMLType) -> NDArray[np.uint8]:  # noqa: A002
+def quantize(values: NDArray[Any], type: GGMLType) -> NDArray[np.uint8]:
     """Blocks of `type` for `values` [..., values of a row], as uint8 [..., bytes of a row].
 
     Raises GGUFError if rows are not whole blocks, if values are not finite or too large
     for the type, or if the type is not one that can be written.
     """
     kind = GGMLType(type)
-    encode = _ENCODERS.get(kind)
-    if encode is None:
+    if kind not in QUANTIZABLE:
         raise GGUFError(f"quantising to {kind.name} is not supported")
     values = np.asarray(values)
     if values.ndim == 0 or values.shape[-1] % kind.block_size:
@@ -102,15 +119,28 @@ def quantize(values: NDArray[Any], type: GGMLType) -> NDArray[np.uint8]:  # noqa
             f"rows of shape {values.shape} are not whole {kind.name} blocks of {kind.block_size} values"
         )
     rows = values.reshape(-1, kind.block_size)
-    out = np.empty(len(rows), LAYOUTS[kind])
-    step = _PIECE // kind.block_size
-    for start in range(0, len(rows), step):
-        piece = np.ascontiguousarray(rows[start : start + step], np.float32)
-        if kind.is_quantized and not np.isfinite(piece).all():
-            raise GGUFError(f"values that are not finite cannot be quantised to {kind.name}")
-        out[start : start + step] = encode(piece)
-    if kind.is_quantized and "d" in (out.dtype.names or ()) and not np.isfinite(out["d"]).all():
-        raise GGUFError(f"values are too large to be quantised to {kind.name}, whose scales end at 65504")
+    if kind in _CAST:
+        out = rows[:, 0].astype(LAYOUTS[kind])
+    else:
+        out = np.empty(len(rows), LAYOUTS[kind])
+        step = _PIECE // kind.block_size
+        for start in range(0, len(rows), step):
+            out[start : start + step] = _encode(kind, rows[start : start + step])
     return out.view(np.uint8).reshape(
         *values.shape[:-1], values.shape[-1] // kind.block_size * kind.type_size
     )
+
+
+def _encode(kind: GGMLType, rows: NDArray[Any]) -> NDArray[Any]:
+    """Blocks of one piece [n, block size]."""
+    values = np.ascontiguousarray(rows, np.float32)
+    if not kind.is_quantized:
+        return _ENCODERS[kind](values)
+    if not np.isfinite(values).all():
+        raise GGUFError(f"values that are not finite cannot be quantised to {kind.name}")
+    with np.errstate(over="ignore", invalid="ignore"):  # seen by the check that follows
+        blocks = _ENCODERS[kind](values)
+    scales = [name for name in ("d", "m", "dmin") if name in (blocks.dtype.names or ())]
+    if not all(np.isfinite(blocks[name]).all() for name in scales):
+        raise GGUFError(f"values are too large to be quantised to {kind.name}, whose scales end at 65504")
+    return blocks

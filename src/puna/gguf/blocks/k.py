@@ -2,8 +2,6 @@
 
 `value = d * scale * code - dmin * min` (Q2_K, Q4_K, Q5_K) or `value = d * scale * code`
 with signed codes (Q3_K, Q6_K), d and dmin being float16 and scale and min small integers.
-Encoding fits every sub-block on its own, rounds the scales to their few bits, rounds the
-elements again with the scales as they are stored, and at the end fits d and dmin once more.
 """
 
 from __future__ import annotations
@@ -15,7 +13,8 @@ from numpy.typing import NDArray
 
 from puna.gguf.blocks.bits import pack, unpack
 from puna.gguf.blocks.layout import LAYOUTS
-from puna.gguf.blocks.search import fit_affine, fit_scale, importance, inverse
+from puna.gguf.blocks.search import IntegerLevels
+from puna.gguf.blocks.superblock import fit_affine_groups, fit_signed, scale_groups
 from puna.gguf.types import GGMLType
 
 Blocks = NDArray[Any]  # structured, [n]
@@ -26,18 +25,8 @@ _LOW_FOUR = np.uint8(15)
 
 
 def _column(blocks: Blocks, field: str) -> NDArray[np.float32]:
-    return blocks[field].astype(np.float32)[:, None]
-
-
-def _apply(
-    codes: NDArray[Any], scales: NDArray[np.float32], mins: NDArray[np.float32] | None = None
-) -> Values:
-    """scales [n, groups] times codes [n, 256], less mins [n, groups]."""
-    n, groups = scales.shape
-    values = scales[:, :, None] * codes.reshape(n, groups, -1)
-    if mins is not None:
-        values -= mins[:, :, None]
-    return values.reshape(n, -1)
+    column: NDArray[np.float32] = blocks[field].astype(np.float32)[:, None]
+    return column
 
 
 # How each format keeps its codes and scales as bits.
@@ -95,154 +84,80 @@ def _pack_scales_q4(scales: Bytes, mins: Bytes) -> Bytes:
 def decode_q2_k(blocks: Blocks) -> Values:
     scales = _column(blocks, "d") * (blocks["scales"] & _LOW_FOUR)
     mins = _column(blocks, "dmin") * (blocks["scales"] >> np.uint8(4))
-    return _apply(_codes_q2(blocks), scales, mins)
+    return scale_groups(_codes_q2(blocks), scales, mins)
 
 
 def decode_q3_k(blocks: Blocks) -> Values:
     scales = _column(blocks, "d") * (_scales_q3(blocks["scales"]).astype(np.float32) - 32)
-    return _apply(_codes_q3(blocks).astype(np.float32) - 4, scales)
+    return scale_groups(_codes_q3(blocks).astype(np.float32) - 4, scales)
 
 
 def decode_q4_k(blocks: Blocks) -> Values:
     scales, mins = _scales_q4(blocks["scales"])
-    return _apply(unpack(blocks["qs"], 4, 32), _column(blocks, "d") * scales, _column(blocks, "dmin") * mins)
+    return scale_groups(
+        unpack(blocks["qs"], 4, 32), _column(blocks, "d") * scales, _column(blocks, "dmin") * mins
+    )
 
 
 def decode_q5_k(blocks: Blocks) -> Values:
     scales, mins = _scales_q4(blocks["scales"])
-    return _apply(_codes_q5(blocks), _column(blocks, "d") * scales, _column(blocks, "dmin") * mins)
+    return scale_groups(_codes_q5(blocks), _column(blocks, "d") * scales, _column(blocks, "dmin") * mins)
 
 
 def decode_q6_k(blocks: Blocks) -> Values:
     scales = _column(blocks, "d") * blocks["scales"]
-    return _apply(_codes_q6(blocks).astype(np.float32) - 32, scales)
+    return scale_groups(_codes_q6(blocks).astype(np.float32) - 32, scales)
 
 
 # Values to blocks.
 
-
-def _halves(values: NDArray[np.float32]) -> NDArray[np.float32]:
-    """As float16 will keep them."""
-    with np.errstate(over="ignore"):
-        return values.astype(np.float16).astype(np.float32)
-
-
-def _encode_affine(
-    values: Values, blocks: Blocks, groups: int, code_top: int, scale_top: int
-) -> tuple[Bytes, Bytes, Bytes]:
-    """Sets d and dmin; returns codes [n, 256], scales and mins, each [n, groups]."""
-    n = len(values)
-    parts = values.reshape(n, groups, -1)
-    scale, offset = fit_affine(parts.reshape(n * groups, -1), code_top, at_most_zero=True)
-    scale, floor = scale.reshape(n, groups), -offset.reshape(n, groups)
-
-    d = _halves(scale.max(axis=1, keepdims=True) / np.float32(scale_top))
-    dmin = _halves(floor.max(axis=1, keepdims=True) / np.float32(scale_top))
-    scales = np.clip(np.rint(scale * inverse(d)), 0, scale_top)
-    mins = np.clip(np.rint(floor * inverse(dmin)), 0, scale_top)
-
-    def nearest() -> NDArray[np.float32]:
-        shifted = parts + (dmin * mins)[:, :, None]
-        return np.clip(np.rint(shifted * inverse(d * scales)[:, :, None]), 0, code_top)
-
-    codes = nearest()
-    d, dmin = _refit_pair(parts, scales[:, :, None] * codes, mins, d, dmin)
-    codes = nearest()
-    blocks["d"], blocks["dmin"] = d[:, 0], dmin[:, 0]
-    return codes.astype(np.uint8).reshape(n, -1), scales.astype(np.uint8), mins.astype(np.uint8)
-
-
-def _sum(subscripts: str, *operands: NDArray[np.float32]) -> NDArray[np.float64]:
-    """einsum over the elements of each group, widened for the sums over groups that follow."""
-    result: NDArray[np.float64] = np.einsum(subscripts, *operands).astype(np.float64)
-    return result
-
-
-def _refit_pair(
-    parts: NDArray[np.float32], steps: NDArray[np.float32], mins: NDArray[np.float32], d: Values, dmin: Values
-) -> tuple[Values, Values]:
-    """The least-squares best d and dmin [n, 1] for parts = d * steps - dmin * mins.
-
-    parts and steps are [n, groups, elements], mins [n, groups]; where the equations have
-    no unique solution (no mins, or nothing but mins) the given d and dmin stay.
-    """
-    weights = importance(parts.reshape(len(parts), -1)).reshape(parts.shape)
-    weighted_steps = weights * steps
-    step_step = _sum("ngi,ngi->ng", weighted_steps, steps).sum(axis=1)
-    value_step = _sum("ngi,ngi->ng", weighted_steps, parts).sum(axis=1)
-    step_min = (_sum("ngi->ng", weighted_steps) * mins).sum(axis=1)
-    value_min = (_sum("ngi,ngi->ng", weights, parts) * mins).sum(axis=1)
-    min_min = (_sum("ngi->ng", weights) * mins * mins).sum(axis=1)
-    determinant = step_step * min_min - step_min * step_min
-    solvable = determinant > 1e-9 * step_step * min_min
-    divisor = np.where(solvable, determinant, 1)
-    best_d = (min_min * value_step - step_min * value_min) / divisor
-    best_dmin = (step_min * value_step - step_step * value_min) / divisor
-    return (
-        _halves(np.where(solvable, best_d, d[:, 0]).astype(np.float32)[:, None]),
-        _halves(np.where(solvable, best_dmin, dmin[:, 0]).astype(np.float32)[:, None]),
-    )
-
-
-def _encode_signed(
-    values: Values, blocks: Blocks, half: int, scale_low: int
-) -> tuple[Bytes, NDArray[np.float32]]:
-    """Sets d; returns codes [n, 256] shifted to start at 0, and signed scales [n, 16]."""
-    n = len(values)
-    parts = values.reshape(n, 16, 16)
-    scale = fit_scale(parts.reshape(n * 16, 16), -half, half - 1).reshape(n, 16)
-    peak = np.take_along_axis(scale, np.abs(scale).argmax(axis=1)[:, None], axis=1)
-    d = _halves(peak / np.float32(scale_low))
-    scales = np.clip(np.rint(scale * inverse(d)), scale_low, -scale_low - 1)
-    for _ in range(2):
-        codes = np.clip(np.rint(parts * inverse(d * scales)[:, :, None]), -half, half - 1)
-        steps = scales[:, :, None] * codes
-        weighted = importance(values).reshape(parts.shape) * steps
-        best = np.einsum("ngi,ngi->n", weighted, parts) * inverse(np.einsum("ngi,ngi->n", weighted, steps))
-        d = _halves(best[:, None])
-    codes = np.clip(np.rint(parts * inverse(d * scales)[:, :, None]), -half, half - 1)
-    blocks["d"] = d[:, 0]
-    return (codes + half).astype(np.uint8).reshape(n, -1), scales
+_Q3_LEVELS = IntegerLevels(4)
+_Q6_LEVELS = IntegerLevels(32)
 
 
 def encode_q2_k(values: Values) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q2_K])
-    codes, scales, mins = _encode_affine(values, blocks, 16, 3, 15)
-    blocks["qs"] = pack(codes, 2, 32)
-    blocks["scales"] = scales | mins << np.uint8(4)
+    fit = fit_affine_groups(values, 16, code_top=3, scale_top=15)
+    blocks["d"], blocks["dmin"] = fit.d, fit.dmin
+    blocks["qs"] = pack(fit.codes, 2, 32)
+    blocks["scales"] = fit.scales | fit.mins << np.uint8(4)
     return blocks
 
 
 def encode_q3_k(values: Values) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q3_K])
-    codes, scales = _encode_signed(values, blocks, 4, -32)
-    blocks["qs"] = pack(codes & np.uint8(3), 2, 32)
-    blocks["hmask"] = pack(codes >> np.uint8(2), 1, 32)
-    blocks["scales"] = _pack_scales_q3((scales + 32).astype(np.uint8))
+    fit = fit_signed(values, _Q3_LEVELS, 16, scale_low=-32)
+    blocks["d"] = fit.d
+    blocks["qs"] = pack(fit.codes & np.uint8(3), 2, 32)
+    blocks["hmask"] = pack(fit.codes >> np.uint8(2), 1, 32)
+    blocks["scales"] = _pack_scales_q3((fit.scales + 32).astype(np.uint8))
     return blocks
 
 
 def encode_q4_k(values: Values) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q4_K])
-    codes, scales, mins = _encode_affine(values, blocks, 8, 15, 63)
-    blocks["qs"] = pack(codes, 4, 32)
-    blocks["scales"] = _pack_scales_q4(scales, mins)
+    fit = fit_affine_groups(values, 8, code_top=15, scale_top=63)
+    blocks["d"], blocks["dmin"] = fit.d, fit.dmin
+    blocks["qs"] = pack(fit.codes, 4, 32)
+    blocks["scales"] = _pack_scales_q4(fit.scales, fit.mins)
     return blocks
 
 
 def encode_q5_k(values: Values) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q5_K])
-    codes, scales, mins = _encode_affine(values, blocks, 8, 31, 63)
-    blocks["qs"] = pack(codes & _LOW_FOUR, 4, 32)
-    blocks["qh"] = pack(codes >> np.uint8(4), 1, 32)
-    blocks["scales"] = _pack_scales_q4(scales, mins)
+    fit = fit_affine_groups(values, 8, code_top=31, scale_top=63)
+    blocks["d"], blocks["dmin"] = fit.d, fit.dmin
+    blocks["qs"] = pack(fit.codes & _LOW_FOUR, 4, 32)
+    blocks["qh"] = pack(fit.codes >> np.uint8(4), 1, 32)
+    blocks["scales"] = _pack_scales_q4(fit.scales, fit.mins)
     return blocks
 
 
 def encode_q6_k(values: Values) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q6_K])
-    codes, scales = _encode_signed(values, blocks, 32, -128)
-    blocks["ql"] = pack(codes & _LOW_FOUR, 4, 64)
-    blocks["qh"] = pack(codes >> np.uint8(4), 2, 32)
-    blocks["scales"] = scales
+    fit = fit_signed(values, _Q6_LEVELS, 16, scale_low=-128)
+    blocks["d"] = fit.d
+    blocks["ql"] = pack(fit.codes & _LOW_FOUR, 4, 64)
+    blocks["qh"] = pack(fit.codes >> np.uint8(4), 2, 32)
+    blocks["scales"] = fit.scales
     return blocks

@@ -8,8 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import GGUFError
-from puna.gguf.blocks.layout import LAYOUTS
-from puna.gguf.types import GGMLType
 
 Values = NDArray[np.float32]
 
@@ -38,7 +36,3 @@ def encode_f16(values: Values) -> NDArray[Any]:
     if np.isinf(halves).any() and np.isfinite(values[np.isinf(halves)]).any():
         raise GGUFError("values beyond 65504 do not fit F16; use BF16 or F32")
     return halves
-
-
-def encode_float(kind: GGMLType, values: Values) -> NDArray[Any]:
-    return values[:, 0].astype(LAYOUTS[kind])

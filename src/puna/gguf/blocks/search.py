@@ -1,7 +1,7 @@
 """Choosing the scale of a block: trying several, and for each the least-squares best fit.
 
 Rounding to the nearest code is only optimal for a given scale. So a number of first
-scales around the obvious one (largest value = largest code) are tried; each fixes the
+scales around the obvious one (largest value = largest level) are tried; each fixes the
 codes, for which the best scale follows by weighted least squares; the one with the
 smallest weighted error wins.
 
@@ -11,14 +11,75 @@ which numpy does several times faster than many short ones.
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float32]
 
-# How far the largest code is moved from the largest value, in steps of the code.
-_SCALE_STEPS = tuple(np.float32(step) for step in np.linspace(-0.9, 0.9, 19))
-_AFFINE_STEPS = tuple(np.float32(step) for step in np.linspace(-0.8, 1.0, 19))
+
+def _steps(first: float, last: float, count: int) -> tuple[np.float32, ...]:
+    return tuple(np.float32(step) for step in np.linspace(first, last, count))
+
+
+_AFFINE_STEPS = _steps(-0.8, 1.0, 19)  # how far the last code is moved from the largest value
+_REFINEMENTS = 2  # rounds of fitting a line to the codes of the line before
+
+
+class Levels(Protocol):
+    """The numbers a code can stand for, before scaling."""
+
+    @property
+    def targets(self) -> tuple[np.float32, ...]:
+        """Where a search may put the value of largest magnitude."""
+
+    def nearest(self, scaled: Values) -> Values:
+        """The level nearest to each value, of any shape."""
+
+    def codes(self, scaled: Values) -> NDArray[np.uint8]:
+        """Its number."""
+
+
+class IntegerLevels:
+    """Levels -half to half - 1."""
+
+    def __init__(self, half: int) -> None:
+        self.low, self.high = -half, half - 1
+        self.targets = tuple(np.float32(step - half) for step in _steps(-0.9, 0.9, 19))
+
+    def nearest(self, scaled: Values) -> Values:
+        rounded = np.rint(scaled)
+        np.clip(rounded, self.low, self.high, out=rounded)
+        return rounded
+
+    def codes(self, scaled: Values) -> NDArray[np.uint8]:
+        codes: NDArray[np.uint8] = (self.nearest(scaled) - np.float32(self.low)).astype(np.uint8)
+        return codes
+
+
+class TableLevels:
+    """Integer levels at uneven distances, found by a table with quarter steps."""
+
+    def __init__(self, levels: NDArray[np.float32], targets: tuple[np.float32, ...]) -> None:
+        self.levels = levels
+        self.targets = targets
+        self._low, self._high = float(levels.min()), float(levels.max())
+        grid = np.arange(4 * self._low, 4 * self._high + 1, dtype=np.float32) / 4
+        distance = np.abs(grid[:, None] - levels)
+        self._codes: NDArray[np.uint8] = distance.argmin(axis=1).astype(np.uint8)
+        self._nearest: Values = levels[self._codes]
+
+    def nearest(self, scaled: Values) -> Values:
+        return self._nearest[self._places(scaled)]
+
+    def codes(self, scaled: Values) -> NDArray[np.uint8]:
+        return self._codes[self._places(scaled)]
+
+    def _places(self, scaled: Values) -> NDArray[np.intp]:
+        inside = np.clip(scaled, self._low, self._high)
+        places: NDArray[np.intp] = np.rint(4 * (inside - np.float32(self._low))).astype(np.intp)
+        return places
 
 
 def inverse(values: Values) -> Values:
@@ -35,7 +96,8 @@ def importance(values: Values) -> Values:
     not so much more that the many small ones may be ruined.
     """
     mean_square = np.einsum("...i,...i->...", values, values) / np.float32(values.shape[-1])
-    return np.sqrt(mean_square)[..., None] + np.abs(values)
+    weights: Values = np.sqrt(mean_square)[..., None] + np.abs(values)
+    return weights
 
 
 def _dot(a: Values, b: Values) -> Values:
@@ -43,74 +105,87 @@ def _dot(a: Values, b: Values) -> Values:
     return result
 
 
-def fit_scale(values: Values, low: int, high: int) -> Values:
-    """Scales [n] such that `scale * clip(rint(values / scale), low, high)` is near `values` [n, elements].
+def fit_scale(values: Values, levels: Levels) -> Values:
+    """Scales [n] such that `scale * nearest(values / scale)` is near `values` [n, elements].
 
-    `low` is negative and the wider side: the scale takes the sign that puts the largest value there.
+    A scale may be negative: it takes the sign that gives the largest value the most room.
     """
     weights = np.ascontiguousarray(importance(values).T)
     columns = np.ascontiguousarray(values.T)
+    weighted = weights * columns
     peak = np.take_along_axis(columns, np.abs(columns).argmax(axis=0)[None], axis=0)[0]
     inverse_peak = inverse(peak)
     best_gain = np.zeros_like(peak)
-    best = np.zeros_like(peak)
-    weighted = weights * columns
-    for step in _SCALE_STEPS:
-        codes = np.rint(columns * ((low + step) * inverse_peak))
-        np.clip(codes, low, high, out=codes)
-        value_code = _dot(weighted, codes)
-        code_inverse = inverse(_dot(weights * codes, codes))
-        gain = value_code * value_code * code_inverse  # the part of the weighted square sum explained
+    best: Values = np.zeros_like(peak)
+    for target in levels.targets:
+        fitted = levels.nearest(columns * (target * inverse_peak))
+        product = _dot(weighted, fitted)
+        inverse_square = inverse(_dot(weights * fitted, fitted))
+        gain = product * product * inverse_square  # the part of the weighted square sum explained
         better = gain > best_gain
         best_gain = np.where(better, gain, best_gain)
-        best = np.where(better, value_code * code_inverse, best)
+        best = np.where(better, product * inverse_square, best)
     return best
 
 
 def fit_affine(values: Values, top: int, *, at_most_zero: bool = False) -> tuple[Values, Values]:
-    """Scales and offsets, each [n], such that `scale * clip(rint((values - offset) / scale), 0, top) + offset`
-    is near `values` [n, elements]. With `at_most_zero` no offset is positive."""
-    weights = np.ascontiguousarray(importance(values).T)
-    columns = np.ascontiguousarray(values.T)
-    smallest, largest = columns.min(axis=0), columns.max(axis=0)
-    if at_most_zero:
-        smallest = np.minimum(smallest, 0)
-    span = largest - smallest
-    inverse_span = inverse(span)
-    shifted = columns - smallest
-    weighted = weights * columns
-    sum_w, sum_x = weights.sum(axis=0), weighted.sum(axis=0)
+    """Scales and offsets, each [n], for codes 0 to `top`.
 
-    best_error = np.full_like(span, np.inf)
-    best_scale, best_offset = np.zeros_like(span), smallest
+    `scale * clip(rint((values - offset) / scale), 0, top) + offset` is near `values`
+    [n, elements]. With `at_most_zero` no offset is positive.
+    """
+    fit = _AffineFit(values, at_most_zero)
+    smallest = np.minimum(fit.columns.min(axis=0), 0) if at_most_zero else fit.columns.min(axis=0)
+    inverse_span = inverse(fit.columns.max(axis=0) - smallest)
+    shifted = fit.columns - smallest
+    fit.offset = smallest
     for step in _AFFINE_STEPS:
-        codes = np.rint(shifted * ((top + step) * inverse_span))
-        np.clip(codes, 0, top, out=codes)
-        weighted_codes = weights * codes
-        sum_q, sum_qq, sum_xq = weighted_codes.sum(axis=0), _dot(weighted_codes, codes), _dot(weighted, codes)
-        scale, offset = _line(sum_w, sum_x, sum_q, sum_qq, sum_xq, at_most_zero)
-        # The weighted square error, less the square sum of the values, which is the same for all steps.
+        fit.consider(np.clip(np.rint(shifted * ((top + step) * inverse_span)), 0, top))
+    for _ in range(_REFINEMENTS):
+        fit.consider(np.clip(np.rint((fit.columns - fit.offset) * inverse(fit.scale)), 0, top))
+    return fit.scale, fit.offset
+
+
+class _AffineFit:
+    """The best scale and offset of each block among the codes considered so far."""
+
+    def __init__(self, values: Values, at_most_zero: bool) -> None:
+        self.columns = np.ascontiguousarray(values.T)
+        self.at_most_zero = at_most_zero
+        self.weights = np.ascontiguousarray(importance(values).T)
+        self.weighted = self.weights * self.columns
+        self.sum_w, self.sum_x = self.weights.sum(axis=0), self.weighted.sum(axis=0)
+        self.scale = np.zeros_like(self.sum_w)
+        self.offset = np.zeros_like(self.sum_w)
+        self.error = np.full_like(self.sum_w, np.inf)
+
+    def consider(self, codes: Values) -> None:
+        """Fit a line through codes [elements, n] and keep it where it is better."""
+        weighted_codes = self.weights * codes
+        sum_q, sum_qq = weighted_codes.sum(axis=0), _dot(weighted_codes, codes)
+        sum_xq = _dot(self.weighted, codes)
+        scale, offset = self._line(sum_q, sum_qq, sum_xq)
+        # The weighted square error, less the square sum of the values, which is the same for all.
         error = (
             scale * (scale * sum_qq - 2 * sum_xq)
-            + offset * (offset * sum_w - 2 * sum_x)
+            + offset * (offset * self.sum_w - 2 * self.sum_x)
             + 2 * scale * offset * sum_q
         )
-        better = error < best_error
-        best_error = np.where(better, error, best_error)
-        best_scale, best_offset = np.where(better, scale, best_scale), np.where(better, offset, best_offset)
-    return best_scale, best_offset
+        better = error < self.error
+        self.error = np.where(better, error, self.error)
+        self.scale = np.where(better, scale, self.scale)
+        self.offset = np.where(better, offset, self.offset)
 
-
-def _line(
-    sum_w: Values, sum_x: Values, sum_q: Values, sum_qq: Values, sum_xq: Values, at_most_zero: bool
-) -> tuple[Values, Values]:
-    """Weighted least squares of x = scale * q + offset from the sums over each block."""
-    inverse_determinant = inverse(sum_w * sum_qq - sum_q * sum_q)
-    scale = (sum_w * sum_xq - sum_x * sum_q) * inverse_determinant
-    offset = (sum_qq * sum_x - sum_q * sum_xq) * inverse_determinant
-    if at_most_zero:
-        through_zero = offset > 0
-        offset = np.where(through_zero, np.float32(0), offset)
-        scale = np.where(through_zero, sum_xq * inverse(sum_qq), scale)
-    flat = inverse_determinant == 0  # all codes equal
-    return np.where(flat, np.float32(0), scale), np.where(flat, sum_x * inverse(sum_w), offset)
+    def _line(self, sum_q: Values, sum_qq: Values, sum_xq: Values) -> tuple[Values, Values]:
+        """Weighted least squares of x = scale * q + offset."""
+        inverse_determinant = inverse(self.sum_w * sum_qq - sum_q * sum_q)
+        scale = (self.sum_w * sum_xq - self.sum_x * sum_q) * inverse_determinant
+        offset = (sum_qq * self.sum_x - sum_q * sum_xq) * inverse_determinant
+        flat = inverse_determinant == 0  # all codes equal
+        scale = np.where(flat, np.float32(0), scale)
+        offset = np.where(flat, self.sum_x * inverse(self.sum_w), offset)
+        if self.at_most_zero:
+            above = offset > 0
+            scale = np.where(above, sum_xq * inverse(sum_qq), scale)
+            offset = np.where(above, np.float32(0), offset)
+        return scale, offset

@@ -9,15 +9,18 @@ from numpy.typing import NDArray
 
 from puna.gguf.blocks.bits import pack, unpack
 from puna.gguf.blocks.layout import LAYOUTS
-from puna.gguf.blocks.search import fit_affine, fit_scale, inverse
+from puna.gguf.blocks.search import IntegerLevels, fit_affine, fit_scale, inverse
 from puna.gguf.types import GGMLType
 
 Blocks = NDArray[Any]  # structured, [n]
 Values = NDArray[np.float32]  # [n, 32]
 
+_LEVELS = {4: IntegerLevels(8), 5: IntegerLevels(16)}
+
 
 def _scale(blocks: Blocks, field: str = "d") -> Values:
-    return blocks[field].astype(np.float32)[:, None]
+    column: NDArray[np.float32] = blocks[field].astype(np.float32)[:, None]
+    return column
 
 
 def decode_q4_0(blocks: Blocks) -> Values:
@@ -43,7 +46,8 @@ def decode_q5_1(blocks: Blocks) -> Values:
 
 def decode_q8(blocks: Blocks) -> Values:
     """Q8_0, Q8_1 and Q8_K: sums of the codes, where there are any, serve dot products only."""
-    return _scale(blocks) * blocks["qs"]
+    values: Values = _scale(blocks) * blocks["qs"]
+    return values
 
 
 def encode_q8_0(values: Values) -> Blocks:
@@ -58,11 +62,10 @@ def encode_q8_0(values: Values) -> Blocks:
 
 def _encode_symmetric(values: Values, kind: GGMLType, bits: int) -> tuple[Blocks, NDArray[np.uint8]]:
     """Blocks with their scale set, and the codes, shifted to start at 0."""
-    half = 1 << (bits - 1)
+    levels = _LEVELS[bits]
     blocks = np.empty(len(values), LAYOUTS[kind])
-    blocks["d"] = fit_scale(values, -half, half - 1)
-    codes = np.rint(values * inverse(_scale(blocks)))
-    return blocks, (np.clip(codes, -half, half - 1) + half).astype(np.uint8)
+    blocks["d"] = fit_scale(values, levels)
+    return blocks, levels.codes(values * inverse(_scale(blocks)))
 
 
 def _encode_affine(values: Values, kind: GGMLType, bits: int) -> tuple[Blocks, NDArray[np.uint8]]:

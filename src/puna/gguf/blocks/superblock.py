@@ -1,0 +1,126 @@
+"""Blocks of 256 elements in groups, whose scales are themselves quantised: the fitting.
+
+Every group is fitted on its own, its scale is rounded to the few bits there are for it,
+the elements are rounded again with the scales as stored, and at the end the block's own
+scale (and that of the mins) is fitted once more to what came out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.gguf.blocks.search import Levels, fit_affine, fit_scale, importance, inverse
+
+Values = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """values = d * scales * level(codes). d [n], codes [n, 256], scales [n, groups] (whole numbers)."""
+
+    d: Values
+    codes: Bytes
+    scales: Values
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """values = d * scales * codes - dmin * mins. d and dmin [n], codes [n, 256], the others [n, groups]."""
+
+    d: Values
+    dmin: Values
+    codes: Bytes
+    scales: Bytes
+    mins: Bytes
+
+
+def scale_groups(codes: NDArray[Any], scales: Values, mins: Values | None = None) -> Values:
+    """Values [n, 256] of codes [n, 256]: each group times its scale [n, groups], less its min."""
+    n, groups = scales.shape
+    values: Values = scales[:, :, None] * codes.reshape(n, groups, -1)
+    if mins is not None:
+        values -= mins[:, :, None]
+    return values.reshape(n, -1)
+
+
+def fit_signed(values: Values, levels: Levels, groups: int, scale_low: int) -> Signed:
+    """For values [n, 256]; the groups' scales are whole numbers from `scale_low` to `-scale_low - 1`."""
+    n = len(values)
+    parts = values.reshape(n, groups, -1)
+    scale = fit_scale(parts.reshape(n * groups, -1), levels).reshape(n, groups)
+    peak = np.take_along_axis(scale, np.abs(scale).argmax(axis=1)[:, None], axis=1)
+    d = _halves(peak / np.float32(scale_low))
+    scales = np.clip(np.rint(scale * inverse(d)), scale_low, -scale_low - 1)
+
+    def scaled() -> Values:
+        result: Values = parts * inverse(d * scales)[:, :, None]
+        return result
+
+    steps = scales[:, :, None] * levels.nearest(scaled())
+    weighted = importance(values).reshape(parts.shape) * steps
+    square = np.einsum("ngi,ngi->n", weighted, steps)
+    best = np.einsum("ngi,ngi->n", weighted, parts) * inverse(square)
+    d = _halves(best[:, None])
+    return Signed(d[:, 0], levels.codes(scaled()).reshape(n, -1), scales)
+
+
+def fit_affine_groups(values: Values, groups: int, code_top: int, scale_top: int) -> Affine:
+    """For values [n, 256]; codes run from 0 to `code_top`, scales and mins from 0 to `scale_top`."""
+    n = len(values)
+    parts = values.reshape(n, groups, -1)
+    scale, offset = fit_affine(parts.reshape(n * groups, -1), code_top, at_most_zero=True)
+    scale, floor = scale.reshape(n, groups), -offset.reshape(n, groups)
+    d = _halves(scale.max(axis=1, keepdims=True) / np.float32(scale_top))
+    dmin = _halves(floor.max(axis=1, keepdims=True) / np.float32(scale_top))
+    scales = np.clip(np.rint(scale * inverse(d)), 0, scale_top)
+    mins = np.clip(np.rint(floor * inverse(dmin)), 0, scale_top)
+
+    def nearest() -> Values:
+        shifted = parts + (dmin * mins)[:, :, None]
+        result: Values = np.clip(np.rint(shifted * inverse(d * scales)[:, :, None]), 0, code_top)
+        return result
+
+    d, dmin = _refit(parts, scales[:, :, None] * nearest(), mins, d, dmin)
+    codes = nearest().astype(np.uint8).reshape(n, -1)
+    return Affine(d[:, 0], dmin[:, 0], codes, scales.astype(np.uint8), mins.astype(np.uint8))
+
+
+def _refit(parts: Values, steps: Values, mins: Values, d: Values, dmin: Values) -> tuple[Values, Values]:
+    """The least-squares best d and dmin [n, 1] for parts = d * steps - dmin * mins.
+
+    parts and steps are [n, groups, elements], mins [n, groups]; where the equations have
+    no unique solution (no mins, or nothing but mins) the given d and dmin stay.
+    """
+    weights = importance(parts.reshape(len(parts), -1)).reshape(parts.shape)
+    weighted_steps = weights * steps
+    step_step = _sum("ngi,ngi->ng", weighted_steps, steps).sum(axis=1)
+    value_step = _sum("ngi,ngi->ng", weighted_steps, parts).sum(axis=1)
+    step_min = (_sum("ngi->ng", weighted_steps) * mins).sum(axis=1)
+    value_min = (_sum("ngi,ngi->ng", weights, parts) * mins).sum(axis=1)
+    min_min = (_sum("ngi->ng", weights) * mins * mins).sum(axis=1)
+    determinant = step_step * min_min - step_min * step_min
+    solvable = determinant > 1e-9 * step_step * min_min
+    divisor = np.where(solvable, determinant, 1)
+    best_d = (min_min * value_step - step_min * value_min) / divisor
+    best_dmin = (step_min * value_step - step_step * value_min) / divisor
+    return (
+        _halves(np.where(solvable, best_d, d[:, 0]).astype(np.float32)[:, None]),
+        _halves(np.where(solvable, best_dmin, dmin[:, 0]).astype(np.float32)[:, None]),
+    )
+
+
+def _halves(values: Values) -> Values:
+    """As float16 will keep them."""
+    with np.errstate(over="ignore"):
+        return values.astype(np.float16).astype(np.float32)
+
+
+def _sum(subscripts: str, *operands: Values) -> NDArray[np.float64]:
+    """einsum over the elements of each group, widened for the sums over groups that follow."""
+    result: NDArray[np.float64] = np.einsum(subscripts, *operands).astype(np.float64)
+    return result
