@@ -21,6 +21,7 @@ from puna.errors import (
 )
 from puna.store import ModelSpec, Store
 
+IMAGE = "application/vnd.ollama.image"
 TEMPLATE = "{{ .System }} {{ .Prompt }}"
 
 
@@ -279,7 +280,7 @@ def test_a_full_disk_during_the_manifest_leaves_the_old_model(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr("puna.store.store.write_atomically", full)
-    with pytest.raises(StoreError, match="manifests/.*m/latest: the disk is full"):
+    with pytest.raises(StoreError, match=r"manifests/.*m/latest: the disk is full"):
         store.create("m", ModelSpec(from_model="m", system="new"))
     assert store.get("m").system == "old"
 
@@ -342,8 +343,8 @@ def test_foreign_manifests_are_read_as_they_are(store: Store, tmp_path: Path) ->
         {
             "future": True,
             "layers": [
-                {"digest": digest.replace("sha256:", "sha256-"), "size": 68, "mediaType": "application/vnd.ollama.image.model"},
-                {"digest": template, "size": 13, "mediaType": "application/vnd.ollama.image.prompt"},
+                {"digest": digest.replace(":", "-"), "size": 68, "mediaType": f"{IMAGE}.model"},
+                {"digest": template, "size": 13, "mediaType": f"{IMAGE}.prompt"},
                 {"digest": template, "size": 13, "mediaType": "application/vnd.example.unknown"},
             ],
             "config": {"mediaType": "x", "digest": config, "size": 1, "urls": []},

@@ -46,6 +46,8 @@ class Store:
         for name, path in self._entries():
             try:
                 found.append(self._load(name, path))
+            except ModelNotFoundError:
+                continue  # deleted since the directory was read
             except StoreError as error:
                 log.warning("leaving %s out of the list: %s", name, error)
         demo = bundled_model()
@@ -109,31 +111,32 @@ class Store:
         Raises InvalidNameError, RequestError for an impossible spec, ModelNotFoundError for an unknown
         parent, GGUFError for a damaged file, StoreError. Templates are not parsed here.
         """
-        report = on_status or (lambda status: None)
+        report = on_status or _silent
         wanted = _parse(name)
-        parent = self.get(spec.from_model) if spec.from_model else None
         with self._writing():
+            parent = self.get(spec.from_model) if spec.from_model else None
             target = self._spelling(wanted)
             manifest = build(self.blobs, spec, parent, report)
             report("writing manifest")
             self._write_manifest(target, manifest.encode())
+            created = self.get(target)
         report("success")
-        return self.get(target)
+        return created
 
     def copy(self, source: str | ModelName, target: str | ModelName) -> None:
         """Give a model a second name, replacing what had it. Blobs are shared."""
-        original = self.get(source)
-        if original.bundled:
-            if not is_demo(_parse(target)):
-                self.create(target, ModelSpec(from_model=original.name))
-            return
+        wanted = _parse(target)
         with self._writing():
-            spelled = self._spelling(_parse(target))
-            if spelled == original.model_name:
+            original = self.get(source)
+            spelled = self._spelling(wanted)
+            if spelled.folded == original.model_name.folded:
                 return
-            path = self._manifest_path(original.model_name)
-            with storage_errors("read", path):
-                data = path.read_bytes()
+            if original.bundled:
+                data = build(self.blobs, ModelSpec(from_model=original.name), original, _silent).encode()
+            else:
+                path = self._manifest_path(original.model_name)
+                with storage_errors("read", path):
+                    data = path.read_bytes()
             self._write_manifest(spelled, data)
 
     def delete(self, name: str | ModelName) -> None:
@@ -200,16 +203,20 @@ class Store:
         return ModelName(*parts)
 
     def _load(self, name: ModelName, path: Path) -> StoredModel:
-        try:
-            data, modified_ns = path.read_bytes(), path.stat().st_mtime_ns
-        except FileNotFoundError:
-            raise ModelNotFoundError(f"model '{name}' not found") from None
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
-        manifest = Manifest.decode(data, str(path))
-        config_path = self.blobs.path(manifest.config.digest)
-        with storage_errors(f"read the config of {name},", config_path):
-            config = ModelConfig.decode(config_path.read_bytes(), str(config_path))
+        data, modified_ns = _read_manifest(name, path)
+        while True:
+            manifest = Manifest.decode(data, str(path))
+            config_path = self.blobs.path(manifest.config.digest)
+            try:
+                with storage_errors(f"read the config of {name},", config_path):
+                    config = ModelConfig.decode(config_path.read_bytes(), str(config_path))
+                break
+            except StoreError:
+                # A writer may have replaced the manifest, and dropped the old config, since we read it.
+                newer, modified_ns = _read_manifest(name, path)
+                if newer == data:
+                    raise
+                data = newer
         return StoredModel(
             model_name=name,
             manifest=manifest,
@@ -261,7 +268,22 @@ class Store:
             yield
 
 
+def _silent(status: str) -> None:
+    pass
+
+
+def _read_manifest(name: ModelName, path: Path) -> tuple[bytes, int]:
+    """The manifest's bytes and when it was written, in nanoseconds since the epoch."""
+    try:
+        return path.read_bytes(), path.stat().st_mtime_ns
+    except FileNotFoundError:
+        raise ModelNotFoundError(f"model '{name}' not found") from None
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+
+
 def _parse(name: str | ModelName) -> ModelName:
+    """A name as clients send it, blanks around it allowed."""
     return name if isinstance(name, ModelName) else ModelName.parse(name.strip())
 
 
