@@ -21,8 +21,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-import torch
-
 from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Failed, Generate, TokenLogprob
@@ -81,9 +79,7 @@ def load(
         path = stored.model_path
     defaults = dict(stored.params) if stored is not None else {}
     context = num_ctx or Options.merge(defaults).num_ctx or DEFAULT_CONTEXT
-    if num_thread:
-        ops.set_threads(num_thread)
-    torch.set_num_threads(ops.threads())
+    ops.set_threads(num_thread)
     with open_gguf(path) as file:
         context = min(context, file.get("context_length") or context)
         chat = chat_format(stored if stored is not None else file)

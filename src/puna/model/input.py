@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -12,17 +12,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Input(NamedTuple):
-    """One position of a sequence.
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One position of a sequence: a token, or a part of an image that stands where a token would.
 
-    Two inputs are the same for prefix matching when `token` and `payload_hash` agree. `same_batch`
-    says that the n inputs *after* this one must be evaluated in the same batch as this one.
+    Two inputs are equal, and share a cache entry, when `token` and `payload_hash` agree.
+    `same_batch` says that the n inputs *after* this one must be evaluated in the same batch as it.
     """
 
     token: int
-    payload: Any = None
     payload_hash: int = 0
-    same_batch: int = 0
+    payload: Any = field(default=None, compare=False)
+    same_batch: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)

@@ -32,7 +32,9 @@ def scalar(file: GGUFFile, key: str, default: int) -> int:
     if not isinstance(value, int | float | str):
         values = set(value)
         if len(values) != 1:
-            raise ModelError(f"{file.path}: '{file.architecture}.{key}' differs between layers: not supported")
+            raise ModelError(
+                f"{file.path}: '{file.architecture}.{key}' differs between layers: not supported"
+            )
         value = values.pop()
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < _ABSURD:
         raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be a size, but is {value!r}")

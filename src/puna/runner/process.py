@@ -64,9 +64,7 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
         raise RequestError(
             f"kv_cache_type '{request.kv_cache_type}' is not supported; use {' or '.join(_CACHE_TYPES)}"
         )
-    if request.num_thread:
-        ops.set_threads(request.num_thread)
-    torch.set_num_threads(ops.threads())
+    ops.set_threads(request.num_thread)
     last = 0.0
 
     def report(done: int, total: int) -> None:

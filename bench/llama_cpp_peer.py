@@ -1,0 +1,106 @@
+"""llama.cpp under the same tests as `puna.engine.bench`, through llama-cpp-python's low-level calls."""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import time
+from pathlib import Path
+
+import llama_cpp
+
+_DECODE_PROMPT = 16
+
+
+class LlamaCpp:
+    """One model and a context for up to `parallel` sequences of `context` tokens."""
+
+    def __init__(self, path: Path, *, context: int, parallel: int, threads: int, batch: int = 512) -> None:
+        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)  # kept alive with us
+        llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
+        llama_cpp.llama_backend_init()
+        self._model = llama_cpp.llama_model_load_from_file(
+            str(path).encode(), llama_cpp.llama_model_default_params()
+        )
+        if not self._model:
+            raise RuntimeError(f"llama.cpp cannot load {path}")
+        settings = llama_cpp.llama_context_default_params()
+        settings.n_ctx = context * parallel
+        settings.n_batch = max(batch, parallel * _DECODE_PROMPT)
+        settings.n_ubatch = batch
+        settings.n_seq_max = parallel
+        settings.n_threads = settings.n_threads_batch = threads
+        self._context = llama_cpp.llama_init_from_model(self._model, settings)
+        if not self._context:
+            raise RuntimeError(f"llama.cpp cannot make a context for {path}")
+        self._memory = llama_cpp.llama_get_memory(self._context)
+        self._vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
+        self._batch_size = batch
+        self._dice = random.Random(7)
+
+    def close(self) -> None:
+        llama_cpp.llama_free(self._context)
+        llama_cpp.llama_model_free(self._model)
+
+    def read(self, streams: int, length: int) -> float:
+        """Prompt tokens per second for `streams` random prompts of `length` tokens."""
+        self._clear()
+        begin = time.perf_counter()
+        for stream in range(streams):
+            tokens = self._tokens(length)
+            for start in range(0, length, self._batch_size):
+                part = tokens[start : start + self._batch_size]
+                last = start + len(part) == length
+                rows = [
+                    (token, start + i, stream, last and i + 1 == len(part)) for i, token in enumerate(part)
+                ]
+                self._decode(rows)
+        llama_cpp.llama_synchronize(self._context)
+        return streams * length / (time.perf_counter() - begin)
+
+    def decode(self, streams: int, length: int) -> float:
+        """Generated tokens per second, `streams` sequences advancing together."""
+        self._clear()
+        for stream in range(streams):
+            tokens = self._tokens(_DECODE_PROMPT)
+            self._decode([(token, i, stream, i + 1 == len(tokens)) for i, token in enumerate(tokens)])
+        llama_cpp.llama_synchronize(self._context)
+        begin = time.perf_counter()
+        for position in range(_DECODE_PROMPT, _DECODE_PROMPT + length):
+            self._decode([(self._dice.randrange(self._vocab), position, s, True) for s in range(streams)])
+            llama_cpp.llama_synchronize(self._context)
+        return streams * length / (time.perf_counter() - begin)
+
+    def logits(self, tokens: list[int], *, at_once: int) -> list[list[float]]:
+        """Raw logits of every position, evaluated `at_once` tokens at a time."""
+        self._clear()
+        found = []
+        for start in range(0, len(tokens), at_once):
+            part = tokens[start : start + at_once]
+            self._decode([(token, start + i, 0, True) for i, token in enumerate(part)])
+            for row in range(len(part)):
+                pointer = llama_cpp.llama_get_logits_ith(self._context, row)
+                found.append(list(pointer[: self._vocab]))
+        return found
+
+    def _tokens(self, length: int) -> list[int]:
+        return [self._dice.randrange(self._vocab) for _ in range(length)]
+
+    def _clear(self) -> None:
+        llama_cpp.llama_memory_clear(self._memory, True)
+
+    def _decode(self, rows: list[tuple[int, int, int, bool]]) -> None:
+        """One llama_decode of (token, position, sequence, wants logits) rows."""
+        batch = llama_cpp.llama_batch_init(len(rows), 0, 1)
+        try:
+            batch.n_tokens = len(rows)
+            for i, (token, position, sequence, wanted) in enumerate(rows):
+                batch.token[i] = token
+                batch.pos[i] = position
+                batch.n_seq_id[i] = 1
+                batch.seq_id[i][0] = sequence
+                batch.logits[i] = wanted
+            if (status := llama_cpp.llama_decode(self._context, batch)) != 0:
+                raise RuntimeError(f"llama_decode failed with {status}")
+        finally:
+            llama_cpp.llama_batch_free(batch)

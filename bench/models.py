@@ -1,0 +1,151 @@
+"""Models of real shapes with random weights, for measuring speed.
+
+Weights are random blocks of the real quantised types, scaled so that activations stay of ordinary size;
+text from such a model means nothing, and its speed is that of the real one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from puna.gguf import FileType, GGMLType, GGUFWriter
+
+Q4_K, Q6_K, Q8_0, Q4_0, F16, F32 = (
+    GGMLType.Q4_K,
+    GGMLType.Q6_K,
+    GGMLType.Q8_0,
+    GGMLType.Q4_0,
+    GGMLType.F16,
+    GGMLType.F32,
+)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a Llama."""
+
+    hidden: int
+    feed_forward: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    rope_base: float
+
+
+SHAPES = {
+    "135m": Shape(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
+    "1b": Shape(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
+}
+
+FILE_TYPES = {"q4_k_m": 15, "q8_0": 7, "q4_0": 2, "f16": 1}
+
+
+def types(mix: str, layer: int, layers: int) -> dict[str, GGMLType]:
+    """The type of each matrix of a layer, as llama.cpp's quantiser chooses for `mix`."""
+    if mix != "q4_k_m":
+        return {"": {"q8_0": Q8_0, "q4_0": Q4_0, "f16": F16}[mix]}
+    # More bits for the first and last eighth of the layers and every third of the others.
+    more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
+    better = Q6_K if more else Q4_K
+    return {"attn_v": better, "ffn_down": better, "": Q4_K}
+
+
+def random_model(name: str, mix: str, folder: Path) -> Path:
+    """The GGUF of shape `name` quantised as `mix`, made on first use and kept in `folder`."""
+    path = folder / f"random-{name}-{mix}.gguf"
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    shape, dice = SHAPES[name], np.random.default_rng(1)
+    writer = GGUFWriter(path, "llama")
+    writer.add("general.name", f"random {name} {mix}")
+    writer.add("general.file_type", FileType(FILE_TYPES[mix]).value)
+    writer.add("block_count", shape.layers)
+    writer.add("context_length", 131072)
+    writer.add("embedding_length", shape.hidden)
+    writer.add("feed_forward_length", shape.feed_forward)
+    writer.add("attention.head_count", shape.heads)
+    writer.add("attention.head_count_kv", shape.kv_heads)
+    writer.add("attention.layer_norm_rms_epsilon", 1e-5)
+    writer.add("rope.dimension_count", shape.head_dim)
+    writer.add("rope.freq_base", shape.rope_base)
+    writer.add("vocab_size", shape.vocab)
+    _add_vocabulary(writer, shape.vocab)
+    head = {"q4_k_m": Q6_K, "q4_0": Q6_K, "q8_0": Q8_0, "f16": F16}[mix]
+    _add(
+        writer,
+        dice,
+        "token_embd.weight",
+        (shape.vocab, shape.hidden),
+        head if shape.hidden % 256 == 0 else Q8_0,
+    )
+    writer.add_tensor("output_norm.weight", np.ones(shape.hidden, np.float32))
+    query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    matrices = {
+        "attn_q": (query, shape.hidden),
+        "attn_k": (kv, shape.hidden),
+        "attn_v": (kv, shape.hidden),
+        "attn_output": (shape.hidden, query),
+        "ffn_gate": (shape.feed_forward, shape.hidden),
+        "ffn_up": (shape.feed_forward, shape.hidden),
+        "ffn_down": (shape.hidden, shape.feed_forward),
+    }
+    for layer in range(shape.layers):
+        kinds = types(mix, layer, shape.layers)
+        for matrix, size in matrices.items():
+            _add(writer, dice, f"blk.{layer}.{matrix}.weight", size, kinds.get(matrix, kinds[""]))
+        for norm in ("attn_norm", "ffn_norm"):
+            writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(shape.hidden, np.float32))
+    writer.write()
+    return path
+
+
+def _add(
+    writer: GGUFWriter, dice: np.random.Generator, name: str, shape: tuple[int, int], kind: GGMLType
+) -> None:
+    writer.add_raw_tensor(
+        name, random_blocks(dice, kind, shape[0] * shape[1], 0.5 / shape[1] ** 0.5), shape, kind
+    )
+
+
+def random_blocks(dice: np.random.Generator, kind: GGMLType, count: int, spread: float) -> np.ndarray:
+    """Bytes of `count` values of type `kind` whose standard deviation is about `spread`."""
+    if kind is F16:
+        return (dice.standard_normal(count, dtype=np.float32) * spread).astype(np.float16)
+    blocks = dice.integers(0, 256, (count // kind.block_size, kind.type_size), dtype=np.uint8)
+
+    def set_half(offset: int, value: float) -> None:
+        blocks[:, offset : offset + 2] = np.array([value], np.float16).view(np.uint8)
+
+    # Random quants are uniform: 8-bit ones spread by 74, 6-bit by 18, 4-bit by 4.6; random scales by ~37.
+    if kind is Q8_0:
+        set_half(0, spread / 74)
+    elif kind is Q4_0:
+        set_half(0, spread / 4.6)
+    elif kind is Q6_K:
+        blocks[:, 192:208] = dice.integers(-64, 64, (len(blocks), 16), dtype=np.int8).view(np.uint8)
+        set_half(208, spread / (18 * 37))
+    elif kind is Q4_K:
+        set_half(0, spread / (4.6 * 37))
+        set_half(2, 7.5 * spread / (4.6 * 37))
+    else:
+        raise ValueError(f"no random blocks of {kind.name}")
+    return blocks
+
+
+def _add_vocabulary(writer: GGUFWriter, size: int) -> None:
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    alphabet = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(256 - len(printable))]
+    tokens = [*alphabet, "to", *(f"tok{i}" for i in range(size - 259)), "<|begin|>", "<|end|>"]
+    writer.add("tokenizer.ggml.model", "gpt2")
+    writer.add("tokenizer.ggml.pre", "gpt-2")
+    writer.add("tokenizer.ggml.tokens", tokens)
+    writer.add("tokenizer.ggml.token_type", [1] * (size - 2) + [3, 3])
+    writer.add("tokenizer.ggml.merges", ["t o"])
+    writer.add("tokenizer.ggml.bos_token_id", size - 2)
+    writer.add("tokenizer.ggml.eos_token_id", size - 1)
