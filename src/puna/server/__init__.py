@@ -15,9 +15,9 @@ __all__ = ["serve"]
 def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit status (0, or 1 when the address cannot be bound).
 
-    `host` is what `PUNA_HOST` takes (default: its value), `models` the store's directory (default: `PUNA_MODELS`).
-    Prints `Listening on 127.0.0.1:11434 (version ...)` once clients can connect; a failure to bind is one line on
-    standard error.
+    `host` is what `PUNA_HOST` takes (default: its value), `models` the store's directory (default:
+    `PUNA_MODELS`). Prints `Listening on 127.0.0.1:11434 (version ...)` once clients can connect; a failure
+    to bind is one line on standard error.
     """
     from puna.server.serving import serve as run
 

@@ -1,0 +1,70 @@
+"""The application: routes, middleware, and answers to what no route answers."""
+
+from __future__ import annotations
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Match, Route
+from starlette.types import Receive, Scope, Send
+
+from puna.errors import PunaError
+from puna.hosts import Host
+from puna.server import blobs, create, models, native, openai, unavailable
+from puna.server.backend import Backend
+from puna.server.cors import CORSMiddleware
+from puna.server.disconnect import DisconnectMiddleware
+from puna.server.error_replies import error_reply
+from puna.server.host_check import HostCheckMiddleware
+from puna.server.replies import text_reply
+from puna.server.scheduler import Scheduler
+from puna.server.settings import Settings
+from puna.store import Store
+
+
+def create_app(store: Store, scheduler: Scheduler, settings: Settings, bound: Host) -> Starlette:
+    """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
+    backend = Backend(store, scheduler, settings)
+    modules = (native, models, create, blobs, openai, unavailable)
+    routes = [route for module in modules for route in module.routes(backend)]
+    for route in routes:
+        # Starlette adds HEAD wherever there is GET; here it exists only where it is listed.
+        if route.methods is not None and "HEAD" not in getattr(route.endpoint, "methods", ()):
+            route.methods.discard("HEAD")
+    app = Starlette(
+        routes=routes,
+        middleware=[
+            Middleware(CORSMiddleware, rules=settings.origins),
+            Middleware(HostCheckMiddleware, bound=bound),
+            Middleware(DisconnectMiddleware),
+        ],
+        exception_handlers={PunaError: error_reply, HTTPException: _http_exception, Exception: error_reply},
+    )
+    app.router.redirect_slashes = False
+    app.router.default = _not_found
+    return app
+
+
+async def _http_exception(request: Request, error: Exception) -> Response:
+    if isinstance(error, HTTPException) and error.status_code == 405:
+        return text_reply("405 method not allowed", 405)
+    return text_reply("404 page not found", 404)
+
+
+async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    await _elsewhere(Request(scope))(scope, receive, send)
+
+
+def _elsewhere(request: Request) -> Response:
+    """A redirect when only a slash at the end is wrong, else 404."""
+    path = request.url.path
+    other = path.rstrip("/") if path.endswith("/") else path + "/"
+    scope = {**request.scope, "path": other}
+    if other and any(
+        route.matches(scope)[0] is not Match.NONE for route in request.app.routes if isinstance(route, Route)
+    ):
+        url = request.url.replace(path=other, scheme="", netloc="")
+        return RedirectResponse(str(url), 301 if request.method == "GET" else 307)
+    return text_reply("404 page not found", 404)

@@ -1,0 +1,149 @@
+"""From a request of the native API (or one translated to it) to what is to be done: checks, options, prompt.
+
+The order of the checks is part of the contract: it decides which error a request with several faults gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from puna.errors import RequestError
+from puna.prompt import ChatFormat, Message, chat_format
+from puna.runner.client import Runner
+from puna.server import checks, wire
+from puna.server.backend import Backend, MakePrompt, Order, Prompt
+from puna.server.chat_prompt import fit
+from puna.server.settings import keep_alive_s
+from puna.store import StoredModel
+
+
+@dataclass(frozen=True)
+class Unload:
+    """End the model's runner."""
+
+    model: StoredModel
+
+
+@dataclass(frozen=True)
+class Preload:
+    """Load the model and generate nothing: the request has no prompt."""
+
+    order: Order
+
+
+@dataclass(frozen=True)
+class Job:
+    """Generate from what `make_prompt` makes once the model is there."""
+
+    order: Order
+    make_prompt: MakePrompt
+    raw: bool = False
+
+
+def generate_job(backend: Backend, body: wire.GenerateRequest) -> Job | Preload | Unload:
+    """Raises the error of the first check that fails."""
+    checks.check_top_logprobs(body.top_logprobs)
+    keep_s = keep_alive_s(body.keep_alive)
+    model = backend.find(body.model)
+    if not body.prompt and keep_s == 0:
+        return Unload(model)
+    if body.raw and (body.template or body.system or body.context):
+        raise RequestError("raw mode does not support template, system, or context")
+    form = chat_format(model, body.template or None)
+    think = _think(body, form)
+    checks.check_capabilities(body.model, form.capabilities, ["insert"] if body.suffix else ["completion"])
+    checks.check_images(body.images, body.model)
+    checks.check_format(body.format)
+    order = _order(backend, body, model, form, keep_s)
+    if not body.prompt:
+        return Preload(order)
+
+    async def make_prompt(runner: Runner) -> Prompt:
+        before = list(body.context or ())
+        if body.raw:
+            return Prompt(body.prompt, await runner.tokenize(body.prompt))
+        if body.suffix:
+            text = form.render_insert(body.prompt, body.suffix)
+            return Prompt(text, before + await runner.tokenize(text, add_special=not before))
+        system = body.system or model.system
+        opening = model.messages if body.context is None else []
+        messages = [*_system(system), *_messages(opening), Message(role="user", content=body.prompt)]
+        truncate = body.truncate and not body.template
+        return await fit(
+            messages, lambda some: form.render(some, think=think), runner, before, truncate=truncate
+        )
+
+    return Job(order, make_prompt, body.raw)
+
+
+def chat_job(backend: Backend, body: wire.ChatRequest) -> Job | Preload | Unload:
+    """Raises the error of the first check that fails."""
+    checks.check_top_logprobs(body.top_logprobs)
+    keep_s = keep_alive_s(body.keep_alive)
+    model = backend.find(body.model)
+    if not body.messages and keep_s == 0:
+        return Unload(model)
+    form = chat_format(model)
+    think = _think(body, form)
+    wanted = ["completion", *(["tools"] if body.tools else [])]
+    if "completion" not in form.capabilities:
+        raise RequestError(f'"{body.model}" does not support chat')
+    checks.check_capabilities(body.model, form.capabilities, wanted)
+    for message in body.messages:
+        checks.check_images(message.images, body.model)
+    checks.check_format(body.format)
+    order = _order(backend, body, model, form, keep_s)
+    if not body.messages:
+        return Preload(order)
+
+    given = [_message(message) for message in body.messages]
+    system = model.system if given[0].role != "system" else None
+    messages = [*_system(system), *_messages(model.messages), *given]
+
+    def render(some: Sequence[Message]) -> str:
+        return form.render(some, tools=body.tools or None, think=think)
+
+    async def make_prompt(runner: Runner) -> Prompt:
+        return await fit(messages, render, runner, truncate=body.truncate)
+
+    return Job(order, make_prompt)
+
+
+def _order(
+    backend: Backend, body: wire.Generation, model: StoredModel, form: ChatFormat, keep_s: float | None
+) -> Order:
+    return Order(
+        model=model,
+        options=backend.options(model, body.options, form.stop),
+        keep_alive_s=keep_s,
+        truncate=body.truncate,
+        shift=body.shift,
+        logprobs=body.logprobs,
+        top_logprobs=body.top_logprobs,
+    )
+
+
+def _think(body: wire.Generation, form: ChatFormat) -> bool | str | None:
+    """What the template is told: a model that can think does so unless the request says not to."""
+    think = checks.think_level(body.think)
+    if "thinking" in form.capabilities:
+        return True if think is None else think
+    if think:
+        raise RequestError(f'"{body.model}" does not support thinking')
+    return think
+
+
+def _system(text: str | None) -> list[Message]:
+    return [Message(role="system", content=text)] if text else []
+
+
+def _messages(stored: Sequence[dict[str, Any]]) -> list[Message]:
+    return [Message(role=str(item.get("role", "")), content=str(item.get("content", ""))) for item in stored]
+
+
+def _message(message: wire.Message) -> Message:
+    return msgspec.convert(message.model_dump(), Message)

@@ -1,0 +1,77 @@
+"""Replies of the native API. Fields with a default are left out while they have it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import msgspec.structs
+
+from puna.runner.protocol import TokenLogprob
+
+
+class TopLogprob(msgspec.Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class Logprob(msgspec.Struct, frozen=True, omit_defaults=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob] = []
+
+    @classmethod
+    def of(cls, entry: TokenLogprob) -> Logprob:
+        top = [TopLogprob(other.token, other.logprob, other.bytes) for other in entry.top]
+        return cls(entry.token, entry.logprob, entry.bytes, top)
+
+
+class ReplyMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    role: str
+    content: str
+    thinking: str = ""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One message of generate (has `response`) or chat (has `message`). Durations in nanoseconds.
+
+    Reason, context, durations and counts are in the last message only. `truncated`, `shifted` and `cached`
+    are Puna's own: tokens of the prompt dropped because it was too long, tokens of the context dropped
+    while generating, and tokens of the prompt taken from the cache.
+    """
+
+    model: str
+    created_at: str
+    response: str | msgspec.UnsetType = msgspec.UNSET
+    message: ReplyMessage | msgspec.UnsetType = msgspec.UNSET
+    thinking: str = ""
+    done: bool
+    done_reason: str = ""
+    context: list[int] = []
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    prompt_eval_duration: int = 0
+    eval_count: int = 0
+    eval_duration: int = 0
+    truncated: int = 0
+    shifted: int = 0
+    cached: int = 0
+    logprobs: list[Logprob] = []
+    debug_info: dict[str, Any] | None = msgspec.field(default=None, name="_debug_info")
+
+    @property
+    def text(self) -> str:
+        """What this message adds to the answer."""
+        if isinstance(self.message, ReplyMessage):
+            return self.message.content
+        return self.response if isinstance(self.response, str) else ""
+
+    def with_text(self, text: str, logprobs: list[Logprob]) -> Reply:
+        """This reply with another text: the whole answer, when nothing is streamed."""
+        if isinstance(self.message, ReplyMessage):
+            message = msgspec.structs.replace(self.message, content=text)
+            return msgspec.structs.replace(self, message=message, logprobs=logprobs)
+        return msgspec.structs.replace(self, response=text, logprobs=logprobs)

@@ -1,0 +1,86 @@
+"""Responses as they stand on the wire: single JSON objects, lines of JSON, and server-sent events."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from puna.errors import PunaError
+
+JSON: Final = "application/json; charset=utf-8"
+NDJSON: Final = "application/x-ndjson"
+SSE: Final = "text/event-stream"
+
+_log = logging.getLogger(__name__)
+_encoder = msgspec.json.Encoder()
+
+
+def encode(value: Any) -> bytes:
+    """Compact UTF-8 JSON of plain data and msgspec structs."""
+    return _encoder.encode(value)
+
+
+def json_reply(value: Any, status: int = 200, content_type: str = JSON) -> Response:
+    return Response(encode(value), status, headers={"content-type": content_type})
+
+
+def text_reply(text: str, status: int = 200) -> Response:
+    return Response(text, status, headers={"content-type": "text/plain; charset=utf-8"})
+
+
+def empty(status: int, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(None, status, headers=headers)
+
+
+class StreamReply:
+    """A response of one body part per item.
+
+    The items come ready encoded. An error raised by `items` becomes the last part, made by `on_error`: by
+    then the status 200 is long gone. Leaving early closes `items`, and so ends the generation behind it.
+    """
+
+    def __init__(
+        self, items: AsyncGenerator[bytes, None], content_type: str, on_error: Callable[[Exception], bytes]
+    ) -> None:
+        self._items = items
+        self._content_type = content_type
+        self._on_error = on_error
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", self._content_type.encode()), (b"cache-control", b"no-cache")]
+        async with contextlib.aclosing(self._items):
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            try:
+                async for item in self._items:
+                    await send({"type": "http.response.body", "body": item, "more_body": True})
+            except Exception as error:
+                if not isinstance(error, PunaError):
+                    _log.exception("a stream failed")
+                await send({"type": "http.response.body", "body": self._on_error(error), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def started(items: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """`items`, with the first one awaited already: an error before it can still have its own status."""
+    try:
+        first = await anext(items)
+    except BaseException:
+        await items.aclose()
+        raise
+    chain = _chained(first, items)
+    await anext(chain)
+    return chain
+
+
+async def _chained(first: bytes, items: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async with contextlib.aclosing(items):
+        yield b""  # stops here, inside the block: a generator that never ran would close nothing
+        yield first
+        async for item in items:
+            yield item

@@ -1,0 +1,293 @@
+"""Which models are in memory: one runner process each, loaded one after another, ended when unused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+
+from puna.errors import InsufficientMemoryError, PunaError, RunnerError, ServerBusyError
+from puna.runner.client import Runner
+from puna.runner.protocol import Load
+from puna.server.loaded import LoadedModel, LoadPlan, victim
+from puna.server.settings import DEFAULT_PARALLEL, Settings
+from puna.store import StoredModel
+
+#: A runner that does not answer within this time hangs and is replaced.
+PING_TIMEOUT_S = 10.0
+
+_LEAVING = "the server is shutting down"
+
+_log = logging.getLogger(__name__)
+
+
+class _Loading:
+    """A load that requests wait for; it is given up when the last of them leaves.
+
+    The task answers the model with one user more: the load's own hold on it, so that a model
+    with a keep-alive of 0 does not end before the requests that wait for it have taken it.
+    """
+
+    def __init__(self, task: asyncio.Task[LoadedModel]) -> None:
+        self.task = task
+        self.waiters = 0
+
+
+class Scheduler:
+    """Hands out runners. All methods belong to the event loop's thread.
+
+    The key of a runner is the path of its model file: names sharing a file share the runner.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._loaded: dict[str, LoadedModel] = {}
+        self._loads: dict[tuple[str, LoadPlan], _Loading] = {}
+        self._one_load = asyncio.Lock()
+        self._timers: dict[LoadedModel, asyncio.TimerHandle] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # --- requests ---
+
+    @contextlib.asynccontextmanager
+    async def use(
+        self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None = None
+    ) -> AsyncIterator[Runner]:
+        """A runner for `model`, loaded as `plan` says; it stays for as long as the block runs.
+
+        Raises the error that loading met, and ServerBusyError when too many requests wait for loads.
+        """
+        entry = await self._acquire(model, plan, keep_alive_s)
+        assert entry.runner is not None
+        try:
+            yield entry.runner
+        except RunnerError:
+            if self._closed:
+                raise RunnerError(_LEAVING) from None
+            raise
+        finally:
+            self._release(entry)
+
+    async def unload(self, path: str) -> None:
+        """End the runner of the model file `path`: now if idle, else when it is."""
+        entry = self._loaded.get(path)
+        if entry is None:
+            return
+        entry.keep_alive_s = 0.0
+        entry.touch()
+        if entry.users == 0 and entry.runner is not None:
+            await asyncio.shield(self._end(entry))
+
+    def loaded(self) -> list[LoadedModel]:
+        """Models in memory or being loaded, longest remaining first."""
+        return sorted(self._loaded.values(), key=lambda entry: -entry.expires_s)
+
+    async def close(self) -> None:
+        """End all runners; streams in flight see a RunnerError."""
+        self._closed = True
+        for load in list(self._loads.values()):
+            load.task.cancel()
+        await asyncio.gather(*(load.task for load in self._loads.values()), return_exceptions=True)
+        for entry in list(self._loaded.values()):
+            self._end(entry)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+    # --- inside ---
+
+    async def _acquire(self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None) -> LoadedModel:
+        path = str(model.runnable_path())
+        while True:
+            if self._closed:
+                raise RunnerError(_LEAVING)
+            entry = self._loaded.get(path)
+            fresh = entry is None or not entry.ready or not entry.serves(plan)
+            if entry is None or fresh:
+                entry = await self._wait_for_load(model, path, plan)
+            else:
+                entry.users += 1
+            self._stop_timer(entry)
+            if keep_alive_s is not None:
+                entry.keep_alive_s = keep_alive_s
+            entry.touch()
+            if fresh or entry.users > 1 or await self._answers(entry):
+                return entry
+            self._release(entry)
+
+    def _release(self, entry: LoadedModel) -> None:
+        entry.users -= 1
+        entry.touch()
+        if entry.users == 0:
+            if not entry.ready or entry.keep_alive_s <= 0 or self._closed:
+                self._end(entry)
+            elif not math.isinf(entry.keep_alive_s):
+                loop = asyncio.get_running_loop()
+                self._timers[entry] = loop.call_later(entry.keep_alive_s, self._end, entry)
+
+    async def _answers(self, entry: LoadedModel) -> bool:
+        """Whether an idle runner is still there; if it is not, it is marked for its end."""
+        assert entry.runner is not None
+        try:
+            await entry.runner.ping(PING_TIMEOUT_S)
+        except (RunnerError, TimeoutError) as error:
+            _log.warning("the runner of %s does not answer (%s); it is replaced", entry.model.name, error)
+            entry.retiring = True
+            return False
+        except BaseException:
+            self._release(entry)
+            raise
+        return True
+
+    async def _wait_for_load(self, model: StoredModel, path: str, plan: LoadPlan) -> LoadedModel:
+        """The model, loaded by one task for all who wait for it, with one user more for the caller."""
+        if sum(load.waiters for load in self._loads.values()) > self._settings.max_queue:
+            raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
+        key = (path, plan)
+        load = self._loads.get(key)
+        if load is None:
+            load = self._loads[key] = _Loading(asyncio.create_task(self._load(model, path, plan)))
+        load.waiters += 1
+        try:
+            entry = await asyncio.shield(load.task)
+            entry.users += 1
+            return entry
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if load.task.cancelled() and waiter is not None and not waiter.cancelling():
+                raise RunnerError(_LEAVING) from None
+            raise
+        finally:
+            load.waiters -= 1
+            if load.waiters == 0:
+                if self._loads.get(key) is load:
+                    del self._loads[key]
+                self._give_up(load.task)
+
+    def _give_up(self, task: asyncio.Task[LoadedModel]) -> None:
+        """Nobody waits for this load any more: cancel it, or drop its hold on what it loaded."""
+
+        def drop(done: asyncio.Task[LoadedModel]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._release(done.result())
+
+        if task.done():
+            drop(task)
+        else:
+            task.add_done_callback(drop)
+            task.cancel()
+
+    async def _load(self, model: StoredModel, path: str, plan: LoadPlan) -> LoadedModel:
+        async with self._one_load:
+            entry = self._loaded.get(path)
+            if entry is not None and entry.ready and entry.serves(plan):
+                entry.users += 1
+                return entry
+            if entry is not None:
+                await self._retire(entry)
+            while len(self._loaded) >= self._settings.max_loaded:
+                await self._evict(list(self._loaded.values()))
+            await self._ended()
+            entry = LoadedModel(model=model, path=path, plan=plan, keep_alive_s=self._settings.keep_alive_s)
+            entry.touch()
+            self._loaded[path] = entry
+            try:
+                entry.runner = await self._start(entry)
+            except BaseException:
+                del self._loaded[path]
+                raise
+            entry.users += 1
+            return entry
+
+    async def _start(self, entry: LoadedModel) -> Runner:
+        parallel = self._settings.parallel or DEFAULT_PARALLEL
+        began_s = time.monotonic()
+        while True:
+            try:
+                runner = await self._start_once(entry, parallel)
+            except InsufficientMemoryError:
+                others = [other for other in self._loaded.values() if other is not entry]
+                if others:
+                    await self._evict(others)
+                    await self._ended()
+                elif parallel > 1 and self._settings.parallel is None:
+                    parallel = 1
+                else:
+                    raise
+            else:
+                _log.info(
+                    "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",
+                    entry.model.name,
+                    time.monotonic() - began_s,
+                    _size_mib(runner),
+                    runner.info.context_length,
+                    runner.info.parallel,
+                )
+                return runner
+
+    async def _start_once(self, entry: LoadedModel, parallel: int) -> Runner:
+        def on_progress(done: int, total: int) -> None:
+            entry.loading = done / total if total else 0.0
+
+        load = Load(
+            path=entry.path,
+            num_ctx=entry.plan.num_ctx,
+            parallel=parallel,
+            num_batch=entry.plan.num_batch,
+            num_thread=entry.plan.num_thread,
+            kv_cache_type=self._settings.kv_cache_type,
+        )
+        timeout_s = self._settings.load_timeout_s
+        return await Runner.start(
+            load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s
+        )
+
+    async def _evict(self, among: list[LoadedModel]) -> None:
+        chosen = victim(among)
+        if chosen is not None:
+            _log.info("unloading %s to make room", chosen.model.name)
+            await self._retire(chosen)
+
+    async def _retire(self, entry: LoadedModel) -> None:
+        """Take the model out once its requests have ended."""
+        entry.retiring = True
+        if entry.users == 0:
+            self._end(entry)
+        await entry.gone.wait()
+
+    def _end(self, entry: LoadedModel) -> asyncio.Task[None]:
+        """Take the model out of the table at once and end its process."""
+        self._stop_timer(entry)
+        entry.gone.set()
+        if self._loaded.get(entry.path) is entry:
+            del self._loaded[entry.path]
+        task = asyncio.create_task(self._close_runner(entry))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
+
+    async def _close_runner(self, entry: LoadedModel) -> None:
+        runner, entry.runner = entry.runner, None
+        if runner is None:
+            return
+        try:
+            await runner.close()
+        except PunaError as error:
+            _log.warning("ending the runner of %s: %s", entry.model.name, error)
+        _log.info("unloaded %s", entry.model.name)
+
+    async def _ended(self) -> None:
+        """Wait until processes on their way out have returned their memory."""
+        while self._ending:
+            await asyncio.wait(set(self._ending))
+
+    def _stop_timer(self, entry: LoadedModel) -> None:
+        timer = self._timers.pop(entry, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _size_mib(runner: Runner) -> int:
+    return (runner.info.weight_bytes + runner.info.cache_bytes) >> 20

@@ -1,0 +1,131 @@
+"""Binding the address, running the event loop, and leaving in good order."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import uvicorn
+
+from puna import __version__
+from puna.config import env_bool, models_dir
+from puna.errors import PunaError
+from puna.hosts import Host, host_from_env, parse_host
+from puna.server.app import create_app
+from puna.server.scheduler import Scheduler
+from puna.server.settings import Settings
+from puna.store import Store
+
+#: How long requests in flight may take to notice that the server is leaving.
+SHUTDOWN_TIMEOUT_S = 5
+
+_log = logging.getLogger(__name__)
+
+
+def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
+    """Serve until SIGINT or SIGTERM; see `puna.server.serve`."""
+    _set_up_logging()
+    try:
+        wanted = host_from_env() if host is None else parse_host(host) if isinstance(host, str) else host
+        settings = Settings.from_env()
+        listener = listen(wanted)
+    except PunaError as error:
+        print(f"Error: {error}", file=sys.stderr, flush=True)
+        return 1
+    with listener:
+        address, port = listener.getsockname()[:2]
+        bound = Host(address=address, port=port)
+        scheduler = Scheduler(settings)
+        app = create_app(Store(models or models_dir()), scheduler, settings, bound)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=_log.isEnabledFor(logging.DEBUG),
+            server_header=False,
+            lifespan="off",
+            timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
+        )
+        server = _Server(config, scheduler, f"Listening on {bound.netloc} (version {__version__})")
+        server.run(sockets=[listener])
+    return 0
+
+
+def listen(host: Host) -> socket.socket:
+    """A socket bound to `host`; raises `PunaError` saying why not."""
+    where = host.netloc
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host.bind_address, host.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise PunaError(f"cannot listen on {where}: {error.strerror or error}; check PUNA_HOST") from error
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if os.name == "posix":  # elsewhere this option would let two servers share the port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            raise PunaError(
+                f"cannot listen on {where}: the address is already in use; "
+                "is a server running already? Set PUNA_HOST to use another port"
+            ) from error
+        raise PunaError(f"cannot listen on {where}: {error.strerror or error}; check PUNA_HOST") from error
+    listener.setblocking(False)
+    return listener
+
+
+class _Server(uvicorn.Server):
+    """Announces itself on standard output, ends the runners first, and leaves with status 0 on a signal."""
+
+    def __init__(self, config: uvicorn.Config, scheduler: Scheduler, announcement: str) -> None:
+        super().__init__(config)
+        self._scheduler = scheduler
+        self._announcement = announcement
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=sockets)
+        print(self._announcement, flush=True)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        # Streams in flight end with an error line once their runner is gone, so this comes before the wait.
+        await self._scheduler.close()
+        await super().shutdown(sockets=sockets)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {
+            number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.run(self.serve(sockets=sockets))
+
+
+def _set_up_logging() -> None:
+    """Log to standard error; `PUNA_DEBUG` asks for more, a line for each request among it."""
+    debug = env_bool("DEBUG")
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
+    logging.getLogger("puna").setLevel(logging.DEBUG if debug else logging.INFO)
+    logging.getLogger("uvicorn.access").setLevel(logging.INFO)

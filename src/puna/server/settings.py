@@ -1,0 +1,124 @@
+"""What the environment tells the server (`PUNA_X`, else `OLLAMA_X`)."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+from puna.config import env, env_int
+from puna.errors import PunaError, RequestError
+from puna.server.cors import OriginRules, parse_origins
+
+#: `num_ctx` when neither the request, the model nor the environment says.
+DEFAULT_CONTEXT_LENGTH: Final = 4096
+
+#: Requests to one model that are computed together. Batched decoding reads the weights once for all of them,
+#: so this costs only the memory of the caches; when that is short, a load falls back to 1.
+DEFAULT_PARALLEL: Final = 4
+
+_LIFETIME_S: Final = 100 * 365.25 * 86400
+
+_UNITS_S: Final = {
+    "ns": 1e-9,
+    "us": 1e-6,
+    "µs": 1e-6,
+    "μs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+}
+_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Durations in seconds, `math.inf` meaning forever."""
+
+    keep_alive_s: float = 300.0
+    load_timeout_s: float = 300.0
+    context_length: int = DEFAULT_CONTEXT_LENGTH
+    parallel: int | None = None  # None: `DEFAULT_PARALLEL`, or 1 where memory is short
+    max_loaded: int = 3
+    max_queue: int = 512
+    kv_cache_type: str = "f16"
+    origins: OriginRules = field(default_factory=lambda: parse_origins(""))
+
+    @classmethod
+    def from_env(cls) -> Settings:
+        """Malformed numbers and durations count as absent; a malformed origin raises `PunaError`."""
+        parallel = env_int("NUM_PARALLEL", 0)
+        load_timeout_s = _env_duration_s("LOAD_TIMEOUT", 300.0)
+        context_length = env_int("CONTEXT_LENGTH", 0)
+        max_loaded = env_int("MAX_LOADED_MODELS", 0)
+        max_queue = env_int("MAX_QUEUE", 512)
+        return cls(
+            keep_alive_s=_env_duration_s("KEEP_ALIVE", 300.0),
+            load_timeout_s=load_timeout_s if load_timeout_s > 0 else math.inf,
+            context_length=context_length if context_length > 0 else DEFAULT_CONTEXT_LENGTH,
+            parallel=parallel if parallel > 0 else None,
+            max_loaded=max_loaded if max_loaded > 0 else 3,
+            max_queue=max_queue if max_queue >= 0 else 512,
+            kv_cache_type=_kv_cache_type(),
+            origins=parse_origins(env("ORIGINS")),
+        )
+
+
+def _kv_cache_type() -> str:
+    value = env("KV_CACHE_TYPE", "f16").lower()
+    if value not in ("f16", "f32"):
+        raise PunaError(f"PUNA_KV_CACHE_TYPE: {value!r} is not available in this version; use f16 or f32")
+    return value
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds of a duration as Go writes it (`1h30m`, `250ms`, `-1m`, `0`); raises `RequestError`."""
+    rest = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
+    sign = -1.0 if text.startswith("-") else 1.0
+    if rest == "0":
+        return 0.0
+    total, position = 0.0, 0
+    while position < len(rest):
+        part = _PART.match(rest, position)
+        if part is None:
+            if re.fullmatch(r"\d+\.?\d*|\.\d+", rest[position:]):
+                raise RequestError(f'time: missing unit in duration "{text}" (as in "5m", "90s")')
+            break
+        total += float(part[1]) * _UNITS_S[part[2]]
+        position = part.end()
+    if not rest or position < len(rest):
+        raise RequestError(f'time: invalid duration "{text}" (as in "5m", "90s", "1h30m")')
+    return sign * total
+
+
+def keep_alive_s(value: object) -> float | None:
+    """Seconds of a request's `keep_alive`: None when not given, `math.inf` for a negative one."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        seconds = parse_duration_s(value)
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        seconds = float(value)
+    else:
+        raise RequestError(
+            f"keep_alive: unsupported type {type(value).__name__}; "
+            'give a number of seconds or a duration like "5m", negative for ever'
+        )
+    # Longer than a lifetime is for ever, too: the sum with the present time must stay a date.
+    return math.inf if seconds < 0 or seconds > _LIFETIME_S else seconds
+
+
+def _env_duration_s(name: str, default: float) -> float:
+    text = env(name)
+    if not text:
+        return default
+    try:
+        return keep_alive_s(text) or 0.0
+    except RequestError:
+        pass
+    try:
+        return keep_alive_s(int(text)) or 0.0
+    except (ValueError, RequestError):
+        return default

@@ -1,0 +1,29 @@
+"""Endpoints that this version does not have: they say so, instead of looking like a wrong address."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from puna.errors import UnavailableError
+from puna.server.backend import Backend
+
+_MISSING = {
+    "/api/pull": "pulling models from a registry",
+    "/api/push": "pushing models to a registry",
+    "/api/embed": "computing embeddings",
+    "/api/embeddings": "computing embeddings",
+    "/v1/embeddings": "computing embeddings",
+    "/v1/responses": "the Responses API",
+    "/v1/audio/transcriptions": "transcribing audio",
+    "/v1/messages": "the Messages API",
+}
+
+
+def routes(backend: Backend) -> list[Route]:
+    async def answer(request: Request) -> Response:
+        path = request.url.path
+        raise UnavailableError(f"{_MISSING[path]} ({path}) is not available yet in this version")
+
+    return [Route(path, answer, methods=["POST"]) for path in _MISSING]

@@ -1,0 +1,122 @@
+"""Request bodies of the native API, with the defaults that hold when a key is absent or null.
+
+Unknown keys are ignored and key case does not matter, as with the decoder that clients were written against.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from puna.server.decoding import fold_keys
+
+
+class Body(BaseModel):
+    """Base of all request bodies and their parts."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fold_keys(cls, value: Any) -> Any:
+        names = {
+            (field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()
+        }
+        return fold_keys(value, names)
+
+
+class Message(Body):
+    """One message of a chat. The role is not checked: templates decide what they know."""
+
+    role: str = ""
+    content: str = ""
+    thinking: str = ""
+    images: list[str] = []
+    tool_calls: list[dict[str, Any]] = []
+    tool_name: str = ""
+    tool_call_id: str = ""
+
+    @field_validator("role")
+    @classmethod
+    def _lower(cls, value: str) -> str:
+        return value.lower()
+
+
+class Generation(Body):
+    """What generate and chat have in common."""
+
+    model: str = ""
+    format: Any = None
+    options: dict[str, Any] = {}
+    keep_alive: Any = None
+    think: Any = None
+    stream: bool = True
+    truncate: bool = True
+    shift: bool = True
+    logprobs: bool = False
+    top_logprobs: int = 0
+    render_only: bool = Field(default=False, alias="_debug_render_only")
+
+
+class GenerateRequest(Generation):
+    prompt: str = ""
+    suffix: str = ""
+    system: str = ""
+    template: str = ""
+    raw: bool = False
+    context: list[int] | None = None
+    images: list[str] = []
+
+
+class ChatRequest(Generation):
+    messages: list[Message] = []
+    tools: list[dict[str, Any]] = []
+
+
+class ModelRequest(Body):
+    """Requests that name one model: as `model`, or as `name` from older clients."""
+
+    model: str = ""
+    name: str = ""
+
+    @property
+    def wanted(self) -> str:
+        return self.model or self.name
+
+
+class ShowRequest(ModelRequest):
+    verbose: bool = False
+    system: str = ""
+    options: dict[str, Any] = {}
+
+
+class CopyRequest(Body):
+    source: str = ""
+    destination: str = ""
+
+
+class CreateRequest(ModelRequest):
+    from_model: str = Field(default="", alias="from")
+    files: dict[str, str] | None = None
+    adapters: dict[str, str] = {}
+    template: str = ""
+    system: str = ""
+    license: str | list[str] = []
+    parameters: dict[str, Any] = {}
+    messages: list[Message] = []
+    quantize: str = ""
+    quantization: str = ""
+    renderer: str = ""
+    parser: str = ""
+    requires: str = ""
+    info: dict[str, Any] = {}
+    stream: bool = True
+
+    @property
+    def licenses(self) -> list[str]:
+        return [text for text in ([self.license] if isinstance(self.license, str) else self.license) if text]
+
+
+class Anything(Body):
+    """The body of an endpoint that is not there yet; only read to be answered."""
