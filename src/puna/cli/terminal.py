@@ -19,6 +19,10 @@ def is_interactive() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
+def stderr_is_terminal() -> bool:
+    return sys.stderr.isatty()
+
+
 def width() -> int:
     """Columns of the terminal, 80 when unknown."""
     return shutil.get_terminal_size((80, 24)).columns
@@ -55,33 +59,14 @@ def stderr_console() -> Console:
     return Console(stderr=True, highlight=False)
 
 
-class Spinner:
-    """A spinner on standard error until `stop`; nothing at all when that is not a terminal."""
-
-    def __init__(self, text: str) -> None:
-        self._status = None
-        if sys.stderr.isatty():
-            self._status = stderr_console().status(text, spinner="dots")
-            self._status.start()
-
-    def update(self, text: str) -> None:
-        if self._status is not None:
-            self._status.update(text)
-
-    def stop(self) -> None:
-        """Take the spinner away; may be called again."""
-        if self._status is not None:
-            self._status.stop()
-            self._status = None
-
-
 @contextmanager
-def spinner(text: str) -> Iterator[Spinner]:
-    shown = Spinner(text)
-    try:
-        yield shown
-    finally:
-        shown.stop()
+def spinner(text: str) -> Iterator[None]:
+    """A spinner on standard error; nothing at all when that is not a terminal."""
+    if not stderr_is_terminal():
+        yield
+        return
+    with stderr_console().status(text, spinner="dots"):
+        yield
 
 
 @contextmanager

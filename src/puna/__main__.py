@@ -1,0 +1,8 @@
+"""`python -m puna` is the same as `puna`."""
+
+import sys
+
+from puna.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

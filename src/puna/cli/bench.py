@@ -1,0 +1,74 @@
+"""`puna bench`: prompt and decode speed, measured in this process."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from puna.cli import terminal
+from puna.cli.local_models import model_path
+from puna.errors import RequestError
+
+
+def bench(
+    model: str,
+    prompt: int,
+    generate: int,
+    parallel: tuple[int, ...],
+    threads: int,
+    repetitions: int,
+    *,
+    as_json: bool,
+) -> None:
+    """Measure and print a table, or one JSON object."""
+    path = model_path(model)
+    if not (prompt or generate):
+        raise RequestError("nothing to measure: --prompt and --generate are both 0")
+    results: list[dict[str, Any]] = []
+    with terminal.spinner(f"measuring {model}"):
+        # Torch takes seconds to import, so the spinner is there first.
+        from puna import ops
+        from puna.engine.bench import run_bench
+
+        measured = run_bench(
+            path,
+            prompt=prompt,
+            generate=generate,
+            parallel=parallel,
+            threads=threads,
+            repetitions=repetitions,
+        )
+        results.extend(measured)
+        used = ops.threads()
+    if as_json:
+        print(json.dumps({"model": model, "threads": used, "results": results}))
+    else:
+        _print_table(model, used, results)
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """`1,8` as numbers of at least 1. Raises RequestError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdigit() and int(part) >= 1 for part in parts):
+        raise RequestError(f"--parallel takes numbers from 1 on, like 1,8, not {text!r}")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _print_table(model: str, threads: int, results: Sequence[Mapping[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{model}, {threads} thread{'s' if threads != 1 else ''}", title_justify="left")
+    table.add_column("test")
+    for name in ("streams", "tokens/s", "spread"):
+        table.add_column(name, justify="right")
+    for result in results:
+        table.add_row(result["test"], str(result["parallel"]), *speed_texts(result["tokens_per_second"]))
+    Console().print(table)
+
+
+def speed_texts(rates: Sequence[float]) -> tuple[str, str]:
+    """The median of the repetitions, and half the distance from the slowest to the fastest."""
+    return f"{statistics.median(rates):.2f}", f"± {(max(rates) - min(rates)) / 2:.2f}"

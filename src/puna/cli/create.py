@@ -1,0 +1,60 @@
+"""`puna create`: a model from a Modelfile and the files it names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from puna.cli.client import Client
+from puna.cli.files import existing_file, file_digest, upload
+from puna.cli.progress import StatusLines
+from puna.cli.server_process import connect
+from puna.store.modelfile import Modelfile, parse
+from puna.store.names import ModelName
+from puna.store.recipe import adapter_source, create_request, model_source
+
+DEFAULT_FILE = "Modelfile"
+
+
+def create(name: str, file: str | None, quantize: str | None) -> None:
+    """Create model `name` from the Modelfile `file` (`-` is standard input), telling progress."""
+    ModelName.parse(name)
+    modelfile, folder = read_modelfile(file)
+    body: dict[str, Any] = {"model": name, **create_request(modelfile)}
+    source = model_source(modelfile, folder)
+    adapters = adapter_source(modelfile, folder)
+    if quantize:
+        body["quantize"] = quantize
+    with connect() as client, StatusLines() as lines:
+        lines.show("gathering model components")
+        if source.model is not None:
+            body["from"] = source.model
+        if source.files:
+            body["files"] = _uploaded(client, source.files)
+        if adapters:
+            body["adapters"] = _uploaded(client, adapters)
+        lines.follow(client.stream("/api/create", body))
+
+
+def read_modelfile(file: str | None) -> tuple[Modelfile, Path]:
+    """The Modelfile and the folder its paths are relative to.
+
+    Without `file`: `Modelfile` in this folder, and if there is none the model that lies here.
+    """
+    if file == "-":
+        return parse(sys.stdin.buffer.read()), Path()
+    if file is None and not Path(DEFAULT_FILE).is_file():
+        return parse("FROM ."), Path()
+    path = existing_file(file or DEFAULT_FILE)
+    return parse(path.read_bytes()), path.parent
+
+
+def _uploaded(client: Client, files: Mapping[str, Path]) -> dict[str, str]:
+    """Bring files to the server; their digests by name."""
+    digests: dict[str, str] = {}
+    for name, path in files.items():
+        digests[name] = file_digest(path.resolve())
+        upload(client, path, digests[name])
+    return digests

@@ -1,0 +1,77 @@
+"""From the arguments of the process to its exit status: every error is one line on standard error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+from typer.main import get_command
+
+from puna.cli.app import app
+from puna.cli.help import usage
+from puna.errors import PunaError
+
+#: The parser's errors. Where their classes live depends on typer's version; their family does not.
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
+_PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command in `arguments`: 0, or 1 after an error, 130 after Ctrl-C, 141 when nobody reads on."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        status = get_command(app).main(words, prog_name="puna", standalone_mode=False)
+        sys.stdout.flush()
+        return status if isinstance(status, int) else 0
+    except PunaError as error:
+        return _fail(str(error))
+    except _PARSER_ERROR as error:
+        return _fail(_usage_text(error))
+    except BrokenPipeError:
+        # Whoever read our output is gone. Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except (KeyboardInterrupt, typer.Abort):
+        return 130
+    except OSError as error:
+        place = f": {error.filename}" if error.filename else ""
+        return _fail(f"{error.strerror or error}{place}")
+
+
+def _fail(message: str) -> int:
+    sys.stdout.flush()
+    print(f"Error: {message}", file=sys.stderr)
+    return 1
+
+
+def _usage_text(error: Exception) -> str:
+    """What was wrong with the arguments, and where to read on."""
+    format_message = getattr(error, "format_message", None)
+    message = str(format_message() if format_message else error).removesuffix(".")
+    context = getattr(error, "ctx", None)
+    kind = type(error).__name__
+    if kind == "NoSuchOption":
+        message = _unknown_flag(error)
+    elif message.startswith("No such command"):
+        message = _unknown_command(message)
+    elif kind == "MissingParameter":
+        message = f"missing argument {getattr(getattr(error, 'param', None), 'metavar', '') or ''}".rstrip()
+    if isinstance(error, _USAGE_ERROR) and context is not None:
+        message = f"{message}\nUsage: {usage(context)}"
+        message += f"\nRun '{context.command_path} --help' for more."
+    return message
+
+
+def _unknown_flag(error: Exception) -> str:
+    near = getattr(error, "possibilities", None) or ()
+    hint = f" (did you mean {' or '.join(sorted(near))}?)" if near else ""
+    return f"unknown flag: {getattr(error, 'option_name', '')}{hint}"
+
+
+def _unknown_command(message: str) -> str:
+    """`No such command 'rum'. Did you mean 'run'?` in the words of Ollama's command line."""
+    name, _, rest = message.removeprefix("No such command ").partition("'")[2].partition("'")
+    hint = rest.lstrip(". ")
+    return f'unknown command "{name}" for "puna"' + (f" ({hint[0].lower()}{hint[1:]})" if hint else "")

@@ -1,0 +1,138 @@
+"""Model files on this machine: their digest, their upload, and the model made from one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from puna import config
+from puna.cli import terminal
+from puna.cli.client import Client
+from puna.cli.progress import Bar, StatusLines
+from puna.errors import GGUFError, RequestError, ServerError
+
+_CHUNK_BYTES = 1 << 20
+_REMEMBERED = 200
+
+
+def is_model_file(text: str) -> bool:
+    """Whether the user means a file rather than a model: it exists, and is written as a path or `.gguf`."""
+    looks_like_path = text.lower().endswith(".gguf") or text.startswith(("./", "../", "/", "~"))
+    return looks_like_path and Path(text).expanduser().is_file()
+
+
+def model_from_file(client: Client, text: str) -> str:
+    """The name of a model made of the GGUF file at `text`, created unless it already is there.
+
+    The name comes from the file's; a model of that name made of something else is left alone, and the
+    digest becomes the tag.
+    """
+    path = Path(text).expanduser().resolve()
+    _check_gguf(path)
+    digest = file_digest(path)
+    hexadecimal = digest.removeprefix("sha256:")
+    for name in (derived_name(path.name), f"{derived_name(path.name)}:{hexadecimal[:12]}"):
+        made_of = _modelfile(client, name)
+        if made_of is None:
+            break
+        if hexadecimal in made_of:
+            return name
+    upload(client, path, digest)
+    with StatusLines(quiet=True) as lines:
+        lines.follow(client.stream("/api/create", {"model": name, "files": {path.name: digest}}))
+    terminal.note(f"Added {path.name} to the models as '{name}' ('puna rm {name}' removes it).")
+    return name
+
+
+def derived_name(file_name: str) -> str:
+    """A valid model name from a file's: `Llama 3.2 1B.Q4_K_M.gguf` becomes `llama-3.2-1b.q4_k_m`."""
+    stem = re.sub(r"\.gguf$", "", file_name, flags=re.IGNORECASE).lower()
+    name = re.sub(r"[^a-z0-9_.-]+", "-", stem).strip("-.")
+    return name[:80].rstrip("-.") or "model"
+
+
+def upload(client: Client, path: Path, digest: str) -> None:
+    """Send a file to the server unless it has it, with a bar."""
+    if client.has_blob(digest):
+        return
+    size_bytes = path.stat().st_size
+    with Bar(f"copying {path.name}", size_bytes) as bar:
+        client.put_blob(digest, size_bytes, _chunks(path, bar))
+
+
+def file_digest(path: Path) -> str:
+    """`sha256:…` of a file. Digests of unchanged files are remembered: hashing gigabytes takes seconds."""
+    status = path.stat()
+    stamp = [status.st_size, status.st_mtime_ns]
+    known = _remembered()
+    if known.get(str(path), [None])[:2] == stamp:
+        return str(known[str(path)][2])
+    digest = hashlib.sha256()
+    with Bar(f"reading {path.name}", status.st_size) as bar:
+        for chunk in _chunks(path, bar):
+            digest.update(chunk)
+    text = f"sha256:{digest.hexdigest()}"
+    known.pop(str(path), None)
+    _remember(known | {str(path): [*stamp, text]})
+    return text
+
+
+def _chunks(path: Path, bar: Bar) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            yield chunk
+            bar.advance(len(chunk))
+
+
+def _check_gguf(path: Path) -> None:
+    """Say what is wrong with a file before gigabytes of it are copied."""
+    with path.open("rb") as file:
+        magic = file.read(4)
+    if magic != b"GGUF":
+        raise GGUFError(f"{path} is not a GGUF file (it begins with {magic!r})")
+
+
+def _modelfile(client: Client, name: str) -> str | None:
+    try:
+        return str(client.post("/api/show", {"model": name}).get("modelfile") or "")
+    except ServerError as error:
+        if error.status_code == 404:
+            return None
+        raise
+
+
+def _memory() -> Path:
+    return config.home() / "digests.json"
+
+
+def _remembered() -> dict[str, Any]:
+    try:
+        known = json.loads(_memory().read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return known if isinstance(known, dict) else {}
+
+
+def _remember(known: dict[str, Any]) -> None:
+    newest = dict(list(known.items())[-_REMEMBERED:])
+    path = _memory()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(newest), "utf-8")
+        temporary.replace(path)
+    except OSError:
+        return  # only a convenience: the next run reads the file again
+
+
+def existing_file(text: str) -> Path:
+    """The file `text` names. Raises RequestError."""
+    path = Path(text).expanduser()
+    if not path.is_file():
+        raise RequestError(f"{path} is a folder" if path.is_dir() else f"{path} does not exist")
+    return path

@@ -1,0 +1,243 @@
+"""How help pages look, and what they say beyond the options."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+#: What each environment variable does. `PUNA_X` may also be written `OLLAMA_X`.
+VARIABLES = {
+    "PUNA_HOST": "Address of the server (default 127.0.0.1:11434)",
+    "PUNA_MODELS": "Folder of the models (default ~/.ollama/models)",
+    "PUNA_HOME": "Folder of history and logs (default ~/.puna)",
+    "PUNA_NUM_THREADS": "Threads to compute with (default: physical cores)",
+    "PUNA_CONTEXT_LENGTH": "Context length in tokens unless a request or model says (default 4096)",
+    "PUNA_KEEP_ALIVE": "How long models stay in memory after their last use (default 5m)",
+    "PUNA_NUM_PARALLEL": "Requests to one model that are computed together",
+    "PUNA_MAX_LOADED_MODELS": "How many models may be in memory (default 3)",
+    "PUNA_MAX_QUEUE": "How many requests may wait for a model to load (default 512)",
+    "PUNA_LOAD_TIMEOUT": "How long a load may go without progress (default 5m)",
+    "PUNA_KV_CACHE_TYPE": "Type the context is kept in: f16 or f32 (default f16)",
+    "PUNA_ORIGINS": "Origins that web pages may come from, separated by commas",
+    "PUNA_NOPRUNE": "Keep files that no model uses",
+    "PUNA_DEBUG": "Log more",
+    "PUNA_OPS": "`reference` computes without the native kernels",
+    "PUNA_NOHISTORY": "Keep no history of what was typed",
+    "PUNA_EDITOR": "Editor for Ctrl-G in the interactive prompt",
+    "NO_COLOR": "No colours",
+}
+
+
+@dataclass(frozen=True)
+class Page:
+    """What one command's help says after its options."""
+
+    examples: Sequence[tuple[str, str]] = ()  # what it does, the command
+    variables: Sequence[str] = ()
+
+
+_CLIENT = ("PUNA_HOST",)
+PAGES = {
+    "puna": Page(
+        examples=(
+            ("Ask the model that comes with Puna", 'puna run demo "Tell me a story"'),
+            ("Talk with it", "puna run demo"),
+            ("Run a model file", "puna run ./model.gguf"),
+            ("Answer Ollama's and OpenAI's clients", "puna serve"),
+        ),
+        variables=("PUNA_HOST", "PUNA_MODELS", "PUNA_HOME"),
+    ),
+    "run": Page(
+        examples=(
+            (
+                "Ask once; the answer streams to standard output",
+                'puna run demo "Tell me a story about a fox"',
+            ),
+            ("Put a file before the question", 'puna run demo "Summarise this text." < notes.txt'),
+            ("Talk; /? lists the commands", "puna run demo"),
+            ("Run a model file, and see how fast", 'puna run ./model.gguf --verbose "Hello"'),
+            ("The same answer every time", 'puna run demo --temperature 0 "What is 2 + 2?"'),
+            ("Answer in JSON", 'puna run llama3.2 --format json "Three colours, as JSON"'),
+        ),
+        variables=("PUNA_HOST", "PUNA_HOME", "PUNA_NOHISTORY", "PUNA_EDITOR", "NO_COLOR"),
+    ),
+    "serve": Page(
+        examples=(
+            ("Serve on this machine only, port 11434", "puna serve"),
+            ("Serve on all interfaces, port 8080", "PUNA_HOST=0.0.0.0:8080 puna serve"),
+        ),
+        variables=(
+            "PUNA_HOST",
+            "PUNA_MODELS",
+            "PUNA_CONTEXT_LENGTH",
+            "PUNA_KEEP_ALIVE",
+            "PUNA_NUM_PARALLEL",
+            "PUNA_NUM_THREADS",
+            "PUNA_MAX_LOADED_MODELS",
+            "PUNA_MAX_QUEUE",
+            "PUNA_LOAD_TIMEOUT",
+            "PUNA_KV_CACHE_TYPE",
+            "PUNA_ORIGINS",
+            "PUNA_NOPRUNE",
+            "PUNA_DEBUG",
+            "PUNA_OPS",
+        ),
+    ),
+    "create": Page(
+        examples=(
+            ("From ./Modelfile", "puna create mario"),
+            ("From a GGUF file and nothing else", "echo FROM ./model.gguf | puna create mine -f -"),
+            (
+                "A variant of a model",
+                "printf 'FROM demo\\nSYSTEM Be brief.\\n' | puna create terse -f -",
+            ),
+        ),
+        variables=_CLIENT,
+    ),
+    "show": Page(
+        examples=(
+            ("Architecture, size, context, parameters", "puna show demo"),
+            ("Every metadata value and tensor", "puna show demo --verbose"),
+            ("A Modelfile to start from", "puna show demo --modelfile > Modelfile"),
+        ),
+        variables=_CLIENT,
+    ),
+    "list": Page(
+        examples=(("All models", "puna list"), ("Those whose name begins so", "puna list llama")),
+        variables=_CLIENT,
+    ),
+    "ps": Page(examples=(("What is in memory, and until when", "puna ps"),), variables=_CLIENT),
+    "stop": Page(examples=(("Give the memory back now", "puna stop demo"),), variables=_CLIENT),
+    "cp": Page(examples=(("Another name for a model", "puna cp llama3.2 mine"),), variables=_CLIENT),
+    "rm": Page(examples=(("Remove two models", "puna rm mine calm:latest"),), variables=_CLIENT),
+    "tokenize": Page(
+        examples=(
+            ("Ids and pieces of a text", 'puna tokenize demo "Hello, world"'),
+            ("The text of a file, as it is", "puna tokenize ./model.gguf --no-add-special < text.txt"),
+            ("Many texts at once", "puna tokenize demo --jsonl < texts.jsonl > ids.jsonl"),
+        ),
+        variables=("PUNA_MODELS",),
+    ),
+    "bench": Page(
+        examples=(
+            ("Prompt and decode speed", "puna bench demo"),
+            (
+                "One stream and eight, as JSON",
+                "puna bench ./model.gguf --parallel 1,8 --json",
+            ),
+        ),
+        variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_OPS"),
+    ),
+    "version": Page(variables=_CLIENT),
+}
+
+#: The order of the commands in the main help, under headings.
+SECTIONS = {
+    "Talk": ("run",),
+    "Models": ("list", "show", "create", "cp", "rm"),
+    "Server": ("serve", "ps", "stop"),
+    "Tools": ("tokenize", "bench", "version"),
+}
+
+
+class PunaCommand(TyperCommand):
+    """A command whose help ends with examples and environment variables."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _write_help(self, ctx, formatter)
+        _write_page(PAGES.get(self.name or "", Page()), formatter)
+
+
+class RunCommand(PunaCommand):
+    """`run`, whose `--think` may stand alone and never takes the word after it."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        spelled = ["--think=true" if word == "--think" else word for word in args[:end]]
+        return super().parse_args(ctx, spelled + args[end:])
+
+
+class PunaGroup(TyperGroup):
+    """The main command, its commands under headings."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        _write_usage(self, ctx, formatter)
+        for title, names in SECTIONS.items():
+            commands = [(name, self.get_command(ctx, name)) for name in names]
+            rows = [(name, command.get_short_help_str(90)) for name, command in commands if command]
+            _write_rows(title, rows, formatter)
+        _write_options(self, ctx, formatter)
+        _write_page(PAGES["puna"], formatter)
+        formatter.write("\nRun 'puna COMMAND --help' for the options of a command.\n")
+
+
+def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
+    _write_usage(command, ctx, formatter)
+    _write_options(command, ctx, formatter)
+
+
+def _write_usage(command: Any, ctx: Any, formatter: Any) -> None:
+    formatter.write_text(command.help or "")
+    formatter.write(f"\n{_heading('Usage')} {usage(ctx)}\n")
+
+
+def usage(ctx: Any) -> str:
+    """`puna show [OPTIONS] MODEL`."""
+    arguments = [_metavar(parameter) for parameter in _arguments(ctx)]
+    if isinstance(ctx.command, PunaGroup):
+        arguments = ["COMMAND", "[ARGUMENTS]"]
+    return " ".join([ctx.command_path, "[OPTIONS]", *arguments])
+
+
+def _write_options(command: Any, ctx: Any, formatter: Any) -> None:
+    arguments = [(_metavar(parameter), parameter.help or "") for parameter in _arguments(ctx)]
+    records = [
+        parameter.get_help_record(ctx)
+        for parameter in command.get_params(ctx)
+        if parameter.param_type_name != "argument"
+    ]
+    _write_rows("Arguments", arguments, formatter)
+    _write_rows("Options", [record for record in records if record], formatter)
+
+
+def _arguments(ctx: Any) -> list[Any]:
+    params = ctx.command.get_params(ctx)
+    return [parameter for parameter in params if parameter.param_type_name == "argument"]
+
+
+def _metavar(parameter: Any) -> str:
+    return str(parameter.metavar or parameter.name.upper())
+
+
+def _write_page(page: Page, formatter: Any) -> None:
+    if page.examples:
+        formatter.write(f"\n{_heading('Examples')}\n")
+        for meaning, command in page.examples:
+            formatter.write(f"  {_dim('# ' + meaning)}\n  {command}\n")
+    _write_rows("Environment Variables", [(name, VARIABLES[name]) for name in page.variables], formatter)
+
+
+def _write_rows(title: str, rows: list[tuple[str, str]], formatter: Any) -> None:
+    if not rows:
+        return
+    formatter.write(f"\n{_heading(title)}\n")
+    formatter.indent()
+    formatter.write_dl(rows, col_max=34)
+    formatter.dedent()
+
+
+def _heading(title: str) -> str:
+    return _style(f"{title}:", bold=True)
+
+
+def _dim(text: str) -> str:
+    return _style(text, dim=True)
+
+
+def _style(text: str, **style: bool) -> str:
+    return text if os.environ.get("NO_COLOR") else typer.style(text, **style)

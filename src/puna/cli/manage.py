@@ -1,0 +1,112 @@
+"""The commands about models: list, ps, show, cp, rm, stop, and version."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from puna.cli import terminal
+from puna.errors import ConnectionFailedError, PunaError, ServerError
+from puna.hosts import host_from_env
+
+
+def list_models(prefix: str) -> None:
+    """Print the models whose name begins with `prefix` in any letter case."""
+    from puna.cli import tables
+    from puna.cli.server_process import connect
+
+    with connect() as client:
+        models = client.get("/api/tags").get("models") or []
+    chosen = [model for model in models if model["name"].lower().startswith(prefix.lower())]
+    print(tables.model_table(chosen, datetime.now(UTC)))
+
+
+def list_running(prefix: str) -> None:
+    """Print the models in memory. Without a server on this machine there are none."""
+    from puna.cli import tables
+    from puna.cli.server_process import connect
+
+    models: list[dict[str, Any]] = []
+    try:
+        with connect(start=False) as client:
+            models = client.get("/api/ps").get("models") or []
+    except ConnectionFailedError:
+        if not host_from_env().is_local:
+            raise
+        terminal.note(f"No server runs at {host_from_env().client_url}.")
+    chosen = [model for model in models if model["name"].startswith(prefix)]
+    print(tables.running_table(chosen, datetime.now(UTC)))
+
+
+def show_model(name: str, field: str | None, verbose: bool) -> None:
+    """Print the overview of a model, or one `field` of the reply as it is."""
+    from puna.cli import show
+    from puna.cli.server_process import connect
+
+    with connect() as client:
+        shown = client.post("/api/show", {"model": name, "verbose": verbose})
+    if field is None:
+        print(show.overview(shown, verbose), end="")
+        return
+    text = shown.get(field) or ""
+    ending = "" if field in ("system", "template") or text.endswith("\n") else "\n"
+    print(text, end=ending)
+
+
+def copy_model(source: str, destination: str) -> None:
+    from puna.cli.server_process import connect
+
+    with connect() as client:
+        client.post("/api/copy", {"source": source, "destination": destination})
+    print(f"copied '{source}' to '{destination}'")
+
+
+def remove_models(names: Sequence[str]) -> None:
+    """Unload and delete each; stops at the first error."""
+    from puna.cli.server_process import connect
+
+    with connect() as client:
+        for name in names:
+            try:
+                client.post("/api/generate", {"model": name, "keep_alive": 0, "stream": False})
+            except ServerError as error:
+                if error.status_code != 404:  # deleting it will say so
+                    terminal.warn(f"unable to stop model '{name}'")
+            client.delete("/api/delete", {"model": name})
+            print(f"deleted '{name}'")
+
+
+def stop_model(name: str) -> None:
+    from puna.cli.server_process import connect
+
+    with connect(start=False) as client:
+        try:
+            client.post("/api/generate", {"model": name, "keep_alive": 0, "stream": False})
+        except ServerError as error:
+            if error.status_code == 404:
+                raise ServerError(f'couldn\'t find model "{name}" to stop', 404) from None
+            raise
+
+
+def print_version(own: str) -> None:
+    """Print our version, and the running server's when it is another one."""
+    print(f"puna version is {own}")
+    sys.stdout.flush()
+    host = host_from_env()
+    try:
+        # A bare connection first: when nobody listens, the HTTP library need not be imported.
+        socket.create_connection((host.client_address, host.port), timeout=1.0).close()
+    except OSError:
+        return
+    from puna.cli.client import Client
+
+    try:
+        with Client(host) as client:
+            server = client.get("/api/version").get("version")
+    except PunaError:
+        return
+    if server != own:
+        terminal.warn(f"the server at {host.client_url} has version {server}")

@@ -1,0 +1,98 @@
+"""`puna run MODEL PROMPT`: one answer, streamed to standard output."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from puna.cli import terminal
+from puna.cli.answer import AnswerPrinter, losses, timings
+from puna.cli.client import Client
+from puna.cli.settings import RunSettings
+from puna.cli.waiting import Waiting
+from puna.errors import RequestError, ServerError
+
+
+def read_prompt(words: Sequence[str]) -> str:
+    """The prompt: standard input when it is no terminal, then the arguments, joined by one blank."""
+    piped = "" if sys.stdin is None or sys.stdin.isatty() else decode_input(sys.stdin.buffer.read())
+    return " ".join(part for part in (piped, *words) if part)
+
+
+def decode_input(data: bytes) -> str:
+    """Text of standard input. Raises RequestError when it is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"standard input is not UTF-8 text (byte {error.start})") from None
+
+
+def show_model(client: Client, model: str) -> dict[str, Any]:
+    """The reply of `/api/show`. A model that does not exist raises ServerError saying how to get it."""
+    try:
+        return client.post("/api/show", {"model": model})
+    except ServerError as error:
+        if error.status_code == 404:
+            hint = "'puna list' shows what there is; 'puna run FILE.gguf' takes a model file"
+            raise ServerError(f"{error}, {hint}", 404) from None
+        raise
+
+
+def apply_model(settings: RunSettings, shown: Mapping[str, Any]) -> None:
+    """Choices that depend on what the model can do: models that think do so unless told otherwise."""
+    if settings.think is None and "thinking" in (shown.get("capabilities") or ()):
+        settings.think = True
+
+
+def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
+    """Answer `prompt`; an empty one only loads the model. Ctrl-C ends the answer, and that is no error."""
+    apply_model(settings, show_model(client, settings.model))
+    body = settings.request() | {"prompt": prompt}
+    if settings.system is not None:
+        body["system"] = settings.system
+    printer = AnswerPrinter(word_wrap=settings.word_wrap, hide_thinking=settings.hide_thinking)
+    items = client.stream("/api/generate", body)
+    final = print_stream(client, settings, items, printer, ending="\n\n" if prompt else "")
+    if final is not None and prompt:
+        report(final, settings.verbose)
+
+
+def print_stream(
+    client: Client,
+    settings: RunSettings,
+    items: Iterator[dict[str, Any]],
+    printer: AnswerPrinter,
+    ending: str = "\n\n",
+) -> dict[str, Any] | None:
+    """Print a stream to its end; the last message, or None when Ctrl-C came first."""
+    final: dict[str, Any] = {}
+    with Waiting(client.host, settings.model) as waiting, terminal.silent_keys():
+        try:
+            for item in items:
+                waiting.stop()
+                printer.feed(item)
+                final = item
+        except KeyboardInterrupt:
+            waiting.stop()
+            printer.close(ending)
+            return None
+        except BaseException:
+            waiting.stop()
+            if printer.content or printer.thinking:
+                printer.close("\n")
+            raise
+        finally:
+            close = getattr(items, "close", None)
+            if close is not None:
+                close()  # ends the connection, and with it the server's work
+    printer.close(ending)
+    return final
+
+
+def report(final: Mapping[str, Any], verbose: bool) -> None:
+    """What follows an answer on standard error: what was lost, and how long it took."""
+    for warning in losses(final):
+        terminal.warn(warning)
+    if verbose:
+        terminal.note(timings(final).removesuffix("\n"))

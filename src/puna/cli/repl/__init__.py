@@ -1,0 +1,1 @@
+"""The interactive prompt of `puna run`."""

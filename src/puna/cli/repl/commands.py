@@ -1,0 +1,227 @@
+"""The lines that begin with a slash."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from puna.cli import show, tables, terminal
+from puna.cli.repl import help as texts
+from puna.cli.repl.session import Session
+from puna.cli.settings import THINK_LEVELS, parse_values
+from puna.errors import PunaError, ServerError
+
+#: A path to one of these is a message about it, not a command.
+_MEDIA = re.compile(r"^/\S+\.(jpe?g|png|webp|wav)\b", re.IGNORECASE)
+
+
+class History(Protocol):
+    """Where typed lines are remembered."""
+
+    enabled: bool
+
+
+def is_command(line: str) -> bool:
+    return line.startswith("/") and not _MEDIA.match(line)
+
+
+def run_command(session: Session, line: str, history: History) -> bool:
+    """Carry out a command; False when it says goodbye. Raises PunaError only when the server fails."""
+    for prefix, command in _COMMANDS:
+        if line.startswith(prefix):
+            if command is not None:
+                command(session, line, history)
+            return command is not None
+    print(f"Unknown command '{line.split()[0]}'. Type /? for help")
+    return True
+
+
+def _list(session: Session, _line: str, _history: History) -> None:
+    print(tables.model_table(session.client.get("/api/tags").get("models") or [], datetime.now(UTC)))
+
+
+def _load(session: Session, line: str, _history: History) -> None:
+    name = _one_name(line, "/load")
+    if name is None:
+        return
+    print(f"Loading model '{name}'")
+    try:
+        session.switch(name)
+    except ServerError as error:
+        print(f"Couldn't find model '{name}'" if error.status_code == 404 else f"error: {error}")
+
+
+def _save(session: Session, line: str, _history: History) -> None:
+    name = _one_name(line, "/save")
+    if name is None:
+        return
+    try:
+        session.save(name)
+    except ServerError as error:
+        print(f"error: {error}")
+    else:
+        print(f"Created new model '{name}'")
+
+
+def _one_name(line: str, command: str) -> str | None:
+    words = line.split()
+    if len(words) == 2:
+        return words[1]
+    print(f"Usage:\n  {command} <modelname>")
+    return None
+
+
+def _clear(session: Session, _line: str, _history: History) -> None:
+    session.clear()
+    print("Cleared session context")
+
+
+def _help(_session: Session, line: str, _history: History) -> None:
+    words = line.split()
+    topic = words[1].removeprefix("/") if len(words) > 1 else ""
+    terminal.note(texts.TOPICS.get(topic, texts.COMMANDS))
+
+
+def _set(session: Session, line: str, history: History) -> None:
+    words = line.split()
+    if len(words) < 2:
+        terminal.note(texts.SET)
+        return
+    settings, name, values = session.settings, words[1], words[2:]
+    if name == "parameter":
+        _set_parameter(session, line)
+    elif name == "system":
+        _set_system(session, line)
+    elif name in ("history", "nohistory"):
+        history.enabled = name == "history"
+    elif name in ("wordwrap", "nowordwrap"):
+        settings.word_wrap = name == "wordwrap"
+        print(f"Set '{name}' mode.")
+    elif name in ("verbose", "quiet"):
+        settings.verbose = name == "verbose"
+        print(f"Set '{name}' mode.")
+    elif name == "format":
+        if values == ["json"]:
+            settings.format = "json"
+            print("Set format to 'json' mode.")
+        else:
+            print("Invalid or missing format. For 'json' mode use '/set format json'")
+    elif name == "noformat":
+        settings.format = None
+        print("Disabled format.")
+    elif name in ("think", "nothink"):
+        _set_think(session, name, values)
+    else:
+        print(f"Unknown command '/set {name}'. Type /? for help")
+
+
+def _set_parameter(session: Session, line: str) -> None:
+    words = _words(line.split(maxsplit=2)[2]) if len(line.split()) > 2 else []
+    if len(words) < 2:
+        terminal.note(texts.PARAMETERS)
+        return
+    name, values = words[0], words[1:]
+    try:
+        session.settings.options[name] = parse_values(name, values)
+    except PunaError as error:
+        print(f'Couldn\'t set parameter: "{error}"')
+        return
+    print(f"Set parameter '{name}' to '{', '.join(values)}'")
+
+
+def _words(text: str) -> list[str]:
+    """Words as in a shell, so that a stop text may hold blanks; as they are when the quotes do not match."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _set_system(session: Session, line: str) -> None:
+    parts = line.split(maxsplit=2)
+    if len(parts) < 3:
+        print("Usage:\n  /set system <text>")
+        return
+    session.set_system(parts[2])
+    print("Set system message.")
+
+
+def _set_think(session: Session, name: str, values: list[str]) -> None:
+    if name == "think" and values and values[0] not in THINK_LEVELS:
+        print(f"Unknown level '{values[0]}': one of {', '.join(THINK_LEVELS)}")
+        return
+    session.settings.think = (values[0] if values else True) if name == "think" else False
+    level = f" to '{values[0]}'" if name == "think" and values else ""
+    print(f"Set '{name}' mode{level}.")
+    if name == "think" and not session.can_think:
+        terminal.warn(f"model '{session.settings.model}' does not support thinking output")
+
+
+def _show(session: Session, line: str, _history: History) -> None:
+    words = line.split()
+    part = words[1] if len(words) > 1 else ""
+    printer = _PARTS.get(part)
+    if printer is not None:
+        printer(session)
+    elif part:
+        print(f"Unknown command '/show {part}'. Type /? for help")
+    else:
+        terminal.note(texts.SHOW)
+
+
+def _show_info(session: Session) -> None:
+    print(show.overview(session.shown), end="")
+
+
+def _show_text(field: str, missing: str) -> Callable[[Session], None]:
+    def printer(session: Session) -> None:
+        text = session.shown.get(field)
+        print(text or f"No {missing} was specified for this model.")
+
+    return printer
+
+
+def _show_system(session: Session) -> None:
+    if session.settings.system:
+        print(session.settings.system)
+    else:
+        _show_text("system", "system message")(session)
+
+
+def _show_parameters(session: Session) -> None:
+    model = show.parameter_rows(session.shown.get("parameters") or "")
+    user = [(name, _shown_value(value)) for name, value in session.settings.options.items()]
+    for title, rows in (("Model defined parameters:", model), ("User defined parameters:", user)):
+        print(title)
+        print("".join(f"  {row[0]:<30} {row[1]}\n" for row in rows) or "  none\n")
+
+
+def _shown_value(value: Any) -> str:
+    return ", ".join(map(repr, value)) if isinstance(value, list) else str(value)
+
+
+_PARTS: dict[str, Callable[[Session], None]] = {
+    "info": _show_info,
+    "license": _show_text("license", "license"),
+    "modelfile": _show_text("modelfile", "Modelfile"),
+    "parameters": _show_parameters,
+    "system": _show_system,
+    "template": _show_text("template", "prompt template"),
+}
+
+#: Matched by prefix, in this order; None says goodbye.
+_COMMANDS: tuple[tuple[str, Callable[[Session, str, History], None] | None], ...] = (
+    ("/list", _list),
+    ("/load", _load),
+    ("/save", _save),
+    ("/clear", _clear),
+    ("/set", _set),
+    ("/show", _show),
+    ("/help", _help),
+    ("/?", _help),
+    ("/exit", None),
+    ("/bye", None),
+)

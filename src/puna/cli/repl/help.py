@@ -1,0 +1,82 @@
+"""The help texts of the interactive prompt."""
+
+from __future__ import annotations
+
+COMMANDS = """\
+Available Commands:
+  /set            Set session variables
+  /show           Show model information
+  /load <model>   Load a session or model
+  /save <model>   Save your current session
+  /clear          Clear session context
+  /list           List models
+  /bye            Exit
+  /?, /help       Help for a command
+  /? shortcuts    Help for keyboard shortcuts
+
+Use \"\"\" to begin a multi-line message.
+"""
+
+SET = """\
+Available Commands:
+  /set parameter <name> <value>   Set a parameter
+  /set system <text>              Set system message
+  /set history                    Enable history
+  /set nohistory                  Disable history
+  /set wordwrap                   Enable wordwrap
+  /set nowordwrap                 Disable wordwrap
+  /set format json                Enable JSON mode
+  /set noformat                   Disable formatting
+  /set verbose                    Show timings after an answer
+  /set quiet                      Leave the timings out
+  /set think [high|medium|low]    Enable thinking
+  /set nothink                    Disable thinking
+"""
+
+PARAMETERS = """\
+Available Parameters:
+  /set parameter seed <int>                 Random number seed
+  /set parameter num_predict <int>          Most tokens to answer with (-1: until the model ends)
+  /set parameter top_k <int>                Pick from the k likeliest tokens
+  /set parameter top_p <float>              Pick from the likeliest tokens that sum to p
+  /set parameter min_p <float>              Leave out tokens below this share of the likeliest
+  /set parameter typical_p <float>          Pick from the most typical tokens that sum to p
+  /set parameter num_ctx <int>              Context length in tokens
+  /set parameter num_keep <int>             Tokens kept from the start when the context is full
+  /set parameter temperature <float>        Creativity; 0 takes the likeliest token
+  /set parameter repeat_penalty <float>     How strongly to avoid repetition
+  /set parameter repeat_last_n <int>        How far back to look for repetition
+  /set parameter presence_penalty <float>   Penalty for tokens that occurred
+  /set parameter frequency_penalty <float>  Penalty for tokens by how often they occurred
+  /set parameter num_thread <int>           Threads to compute with (0: all cores)
+  /set parameter stop <text> <text> ...     Texts that end an answer
+"""
+
+SHOW = """\
+Available Commands:
+  /show info         Show details for this model
+  /show license      Show model license
+  /show modelfile    Show Modelfile for this model
+  /show parameters   Show parameters for this model
+  /show system       Show system message
+  /show template     Show prompt template
+"""
+
+SHORTCUTS = """\
+Available keyboard shortcuts:
+  Ctrl + a      Move to the beginning of the line (Home)
+  Ctrl + e      Move to the end of the line (End)
+   Alt + b      Move back one word
+   Alt + f      Move forward one word
+  Ctrl + k      Delete to the end of the line
+  Ctrl + u      Delete to the beginning of the line
+  Ctrl + w      Delete the word before the cursor
+  Ctrl + r      Search in the history
+  Ctrl + l      Clear the screen
+  Ctrl + g      Write the message in an editor
+   Alt + Enter  Begin a new line
+  Ctrl + c      Stop the answer
+  Ctrl + d      Exit
+"""
+
+TOPICS = {"set": SET, "show": SHOW, "shortcuts": SHORTCUTS, "shortcut": SHORTCUTS}

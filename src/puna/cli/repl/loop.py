@@ -1,0 +1,51 @@
+"""Read a message, answer it, and again."""
+
+from __future__ import annotations
+
+from puna.cli import terminal
+from puna.cli.client import Client
+from puna.cli.repl.commands import is_command, run_command
+from puna.cli.repl.prompt import LineEditor, history_from_env
+from puna.cli.repl.session import Session
+from puna.cli.repl.text import unquoted
+from puna.cli.settings import RunSettings
+from puna.errors import ServerError
+
+
+def converse(client: Client, settings: RunSettings) -> None:
+    """The interactive prompt, until the person leaves. Raises PunaError when the server is gone."""
+    session = Session(client, settings)
+    session.open()
+    _print_examples(session)
+    history = history_from_env()
+    editor = LineEditor(history)
+    while True:
+        try:
+            line = editor.read()
+        except KeyboardInterrupt:
+            print("\nUse Ctrl + d or /bye to exit.")
+            continue
+        except EOFError:
+            print()
+            return
+        text = unquoted(line)
+        if not text.strip():
+            continue
+        try:
+            if not is_command(text):
+                session.ask(text)
+            elif not run_command(session, text.strip(), history):
+                return
+        except ServerError as error:
+            terminal.note(f"Error: {error}")
+        except KeyboardInterrupt:
+            print()
+
+
+def _print_examples(session: Session) -> None:
+    """The messages a model comes with, as if they had just been said."""
+    for message in session.shown.get("messages") or ():
+        if message.get("role") == "user":
+            print(f">>> {message.get('content', '')}")
+        elif message.get("role") == "assistant":
+            print(f"{message.get('content', '')}\n")

@@ -1,0 +1,116 @@
+"""The line editor: prompt, keys, history."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.formatted_text import HTML
+from prompt_toolkit.history import FileHistory
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
+from prompt_toolkit.styles import Style
+
+from puna import config
+from puna.cli.repl.text import is_complete
+
+_KEPT_ENTRIES = 1000
+_PLACEHOLDER = "Send a message (/? for help)"
+
+
+class LineHistory(FileHistory):
+    """Typed lines, kept in a file that only its owner can read; nothing new is kept while not `enabled`."""
+
+    def __init__(self, path: Path, enabled: bool = True) -> None:
+        super().__init__(str(path))
+        self.enabled = enabled
+        self._path = path
+
+    def load_history_strings(self) -> Iterable[str]:
+        """The newest entries, newest first."""
+        try:
+            entries = list(super().load_history_strings())
+        except OSError:
+            return []
+        if len(entries) > _KEPT_ENTRIES:
+            entries = entries[: _KEPT_ENTRIES // 2]
+            self._rewrite(entries)
+        return entries
+
+    def append_string(self, string: str) -> None:
+        if self.enabled:
+            super().append_string(string)
+
+    def store_string(self, string: str) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._path.touch(mode=0o600, exist_ok=True)
+            super().store_string(string)
+        except OSError:
+            return  # an unwritable history is no reason to stop talking
+
+    def _rewrite(self, entries: list[str]) -> None:
+        try:
+            self._path.write_bytes(b"")
+        except OSError:
+            return
+        for entry in reversed(entries):
+            self.store_string(entry)
+
+
+def history_from_env() -> LineHistory:
+    """The history under Puna's own folder, off when `PUNA_NOHISTORY` says so."""
+    return LineHistory(config.home() / "history", enabled=not config.env_bool("NOHISTORY"))
+
+
+class LineEditor:
+    """Reads one message at a time from the terminal."""
+
+    def __init__(self, history: LineHistory) -> None:
+        if editor := config.env("EDITOR"):
+            os.environ["VISUAL"] = editor  # where prompt_toolkit looks first
+        self._session: PromptSession[str] = PromptSession(
+            message=">>> ",
+            prompt_continuation="... ",
+            placeholder=HTML(f"<placeholder>{_PLACEHOLDER}</placeholder>"),
+            style=Style.from_dict({"placeholder": "#808080"}),
+            history=history,
+            multiline=True,  # Enter is ours: it sends what is complete
+            key_bindings=_keys(),
+            enable_open_in_editor=True,
+            enable_suspend=True,
+        )
+
+    def read(self) -> str:
+        """The next message. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C on an empty line."""
+        return self._session.prompt()
+
+
+def _keys() -> KeyBindings:
+    keys = KeyBindings()
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_complete(buffer.text):
+            buffer.validate_and_handle()
+        else:
+            buffer.newline()
+
+    @keys.add("escape", "enter")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.newline()
+
+    @keys.add("c-g")
+    def _(event: KeyPressEvent) -> None:
+        event.current_buffer.open_in_editor()
+
+    @keys.add("c-c")
+    def _(event: KeyPressEvent) -> None:
+        if event.current_buffer.text:
+            event.current_buffer.reset()
+        else:
+            event.app.exit(exception=KeyboardInterrupt, style="class:aborting")
+
+    return keys

@@ -1,0 +1,109 @@
+"""One conversation: the settings, the history, and the exchanges with the server that change them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from puna.cli.answer import AnswerPrinter
+from puna.cli.client import Client
+from puna.cli.oneshot import apply_model, print_stream, report, show_model
+from puna.cli.settings import RunSettings
+from puna.cli.waiting import Waiting
+from puna.errors import ServerError
+
+Message = dict[str, Any]
+
+
+@dataclass
+class Session:
+    """The state of the interactive prompt."""
+
+    client: Client
+    settings: RunSettings
+    messages: list[Message] = field(default_factory=list)
+    shown: dict[str, Any] = field(default_factory=dict)  # the reply of /api/show of the model
+
+    def open(self) -> None:
+        """Load the model. Raises ServerError, for one when it does not exist."""
+        self.shown = show_model(self.client, self.settings.model)
+        apply_model(self.settings, self.shown)
+        request = self.settings.request()
+        body = {name: request[name] for name in ("model", "options", "keep_alive") if name in request}
+        with Waiting(self.client.host, self.settings.model):
+            self.client.post("/api/generate", body | {"prompt": "", "stream": False})
+        self.clear()
+
+    def switch(self, model: str) -> None:
+        """Go on with another model and an empty history. When it cannot be opened, all stays as it was."""
+        before = self.settings.model, self.shown, self.messages
+        self.settings.model = model
+        try:
+            self.open()
+        except BaseException:
+            self.settings.model, self.shown, self.messages = before
+            raise
+
+    def clear(self) -> None:
+        """Forget the conversation; the system message stays."""
+        self.messages = []
+        if self.settings.system is not None:
+            self.set_system(self.settings.system)
+
+    def set_system(self, text: str) -> None:
+        """Give instructions from here on; two in a row are one changed mind."""
+        self.settings.system = text
+        message = {"role": "system", "content": text}
+        if self.messages and self.messages[-1]["role"] == "system":
+            self.messages[-1] = message
+        else:
+            self.messages.append(message)
+
+    @property
+    def can_think(self) -> bool:
+        return "thinking" in (self.shown.get("capabilities") or ())
+
+    def ask(self, text: str) -> None:
+        """Send a message and print the answer; Ctrl-C ends it and keeps what was said so far.
+
+        When the server refuses, the message is taken back. Raises PunaError.
+        """
+        self.messages.append({"role": "user", "content": text})
+        printer = AnswerPrinter(word_wrap=self.settings.word_wrap, hide_thinking=self.settings.hide_thinking)
+        items = self.client.stream("/api/chat", self.settings.request() | {"messages": self.messages})
+        try:
+            final = print_stream(self.client, self.settings, items, printer)
+        except BaseException:
+            self.messages.pop()
+            raise
+        if printer.content or printer.thinking:
+            self.messages.append(_answer(printer))
+        elif final is None:
+            self.messages.pop()  # interrupted before the first word: as if it had not been asked
+        if final is not None:
+            report(final, self.settings.verbose)
+
+    def save(self, name: str) -> None:
+        """Make model `name` of the current one, its settings and this conversation."""
+        body: dict[str, Any] = {"model": name, "from": self.settings.model}
+        if self.settings.system is not None:
+            body["system"] = self.settings.system
+        if self.settings.options:
+            body["parameters"] = self.settings.options
+        said = [message for message in self.messages if message["role"] != "system"]
+        if said:
+            body["messages"] = said
+        try:
+            for _ in self.client.stream("/api/create", body):
+                pass
+        except ServerError as error:
+            if "invalid model name" in str(error):
+                raise ServerError(f"The model name '{name}' is invalid", error.status_code) from None
+            raise
+
+
+def _answer(printer: AnswerPrinter) -> Message:
+    message: Message = {"role": "assistant", "content": printer.content}
+    if printer.thinking:
+        message["thinking"] = printer.thinking
+    return message

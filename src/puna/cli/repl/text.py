@@ -1,0 +1,36 @@
+'''What a person types: when it is complete, and what it says once the """ around it are gone.'''
+
+from __future__ import annotations
+
+QUOTE = '"""'
+_SET_SYSTEM = "/set system "
+
+
+def is_complete(text: str) -> bool:
+    '''Whether Enter sends `text`: not while a """ is open, which ends with a line that ends in """.'''
+    body = _quoted_part(text)
+    return body is None or _closed(body)
+
+
+def unquoted(text: str) -> str:
+    '''`text` without the """ around it; of `/set system`, without those around its value.'''
+    body = _quoted_part(text)
+    if body is None:
+        return text
+    start = text.lstrip()
+    command = _SET_SYSTEM if start.startswith(_SET_SYSTEM) else ""
+    inner = body[len(QUOTE) :]
+    if _closed(body):
+        inner = inner.rstrip()[: -len(QUOTE)]
+    return command + inner.strip("\n")
+
+
+def _quoted_part(text: str) -> str | None:
+    text = text.lstrip()
+    if text.startswith(_SET_SYSTEM):
+        text = text.removeprefix(_SET_SYSTEM).lstrip()
+    return text if text.startswith(QUOTE) else None
+
+
+def _closed(body: str) -> bool:
+    return body[len(QUOTE) :].rstrip().endswith(QUOTE)

@@ -1,0 +1,26 @@
+"""`puna run`: which of its two ways, and which model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from puna.cli import terminal
+from puna.cli.files import is_model_file, model_from_file
+from puna.cli.oneshot import read_prompt, run_once
+from puna.cli.server_process import connect
+from puna.cli.settings import RunSettings
+
+
+def run_command(settings: RunSettings, words: Sequence[str]) -> None:
+    """Answer the prompt in `words` and standard input; talk when there is none and a person is there."""
+    talks = not words and terminal.is_interactive()
+    prompt = "" if talks else read_prompt(words)
+    with connect() as client:
+        if is_model_file(settings.model):
+            settings.model = model_from_file(client, settings.model)
+        if talks:
+            from puna.cli.repl.loop import converse
+
+            converse(client, settings)
+        else:
+            run_once(client, settings, prompt)

@@ -1,0 +1,91 @@
+"""What one `puna run` asks of the model, from command-line options or `/set` commands."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from puna.errors import RequestError
+
+THINK_LEVELS = ("high", "medium", "low", "max")
+
+
+@dataclass
+class RunSettings:
+    """Model, sampling options and how to show the answer. None leaves a choice to the server."""
+
+    model: str
+    options: dict[str, Any] = field(default_factory=dict)
+    system: str | None = None
+    format: str | dict[str, Any] | None = None
+    think: bool | str | None = None
+    keep_alive: str | int | None = None
+    hide_thinking: bool = False
+    word_wrap: bool = True
+    verbose: bool = False
+
+    def request(self) -> dict[str, Any]:
+        """The fields common to `/api/generate` and `/api/chat`."""
+        fields: dict[str, Any] = {"model": self.model}
+        chosen = {"format": self.format, "think": self.think, "keep_alive": self.keep_alive}
+        fields |= {name: value for name, value in chosen.items() if value is not None}
+        if self.options:
+            fields["options"] = dict(self.options)
+        return fields
+
+
+def parse_think(text: str) -> bool | str:
+    """The value of `--think`. Raises RequestError."""
+    if text in THINK_LEVELS:
+        return text
+    if text in ("true", "false"):
+        return text == "true"
+    levels = ", ".join(THINK_LEVELS[:-1])
+    raise RequestError(
+        f'invalid value for --think: "{text}" (must be true, false, {levels}, or {THINK_LEVELS[-1]})'
+    )
+
+
+def parse_format(text: str) -> str | dict[str, Any]:
+    """The value of `--format`: `json`, or a JSON schema. Raises RequestError."""
+    if text in ("", "json"):
+        return text
+    try:
+        schema = json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"--format must be 'json' or a JSON schema; this is no JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise RequestError(f"--format must be 'json' or a JSON schema (an object), not {text}")
+    return schema
+
+
+def parse_keep_alive(text: str) -> str | int:
+    """The value of `--keepalive`: a duration for the server to read, or whole seconds."""
+    return int(text) if re.fullmatch(r"[+-]?\d+", text) else text
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """`NAME=VALUE` with the value in the option's type. Raises RequestError."""
+    name, separator, value = text.partition("=")
+    if not separator:
+        raise RequestError(f"--option takes NAME=VALUE, not {text!r}")
+    return name.strip(), parse_values(name.strip(), [value.strip()])
+
+
+def parse_values(name: str, values: Iterable[str]) -> Any:
+    """Option `name` from words: several for `stop`, one otherwise. Raises RequestError for type or range."""
+    from puna.options import Options
+    from puna.store.recipe import parse_parameter
+
+    given = list(values)
+    if name == "stop":
+        value: Any = given
+    elif len(given) != 1:
+        raise RequestError(f"parameter '{name}' takes one value, not {len(given)}")
+    else:
+        value = parse_parameter(name, given[0])
+    Options.merge({name: value})
+    return value

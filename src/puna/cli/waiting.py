@@ -1,0 +1,90 @@
+"""What a terminal shows between a request and the first word of its answer."""
+
+from __future__ import annotations
+
+import threading
+from types import TracebackType
+from typing import Any
+
+from puna.cli import terminal
+from puna.cli.client import Client
+from puna.errors import PunaError
+from puna.hosts import Host
+
+_DELAY_S = 0.15  # quick answers come without any flicker
+_POLL_S = 0.2
+
+
+class Waiting:
+    """A spinner on standard error, and a bar while the model is being loaded.
+
+    Asks the server beside the running request how far the load is. Does nothing when standard error is no
+    terminal. `stop` may be called again, and must be before anything else is written.
+    """
+
+    def __init__(self, host: Host, model: str) -> None:
+        self._host = host
+        self._model = model
+        self._stopped = threading.Event()
+        self._lock = threading.Lock()
+        self._status: Any = None
+
+    def __enter__(self) -> Waiting:
+        if terminal.stderr_is_terminal():
+            threading.Thread(target=self._run, name="waiting", daemon=True).start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        self._stopped.set()
+        with self._lock:
+            if self._status is not None:
+                self._status.stop()
+                self._status = None
+
+    def _run(self) -> None:
+        if self._stopped.wait(_DELAY_S):
+            return
+        console = terminal.stderr_console()
+        with self._lock:
+            if self._stopped.is_set():
+                return
+            self._status = console.status("", spinner="dots")
+            self._status.start()
+        with Client(self._host) as client:
+            while not self._stopped.wait(_POLL_S):
+                share = load_share(client, self._model)
+                with self._lock:
+                    if self._status is not None:
+                        self._status.update("" if share is None else self._bar(share))
+
+    def _bar(self, share: float) -> Any:
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        row = Table.grid(padding=(0, 1))
+        bar = ProgressBar(total=1.0, completed=share, width=30)
+        row.add_row(Text(f"loading {self._model}"), bar, Text(f"{share:.0%}", style="progress.percentage"))
+        return row
+
+
+def load_share(client: Client, model: str) -> float | None:
+    """How much of `model` is in memory, from 0 to 1; None when it is not being loaded."""
+    try:
+        running = client.get("/api/ps").get("models") or ()
+    except PunaError:
+        return None
+    for entry in running:
+        if _same(entry.get("name", ""), model) and entry.get("loading") is not None:
+            return float(entry["loading"])
+    return None
+
+
+def _same(name: str, model: str) -> bool:
+    """Whether the server's `name` (always with a tag) is what the user called `model`."""
+    return name.lower().removesuffix(":latest") == model.lower().removesuffix(":latest")

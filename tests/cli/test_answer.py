@@ -1,0 +1,79 @@
+"""Answers as they are printed, the timings after them, and the warnings."""
+
+from __future__ import annotations
+
+import io
+
+from puna.cli.answer import AnswerPrinter, losses, timings
+
+
+def test_timings_stand_as_specified() -> None:
+    final = {
+        "total_duration": 1_230_000_000,
+        "load_duration": 12_300_000,
+        "prompt_eval_count": 26,
+        "prompt_eval_duration": 130_000_000,
+        "eval_count": 298,
+        "eval_duration": 4_200_000_000,
+    }
+    assert timings(final).splitlines() == [
+        "total duration:       1.23s",
+        "load duration:        12.3ms",
+        "prompt eval count:    26 token(s)",
+        "prompt eval duration: 130ms",
+        "prompt eval rate:     200.00 tokens/s",
+        "eval count:           298 token(s)",
+        "eval duration:        4.2s",
+        "eval rate:            70.95 tokens/s",
+    ]
+
+
+def test_measurements_that_are_absent_are_left_out() -> None:
+    assert timings({"total_duration": 1_000_000_000, "eval_count": 0}) == "total duration:       1s\n"
+
+
+def printed(*items: dict[str, object], hide_thinking: bool = False) -> str:
+    out = io.StringIO()
+    printer = AnswerPrinter(hide_thinking=hide_thinking, out=out)
+    for item in items:
+        printer.feed(item)
+    printer.close()
+    return out.getvalue()
+
+
+def test_an_answer_ends_with_two_newlines() -> None:
+    assert printed({"response": "Hel"}, {"response": "lo"}, {"response": "", "done": True}) == "Hello\n\n"
+    assert printed({"message": {"role": "assistant", "content": "Hi"}}) == "Hi\n\n"
+
+
+def test_thinking_is_framed() -> None:
+    items = [{"thinking": "Hm", "response": ""}, {"thinking": "m.", "response": ""}, {"response": "Yes."}]
+    assert printed(*items) == "Thinking...\nHmm.\n...done thinking.\n\nYes.\n\n"
+
+
+def test_thinking_can_be_hidden() -> None:
+    items = [{"message": {"thinking": "Hm", "content": ""}}, {"message": {"content": "Yes."}}]
+    assert printed(*items, hide_thinking=True) == "Yes.\n\n"
+
+
+def test_an_interrupted_thought_is_ended() -> None:
+    assert printed({"thinking": "Hm\n"}).startswith("Thinking...\nHm\n...done thinking.\n\n")
+
+
+def test_a_tool_call_is_told() -> None:
+    call = {"function": {"name": "f", "arguments": {"city": "Paris"}}}
+    assert printed({"message": {"content": "", "tool_calls": [call]}}) == (
+        '  Model called a non-existent function \'f()\' with arguments: {"city": "Paris"}\n\n\n'
+    )
+
+
+def test_a_long_line_goes_to_a_file_unwrapped() -> None:
+    text = "word " * 100
+    assert printed({"response": text}) == text + "\n\n"
+
+
+def test_what_was_cut_is_said() -> None:
+    assert losses({"done": True}) == []
+    truncated, shifted = losses({"truncated": 12, "shifted": 34})
+    assert "12 token(s)" in truncated
+    assert "34 older token(s)" in shifted

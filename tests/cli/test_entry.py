@@ -1,0 +1,136 @@
+"""Arguments, help and errors, as a person at a shell meets them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from puna import __version__
+from puna.cli import main
+from puna.cli.help import PAGES, SECTIONS, VARIABLES
+
+COMMANDS = [name for names in SECTIONS.values() for name in names]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["rum"], 'unknown command "rum" for "puna" (did you mean'),
+        (["--nope"], "unknown flag: --nope"),
+        (["show", "m", "--nope"], "unknown flag: --nope"),
+        (["show"], "missing argument MODEL\nUsage: puna show [OPTIONS] MODEL\n"),
+        (["cp", "a"], "missing argument DESTINATION"),
+        (["rm"], "missing argument MODEL..."),
+        (["show", "m", "--license", "--system"], "only one of '--license'"),
+        (["run", "m", "hi", "--think=x"], 'invalid value for --think: "x"'),
+        (["run", "m", "hi", "--top-p", "2"], 'option "top_p" must be between 0 and 1'),
+        (["run", "m", "hi", "--temperature", "hot"], "Invalid value for '--temperature'"),
+        (["create", ".m"], "invalid model name"),
+        (["create", "m", "-f", "/nowhere/Modelfile"], "/nowhere/Modelfile does not exist"),
+        (["bench", "m", "--parallel", "1,x"], "--parallel takes numbers"),
+        (["bench", "m", "--prompt", "0", "--generate", "0"], "model 'm' not found"),
+        (["tokenize", "m", "--jsonl", "text"], "--jsonl reads its texts from standard input"),
+        (["tokenize", "./nowhere.gguf", "text"], "not found"),
+    ],
+)
+def test_errors_are_told_on_standard_error_with_status_1(
+    arguments: list[str],
+    error: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PUNA_MODELS", str(tmp_path))
+    assert main(arguments) == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("Error: ")
+    assert error in printed.err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
+def test_the_main_help_lists_every_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(arguments) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {name} " in text for name in COMMANDS)
+    assert "Environment Variables:" in text
+    assert 'puna run demo "Tell me a story"' in text
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_each_command_has_help_with_examples_and_variables(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert f"Usage: puna {command}" in text
+    assert all(example in text for _, example in PAGES[command].examples)
+    assert all(variable in text for variable in PAGES[command].variables)
+    assert main(["help", command]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_every_variable_is_explained_somewhere() -> None:
+    assert {name for page in PAGES.values() for name in page.variables} == set(VARIABLES)
+
+
+@pytest.mark.parametrize("arguments", [["version"], ["--version"], ["-v"]])
+def test_the_version_needs_no_server(
+    arguments: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUNA_HOST", "127.0.0.1:9")
+    assert main(arguments) == 0
+    assert capsys.readouterr() == (f"puna version is {__version__}\n", "")
+
+
+def test_what_needs_a_distant_server_says_how_to_find_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUNA_HOST", "http://127.0.0.1:9/prefix")
+    assert main(["list"]) == 1
+    assert "could not connect to the server at http://127.0.0.1:9/prefix" in capsys.readouterr().err
+
+
+def test_ps_without_a_server_shows_that_nothing_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUNA_HOST", "127.0.0.1:9")
+    assert main(["ps"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
+    assert "No server runs" in printed.err
+
+
+def test_a_file_that_is_no_gguf_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "page.gguf"
+    path.write_text("<html>")
+    assert main(["tokenize", str(path), "hello"]) == 1
+    assert "Error: " in (error := capsys.readouterr().err)
+    assert "page.gguf" in error
+
+
+def modules_after(code: str) -> set[str]:
+    script = f"import sys\n{code}\nprint(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.splitlines()[-1].split())
+
+
+def test_the_command_line_never_imports_torch() -> None:
+    code = """
+import importlib, pkgutil, puna.cli
+for module in pkgutil.walk_packages(puna.cli.__path__, "puna.cli."):
+    importlib.import_module(module.name)
+"""
+    loaded = modules_after(code)
+    assert "puna.cli.repl.loop" in loaded
+    assert "torch" not in loaded
+
+
+def test_help_imports_nothing_it_does_not_need() -> None:
+    loaded = modules_after("from puna.cli import main\nmain(['run', '--help'])")
+    assert not loaded & {"httpx", "rich", "prompt_toolkit", "numpy", "torch", "puna.server", "puna.store"}

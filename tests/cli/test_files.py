@@ -1,0 +1,70 @@
+"""Model files: the names made of theirs, and their digests."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puna.cli import files
+from puna.store.names import ModelName
+
+
+@pytest.mark.parametrize(
+    ("file_name", "name"),
+    [
+        ("SmolLM2-135M-Instruct-Q8_0.gguf", "smollm2-135m-instruct-q8_0"),
+        ("Llama 3.2 1B.Q4_K_M.GGUF", "llama-3.2-1b.q4_k_m"),
+        ("(new).gguf", "new"),
+        (".gguf", "model"),
+        ("модель.gguf", "model"),
+    ],
+)
+def test_a_model_is_called_after_its_file(file_name: str, name: str) -> None:
+    assert files.derived_name(file_name) == name
+
+
+@given(st.text(min_size=1, max_size=120).map(lambda stem: stem + ".gguf"))
+def test_every_derived_name_is_valid(file_name: str) -> None:
+    name = files.derived_name(file_name)
+    assert ModelName.parse(f"{name}:0123456789ab").model == name
+
+
+def test_files_are_told_from_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("m.gguf").touch()
+    Path("demo").touch()
+    assert files.is_model_file("m.gguf")
+    assert files.is_model_file("./demo")
+    assert files.is_model_file(str(tmp_path / "demo"))
+    assert not files.is_model_file("demo")
+    assert not files.is_model_file("other.gguf")
+    assert not files.is_model_file("library/demo:latest")
+
+
+def test_a_digest_is_remembered_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUNA_HOME", str(tmp_path / "home"))
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"first")
+    first = "sha256:" + hashlib.sha256(b"first").hexdigest()
+    assert files.file_digest(path) == first
+    times = path.stat()
+    path.write_bytes(b"again")  # as long as before, and made to look as old
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert files.file_digest(path) == first, "it was read again"
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
+    assert files.file_digest(path) == "sha256:" + hashlib.sha256(b"again").hexdigest()
+
+
+def test_a_damaged_memory_of_digests_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUNA_HOME", str(tmp_path))
+    (tmp_path / "digests.json").write_text("{")
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"")
+    assert files.file_digest(path) == "sha256:" + hashlib.sha256(b"").hexdigest()

@@ -1,0 +1,38 @@
+'''Messages in """, and when they are complete.'''
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puna.cli.repl.text import is_complete, unquoted
+
+
+@pytest.mark.parametrize(
+    ("text", "complete", "says"),
+    [
+        ("hello", True, "hello"),
+        ("", True, ""),
+        ('say """ twice', True, 'say """ twice'),
+        ('"""one line"""', True, "one line"),
+        ('"""', False, ""),
+        ('"""first\nsecond', False, "first\nsecond"),
+        ('"""first\nsecond"""', True, "first\nsecond"),
+        ('"""\nfirst\n"""  ', True, "first"),
+        ('"""a """ b', False, 'a """ b'),
+        ('/set system """Be\nbrief."""', True, "/set system Be\nbrief."),
+        ('/set system """Be', False, "/set system Be"),
+        ("/set system Be brief.", True, "/set system Be brief."),
+    ],
+)
+def test_messages_between_triple_quotes(text: str, complete: bool, says: str) -> None:
+    assert is_complete(text) is complete
+    assert unquoted(text) == says
+
+
+@given(st.text().filter(lambda text: '"' not in text))
+def test_any_text_can_be_said_in_quotes(text: str) -> None:
+    quoted = f'"""{text}"""'
+    assert is_complete(quoted)
+    assert unquoted(quoted) == text.strip("\n")
