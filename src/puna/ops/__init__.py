@@ -23,6 +23,7 @@ from torch import Tensor
 
 from puna.config import env
 from puna.ops.rope import Rope, Yarn
+from puna.ops.threads import set_threads, threads
 from puna.ops.weight import Weight
 
 __all__ = [
@@ -37,8 +38,10 @@ __all__ = [
     "linear_many",
     "rms_norm",
     "rope_",
+    "set_threads",
     "store_rows",
     "swiglu",
+    "threads",
     "use",
 ]
 
