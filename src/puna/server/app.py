@@ -29,10 +29,6 @@ def create_app(store: Store, scheduler: Scheduler, settings: Settings, bound: Ho
     backend = Backend(store, scheduler, settings)
     modules = (native, models, create, blobs, openai, unavailable)
     routes = [route for module in modules for route in module.routes(backend)]
-    for route in routes:
-        # Starlette adds HEAD wherever there is GET; here it exists only where it is listed.
-        if route.methods is not None and "HEAD" not in getattr(route.endpoint, "methods", ()):
-            route.methods.discard("HEAD")
     app = Starlette(
         routes=routes,
         middleware=[

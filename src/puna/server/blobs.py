@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from puna.server.backend import Backend
 from puna.server.replies import empty
+from puna.server.routing import route
 
 
 def routes(backend: Backend) -> list[Route]:
@@ -21,4 +22,4 @@ def routes(backend: Backend) -> list[Route]:
             return empty(499)  # nobody reads it; the part received is thrown away
         return empty(201 if created else 200)
 
-    return [Route("/api/blobs/{digest}", blob, methods=["HEAD", "POST"])]
+    return [route("/api/blobs/{digest}", blob, "HEAD", "POST")]

@@ -24,6 +24,7 @@ from puna.server.backend import Backend
 from puna.server.decoding import read
 from puna.server.error_replies import native_error_line
 from puna.server.replies import NDJSON, StreamReply, encode, json_reply, started
+from puna.server.routing import route
 from puna.server.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
 
@@ -39,7 +40,7 @@ def routes(backend: Backend) -> list[Route]:
             heard = [status async for status in statuses]
         return json_reply(heard[-1], content_type="application/json")
 
-    return [Route("/api/create", create, methods=["POST"])]
+    return [route("/api/create", create, "POST")]
 
 
 def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:

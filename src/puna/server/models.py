@@ -17,6 +17,7 @@ from puna.server.backend import Backend
 from puna.server.decoding import read
 from puna.server.loaded import LoadedModel
 from puna.server.replies import empty, json_reply, text_reply
+from puna.server.routing import route
 from puna.server.times import in_local_time
 from puna.server.wire import CopyRequest, ModelRequest, ShowRequest
 from puna.store import ModelName, StoredModel
@@ -68,13 +69,13 @@ def routes(backend: Backend) -> list[Route]:
         return empty(200)
 
     return [
-        Route("/", greeting, methods=["GET", "HEAD"]),
-        Route("/api/version", version, methods=["GET", "HEAD"]),
-        Route("/api/tags", tags, methods=["GET", "HEAD"]),
-        Route("/api/show", show, methods=["POST"]),
-        Route("/api/ps", ps, methods=["GET"]),
-        Route("/api/copy", copy, methods=["POST"]),
-        Route("/api/delete", delete, methods=["DELETE"]),
+        route("/", greeting, "GET", "HEAD"),
+        route("/api/version", version, "GET", "HEAD"),
+        route("/api/tags", tags, "GET", "HEAD"),
+        route("/api/show", show, "POST"),
+        route("/api/ps", ps, "GET"),
+        route("/api/copy", copy, "POST"),
+        route("/api/delete", delete, "DELETE"),
     ]
 
 

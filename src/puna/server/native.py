@@ -17,6 +17,7 @@ from puna.server.error_replies import native_error_line
 from puna.server.jobs import Job, Preload, Unload, chat_job, generate_job
 from puna.server.native_replies import Logprob, Reply, ReplyMessage
 from puna.server.replies import NDJSON, StreamReply, encode, json_reply, started
+from puna.server.routing import route
 from puna.server.times import utc_now
 from puna.server.wire import ChatRequest, GenerateRequest, Generation
 
@@ -33,8 +34,8 @@ def routes(backend: Backend) -> list[Route]:
         return await _answer(backend, "chat", body, chat_job(backend, body))
 
     return [
-        Route("/api/generate", generate, methods=["POST"]),
-        Route("/api/chat", chat, methods=["POST"]),
+        route("/api/generate", generate, "POST"),
+        route("/api/chat", chat, "POST"),
     ]
 
 

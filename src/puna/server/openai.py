@@ -21,6 +21,7 @@ from puna.server.jobs import Job, Preload, Unload, chat_job, generate_job
 from puna.server.openai_shapes import ChatShape, Shape, TextShape, usage
 from puna.server.openai_wire import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from puna.server.replies import SSE, StreamReply, encode, json_reply, started
+from puna.server.routing import route
 from puna.store import StoredModel
 
 
@@ -42,10 +43,10 @@ def routes(backend: Backend) -> list[Route]:
         return json_reply(_model(backend.find(name), name))
 
     return [
-        Route("/v1/chat/completions", chat, methods=["POST"]),
-        Route("/v1/completions", completion, methods=["POST"]),
-        Route("/v1/models", models, methods=["GET"]),
-        Route("/v1/models/{model}", model, methods=["GET"]),
+        route("/v1/chat/completions", chat, "POST"),
+        route("/v1/completions", completion, "POST"),
+        route("/v1/models", models, "GET"),
+        route("/v1/models/{model}", model, "GET"),
     ]
 
 

@@ -8,6 +8,7 @@ from starlette.routing import Route
 
 from puna.errors import UnavailableError
 from puna.server.backend import Backend
+from puna.server.routing import route
 
 _MISSING = {
     "/api/pull": "pulling models from a registry",
@@ -26,4 +27,4 @@ def routes(backend: Backend) -> list[Route]:
         path = request.url.path
         raise UnavailableError(f"{_MISSING[path]} ({path}) is not available yet in this version")
 
-    return [Route(path, answer, methods=["POST"]) for path in _MISSING]
+    return [route(path, answer, "POST") for path in _MISSING]
