@@ -105,7 +105,8 @@ def print_version(own: str) -> None:
 
     try:
         with Client(host) as client:
-            server = client.get("/api/version").get("version")
+            answer = client.get("/api/version")  # "version" is the API's, which clients compare
+            server = answer.get("puna", answer.get("version"))
     except PunaError:
         return
     if server != own:
