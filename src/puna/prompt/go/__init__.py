@@ -1,0 +1,5 @@
+"""The part of Go's text/template language that chat templates use: lexer, parser, evaluator."""
+
+from puna.prompt.go.template import GoTemplate
+
+__all__ = ["GoTemplate"]

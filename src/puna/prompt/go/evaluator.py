@@ -1,0 +1,240 @@
+"""Runs a template's tree over its values, within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NoReturn
+
+from puna.errors import TemplateError
+from puna.prompt.go import nodes
+from puna.prompt.go.functions import ARITY, FUNCTIONS, CallError
+from puna.prompt.go.lexer import Source
+from puna.prompt.go.nodes import Block, Branch, Command, Operand, Pipeline, Statement, Tree
+from puna.prompt.go.values import MISSING, Record, is_true, to_text, type_name
+
+#: Statements and operands evaluated: a long chat takes some ten thousand, a runaway range is stopped.
+MAX_STEPS = 4_000_000
+#: Characters printed, and of any one value.
+MAX_CHARACTERS = 64_000_000
+#: Templates calling templates.
+MAX_CALLS = 24
+
+_NO_VALUE: Any = object()
+
+#: How a block ended: at its end, or by a jump out of the loop's body.
+Exit = Literal["end", "break", "continue"]
+
+
+class Evaluator:
+    """One execution: variables, output, and how much of the bounds is used up."""
+
+    def __init__(self, source: Source, tree: Tree) -> None:
+        self._source = source
+        self._tree = tree
+        self._variables: list[tuple[str, Any]] = []
+        self._output: list[str] = []
+        self._characters = 0
+        self._steps = 0
+        self._calls = 0
+
+    def run(self, data: Any) -> str:
+        """The text the template makes of `data`. Raises TemplateError with line and column."""
+        self._variables = [("$", data)]
+        try:
+            self._block(self._tree.root, data)
+        except RecursionError:
+            raise TemplateError("template error: nested too deeply") from None
+        return "".join(self._output)
+
+    # --- statements ---
+
+    def _block(self, block: Block, dot: Any) -> Exit:
+        for statement in block:
+            exit = self._statement(statement, dot)
+            if exit != "end":
+                return exit
+        return "end"
+
+    def _statement(self, statement: Statement, dot: Any) -> Exit:
+        self._step(statement.at)
+        if isinstance(statement, nodes.Text):
+            self._print(statement.text, statement.at)
+        elif isinstance(statement, nodes.Action):
+            value = self._pipeline(statement.pipeline, dot)
+            if not statement.pipeline.variables:
+                self._print(to_text(value), statement.at)
+        elif isinstance(statement, Branch):
+            known = len(self._variables)
+            exit = self._branch(statement, dot)
+            del self._variables[known:]
+            return exit
+        elif isinstance(statement, nodes.Call):
+            self._call(statement, dot)
+        elif isinstance(statement, nodes.Break):
+            return "break"
+        else:
+            return "continue"
+        return "end"
+
+    def _branch(self, branch: Branch, dot: Any) -> Exit:
+        value = self._pipeline(branch.pipeline, dot, in_range=branch.kind == "range")
+        if branch.kind == "range":
+            return self._range(branch, value, dot)
+        if is_true(value):
+            return self._block(branch.body, value if branch.kind == "with" else dot)
+        return self._block(branch.otherwise or (), dot)
+
+    def _range(self, branch: Branch, value: Any, dot: Any) -> Exit:
+        declared = branch.pipeline.variables
+        if declared and branch.pipeline.declares:
+            self._variables += [(name, None) for name in declared]
+        frame = len(self._variables)
+        empty = True
+        for key, item in self._items(branch, value):
+            empty = False
+            self._step(branch.at)
+            if len(declared) == 1:
+                self._set(declared[0], item)
+            elif declared:
+                self._set(declared[0], key)
+                self._set(declared[1], item)
+            exit = self._block(branch.body, item)
+            del self._variables[frame:]
+            if exit == "break":
+                break
+        return self._block(branch.otherwise or (), dot) if empty else "end"
+
+    def _items(self, branch: Branch, value: Any) -> Iterable[tuple[Any, Any]]:
+        if isinstance(value, list):
+            return enumerate(value)
+        if isinstance(value, dict):
+            return [(key, value[key]) for key in sorted(value)]
+        if isinstance(value, int) and not isinstance(value, bool):
+            return ((i, i) for i in range(value))
+        if value is None or value is MISSING:
+            return ()
+        return self._fail(f"range can't iterate over {type_name(value)}", branch.at)
+
+    def _call(self, call: nodes.Call, dot: Any) -> None:
+        value = self._pipeline(call.pipeline, dot)
+        outer, self._variables = self._variables, [("$", value)]
+        self._calls += 1
+        if self._calls > MAX_CALLS:
+            self._fail(f'templates call each other more than {MAX_CALLS} deep at "{call.name}"', call.at)
+        self._block(self._tree.defined[call.name], value)
+        self._calls -= 1
+        self._variables = outer
+
+    # --- pipelines ---
+
+    def _pipeline(self, pipeline: Pipeline, dot: Any, *, in_range: bool = False) -> Any:
+        self._step(pipeline.at)
+        value = _NO_VALUE
+        for command in pipeline.commands:
+            value = self._command(command, dot, value)
+        if pipeline.variables and not in_range:
+            for name in pipeline.variables:
+                if pipeline.declares:
+                    self._variables.append((name, value))
+                else:
+                    self._set(name, value)
+        return value
+
+    def _command(self, command: Command, dot: Any, piped: Any) -> Any:
+        first = command.words[0]
+        if isinstance(first, nodes.Function):
+            return self._function(first, command.words[1:], dot, piped)
+        if len(command.words) > 1 or piped is not _NO_VALUE:
+            if isinstance(first, nodes.Field):
+                self._fail(f"{first.names[-1]} has arguments but is not a function", first.at)
+            self._fail("can't give argument to a value that is not a function", first.at)
+        if isinstance(first, nodes.Nil):
+            self._fail("nil is not a command", first.at)
+        return self._operand(first, dot)
+
+    def _operand(self, operand: Operand, dot: Any) -> Any:
+        self._step(operand.at)
+        if isinstance(operand, nodes.Constant):
+            return operand.value
+        if isinstance(operand, nodes.Field):
+            return self._fields(dot, operand.names, operand.at)
+        if isinstance(operand, nodes.Variable):
+            return self._fields(self._get(operand.name), operand.names, operand.at)
+        if isinstance(operand, nodes.Dot):
+            return dot
+        if isinstance(operand, nodes.Nil):
+            return None
+        if isinstance(operand, Pipeline):
+            return self._pipeline(operand, dot)
+        if isinstance(operand, nodes.Chain):
+            return self._fields(self._operand(operand.base, dot), operand.names, operand.at)
+        return self._function(operand, (), dot, _NO_VALUE)
+
+    def _fields(self, value: Any, names: Sequence[str], at: int) -> Any:
+        for name in names:
+            if isinstance(value, dict):
+                value = value.get(name, MISSING)
+            elif isinstance(value, Record):
+                if name not in value.fields:
+                    self._fail(f"can't evaluate field {name} in type {value.kind}", at)
+                value = value.fields[name]
+            elif value is None:
+                self._fail(f"nil pointer evaluating .{name}", at)
+            elif value is not MISSING:
+                self._fail(f"can't evaluate field {name} in type {type_name(value)}", at)
+        return value
+
+    def _function(self, function: nodes.Function, words: Sequence[Operand], dot: Any, piped: Any) -> Any:
+        name, at = function.name, function.at
+        given = len(words) + (piped is not _NO_VALUE)
+        least, most = ARITY.get(name, (0, None))
+        if given < least or (most is not None and given > most):
+            wanted = f"{least}" if least == most else f"at least {least}"
+            self._fail(f"wrong number of args for {name}: want {wanted} got {given}", at)
+        if name in ("and", "or"):
+            return self._short_circuit(name, words, dot, piped)
+        arguments = [self._operand(word, dot) for word in words]
+        if piped is not _NO_VALUE:
+            arguments.append(piped)
+        try:
+            value = FUNCTIONS[name](*arguments)
+        except CallError as error:
+            self._fail(f"error calling {name}: {error}", at)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            self._fail(f"error calling {name}: {error}", at)
+        if isinstance(value, str) and len(value) > MAX_CHARACTERS // 8:
+            self._fail(f"{name} makes a text of {len(value)} characters", at)
+        return value
+
+    def _short_circuit(self, name: str, words: Sequence[Operand], dot: Any, piped: Any) -> Any:
+        value = _NO_VALUE
+        for word in words:
+            value = self._operand(word, dot)
+            if is_true(value) == (name == "or"):
+                return value
+        return value if piped is _NO_VALUE else piped
+
+    # --- variables, output, bounds ---
+
+    def _get(self, name: str) -> Any:
+        return next(value for known, value in reversed(self._variables) if known == name)
+
+    def _set(self, name: str, value: Any) -> None:
+        for i in range(len(self._variables) - 1, -1, -1):
+            if self._variables[i][0] == name:
+                self._variables[i] = (name, value)
+                return
+
+    def _print(self, text: str, at: int) -> None:
+        self._characters += len(text)
+        if self._characters > MAX_CHARACTERS:
+            self._fail(f"the output is longer than {MAX_CHARACTERS} characters", at)
+        self._output.append(text)
+
+    def _step(self, at: int) -> None:
+        self._steps += 1
+        if self._steps > MAX_STEPS:
+            self._fail(f"stopped after {MAX_STEPS} steps", at)
+
+    def _fail(self, message: str, at: int) -> NoReturn:
+        self._source.fail(message, at)

@@ -1,0 +1,211 @@
+"""The functions a template may call. `and` and `or` are the evaluator's, as they stop early."""
+
+from __future__ import annotations
+
+import datetime
+import html
+import urllib.parse
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from puna.prompt.go.printf import sprint, sprintf, sprintln
+from puna.prompt.go.values import MISSING, Missing, Record, format_value, is_true, to_json, type_name
+
+
+class CallError(Exception):
+    """A function cannot work on its arguments; the evaluator adds where."""
+
+
+Function = Callable[..., Any]
+
+
+def _kind(value: Any) -> str | None:
+    for kind, name in ((bool, "bool"), (int, "int"), (float, "float"), (str, "string")):
+        if isinstance(value, kind):
+            return name
+    return None
+
+
+def _eq(first: Any, *others: Any) -> bool:
+    if not others:
+        raise CallError("missing argument for comparison")
+    return any(_equal(first, other) for other in others)
+
+
+def _equal(a: Any, b: Any) -> bool:
+    kind_a, kind_b = _kind(a), _kind(b)
+    absent_a, absent_b = (value is None or value is MISSING for value in (a, b))
+    if absent_a or absent_b:
+        return absent_a and absent_b
+    if kind_a != kind_b:
+        raise CallError("incompatible types for comparison")
+    if kind_a is None:
+        raise CallError(f"non-comparable type {type_name(a)}")
+    return bool(a == b)
+
+
+def _lt(a: Any, b: Any) -> bool:
+    kind_a, kind_b = _kind(a), _kind(b)
+    if kind_a is None or kind_b is None or kind_a == kind_b == "bool":
+        raise CallError("invalid type for comparison")
+    if kind_a != kind_b:
+        raise CallError("incompatible types for comparison")
+    if isinstance(a, str):
+        return a.encode("utf-8", "replace") < str(b).encode("utf-8", "replace")
+    return bool(a < b)
+
+
+def _le(a: Any, b: Any) -> bool:
+    return _lt(a, b) or _equal(a, b)
+
+
+def _len(value: Any) -> int:
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "replace"))
+    if isinstance(value, list | dict):
+        return len(value)
+    raise CallError(f"len of type {type_name(value)}")
+
+
+def _index(value: Any, *keys: Any) -> Any:
+    for key in keys:
+        if value is None or isinstance(value, Missing):
+            return MISSING
+        if isinstance(value, dict):
+            if not isinstance(key, str):
+                raise CallError(f"value has type {type_name(key)}; should be string")
+            value = value.get(key, MISSING)
+        elif isinstance(value, list | str):
+            items: Any = value.encode("utf-8", "replace") if isinstance(value, str) else value
+            value = items[_position(key, len(items), inclusive=False)]
+        else:
+            raise CallError(f"can't index item of type {type_name(value)}")
+    return value
+
+
+def _slice(value: Any, *bounds: Any) -> Any:
+    if not isinstance(value, list | str):
+        raise CallError(f"can't slice item of type {type_name(value)}")
+    if len(bounds) > 3 or (len(bounds) == 3 and isinstance(value, str)):
+        raise CallError(f"too many slice indexes: {len(bounds)}")
+    items: Any = value.encode("utf-8", "replace") if isinstance(value, str) else value
+    positions = [_position(bound, len(items), inclusive=True) for bound in bounds]
+    start, end = (positions + [0, len(items)][len(positions) :])[:2]
+    if start > end:
+        raise CallError(f"invalid slice index: {start} > {end}")
+    part = items[start:end]
+    return part.decode("utf-8", "replace") if isinstance(value, str) else list(part)
+
+
+def _position(key: Any, length: int, *, inclusive: bool) -> int:
+    if isinstance(key, bool) or not isinstance(key, int):
+        raise CallError(f"cannot index with type {type_name(key)}")
+    if not 0 <= key < length + inclusive:
+        raise CallError(f"index out of range: {key}")
+    return key
+
+
+def _html(*values: Any) -> str:
+    text = html.escape(_joined(values))
+    return text.replace("&quot;", "&#34;").replace("&#x27;", "&#39;").replace("\0", "\ufffd")
+
+
+_JS = {
+    "\\": "\\\\", "'": "\\'", '"': '\\"', "<": "\\u003C", ">": "\\u003E", "&": "\\u0026", "=": "\\u003D",
+}  # fmt: skip
+
+
+def _js(*values: Any) -> str:
+    parts = []
+    for character in _joined(values):
+        code = ord(character)
+        printable = character.isprintable() if code > 127 else code >= 32
+        parts.append(_JS.get(character) or (character if printable else f"\\u{code:04X}"))
+    return "".join(parts)
+
+
+def _urlquery(*values: Any) -> str:
+    return urllib.parse.quote_plus(_joined(values), safe="-_.~", errors="replace")
+
+
+def _joined(values: tuple[Any, ...]) -> str:
+    return values[0] if len(values) == 1 and isinstance(values[0], str) else sprint(values)
+
+
+def _call(*values: Any) -> Any:
+    raise CallError("call of something that is not a function")
+
+
+def _printf(format: Any = MISSING, *values: Any) -> str:
+    if not isinstance(format, str):
+        raise CallError(f"wrong type for the format: expected string; got {type_name(format)}")
+    return sprintf(format, values)
+
+
+def _day(days_ago: int) -> str:
+    return (datetime.date.today() - datetime.timedelta(days=days_ago)).isoformat()
+
+
+def typescript_type(value: Any) -> str:
+    """The TypeScript type of a tool's parameter: `string`, `number[]`, `string | null`, else `any`."""
+    if not isinstance(value, Record) or value.kind != "api.ToolProperty":
+        return "any"
+    return _typescript(value.json)
+
+
+def _typescript(schema: Any) -> str:
+    if not isinstance(schema, Mapping):
+        return "any"
+    branches = schema.get("anyOf")
+    if isinstance(branches, list) and branches:
+        return " | ".join(_typescript(branch) for branch in branches)
+    declared = schema.get("type")
+    kinds = [declared] if isinstance(declared, str) else declared or []
+    return " | ".join(_typescript_name(str(kind), schema) for kind in kinds) or "any"
+
+
+def _typescript_name(kind: str, schema: Mapping[str, Any]) -> str:
+    if kind == "array":
+        items = schema.get("items")
+        inner = _typescript(items) if isinstance(items, Mapping) else "any"
+        return f"({inner})[]" if " | " in inner else f"{inner}[]"
+    names = {"integer": "number", "object": "Record<string, any>"}
+    if kind in ("string", "number", "boolean", "null"):
+        return kind
+    return names.get(kind, "any")
+
+
+FUNCTIONS: dict[str, Function] = {
+    "not": lambda value: not is_true(value),
+    "eq": _eq,
+    "ne": lambda a, b: not _equal(a, b),
+    "lt": _lt,
+    "le": _le,
+    "gt": lambda a, b: not _le(a, b),
+    "ge": lambda a, b: not _lt(a, b),
+    "len": _len,
+    "index": _index,
+    "slice": _slice,
+    "print": lambda *values: sprint(values),
+    "printf": _printf,
+    "println": lambda *values: sprintln(values),
+    "html": _html,
+    "js": _js,
+    "urlquery": _urlquery,
+    "call": _call,
+    "json": to_json,
+    "currentDate": lambda *ignored: _day(0),
+    "yesterdayDate": lambda *ignored: _day(1),
+    "toTypeScriptType": typescript_type,
+}
+
+#: Least and most arguments; None = any number.
+ARITY: dict[str, tuple[int, int | None]] = {
+    "not": (1, 1), "eq": (1, None), "ne": (2, 2), "lt": (2, 2), "le": (2, 2), "gt": (2, 2), "ge": (2, 2),
+    "len": (1, 1), "index": (1, None), "slice": (1, None), "printf": (1, None), "call": (1, None),
+    "json": (1, 1), "toTypeScriptType": (1, 1), "and": (1, None), "or": (1, None),
+}  # fmt: skip
+
+NAMES = frozenset(FUNCTIONS) | {"and", "or"}
+
+__all__ = ["ARITY", "FUNCTIONS", "NAMES", "CallError", "format_value", "typescript_type"]

@@ -1,0 +1,156 @@
+"""The tree of a parsed template."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    at: int  # offset in the template's text
+
+
+# --- operands ---
+
+
+@dataclass(frozen=True, slots=True)
+class Dot(Node):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Nil(Node):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Constant(Node):
+    """A string, number, character (as its code point) or truth value."""
+
+    value: str | int | float | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Field(Node):
+    """`.A.B`"""
+
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variable(Node):
+    """`$x.A.B`; the root value is `$`."""
+
+    name: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Function(Node):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chain(Node):
+    """`(pipeline).A.B`"""
+
+    base: Operand
+    names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Command(Node):
+    """An operand and its arguments."""
+
+    words: tuple[Operand, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline(Node):
+    """`$i, $e := a b | c d`. `declares` tells `:=` from `=`."""
+
+    commands: tuple[Command, ...]
+    variables: tuple[str, ...] = ()
+    declares: bool = True
+
+
+Operand = Dot | Nil | Constant | Field | Variable | Function | Chain | Pipeline
+
+
+# --- statements ---
+
+
+@dataclass(frozen=True, slots=True)
+class Text(Node):
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Action(Node):
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Break(Node):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Continue(Node):
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Node):
+    """`{{ template "name" pipeline }}`"""
+
+    name: str
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True, slots=True)
+class Branch(Node):
+    """`if`, `with` or `range`: `kind` says which."""
+
+    kind: str
+    pipeline: Pipeline
+    body: Block
+    otherwise: Block | None = None
+
+
+Statement = Text | Action | Break | Continue | Call | Branch
+Block = tuple[Statement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The main template and the ones it defines."""
+
+    root: Block
+    defined: dict[str, Block] = field(default_factory=dict)
+
+
+def operands(pipeline: Pipeline) -> Iterator[Operand]:
+    """Every operand of a pipeline, inside parentheses, too."""
+    for command in pipeline.commands:
+        for word in command.words:
+            yield word
+            base = word.base if isinstance(word, Chain) else word
+            if isinstance(base, Pipeline):
+                yield from operands(base)
+
+
+def identifiers(block: Block) -> Iterator[str]:
+    """Every field and variable name in a block, as written."""
+    for statement in block:
+        if isinstance(statement, Action | Branch | Call):
+            for operand in operands(statement.pipeline):
+                if isinstance(operand, Field | Chain):
+                    yield from operand.names
+                elif isinstance(operand, Variable):
+                    yield from (operand.name.removeprefix("$"), *operand.names)
+            yield from (name.removeprefix("$") for name in statement.pipeline.variables)
+        if isinstance(statement, Branch):
+            yield from identifiers(statement.body)
+            yield from identifiers(statement.otherwise or ())
