@@ -143,7 +143,7 @@ def _show(model: StoredModel, body: ShowRequest) -> dict[str, Any]:
 
 
 def _running(entry: LoadedModel) -> dict[str, Any]:
-    return {
+    running = {
         "name": entry.model.name,
         "model": entry.model.name,
         "size": entry.size_bytes,
@@ -153,3 +153,6 @@ def _running(entry: LoadedModel) -> dict[str, Any]:
         "size_vram": 0,
         "context_length": entry.context_length,
     }
+    if entry.runner is None:
+        running["loading"] = round(entry.loading, 4)  # Puna's own: the share of the weights in place
+    return running
