@@ -11,6 +11,7 @@ from puna.cli.client import Client
 from puna.cli.files import existing_file, file_digest, upload
 from puna.cli.progress import StatusLines
 from puna.cli.server_process import connect
+from puna.errors import UnavailableError
 from puna.store.modelfile import Modelfile, parse
 from puna.store.names import ModelName
 from puna.store.recipe import adapter_source, create_request, model_source
@@ -21,12 +22,12 @@ DEFAULT_FILE = "Modelfile"
 def create(name: str, file: str | None, quantize: str | None) -> None:
     """Create model `name` from the Modelfile `file` (`-` is standard input), telling progress."""
     ModelName.parse(name)
+    if quantize:  # said here, before gigabytes are copied
+        raise UnavailableError("--quantize is not available yet in this version: create from a file that is")
     modelfile, folder = read_modelfile(file)
     body: dict[str, Any] = {"model": name, **create_request(modelfile)}
     source = model_source(modelfile, folder)
     adapters = adapter_source(modelfile, folder)
-    if quantize:
-        body["quantize"] = quantize
     with connect() as client, StatusLines() as lines:
         lines.show("gathering model components")
         if source.model is not None:

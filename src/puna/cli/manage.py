@@ -105,9 +105,12 @@ def print_version(own: str) -> None:
 
     try:
         with Client(host) as client:
-            answer = client.get("/api/version")  # "version" is the API's, which clients compare
-            server = answer.get("puna", answer.get("version"))
+            reply = client.get("/api/version")
     except PunaError:
         return
-    if server != own:
-        terminal.warn(f"the server at {host.client_url} has version {server}")
+    if "puna" not in reply:
+        terminal.warn(f"the server at {host.client_url} is not Puna (it says version {reply.get('version')})")
+    elif reply["puna"] != own:
+        terminal.warn(
+            f"the server at {host.client_url} has version {reply['puna']}; start it again to update"
+        )
