@@ -48,7 +48,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     _check(right, "add_rms_norm", x=x, residual=residual, weight=weight)
     total, result = torch.empty_like(x), torch.empty_like(x)
     _native.rms_norm(
-        address(x, torch.float32, "add_rms_norm x"), address(residual, torch.float32, "add_rms_norm residual"),
+        address(x, torch.float32, "add_rms_norm x"),
+        address(residual, torch.float32, "add_rms_norm residual"),
         address(weight, torch.float32, "add_rms_norm weight"), eps, x.numel() // max(width, 1), width,
         total.data_ptr(), result.data_ptr(),
     )  # fmt: skip
