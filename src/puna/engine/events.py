@@ -11,7 +11,7 @@ class Message(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """Base of everything that may cross a process border; `type` on the wire is the class name."""
 
 
-class Generate(Message):
+class Generate(Message, frozen=True):
     """Generate text. Answered by `Chunk`*, then one `Done` or `Failed` with the same `id`.
 
     `prompt` is text (control tokens in it are recognised, BOS is added as the model wants it) or
@@ -45,7 +45,7 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: list[TopLogprob] = []
 
 
-class Chunk(Message):
+class Chunk(Message, frozen=True):
     """Text that is final: never half a character, never the start of a stop string.
 
     `tokens` and `logprobs` belong to the tokens whose text begins in this chunk.
@@ -57,7 +57,7 @@ class Chunk(Message):
     logprobs: list[TokenLogprob] = []
 
 
-class Done(Message):
+class Done(Message, frozen=True):
     """End of a generation. Counts in tokens, durations in nanoseconds."""
 
     id: int
@@ -72,7 +72,7 @@ class Done(Message):
     stop: str | None = None  # the stop string that ended it, if one did
 
 
-class Failed(Message):
+class Failed(Message, frozen=True):
     """A request failed; `kind` is a class of `puna.errors`."""
 
     id: int

@@ -32,7 +32,7 @@ class Unpacker(Generic[T]):
     """
 
     def __init__(self, kind: type[T] | object) -> None:
-        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)  # type: ignore[arg-type]
+        self._decoder: msgspec.msgpack.Decoder[T] = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[T]:

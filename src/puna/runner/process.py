@@ -110,8 +110,8 @@ def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> No
             channel.send(Tokens(id=message.id, ids=ids))
         case Detokenize():
             if any(not 0 <= token < tokenizer.vocab_size for token in message.ids):
-                error = RequestError(f"token ids outside the vocabulary of {tokenizer.vocab_size}")
-                channel.send(Failed(id=message.id, kind=error.kind, message=str(error)))
+                problem = RequestError(f"token ids outside the vocabulary of {tokenizer.vocab_size}")
+                channel.send(Failed(id=message.id, kind=problem.kind, message=str(problem)))
             else:
                 channel.send(Text(id=message.id, text=tokenizer.decode(message.ids)))
         case Ping():

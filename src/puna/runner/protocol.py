@@ -39,7 +39,7 @@ MAX_FRAME_BYTES = 512 * 1024 * 1024
 # --- server to runner -------------------------------------------------------------
 
 
-class Load(Message):
+class Load(Message, frozen=True):
     """First message: load this model. Answered by `Progress`*, then `Loaded` or `Failed(id=0)`."""
 
     path: str
@@ -50,13 +50,13 @@ class Load(Message):
     kv_cache_type: str = "f16"
 
 
-class Cancel(Message):
+class Cancel(Message, frozen=True):
     """Stop generating `id`. Answered by nothing: a cancelled request is forgotten."""
 
     id: int
 
 
-class Tokenize(Message):
+class Tokenize(Message, frozen=True):
     """Answered by `Tokens`."""
 
     id: int
@@ -65,14 +65,14 @@ class Tokenize(Message):
     parse_special: bool = True
 
 
-class Detokenize(Message):
+class Detokenize(Message, frozen=True):
     """Answered by `Text`."""
 
     id: int
     ids: list[int]
 
 
-class Ping(Message):
+class Ping(Message, frozen=True):
     """Answered by `Pong` at once, also while a step is being computed."""
 
     id: int
@@ -81,14 +81,14 @@ class Ping(Message):
 # --- runner to server -------------------------------------------------------------
 
 
-class Progress(Message):
+class Progress(Message, frozen=True):
     """Loading: `done` of `total` bytes of weights are in place."""
 
     done: int
     total: int
 
 
-class Loaded(Message):
+class Loaded(Message, frozen=True):
     """The model is ready."""
 
     context_length: int  # tokens per sequence in force, after clamping to what the model was trained for
@@ -97,17 +97,17 @@ class Loaded(Message):
     cache_bytes: int
 
 
-class Tokens(Message):
+class Tokens(Message, frozen=True):
     id: int
     ids: list[int]
 
 
-class Text(Message):
+class Text(Message, frozen=True):
     id: int
     text: str
 
 
-class Pong(Message):
+class Pong(Message, frozen=True):
     """`active` requests run or wait; the current step began `step_age_s` seconds ago (0 when idle)."""
 
     id: int

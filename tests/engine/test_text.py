@@ -1,0 +1,107 @@
+"""What is shown of generated text, and when."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puna.engine.text import Piece, TextStream, incomplete_tail
+
+
+def run(pieces: list[bytes], stop: list[str]) -> tuple[list[str], list[int], str | None]:
+    """Chunks shown, numbers of the pieces shown with them, and the stop string found."""
+    stream, shown, tokens = TextStream(stop), [], []
+    for number, piece in enumerate(pieces):
+        released = stream.feed(Piece(number, piece))
+        shown.append(released.text)
+        tokens += [piece.token for piece in released.pieces]
+        if released.stop is not None:
+            return shown, tokens, released.stop
+    released = stream.flush()
+    return [*shown, released.text], tokens + [piece.token for piece in released.pieces], None
+
+
+def test_text_without_stops_passes_at_once() -> None:
+    assert run([b"Hel", b"lo"], []) == (["Hel", "lo", ""], [0, 1], None)
+
+
+def test_a_stop_string_across_tokens_ends_the_text_before_it() -> None:
+    shown, tokens, stop = run([b"one ", b"<e", b"nd", b"> two"], ["<end>"])
+    assert ("".join(shown), stop) == ("one ", "<end>")
+    assert tokens == [0]
+
+
+def test_a_token_that_is_only_partly_cut_keeps_its_entry() -> None:
+    shown, tokens, stop = run([b"a", b"b<end>"], ["<end>"])
+    assert ("".join(shown), tokens, stop) == ("ab", [0, 1], "<end>")
+
+
+def test_the_earliest_stop_wins_whatever_its_place_in_the_list() -> None:
+    shown, _, stop = run([b"x", b"B and A"], ["A", "B"])
+    assert ("".join(shown), stop) == ("x", "B")
+
+
+def test_text_that_only_began_like_a_stop_is_shown_after_all() -> None:
+    shown, tokens, stop = run([b"a<e", b"x>"], ["<end>"])
+    assert shown == ["a", "<ex>", ""]
+    assert (tokens, stop) == ([0, 1], None)
+
+
+def test_held_text_is_shown_at_the_end() -> None:
+    assert run([b"a<en"], ["<end>"]) == (["a", "<en"], [0], None)
+
+
+def test_overlapping_starts_of_a_stop_are_all_remembered() -> None:
+    shown, _, stop = run([b"a", b"a", b"b"], ["aab"])
+    assert ("".join(shown), stop) == ("", "aab")
+    shown, _, stop = run([b"a", b"a", b"a", b"b", b"!"], ["aab"])
+    assert ("".join(shown), stop) == ("a", "aab")
+
+
+def test_characters_are_never_shown_in_halves() -> None:
+    euro = "€".encode()
+    assert run([euro[:1], euro[1:2], euro[2:], b"!"], []) == (["", "", "€", "!", ""], [0, 1, 2, 3], None)
+
+
+def test_half_a_character_at_the_end_is_dropped() -> None:
+    assert run([b"a\xe2\x82"], []) == (["a", ""], [0], None)
+
+
+def test_empty_stop_strings_are_ignored() -> None:
+    assert run([b"a"], [""]) == (["a", ""], [0], None)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", 0), (b"a", 0), ("é".encode(), 0), (b"\xc3", 1), (b"a\xe2", 1), (b"a\xe2\x82", 2),
+        (b"\xf0\x9f\x98", 3), ("😀".encode(), 0), (b"\x80\x80", 0), (b"\xff", 0), (b"\xc0", 0),
+    ],
+)  # fmt: skip
+def test_incomplete_tail(data: bytes, expected: int) -> None:
+    assert incomplete_tail(data) == expected
+
+
+@given(
+    st.text(max_size=40), st.lists(st.integers(1, 5), min_size=1), st.lists(st.text(min_size=1, max_size=4))
+)
+def test_however_text_is_cut_into_tokens_the_result_is_the_same(
+    text: str, lengths: list[int], stops: list[str]
+) -> None:
+    data, pieces, at = text.encode(), [], 0
+    while at < len(data):
+        length = lengths[len(pieces) % len(lengths)]
+        pieces.append(data[at : at + length])
+        at += length
+    shown, tokens, stop = run(pieces, stops)
+    ends = [(text.find(s), s) for s in stops if s in text]
+    if ends:
+        # A stop may only be looked for once all of it has arrived, so one that ends earlier in the
+        # text than the earliest-beginning one may be found first; both end the text before a stop.
+        assert stop in stops
+        assert text.startswith("".join(shown) + stop)
+        assert not any(s in "".join(shown) for s in stops)
+    else:
+        assert ("".join(shown), stop) == (text, None)
+        assert tokens == list(range(len(pieces)))

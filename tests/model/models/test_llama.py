@@ -1,0 +1,132 @@
+"""Llama against Hugging Face transformers, on tiny random models in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from puna import ops
+from puna.engine.engine import Engine
+from puna.engine.events import Chunk, Event, Generate
+from puna.model.input import Batch
+from puna.model.load import LoadedModel, load_model
+from puna.options import Options
+from tests.tiny import TinyLlama, tiny_llama_gguf
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+MODELS = {
+    "grouped queries": TinyLlama(),
+    "tied embeddings": TinyLlama(tied=True, seed=1),
+    "one query per key": TinyLlama(heads=4, kv_heads=4, seed=2),
+    "one key for all": TinyLlama(heads=4, kv_heads=1, seed=3),
+    "llama 3 rope factors": TinyLlama(rope_scaling=LLAMA3, seed=4),
+    "linear rope scaling": TinyLlama(rope_scaling={"rope_type": "linear", "factor": 4.0}, seed=5),
+    "large rope base, odd sizes": TinyLlama(
+        hidden=96, feed_forward=80, heads=6, kv_heads=3, rope_base=5e5, seed=6
+    ),
+}
+
+
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def implementation(request: pytest.FixtureRequest):
+    if request.param == "cpu":
+        pytest.importorskip("puna._native", reason="the C++ kernels are not built")
+    with ops.use(request.param):
+        yield request.param
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
+    """(ours, transformers') of one configuration."""
+    config = MODELS[request.param]
+    theirs = config.build()
+    path = tiny_llama_gguf(tmp_path_factory.mktemp("llama") / "model.gguf", config, model=theirs)
+    return load_model(path), theirs
+
+
+def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.log_softmax(theirs(torch.tensor([tokens])).logits[0], dim=-1)
+
+
+def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
+    """Log-probabilities of every position, the prompt being read in `parts`, beside another sequence."""
+    cache = ours.make_cache(sequences=3, context=256, dtype=torch.float32)
+    other = [7, 8, 9]
+    found, begin = [], 0
+    for part in parts:
+        part_tokens = tokens[begin : begin + part]
+        extra = other[:1] if begin == 0 else []
+        batch = Batch.of(
+            [*extra, *part_tokens],
+            [0] * len(extra) + list(range(begin, begin + len(part_tokens))),
+            [0] * len(extra) + [2] * len(part_tokens),
+            list(range(len(extra), len(extra) + len(part_tokens))),
+        )
+        with torch.inference_mode():
+            cache.start_forward(batch)
+            found.append(torch.log_softmax(ours.model.forward(batch, cache), dim=-1))
+        begin += part
+    return torch.cat(found)
+
+
+@pytest.mark.parametrize("parts", [[70], [32, 32, 6], [69, 1], [1] * 8 + [62]], ids=str)
+def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]) -> None:
+    ours, theirs = pair
+    torch.manual_seed(11)
+    tokens = torch.randint(0, ours.tokenizer.vocab_size, (70,)).tolist()
+    difference = our_log_probabilities(ours, tokens, parts) - reference_log_probabilities(theirs, tokens)
+    assert difference.abs().max() < 1e-3
+
+
+def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
+    ours, theirs = pair
+    prompts = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
+    engine = Engine(ours, context=128, parallel=4, batch_size=16, cache_dtype=torch.float32)
+    produced: dict[int, list[int]] = {number: [] for number in range(len(prompts))}
+
+    def sink(event: Event) -> None:
+        if isinstance(event, Chunk):
+            produced[event.id] += event.tokens
+
+    for number, prompt in enumerate(prompts):
+        options = Options(temperature=0, num_predict=40)
+        engine.submit(Generate(id=number, prompt=prompt, options=options, ignore_eos=True), sink)
+    while engine.step():
+        pass
+    for number, prompt in enumerate(prompts):
+        with torch.inference_mode():
+            expected = theirs.generate(
+                torch.tensor([prompt]), max_new_tokens=40, do_sample=False, eos_token_id=None, pad_token_id=0
+            )[0, len(prompt) :]
+        assert produced[number] == expected.tolist()
+
+
+def test_a_shift_puts_keys_where_they_would_have_been_computed(tmp_path: Path) -> None:
+    """Only the first layer's keys do not depend on what was removed, so one layer is compared."""
+    config = TinyLlama(layers=1, rope_scaling=LLAMA3, seed=9)
+    ours = load_model(tiny_llama_gguf(tmp_path / "one.gguf", config))
+    tokens = list(range(50, 90))
+
+    def keys_after(kept: list[int], removed: tuple[int, int] | None) -> torch.Tensor:
+        cache = ours.make_cache(sequences=1, context=64, dtype=torch.float32)
+        batch = Batch.of(kept, list(range(len(kept))), [0] * len(kept), [])
+        with torch.inference_mode():
+            cache.start_forward(batch)
+            ours.model.forward(batch, cache)
+        if removed:
+            cache.remove(0, *removed)
+        return cache.layer(0).keys[torch.from_numpy(cache.cells.cells(0)).long()]
+
+    shifted = keys_after(tokens, (5, 25))
+    direct = keys_after(tokens[:5] + tokens[25:], None)
+    torch.testing.assert_close(shifted, direct, atol=2e-5, rtol=0)

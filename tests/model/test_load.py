@@ -1,0 +1,114 @@
+"""Opening models that cannot be run: each with its own clear words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from puna.errors import GGUFError, InsufficientMemoryError, ModelError, UnsupportedModelError
+from puna.gguf import GGMLType, GGUFWriter, open_gguf
+from puna.model import load as loading
+from puna.model.base import supported
+from puna.model.load import load_model
+from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
+
+
+def rewritten(
+    source: Path, target: Path, *, drop: str = "", tensors: dict[str, Any] | None = None, **metadata: Any
+):
+    """A copy of a model with tensors dropped or replaced and metadata changed (None drops a key)."""
+    with open_gguf(source) as file:
+        writer = GGUFWriter(target, metadata.pop("architecture", "llama"))
+        for key, value in file.metadata.items():
+            if key == "general.architecture":
+                continue
+            value = metadata.pop(key, value)
+            if value is not None:
+                writer.add(key, value)
+        for key, value in metadata.items():
+            writer.add(key, value)
+        for name in file.tensors:
+            if name != drop:
+                array = (tensors or {}).get(name, file.array(name).copy())
+                writer.add_tensor(name, array, GGMLType.F32)
+        writer.write()
+    return target
+
+
+@pytest.fixture
+def tiny_file(tmp_path: Path) -> Path:
+    return tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(layers=1))
+
+
+def test_a_model_loads_and_progress_reaches_its_end(tiny_file: Path) -> None:
+    heard: list[tuple[int, int]] = []
+    loaded = load_model(tiny_file, progress=lambda done, total: heard.append((done, total)))
+    assert loaded.trained_context == 256
+    assert heard == sorted(heard)
+    assert heard[-1] == (loaded.weight_bytes, loaded.weight_bytes)
+
+
+def test_an_unknown_architecture_is_named_and_the_supported_ones_listed(tmp_path: Path) -> None:
+    writer = GGUFWriter(tmp_path / "new.gguf", "quantumformer")
+    add_tokenizer(writer)
+    writer.add_tensor("token_embd.weight", np.zeros((4, 32), np.float32))
+    writer.write()
+    with pytest.raises(UnsupportedModelError, match=r"'quantumformer' is not supported; supported: .*llama"):
+        load_model(tmp_path / "new.gguf")
+    assert "llama" in supported()
+
+
+def test_a_missing_file_and_a_file_of_another_kind(tmp_path: Path) -> None:
+    with pytest.raises(GGUFError, match=r"absent\.gguf"):
+        load_model(tmp_path / "absent.gguf")
+    other = tmp_path / "story.txt"
+    other.write_text("Once upon a time there was a file that was no model at all.")
+    with pytest.raises(GGUFError, match=r"story\.txt"):
+        load_model(other)
+
+
+def test_a_missing_tensor_is_named(tiny_file: Path, tmp_path: Path) -> None:
+    path = rewritten(tiny_file, tmp_path / "missing.gguf", drop="blk.0.attn_k.weight")
+    with pytest.raises(ModelError, match=r"missing\.gguf: tensor 'blk\.0\.attn_k\.weight' is missing"):
+        load_model(path)
+
+
+def test_a_misshapen_tensor_is_named_with_both_shapes(tiny_file: Path, tmp_path: Path) -> None:
+    tensors = {"blk.0.ffn_up.weight": np.zeros((64, 64), np.float32)}
+    path = rewritten(tiny_file, tmp_path / "bad.gguf", tensors=tensors)
+    with pytest.raises(ModelError, match=r"'blk\.0\.ffn_up\.weight' has 64x64 values, expected 96x64"):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"llama.block_count": None}, "'llama.block_count' is missing"),
+        ({"llama.embedding_length": 0}, "'llama.embedding_length' is missing or not positive"),
+        ({"llama.attention.head_count_kv": 3}, "4 query heads cannot share 3"),
+        ({"llama.attention.head_count": "four"}, "should be a size, but is 'four'"),
+        ({"llama.rope.freq_base": "big"}, "should be a number, but is 'big'"),
+        ({"llama.rope.scaling.type": "stretchy"}, "rope scaling 'stretchy' is not supported"),
+        ({"llama.expert_count": 8}, "experts"),
+        ({"general.type": "adapter"}, "this is a adapter file, not a model"),
+    ],
+)
+def test_bad_metadata_is_named(tiny_file: Path, tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = rewritten(tiny_file, tmp_path / "bad.gguf", **changes)
+    with pytest.raises(ModelError, match=words):
+        load_model(path)
+
+
+def test_too_little_memory_says_how_much_is_needed_and_how_much_there_is(
+    tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "available_memory", lambda: 3 * 2**29)
+    with pytest.raises(InsufficientMemoryError, match=r"\(\d+\.\d GiB\) than is available \(1\.5 GiB\)"):
+        load_model(tiny_file, cache_tokens=100_000_000)
+
+
+def test_available_memory_is_a_plausible_number() -> None:
+    assert 2**20 < loading.available_memory() < 2**50

@@ -1,0 +1,217 @@
+"""A real runner process, driven as the server drives it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from puna.errors import (
+    ContextLengthError,
+    GGUFError,
+    PunaError,
+    RequestError,
+    RunnerError,
+    UnsupportedModelError,
+)
+from puna.gguf import GGUFWriter
+from puna.options import Options
+from puna.runner.client import Runner
+from puna.runner.protocol import Chunk, Done, Load
+from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
+
+pytestmark = pytest.mark.e2e
+
+GREEDY = Options(temperature=0, num_predict=8)
+LONG = Options(temperature=0, num_predict=-1)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "tiny.gguf", TinyLlama())
+
+
+def with_runner(model: Path, use: Callable[[Runner], Awaitable[None]], **load: int) -> None:
+    """Start a runner, use it, close it; afterwards its process must be gone."""
+
+    async def scenario() -> None:
+        runner = await Runner.start(Load(path=str(model), **{"num_ctx": 64, "parallel": 4, **load}))
+        pid = runner.pid
+        try:
+            await asyncio.wait_for(use(runner), 60)
+        finally:
+            await runner.close()
+        assert not psutil.pid_exists(pid)
+
+    asyncio.run(scenario())
+
+
+async def collect(runner: Runner, prompt: str | list[int], options: Options = GREEDY) -> tuple[str, Done]:
+    text, done = "", None
+    async for item in runner.generate(prompt, options):
+        if isinstance(item, Done):
+            done = item
+        else:
+            text += item.text
+    assert done is not None
+    return text, done
+
+
+def test_it_loads_generates_and_leaves(model: Path) -> None:
+    async def use(runner: Runner) -> None:
+        assert runner.alive
+        assert (runner.info.context_length, runner.info.parallel) == (64, 4)
+        assert runner.info.weight_bytes > 0
+        text, done = await collect(runner, "hello world")
+        assert text
+        assert done.eval_count <= 8
+        both = await asyncio.gather(collect(runner, "hello world"), collect(runner, "once upon a time"))
+        assert both[0][0] == text
+        assert both[1][0] != text
+
+    with_runner(model, use)
+
+
+def test_progress_is_reported_while_loading(model: Path) -> None:
+    heard: list[tuple[int, int]] = []
+
+    async def scenario() -> None:
+        runner = await Runner.start(
+            Load(path=str(model), num_ctx=64), on_progress=lambda done, total: heard.append((done, total))
+        )
+        await runner.close()
+
+    asyncio.run(scenario())
+    assert heard
+    assert heard[-1][0] == heard[-1][1]
+
+
+def test_it_tokenizes_and_detokenizes(model: Path) -> None:
+    async def use(runner: Runner) -> None:
+        ids = await runner.tokenize("hello world", add_special=False)
+        assert await runner.detokenize(ids) == "hello world"
+        assert len(await runner.tokenize("hello world")) == len(ids) + 1
+        with pytest.raises(RequestError, match="vocabulary"):
+            await runner.detokenize([10**6])
+
+    with_runner(model, use)
+
+
+@pytest.mark.parametrize("kind", ["missing", "text", "architecture"])
+def test_a_model_that_does_not_load_is_an_error_of_its_own_class(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "model.gguf"
+    expected: tuple[type[PunaError], str] = (GGUFError, "model.gguf")
+    if kind == "text":
+        path.write_text("no model at all, just some words")
+    elif kind == "architecture":
+        writer = GGUFWriter(path, "quantumformer")
+        add_tokenizer(writer)
+        writer.write()
+        expected = (UnsupportedModelError, "'quantumformer' is not supported; supported: ")
+    before = psutil.Process().children()
+    with pytest.raises(expected[0], match=expected[1]):
+        asyncio.run(Runner.start(Load(path=str(path), num_ctx=64)))
+    assert psutil.Process().children() == before
+
+
+def test_a_bad_request_fails_alone(model: Path) -> None:
+    async def use(runner: Runner) -> None:
+        with pytest.raises(RequestError, match="empty"):
+            await collect(runner, [])
+        with pytest.raises(ContextLengthError, match="num_ctx is 64"):
+            async for _ in runner.generate([1] * 100, GREEDY, truncate=False):
+                pass
+        assert (await collect(runner, "hello"))[0]
+
+    with_runner(model, use)
+
+
+def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
+    async def use(runner: Runner) -> None:
+        async with aclosing(runner.generate("hello", LONG)) as stream:
+            async for item in stream:
+                assert isinstance(item, Chunk)
+                assert (await runner.ping()).active == 1
+                break
+        for _ in range(100):
+            if (await runner.ping()).active == 0:
+                return
+            await asyncio.sleep(0.01)
+        pytest.fail("the generation goes on")
+
+    with_runner(model, use)
+
+
+def test_cancelling_a_task_stops_its_generation(model: Path) -> None:
+    async def use(runner: Runner) -> None:
+        task = asyncio.create_task(collect(runner, "hello", LONG))
+        while (await runner.ping()).active == 0:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while (await runner.ping()).active:
+            await asyncio.sleep(0.01)
+
+    with_runner(model, use)
+
+
+def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
+    async def use(runner: Runner) -> None:
+        async def kill_midway() -> None:
+            async for _ in runner.generate("hello", LONG):
+                os.kill(runner.pid, signal.SIGKILL)
+
+        with pytest.raises(RunnerError, match=r"unexpectedly stopped.*killed by signal 9"):
+            await kill_midway()
+        assert not runner.alive
+        with pytest.raises(RunnerError, match="unexpectedly stopped"):
+            await collect(runner, "hello")
+
+    with_runner(model, use)
+
+
+def test_a_process_that_hangs_does_not_answer_a_ping(model: Path) -> None:
+    async def use(runner: Runner) -> None:
+        os.kill(runner.pid, signal.SIGSTOP)
+        with pytest.raises(RunnerError, match=r"did not answer within 0\.2 s"):
+            await runner.ping(0.2)
+        os.kill(runner.pid, signal.SIGCONT)
+        assert (await runner.ping()).active == 0
+
+    with_runner(model, use)
+
+
+def test_loading_without_progress_times_out(model: Path) -> None:
+    before = psutil.Process().children()
+    with pytest.raises(RunnerError, match=r"timed out waiting .* progress 0\.00"):
+        asyncio.run(Runner.start(Load(path=str(model), num_ctx=64), stall_timeout_s=0.01))
+    assert psutil.Process().children() == before
+
+
+def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path) -> None:
+    """Even if it could not say goodbye."""
+    import subprocess
+    import sys
+
+    script = (
+        "import asyncio, sys, time\n"
+        "from puna.runner.client import Runner\n"
+        "from puna.runner.protocol import Load\n"
+        "async def main():\n"
+        "    runner = await Runner.start(Load(path=sys.argv[1], num_ctx=64))\n"
+        "    print(runner.pid, flush=True)\n"
+        "    await asyncio.sleep(60)\n"
+        "asyncio.run(main())\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script, str(model)], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        runner = psutil.Process(int(server.stdout.readline()))
+        server.kill()
+    runner.wait(timeout=10)

@@ -1,0 +1,117 @@
+"""`import puna`: the engine as a Python object."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import puna
+from puna.errors import GGUFError, ModelNotFoundError, OptionError, RequestError
+from tests.tiny import TinyLlama, tiny_llama_gguf
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory):
+    path = tiny_llama_gguf(tmp_path_factory.mktemp("library") / "tiny.gguf", TinyLlama())
+    with puna.load(path, num_ctx=128, parallel=4) as loaded:
+        yield loaded
+
+
+def test_importing_puna_does_not_import_torch() -> None:
+    code = "import sys, puna; print('torch' in sys.modules, puna.__version__)"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split()[0] == "False"
+
+
+def test_a_completion_says_everything_about_itself(model: puna.Model) -> None:
+    done = model.generate("hello world", temperature=0, num_predict=6)
+    assert str(done) == done.text
+    assert 0 < len(done.tokens) <= 6
+    assert done.reason in ("stop", "length")
+    assert done.prompt_tokens == len(model.tokenizer.encode("hello world"))
+    assert done.prompt_seconds > 0
+
+
+def test_streaming_gives_the_same_text_piece_by_piece(model: puna.Model) -> None:
+    whole = model.generate("hello world", temperature=0, num_predict=20)
+    pieces = list(model.generate("hello world", temperature=0, num_predict=20, stream=True))
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert [token for piece in pieces for token in piece.tokens] == whole.tokens
+
+
+def test_many_prompts_come_back_in_order(model: puna.Model) -> None:
+    prompts = [f"once upon a time {i}" for i in range(6)]
+    alone = [model.generate(prompt, temperature=0, num_predict=8).text for prompt in prompts]
+    together = model.generate_many(prompts, temperature=0, num_predict=8)
+    assert [done.text for done in together] == alone
+
+
+def test_threads_share_one_engine(model: puna.Model) -> None:
+    expected = model.generate("hello", temperature=0, num_predict=10).text
+    found: list[str] = []
+
+    def work() -> None:
+        found.append(model.generate("hello", temperature=0, num_predict=10).text)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found == [expected] * 6
+
+
+def test_chat_uses_the_models_own_template(model: puna.Model) -> None:
+    messages = [{"role": "user", "content": "hello"}]
+    assert model.render(messages) == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+    assert model.chat(messages, temperature=0, num_predict=5).prompt_tokens > 5
+    streamed = model.chat(messages, temperature=0, num_predict=5, stream=True)
+    assert (
+        "".join(piece.text for piece in streamed) == model.chat(messages, temperature=0, num_predict=5).text
+    )
+
+
+def test_asyncio(model: puna.Model) -> None:
+    async def scenario() -> None:
+        expected = model.generate("hello", temperature=0, num_predict=10)
+        both = await asyncio.gather(
+            model.agenerate("hello", temperature=0, num_predict=10),
+            model.achat([{"role": "user", "content": "hello"}], temperature=0, num_predict=3),
+        )
+        assert both[0].text == expected.text
+        assert len(both[1].tokens) <= 3
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_leaving_a_stream_early_stops_the_generation(model: puna.Model) -> None:
+    stream = model.generate("hello", temperature=0, stream=True)
+    next(stream)
+    assert model.engine.active == 1
+    stream.close()  # type: ignore[attr-defined]
+    # The next request's steps take the cancelled one out.
+    model.generate("hello world", temperature=0, num_predict=3)
+    assert model.engine.active == 0
+
+
+def test_log_probabilities(model: puna.Model) -> None:
+    done = model.generate("hello", temperature=0, num_predict=3, logprobs=2)
+    assert len(done.logprobs) == len(done.tokens)
+    assert all(len(entry.top) == 2 for entry in done.logprobs)
+
+
+def test_mistakes_are_named(model: puna.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RequestError, match="unknown option: temprature"):
+        model.generate("hello", temprature=0)
+    with pytest.raises(OptionError, match='"top_p" must be between 0 and 1, not 2'):
+        model.generate("hello", top_p=2)
+    with pytest.raises(GGUFError, match=r"nowhere\.gguf"):
+        puna.load(tmp_path / "nowhere.gguf")
+    monkeypatch.setenv("PUNA_MODELS", str(tmp_path))
+    with pytest.raises(ModelNotFoundError, match="nobody"):
+        puna.load("nobody")
