@@ -1,0 +1,144 @@
+"""Building the tokenizer a GGUF file describes."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from puna.errors import TokenizerError, UnsupportedModelError
+from puna.gguf import GGUFFile
+from puna.model.tokenizer.bpe import BytePairEncoder
+from puna.model.tokenizer.encoder import Encoder
+from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, PreTokenizer
+from puna.model.tokenizer.pieces import Piece, byte_level_piece, spaced_piece
+from puna.model.tokenizer.sentence_piece import SentencePieceEncoder
+from puna.model.tokenizer.special_ids import SpecialIds, read_special_ids
+from puna.model.tokenizer.tokenizer import Tokenizer
+from puna.model.tokenizer.vocabulary import (
+    PREFIX,
+    TokenType,
+    Vocabulary,
+    flag,
+    numbers,
+    read_vocabulary,
+    strings,
+)
+from puna.model.tokenizer.word_piece import WordPieceEncoder
+
+logger = logging.getLogger(__name__)
+
+#: Values of `tokenizer.ggml.model` that can be loaded.
+MODELS = ("gpt2", "llama", "bert", "gemma4")
+
+
+def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
+    """The tokenizer of `file`.
+
+    Raises UnsupportedModelError for a kind of vocabulary Puna does not know, TokenizerError if
+    the metadata is missing or inconsistent.
+    """
+    model = file.get(PREFIX + "model")
+    if not isinstance(model, str) or not model:
+        raise TokenizerError(f"{file.path.name}: key '{PREFIX}model' is missing; the file has no tokenizer")
+    if model not in MODELS:
+        raise UnsupportedModelError(
+            f"{file.path.name}: tokenizer '{model}' is not supported (supported: {', '.join(MODELS)})"
+        )
+    vocabulary = read_vocabulary(file)
+    pre_name, pre = _pre_tokenizer(file, model)
+    special = read_special_ids(file, vocabulary, model, pre.add_bos)
+    vocabulary = vocabulary.with_control(special.ends)
+    parts = _parts(file, model, vocabulary, pre, special)
+    strip_left, strip_right = _stripping(file, vocabulary, pre_name)
+    return Tokenizer(
+        model,
+        pre_name,
+        vocabulary,
+        special,
+        parts.encoder,
+        parts.piece,
+        drops_first_space=parts.drops_first_space,
+        strip_left=strip_left,
+        strip_right=strip_right,
+    )
+
+
+@dataclass(frozen=True)
+class _Parts:
+    encoder: Encoder
+    piece: Piece
+    drops_first_space: bool = False
+
+
+def _parts(
+    file: GGUFFile, model: str, vocabulary: Vocabulary, pre: PreTokenizer, special: SpecialIds
+) -> _Parts:
+    if model == "bert":
+        lowercase = flag(file, "normalizer.lowercase", True)
+        word_piece = WordPieceEncoder(
+            vocabulary,
+            special.unknown,
+            lowercase=lowercase,
+            strip_accents=flag(file, "normalizer.strip_accents", lowercase),
+        )
+        return _Parts(word_piece, spaced_piece(vocabulary), drops_first_space=True)
+    if pre is LINES:
+        bpe = BytePairEncoder(vocabulary, _merges(file), pre, byte_level=False)
+        return _Parts(bpe, spaced_piece(vocabulary))
+    if model == "llama":
+        space_prefix = flag(file, "add_space_prefix", True)
+        scores = numbers(file, "scores", len(vocabulary))
+        if scores is None:
+            raise TokenizerError(
+                f"{file.path.name}: key '{PREFIX}scores' is missing; a SentencePiece vocabulary needs it"
+            )
+        sentence_piece = SentencePieceEncoder(vocabulary, scores, space_prefix=space_prefix)
+        return _Parts(sentence_piece, spaced_piece(vocabulary), drops_first_space=space_prefix)
+    bpe = BytePairEncoder(vocabulary, _merges(file), pre, byte_level=True)
+    return _Parts(bpe, byte_level_piece(vocabulary))
+
+
+def _merges(file: GGUFFile) -> list[str]:
+    merges = strings(file, "merges")
+    if merges is None:
+        raise TokenizerError(f"{file.path.name}: key '{PREFIX}merges' is missing; a BPE vocabulary needs it")
+    return merges
+
+
+def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
+    """The pre-tokenizer's name in the file, and what to do for it."""
+    name = file.get(PREFIX + "pre", "")
+    name = name if isinstance(name, str) else ""
+    spaced = model == "llama" and file.get(PREFIX + "merges") is not None
+    if model == "gemma4" or (spaced and (file.architecture == "gemma4" or BY_NAME.get(name) is LINES)):
+        return name, LINES  # Gemma 4 calls its vocabulary "llama", but it has merges and no scores to go by
+    if model != "gpt2":
+        return name, DEFAULT  # the others do not use one
+    if name in ("", "default"):
+        known = BY_ARCHITECTURE.get(file.architecture)
+        if known is None and not name:
+            logger.warning("%s: no '%spre' in the file, using the default", file.path.name, PREFIX)
+        return name, known or DEFAULT
+    if name not in BY_NAME:
+        logger.warning(
+            "%s: pre-tokenizer '%s' is not known, using the default; the model may answer worse for it",
+            file.path.name,
+            name,
+        )
+    return name, BY_NAME.get(name, DEFAULT)
+
+
+def _stripping(file: GGUFFile, vocabulary: Vocabulary, pre: str) -> tuple[frozenset[int], frozenset[int]]:
+    """Ids that swallow the white space before, and after them. Files do not say; models are known for it."""
+    name = file.get("general.name")
+    name = name.lower() if isinstance(name, str) else ""
+    if "phi-3" in name or "phi3" in name:
+        special = vocabulary.of_type(TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)
+        kept = {vocabulary.ids.get(text) for text in ("<unk>", "<s>", "<|endoftext|>")}
+        return frozenset(), frozenset(special) - kept
+    mask = None
+    if pre.startswith("jina-v2-") or file.architecture in ("nomic-bert-moe", "jina-bert-v3"):
+        mask = vocabulary.ids.get("<mask>")
+    elif "modern-bert" in name:
+        mask = vocabulary.ids.get("[MASK]")
+    return frozenset() if mask is None else frozenset((mask,)), frozenset()

@@ -1,0 +1,130 @@
+"""A model's tokenizer: text to ids and back."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+from puna.errors import RequestError
+from puna.model.tokenizer.added import AddedTokens
+from puna.model.tokenizer.encoder import Encoder
+from puna.model.tokenizer.pieces import Piece
+from puna.model.tokenizer.special_ids import SpecialIds
+from puna.model.tokenizer.vocabulary import TokenType, Vocabulary
+
+logger = logging.getLogger(__name__)
+
+
+class Tokenizer:
+    """Turns text into token ids and back. Safe to share between threads.
+
+    Built by `tokenizer_from_gguf`. `name` is the kind of vocabulary (`gpt2` for BPE, `llama` for
+    SentencePiece, `bert` for WordPiece), `pre` the file's pre-tokenizer.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        pre: str,
+        vocabulary: Vocabulary,
+        special: SpecialIds,
+        encoder: Encoder,
+        piece: Piece,
+        *,
+        drops_first_space: bool = False,
+        strip_left: frozenset[int] = frozenset(),
+        strip_right: frozenset[int] = frozenset(),
+    ) -> None:
+        self.name = name
+        self.pre = pre
+        self.vocab_size = len(vocabulary)
+        self.bos_id = special.bos
+        self.eos_id = special.eos
+        self.unknown_id = special.unknown
+        self.eos_ids = special.ends
+        self.add_bos = special.add_bos
+        self.add_eos = special.add_eos
+        self._vocabulary = vocabulary
+        self._encoder = encoder
+        self._spell = piece
+        self._pieces: dict[int, bytes] = {}
+        self._drops_first_space = drops_first_space
+        self._added = {
+            parse_special: AddedTokens(
+                {text: id for id in vocabulary.of_type(*kinds) if (text := vocabulary.texts[id])},
+                strip_left,
+                strip_right,
+            )
+            for parse_special, kinds in (
+                (True, (TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED)),
+                (False, (TokenType.USER_DEFINED,)),
+            )
+        }
+
+    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+        """Ids of `text`.
+
+        `add_special` frames it with the begin and end tokens the model wants; `parse_special`
+        recognises the spelling of control tokens, which otherwise is text like any other
+        (user-defined tokens are always recognised). A lone surrogate becomes U+FFFD.
+        """
+        ids: list[int] = []
+        if add_special and self.add_bos and self.bos_id is not None:
+            ids.append(self.bos_id)
+        framed = len(ids)
+        first = True
+        for part in self._added[parse_special].split(_well_formed(text)):
+            if isinstance(part, int):
+                ids.append(part)
+            else:
+                ids += self._encoder.encode(part, first=first)
+            first = isinstance(part, int)
+        if framed and ids[1:2] == [self.bos_id]:
+            logger.warning("the text begins with the token the tokenizer adds; it is there twice now")
+        if add_special and self.add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        return ids
+
+    def piece(self, id: int) -> bytes:
+        """The bytes token `id` adds to a text; control tokens add their spelling.
+
+        Raises RequestError if there is no such token.
+        """
+        known = self._pieces.get(id)
+        if known is None:
+            self._check(id)
+            known = self._pieces[id] = self._spell(id)
+        return known
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The whole text of `ids`; bytes that are not UTF-8 become U+FFFD.
+
+        The space a tokenizer puts before a text is taken away again. Raises RequestError as `piece`.
+        """
+        text = b"".join(map(self.piece, ids))
+        if self._drops_first_space:
+            text = text.removeprefix(b" ")
+        return text.decode(errors="replace")
+
+    def token(self, id: int) -> str:
+        """The spelling of token `id` in the vocabulary. Raises RequestError if there is no such token."""
+        self._check(id)
+        return self._vocabulary.texts[id]
+
+    def is_control(self, id: int) -> bool:
+        """Whether `id` is a control token. Raises RequestError if there is no such token."""
+        self._check(id)
+        return self._vocabulary.is_control(id)
+
+    def _check(self, id: int) -> None:
+        if not 0 <= id < self.vocab_size:
+            raise RequestError(f"token id {id} is outside the vocabulary (0 to {self.vocab_size - 1})")
+
+
+def _well_formed(text: str) -> str:
+    """`text` with pairs of surrogates joined and lone ones replaced, so that it has a UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text

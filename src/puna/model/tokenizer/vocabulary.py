@@ -1,0 +1,150 @@
+"""The token list of a GGUF file, checked, and the ways to look things up in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from functools import cached_property
+
+from puna.errors import TokenizerError
+from puna.gguf import GGUFFile, NumberArray, StringArray
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "tokenizer.ggml."
+
+_ABSENT_IDS = (-1, 0xFFFFFFFF)  # how converters spell "there is no such token"
+
+
+class TokenType(IntEnum):
+    """What a token is for, as numbered in `tokenizer.ggml.token_type`."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+_TYPES = frozenset(int(kind) for kind in TokenType)
+_HIDDEN = frozenset((TokenType.CONTROL, TokenType.UNKNOWN))
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Every token's text and type; `types[i]` belongs to `texts[i]`."""
+
+    texts: list[str]
+    types: list[int]
+    has_types: bool = True
+    where: str = field(default="vocabulary", compare=False)
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        """Id of every text; if a text occurs twice, the higher id."""
+        return {text: id for id, text in enumerate(self.texts) if text}
+
+    @cached_property
+    def plain_ids(self) -> dict[str, int]:
+        """Ids that ordinary text may turn into: all but control and unknown tokens.
+
+        Leaving those out is what keeps a prompt from spelling a control token piece by piece.
+        """
+        return {text: id for text, id in self.ids.items() if self.types[id] not in _HIDDEN}
+
+    def of_type(self, *kinds: TokenType) -> list[int]:
+        """Ids of the tokens of these types, in order."""
+        wanted = set(kinds)
+        return [id for id, kind in enumerate(self.types) if kind in wanted]
+
+    def is_control(self, id: int) -> bool:
+        return self.types[id] == TokenType.CONTROL
+
+    def with_control(self, ids: Iterable[int]) -> Vocabulary:
+        """The same vocabulary with the tokens `ids` marked as control tokens."""
+        types = list(self.types)
+        for id in ids:
+            types[id] = TokenType.CONTROL
+        return replace(self, types=types)
+
+
+def read_vocabulary(file: GGUFFile) -> Vocabulary:
+    """The tokens of `file`. Raises TokenizerError if they are missing or do not fit their types."""
+    texts = strings(file, "tokens")
+    if not texts:
+        raise TokenizerError(
+            f"{file.path.name}: key '{PREFIX}tokens' is missing or empty; the file has no vocabulary, "
+            "so it cannot be used with text"
+        )
+    types = numbers(file, "token_type", len(texts))
+    vocabulary = Vocabulary(
+        texts=texts,
+        types=[int(kind) if kind in _TYPES else int(TokenType.NORMAL) for kind in types]
+        if types is not None
+        else [int(TokenType.NORMAL)] * len(texts),
+        has_types=types is not None,
+        where=file.path.name,
+    )
+    repeated = sum(map(bool, texts)) - len(vocabulary.ids)
+    if repeated:
+        logger.warning("%s: %d tokens have a text another token has; the last wins", file.path.name, repeated)
+    return vocabulary
+
+
+def strings(file: GGUFFile, name: str) -> list[str] | None:
+    """The texts under `tokenizer.ggml.<name>`, or None. Raises TokenizerError if they are not texts."""
+    value = file.get(PREFIX + name)
+    if value is None:
+        return None
+    if not isinstance(value, StringArray):
+        raise TokenizerError(f"{file.path.name}: key '{PREFIX}{name}' is not an array of texts")
+    return value.tolist()
+
+
+def numbers(file: GGUFFile, name: str, count: int) -> list[float] | None:
+    """The first `count` numbers under `tokenizer.ggml.<name>`, or None.
+
+    Raises TokenizerError if they are not numbers or there are fewer.
+    """
+    value = file.get(PREFIX + name)
+    if value is None:
+        return None
+    if not isinstance(value, NumberArray):
+        raise TokenizerError(f"{file.path.name}: key '{PREFIX}{name}' is not an array of numbers")
+    if len(value) < count:
+        raise TokenizerError(
+            f"{file.path.name}: key '{PREFIX}{name}' has {len(value)} entries for {count} tokens; "
+            "the file is damaged or was converted wrongly"
+        )
+    if len(value) > count:
+        logger.warning("%s: '%s%s' has entries beyond the last token", file.path.name, PREFIX, name)
+    return value.tolist()[:count]
+
+
+def token_id(file: GGUFFile, name: str, size: int) -> int | None:
+    """The id under `tokenizer.ggml.<name>`, or None.
+
+    Raises TokenizerError if it is no number or names no token of a vocabulary of `size`.
+    """
+    value = file.get(PREFIX + name)
+    if value is None or value in _ABSENT_IDS:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TokenizerError(f"{file.path.name}: key '{PREFIX}{name}' is not a token id")
+    if not 0 <= value < size:
+        raise TokenizerError(
+            f"{file.path.name}: key '{PREFIX}{name}' is {value}, but the vocabulary ends at {size - 1}"
+        )
+    return value
+
+
+def flag(file: GGUFFile, name: str, default: bool) -> bool:
+    """The switch under `tokenizer.ggml.<name>`; `default` if absent or not a switch."""
+    value = file.get(PREFIX + name)
+    return bool(value) if isinstance(value, bool | int) else default

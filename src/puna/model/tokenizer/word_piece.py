@@ -1,0 +1,69 @@
+"""WordPiece: the longest token that begins what is left of a word (spec B6)."""
+
+from __future__ import annotations
+
+import regex
+from tokenizers import normalizers
+
+from puna.errors import TokenizerError
+from puna.model.tokenizer.encoder import WordCache
+from puna.model.tokenizer.pieces import SPACE
+from puna.model.tokenizer.vocabulary import Vocabulary
+
+# All ASCII that is neither letter, digit, space nor control counts as punctuation, as BERT has it.
+_WORD = regex.compile(r"[!-/:-@\[-`{-~\p{P}]|[^\s!-/:-@\[-`{-~\p{P}]+")
+_START = 3  # characters of a token its longest continuation is filed under
+
+
+class WordPieceEncoder:
+    """BERT's tokenizer. Files mark the tokens that begin a word with U+2581, not the ones that go on."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, unknown: int | None, *, lowercase: bool, strip_accents: bool
+    ) -> None:
+        if unknown is None:
+            raise TokenizerError(f"{vocabulary.where}: key 'tokenizer.ggml.unknown_token_id' is missing")
+        self._unknown = unknown
+        self._ids = vocabulary.plain_ids
+        self._normalizer = normalizers.BertNormalizer(
+            clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
+        )
+        # How long a token with a given start can be: keeps the search short in words without end.
+        self._reach: dict[str, int] = {}
+        for text in self._ids:
+            for end in range(1, min(len(text), _START) + 1):
+                start = text[:end]
+                if self._reach.get(start, 0) < len(text) and (end == _START or end == len(text)):
+                    self._reach[start] = len(text)
+        self._cache = WordCache()
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        ids: list[int] = []
+        cache = self._cache
+        for word in _WORD.findall(self._normalizer.normalize_str(text)):
+            known = cache.get(word)
+            if known is None:
+                known = self._word(SPACE + word)
+                cache.put(word, known)
+            ids += known
+        return ids
+
+    def _word(self, word: str) -> list[int]:
+        """Ids of one word, or the unknown token's if part of it has none."""
+        ids: list[int] = []
+        at = 0
+        while at < len(word):
+            end = at + self._longest(word, at)
+            if end == at:
+                return [self._unknown]
+            ids.append(self._ids[word[at:end]])
+            at = end
+        return ids
+
+    def _longest(self, word: str, at: int) -> int:
+        """Length of the longest token `word` has at `at`; 0 if none."""
+        reach = min(self._reach.get(word[at : at + _START], _START - 1), len(word) - at)
+        for length in range(reach, 0, -1):
+            if word[at : at + length] in self._ids:
+                return length
+        return 0
