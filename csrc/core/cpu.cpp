@@ -1,6 +1,7 @@
 #include "core/cpu.h"
 
 #include <atomic>
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>

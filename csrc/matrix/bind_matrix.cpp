@@ -1,0 +1,88 @@
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
+
+#include "core/pool.h"
+#include "matrix/linear.h"
+#include "matrix/pack.h"
+#include "registrations.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace puna {
+namespace {
+
+template <class T>
+T* pointer(uintptr_t address) {
+    return reinterpret_cast<T*>(address);
+}
+
+void call_linear(const std::vector<const PackedMatrix*>& matrices, const std::vector<uintptr_t>& biases, uintptr_t x,
+                 int64_t tokens, int64_t columns, const std::vector<uintptr_t>& outputs) {
+    if (biases.size() != matrices.size() || outputs.size() != matrices.size()) {
+        throw nb::value_error("as many biases and outputs as matrices are needed");
+    }
+    std::vector<Product> products;
+    products.reserve(matrices.size());
+    for (size_t i = 0; i < matrices.size(); i++) {
+        if (matrices[i]->columns() != columns) throw nb::value_error("a matrix has another number of columns than x");
+        products.push_back({matrices[i], pointer<const float>(biases[i]), pointer<float>(outputs[i])});
+    }
+    nb::gil_scoped_release release;
+    linear(products, pointer<const float>(x), tokens, columns);
+}
+
+// Rows that `ids` name, of a matrix as the file has it.
+void embed(uintptr_t data, int type, int64_t columns, uintptr_t ids, int64_t tokens, uintptr_t out) {
+    const auto of_type = static_cast<FileType>(type);
+    const BlockType* of = block_type(of_type);
+    if (!of) throw nb::value_error("this type has no native dequantisation");
+    nb::gil_scoped_release release;
+    const int64_t row_bytes = columns / of->elements * of->bytes;
+    parallel_ranges(tokens, 16, [&](int64_t begin, int64_t end, int) {
+        for (int64_t t = begin; t < end; t++) {
+            const int64_t row = pointer<const int32_t>(ids)[t];
+            dequantize_row(of_type, pointer<const uint8_t>(data) + row * row_bytes, columns,
+                           pointer<float>(out) + t * columns);
+        }
+    });
+}
+
+}  // namespace
+
+void register_matrix(nb::module_& m) {
+    nb::class_<PackedMatrix>(m, "Matrix", "A matrix [rows, columns] in the layout of the kernels. Immutable.")
+        .def(
+            "__init__",
+            [](PackedMatrix* self, uintptr_t data, size_t bytes, int type, int64_t rows, int64_t columns) {
+                nb::gil_scoped_release release;
+                new (self) PackedMatrix(pointer<const uint8_t>(data), bytes, static_cast<FileType>(type), rows, columns);
+            },
+            "data"_a, "bytes"_a, "type"_a, "rows"_a, "columns"_a,
+            "Packs `bytes` bytes of a GGUF type at the address `data`. Raises ValueError on a wrong size.")
+        .def_prop_ro("rows", &PackedMatrix::rows)
+        .def_prop_ro("columns", &PackedMatrix::columns)
+        .def_prop_ro("nbytes", &PackedMatrix::bytes)
+        .def(
+            "unpack_rows",
+            [](const PackedMatrix& self, uintptr_t ids, int64_t count, uintptr_t out) {
+                nb::gil_scoped_release release;
+                parallel_ranges(count, 16, [&](int64_t begin, int64_t end, int) {
+                    for (int64_t i = begin; i < end; i++) {
+                        self.unpack_row(pointer<const int32_t>(ids)[i], pointer<float>(out) + i * self.columns());
+                    }
+                });
+            },
+            "ids"_a, "count"_a, "out"_a,
+            "out [count, columns] float32 = the rows `ids` (int32, in range).");
+    m.def(
+        "can_decode", [](int type) { return block_type(static_cast<FileType>(type)) != nullptr; }, "type"_a,
+        "Whether matrices of this GGUF type can be packed and embedded without converting them first.");
+    m.def("linear", &call_linear, "matrices"_a, "biases"_a, "x"_a, "tokens"_a, "columns"_a, "outputs"_a,
+          "outputs[i] [tokens, rows] = x [tokens, columns] @ matrices[i].T + biases[i]; addresses of float32, "
+          "0 for no bias.");
+    m.def("embed", &embed, "data"_a, "type"_a, "columns"_a, "ids"_a, "tokens"_a, "out"_a,
+          "out [tokens, columns] float32 = the rows `ids` (int32, in range) of a matrix as the file has it.");
+}
+
+}  // namespace puna

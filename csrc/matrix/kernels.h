@@ -1,0 +1,59 @@
+// What an instruction set provides for matrix products, and the activations it works on.
+#pragma once
+#include <cstdint>
+
+#include "matrix/layout.h"
+
+namespace puna {
+
+// 256 values of one token as 8-bit integers. Scales: one for all 256 (in d[0]) where the weights have
+// super-blocks of 256, else one per 32. Where a value is NaN or infinite the scale is NaN, so that this
+// token's results are NaN and nobody else's are touched.
+struct ActivationBlock {
+    int8_t q[256];
+    int16_t sums16[16];   // sum of q over each 16
+    int16_t sums32[8];    // over each 32, in pairs for multiply-add
+    int32_t wide32[8];    // the same sums, 32 bits wide
+    float d[8];
+};
+
+enum class Scaling { per_256, per_32, none };   // none: the kernel reads float32
+
+inline constexpr Scaling scaling_of(Layout layout) {
+    switch (layout) {
+        case Layout::q4_k: case Layout::q5_k: case Layout::q6_k: return Scaling::per_256;
+        case Layout::q8_0: case Layout::q4_0: case Layout::scaled: return Scaling::per_32;
+        default: return Scaling::none;
+    }
+}
+
+// Blocks whose largest value is below this are quantised to zero: 127 divided by it must be finite.
+constexpr float smallest_scaled = 1e-35f;
+
+constexpr int max_tile = 8;   // the most tokens a tile function of any instruction set takes
+
+// Products of `groups` consecutive row groups (`stride` bytes apart) with T tokens: y[t][g * R + r].
+// x[t] points at token t's ActivationBlocks, or at its float32 values.
+using TileFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
+                              const void* const* x, float* const* y);
+
+// Quantises one token's `columns` values (a multiple of 32).
+using QuantizeFunction = void (*)(const float* x, int64_t columns, ActivationBlock* blocks);
+
+struct MatrixKernels {
+    int rows;                                       // R
+    int tile[layout_count];                         // tokens in the largest tile of a layout
+    TileFunction product[layout_count][max_tile];   // [layout][tokens - 1]
+    QuantizeFunction quantize_per_256;
+    QuantizeFunction quantize_per_32;
+};
+
+const MatrixKernels& portable_matrix_kernels();
+#if defined(__x86_64__)
+const MatrixKernels& avx2_matrix_kernels();
+#endif
+
+// The table for the CPU level in use.
+const MatrixKernels& matrix_kernels();
+
+}  // namespace puna

@@ -1,0 +1,141 @@
+// Matrix products in plain C++, for CPUs without a faster version: each chunk of a row is brought back to
+// 8-bit numbers once and multiplied with all tokens of the tile.
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "core/half.h"
+#include "matrix/kernels.h"
+#include "matrix/pack.h"
+
+namespace puna {
+namespace {
+
+constexpr int R = 8;
+constexpr int tile = 4;
+
+void quantize(const float* x, int count, float& d, int8_t* q) {
+    // NaN > infinity > every number, when the bits without the sign are compared as integers.
+    uint32_t most = 0;
+    for (int i = 0; i < count; i++) {
+        const uint32_t bits = bits_from_float(x[i]) & 0x7fffffff;
+        most = bits > most ? bits : most;
+    }
+    const float largest = float_from_bits(most);
+    const bool finite = most < 0x7f800000;
+    if (!finite || largest < smallest_scaled) {
+        std::memset(q, 0, static_cast<size_t>(count));
+        d = finite ? 0.0f : NAN;
+        return;
+    }
+    d = largest / 127.0f;
+    const float inverse = 127.0f / largest;
+    for (int i = 0; i < count; i++) q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
+}
+
+template <int Scale>
+void quantize_row(const float* x, int64_t columns, ActivationBlock* blocks) {
+    for (int64_t k = 0; k < columns; k += chunk_columns, blocks++) {
+        const int n = static_cast<int>(columns - k < chunk_columns ? columns - k : chunk_columns);
+        for (int i = 0; i < n; i += Scale) quantize(x + k + i, n - i < Scale ? n - i : Scale, blocks->d[i / Scale],
+                                                    blocks->q + i);
+        for (int b = 0; b < n / 32; b++) {
+            int sums[2] = {0, 0};
+            for (int i = 0; i < 32; i++) sums[i / 16] += blocks->q[32 * b + i];
+            blocks->sums16[2 * b] = static_cast<int16_t>(sums[0]);
+            blocks->sums16[2 * b + 1] = static_cast<int16_t>(sums[1]);
+            blocks->wide32[b] = sums[0] + sums[1];
+            blocks->sums32[b] = static_cast<int16_t>(sums[0] + sums[1]);
+        }
+    }
+}
+
+template <Layout layout>
+void quantized_product(const uint8_t* weights, int64_t columns, int tokens, const void* const* x, float* const* y) {
+    constexpr bool one_scale = scaling_of(layout) == Scaling::per_256;
+    float sums[tile][R] = {};
+    for (int64_t k = 0; k < columns; k += chunk_columns) {
+        const int64_t n = columns - k < chunk_columns ? columns - k : chunk_columns;
+        const uint8_t* chunk = weights + packed_bytes(layout, R, k);
+        for (int r = 0; r < R; r++) {
+            Block block;
+            unpack_chunk(layout, R, chunk, n, r, block);
+            for (int t = 0; t < tokens; t++) {
+                const ActivationBlock& a = static_cast<const ActivationBlock*>(x[t])[k / chunk_columns];
+                for (int g = 0; g < n / 16; g++) {
+                    int dot = 0;
+                    for (int i = 0; i < 16; i++) dot += block.q[16 * g + i] * a.q[16 * g + i];
+                    const float part = block.scale[g] * static_cast<float>(dot) +
+                                       block.offset[g] * static_cast<float>(a.sums16[g]);
+                    sums[t][r] += a.d[one_scale ? 0 : g / 2] * part;
+                }
+            }
+        }
+    }
+    for (int t = 0; t < tokens; t++) std::memcpy(y[t], sums[t], sizeof sums[t]);
+}
+
+template <Layout layout>
+float number(const uint8_t* p, int64_t i) {
+    if (layout == Layout::f32) return reinterpret_cast<const float*>(p)[i];
+    const uint16_t bits = reinterpret_cast<const uint16_t*>(p)[i];
+    return layout == Layout::f16 ? float_from_half(bits) : float_from_bfloat(bits);
+}
+
+template <Layout layout>
+void float_product(const uint8_t* weights, int64_t columns, int tokens, const void* const* x, float* const* y) {
+    float totals[tile][R] = {};
+    for (int64_t begin = 0; begin < columns; begin += chunk_columns) {
+        const int64_t end = columns - begin < chunk_columns ? columns : begin + chunk_columns;
+        float sums[tile][R] = {};   // short sums first: long ones lose low bits
+        for (int64_t k = begin; k < end; k++) {
+            float w[R];
+            for (int r = 0; r < R; r++) w[r] = number<layout>(weights, k * R + r);
+            for (int t = 0; t < tokens; t++) {
+                const float value = static_cast<const float*>(x[t])[k];
+                for (int r = 0; r < R; r++) sums[t][r] += w[r] * value;
+            }
+        }
+        for (int t = 0; t < tokens; t++) {
+            for (int r = 0; r < R; r++) totals[t][r] += sums[t][r];
+        }
+    }
+    for (int t = 0; t < tokens; t++) std::memcpy(y[t], totals[t], sizeof totals[t]);
+}
+
+template <Layout layout, int T>
+void product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
+             float* const* y) {
+    for (int64_t g = 0; g < groups; g++, weights += stride) {
+        float* out[T];
+        for (int t = 0; t < T; t++) out[t] = y[t] + g * R;
+        if constexpr (scaling_of(layout) == Scaling::none) float_product<layout>(weights, columns, T, x, out);
+        else quantized_product<layout>(weights, columns, T, x, out);
+    }
+}
+
+template <Layout layout, int... T>
+void fill(MatrixKernels& kernels, std::integer_sequence<int, T...>) {
+    const int l = static_cast<int>(layout);
+    kernels.tile[l] = sizeof...(T);
+    ((kernels.product[l][T] = product<layout, T + 1>), ...);
+}
+
+template <int... L>
+MatrixKernels make(std::integer_sequence<int, L...>) {
+    MatrixKernels kernels{};
+    kernels.rows = R;
+    kernels.quantize_per_256 = quantize_row<256>;
+    kernels.quantize_per_32 = quantize_row<32>;
+    (fill<static_cast<Layout>(L)>(kernels, std::make_integer_sequence<int, tile>()), ...);
+    return kernels;
+}
+
+}  // namespace
+
+const MatrixKernels& portable_matrix_kernels() {
+    static const MatrixKernels kernels = make(std::make_integer_sequence<int, layout_count>());
+    return kernels;
+}
+
+}  // namespace puna

@@ -1,0 +1,22 @@
+// Products of several matrices with the same activations.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "matrix/pack.h"
+
+namespace puna {
+
+struct Product {
+    const PackedMatrix* matrix;   // [rows, columns]
+    const float* bias;            // [rows], or null
+    float* y;                     // [tokens, rows]
+};
+
+// y = x @ matrix.T + bias for each product; x is [tokens, columns], float32, and shared. It is quantised once
+// for all matrices that need it. Every row of y depends on its row of x alone, bit for bit, whatever the number
+// of tokens and threads. A NaN or infinity in a row of x makes that row of y NaN under quantised matrices;
+// under float matrices it goes the way of IEEE arithmetic.
+void linear(const std::vector<Product>& products, const float* x, int64_t tokens, int64_t columns);
+
+}  // namespace puna
