@@ -110,7 +110,5 @@ def print_version(own: str) -> None:
         return
     if "puna" not in reply:
         terminal.warn(f"the server at {host.client_url} is not Puna (it says version {reply.get('version')})")
-    elif reply["puna"] != own:
-        terminal.warn(
-            f"the server at {host.client_url} has version {reply['puna']}; start it again to update"
-        )
+    elif reply["puna"] != own:  # "version" is that of the API, which clients compare
+        terminal.warn(f"the server at {host.client_url} has version {reply['puna']}: restart it to update")

@@ -34,8 +34,8 @@ def show_model(client: Client, model: str) -> dict[str, Any]:
         return client.post("/api/show", {"model": model})
     except ServerError as error:
         if error.status_code == 404:
-            hint = "'puna list' shows what there is; 'puna run FILE.gguf' takes a model file"
-            raise ServerError(f"{error}, {hint}", 404) from None
+            hint = "'puna list' shows what there is, and 'puna run FILE.gguf' takes a model file"
+            raise ServerError(f"{error}: {hint}", 404) from None
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -35,7 +36,11 @@ def note(text: str) -> None:
 
 
 def warn(text: str) -> None:
-    note(styled(f"Warning: {text}", "33"))
+    """A warning on standard error, folded to the terminal's width."""
+    text = f"Warning: {text}"
+    if stderr_is_terminal():
+        text = textwrap.fill(text, width(), break_on_hyphens=False, break_long_words=False)
+    note(styled(text, "33"))
 
 
 def styled(text: str, code: str, stream: object = None) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.formatted_text import HTML
+from prompt_toolkit.application import get_app
+from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.history import FileHistory
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.styles import Style
@@ -73,7 +74,7 @@ class LineEditor:
         self._session: PromptSession[str] = PromptSession(
             message=">>> ",
             prompt_continuation="... ",
-            placeholder=HTML(f"<placeholder>{_PLACEHOLDER}</placeholder>"),
+            placeholder=_placeholder,
             style=Style.from_dict({"placeholder": "#808080"}),
             history=history,
             multiline=True,  # Enter is ours: it sends what is complete
@@ -85,6 +86,11 @@ class LineEditor:
     def read(self) -> str:
         """The next message. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C on an empty line."""
         return self._session.prompt()
+
+
+def _placeholder() -> StyleAndTextTuples:
+    """Shown in the empty line while it can be written in, and not left on the screen after that."""
+    return [] if get_app().is_done else [("class:placeholder", _PLACEHOLDER)]
 
 
 def _keys() -> KeyBindings:

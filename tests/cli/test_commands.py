@@ -1,0 +1,263 @@
+"""The commands against a real server."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from conftest import Shell, free_port
+
+pytestmark = pytest.mark.e2e
+
+GREEDY = ("--temperature", "0", "--num-predict", "12")
+
+
+def test_a_server_is_started_once_and_keeps_running(shell: Shell) -> None:
+    second = shell.run("list")
+    assert second.returncode == 0
+    assert "Started a server" not in second.stderr
+    assert (shell.home / "logs" / "server.log").read_text().count("Listening on") == 1
+
+
+def test_create_tells_what_it_does_on_standard_error(shell: Shell, tmp_path: Path) -> None:
+    (tmp_path / "Modelfile").write_text(
+        'FROM tiny\nSYSTEM """Be\nbrief."""\nPARAMETER temperature 0.25\nPARAMETER stop "a b"\nLICENSE Free\n'
+    )
+    made = shell.run("create", "brief", cwd=tmp_path)
+    assert (made.returncode, made.stdout) == (0, "")
+    assert made.stderr.splitlines()[0] == "gathering model components"
+    assert made.stderr.splitlines()[-1] == "success"
+    assert shell.out("show", "brief", "--system") == "Be\nbrief."
+    assert re.findall(r"^(\w+) +(.*)$", shell.out("show", "brief", "--parameters"), re.MULTILINE) == [
+        ("stop", '"a b"'),
+        ("temperature", "0.25"),
+    ]
+    assert shell.out("show", "brief", "--license") == "Free\n"
+    assert "im_start" in shell.out("show", "brief", "--template")
+    modelfile = shell.out("show", "brief", "--modelfile")
+    assert "PARAMETER temperature 0.25" in modelfile
+    shell.out("create", "brief2", "-f", "-", stdin=modelfile)
+    assert shell.out("show", "brief2", "--system") == "Be\nbrief."
+    assert shell.out("rm", "brief", "brief2") == "deleted 'brief'\ndeleted 'brief2'\n"
+
+
+def test_create_from_a_folder_with_a_model_needs_no_modelfile(shell: Shell, tiny_gguf: Path) -> None:
+    made = shell.run("create", "fromfolder", cwd=tiny_gguf.parent)
+    assert made.returncode == 0, made.stderr
+    shell.out("rm", "fromfolder")
+
+
+def test_show_has_sections(shell: Shell) -> None:
+    text = shell.out("show", "tiny")
+    assert text.startswith("  Model\n    architecture        llama\n")
+    assert "    context length      256\n" in text
+    assert "  Capabilities\n    completion\n" in text
+    verbose = shell.out("show", "tiny", "--verbose")
+    assert "llama.attention.head_count_kv" in verbose
+    assert re.search(r"blk\.0\.attn_q\.weight +F32 +\[64 64\]", verbose)
+    assert re.search(r"tokenizer\.ggml\.tokens +\[.* \.\.\.\+\d+ more\]", verbose)
+
+
+def test_list_cp_and_rm(shell: Shell) -> None:
+    assert shell.out("cp", "tiny", "Copied") == "copied 'tiny' to 'Copied'\n"
+    header, *rows = shell.out("ls", "copi").splitlines()
+    assert header.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
+    assert [row.split()[0] for row in rows] == ["Copied:latest"]
+    assert shell.out("rm", "copied") == "deleted 'copied'\n"
+    assert shell.out("list", "copi").splitlines() == ["NAME    ID    SIZE    MODIFIED"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (("show", "nix"), "model 'nix' not found"),
+        (("cp", "nix", "x"), 'model "nix" not found'),
+        (("rm", "nix"), "model 'nix' not found"),
+        (("stop", "nix"), 'couldn\'t find model "nix" to stop'),
+        (("run", "nix", "hello"), "model 'nix' not found: 'puna list'"),
+        (("run", "tiny", "hello", "--keepalive", "soon"), "invalid duration"),
+        (("run", "tiny", "hello", "--think"), "does not support thinking"),
+        (("create", "q", "-f", "-", "-q", "q4_K_M"), "--quantize is not available"),
+        (("create", "q", "-f", "-"), "no FROM line"),
+    ],
+)
+def test_errors_of_the_server_are_told_as_they_are(
+    shell: Shell, arguments: tuple[str, ...], error: str
+) -> None:
+    done = shell.run(*arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: ")
+    assert error in done.stderr
+
+
+def test_an_answer_streams_to_standard_output(shell: Shell) -> None:
+    done = shell.run("run", "tiny", "hello", "world", *GREEDY, "--verbose")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.endswith("\n\n")
+    assert len(done.stdout) > 4
+    assert re.search(r"^eval count: {11}12 token\(s\)$", done.stderr, re.MULTILINE)
+    assert re.search(r"^total duration: {7}\S+s$", done.stderr, re.MULTILINE)
+    assert shell.out("run", "tiny", "hello world", *GREEDY) == done.stdout
+
+
+def test_standard_input_comes_before_the_arguments(shell: Shell) -> None:
+    piped = shell.out("run", "tiny", "world", *GREEDY, stdin="hello\n")
+    assert piped == shell.out("run", "tiny", "hello\n world", *GREEDY)
+    assert piped == shell.out("run", "tiny", *GREEDY, stdin="hello\n world")
+    assert piped != shell.out("run", "tiny", "world", *GREEDY)
+
+
+def test_standard_input_must_be_text(shell: Shell) -> None:
+    done = shell.run("run", "tiny", stdin=b"ab\xff")
+    assert done.returncode == 1
+    assert done.stderr == "Error: standard input is not UTF-8 text (byte 2)\n"
+
+
+def test_without_a_prompt_the_model_is_only_loaded(shell: Shell) -> None:
+    assert shell.out("run", "tiny", "--keepalive", "-1m") == ""
+    header, row = shell.out("ps").splitlines()
+    assert header.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
+    assert row.split()[0] == "tiny:latest"
+    assert row.endswith("100% CPU     256        Forever")
+    assert shell.out("stop", "tiny") == ""
+    assert "tiny" not in shell.out("ps")
+
+
+def test_a_prompt_that_was_cut_is_warned_about(shell: Shell) -> None:
+    done = shell.run("run", "tiny", "hello " * 200, "--num-ctx", "64", *GREEDY)
+    assert done.returncode == 0, done.stderr
+    assert "Warning: the conversation did not fit the context" in done.stderr
+
+
+def test_a_model_file_becomes_a_model(shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:
+    first = shell.run("run", str(tiny_gguf), "hello", *GREEDY)
+    assert first.returncode == 0, first.stderr
+    assert "Added Tiny Llama.F32.gguf to the models as 'tiny-llama.f32'" in first.stderr
+    second = shell.run("run", tiny_gguf.name, "hello", *GREEDY, cwd=tiny_gguf.parent)
+    assert "Added" not in second.stderr
+    assert second.stdout == first.stdout
+    other = tmp_path / tiny_gguf.name  # the same name, something else inside
+    shell.out("cp", "tiny-llama.f32", "kept")
+    other.write_bytes(tiny_gguf.read_bytes() + b"\0" * 32)
+    third = shell.run("run", str(other), "hello", *GREEDY)
+    assert third.returncode == 0, third.stderr
+    name = re.search(r"as '(tiny-llama\.f32:[0-9a-f]{12})'", third.stderr)
+    assert name is not None, third.stderr
+    shell.out("rm", "tiny-llama.f32", "kept", name[1])
+
+
+def test_a_file_that_is_no_model_is_not_uploaded(shell: Shell, tmp_path: Path) -> None:
+    path = tmp_path / "notes.gguf"
+    path.write_text("dear diary")
+    done = shell.run("run", str(path), "hello")
+    assert done.returncode == 1
+    assert "notes.gguf is not a GGUF file" in done.stderr
+
+
+def test_ctrl_c_stops_an_answer_and_is_no_error(shell: Shell) -> None:
+    command = [sys.executable, "-m", "puna", "run", "tiny", "hello", "--num-predict", "-1", "-o", "top_k=1"]
+    with subprocess.Popen(
+        command, env=shell.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        rest, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert rest.endswith(b"\n\n")
+
+
+def test_a_reader_that_leaves_is_no_error_to_tell(shell: Shell) -> None:
+    command = f"'{sys.executable}' -m puna run tiny hello --num-predict 200 | head -c 1"
+    done = subprocess.run(
+        ["bash", "-c", command], env=shell.env, capture_output=True, stdin=subprocess.DEVNULL, timeout=60
+    )
+    assert done.stderr == b""
+
+
+def test_a_server_that_cannot_start_says_why(shell: Shell, tmp_path: Path) -> None:
+    broken = Shell(tmp_path, free_port())
+    env = broken.env | {"PUNA_ORIGINS": "http://*.*.example"}
+    done = subprocess.run(
+        [sys.executable, "-m", "puna", "list"], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("Error: the server did not start (exit status 1)\n")
+    assert "http://*.*.example" in done.stderr
+    assert str(tmp_path / "logs" / "server.log") in done.stderr
+
+
+def test_commands_at_the_same_moment_start_one_server(tmp_path: Path) -> None:
+    fresh = Shell(tmp_path, free_port())
+    commands = [
+        subprocess.Popen(
+            [sys.executable, "-m", "puna", "list"],
+            env=fresh.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(3)
+    ]
+    errors = [command.communicate(timeout=100)[1] for command in commands]
+    pids = re.findall(r"process (\d+)", "".join(errors))
+    for pid in pids:
+        from conftest import end_process
+
+        end_process(int(pid))
+    assert [command.returncode for command in commands] == [0, 0, 0], errors
+    assert len(pids) == 1
+
+
+def test_tokenize_prints_ids_and_pieces(shell: Shell, tiny_gguf: Path) -> None:
+    from tiny import vocabulary
+
+    tokens = vocabulary()
+    expected = [("<|begin|>", "<|begin|>"), ("hello", '"hello"'), ("Ġworld", '" world"')]
+    lines = shell.out("tokenize", str(tiny_gguf), "hello", "world").splitlines()
+    assert lines == [f"{tokens.index(token):>7}  {shown}" for token, shown in expected]
+    bare = shell.out("tokenize", "tiny", "--no-add-special", stdin="hello world").splitlines()
+    assert bare == lines[1:]
+
+
+def test_tokenize_answers_lines_of_json(shell: Shell) -> None:
+    from tiny import vocabulary
+
+    tokens = vocabulary()
+    texts = ["hello", " the<|im_end|>"]
+    stdin = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+    parsed = shell.out("tokenize", "tiny", "--jsonl", "--no-add-special", stdin=stdin)
+    assert [json.loads(line) for line in parsed.splitlines()] == [
+        {"ids": [tokens.index("hello")]},
+        {"ids": [tokens.index("Ġthe"), tokens.index("<|im_end|>")]},
+    ]
+    plain = shell.out("tokenize", "tiny", "--jsonl", "--no-add-special", "--no-parse-special", stdin=stdin)
+    assert tokens.index("<|im_end|>") not in json.loads(plain.splitlines()[1])["ids"]
+    broken = shell.run("tokenize", "tiny", "--jsonl", stdin='{"text": "a"}\n{"txt": 1}\n')
+    assert broken.returncode == 1
+    assert "line 2" in broken.stderr
+
+
+@pytest.mark.slow
+def test_bench_answers_one_object(shell: Shell, tiny_gguf: Path) -> None:
+    begin = time.monotonic()
+    printed = shell.out(
+        "bench", str(tiny_gguf), "--json",
+        *("--prompt", "16", "--generate", "4", "--parallel", "1,2", "--threads", "1", "--repetitions", "2"),
+    )  # fmt: skip
+    assert time.monotonic() - begin < 60
+    result = json.loads(printed)
+    assert (result["model"], result["threads"]) == (str(tiny_gguf), 1)
+    assert [(item["test"], item["parallel"]) for item in result["results"]] == [
+        ("pp16", 1), ("tg4", 1), ("pp16", 2), ("tg4", 2),
+    ]  # fmt: skip
+    assert all(
+        len(item["tokens_per_second"]) == 2 and min(item["tokens_per_second"]) > 0
+        for item in result["results"]
+    )

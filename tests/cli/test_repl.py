@@ -1,0 +1,206 @@
+"""The interactive prompt: keys in, screen out, a real server behind."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import Shell
+from prompt_toolkit.application import create_app_session
+from prompt_toolkit.input import create_pipe_input
+from prompt_toolkit.output import DummyOutput
+
+from puna.cli.client import Client
+from puna.cli.repl.loop import converse
+from puna.cli.settings import RunSettings
+from puna.hosts import parse_host
+
+pytestmark = pytest.mark.e2e
+
+Talk = Callable[..., str]
+
+
+@pytest.fixture
+def talk(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Talk:
+    """Types lines, one message each, and answers what standard output shows."""
+    monkeypatch.setenv("PUNA_HOME", str(tmp_path))
+    monkeypatch.delenv("PUNA_NOHISTORY", raising=False)
+    monkeypatch.delenv("OLLAMA_NOHISTORY", raising=False)
+
+    def conversation(*lines: str, model: str = "tiny", leave: str = "\x04") -> str:
+        settings = RunSettings(model=model, options={"temperature": 0.0, "num_predict": 8})
+        with (
+            create_pipe_input() as keys,
+            create_app_session(input=keys, output=DummyOutput()),
+            Client(parse_host(shell.env["PUNA_HOST"])) as client,
+        ):
+            keys.send_text("".join(line + "\r" for line in lines) + leave)
+            converse(client, settings)
+        return capsys.readouterr().out
+
+    return conversation
+
+
+@pytest.mark.parametrize("leave", ["/bye\r", "/exit\r", "/byebye\r", "\x04"])
+def test_leaving(talk: Talk, leave: str) -> None:
+    assert talk(leave=leave).strip() == ""
+
+
+def test_a_message_is_answered(talk: Talk, shell: Shell) -> None:
+    alone = shell.out("run", "tiny", "hello", "--temperature", "0", "--num-predict", "8")
+    assert talk("hello") == alone + "\n"
+
+
+def test_the_history_goes_along_and_clear_forgets_it(talk: Talk) -> None:
+    once = talk("hello")[:-1]
+    twice = talk("hello", "hello")[:-1]
+    assert twice.startswith(once)
+    assert twice != once * 2, "the second answer knows nothing of the first"
+    assert talk("hello", "/clear", "hello")[:-1] == once + "Cleared session context\n" + once
+
+
+def test_messages_over_several_lines(talk: Talk) -> None:
+    assert talk('"""hello', 'world"""') == talk("hello\x1b\rworld")
+    assert talk('"""hello"""') == talk("hello")
+
+
+def test_set_and_show(talk: Talk) -> None:
+    output = talk(
+        "/set parameter seed 42",
+        '/set parameter stop "a b" c',
+        "/set parameter top_p 7",
+        "/set parameter heat 7",
+        "/set system Be brief.",
+        "/show system",
+        "/show parameters",
+        "/show license",
+        "/set verbose",
+        "/set quiet",
+        "/set wordwrap",
+        "/set nowordwrap",
+        "/set format json",
+        "/set noformat",
+        "/set format xml",
+        "/set think high",
+        "/set nothink",
+    )
+    assert output.splitlines() == [
+        "Set parameter 'seed' to '42'",
+        "Set parameter 'stop' to 'a b, c'",
+        'Couldn\'t set parameter: "option "top_p" must be between 0 and 1, not 7.0"',
+        "Couldn't set parameter: \"unknown parameter 'heat'\"",
+        "Set system message.",
+        "Be brief.",
+        "Model defined parameters:",
+        "  none",
+        "",
+        "User defined parameters:",
+        "  temperature                    0.0",
+        "  num_predict                    8",
+        "  seed                           42",
+        "  stop                           'a b', 'c'",
+        "",
+        "No license was specified for this model.",
+        "Set 'verbose' mode.",
+        "Set 'quiet' mode.",
+        "Set 'wordwrap' mode.",
+        "Set 'nowordwrap' mode.",
+        "Set format to 'json' mode.",
+        "Disabled format.",
+        "Invalid or missing format. For 'json' mode use '/set format json'",
+        "Set 'think' mode to 'high'.",
+        "Set 'nothink' mode.",
+        "",
+    ]
+
+
+def test_show_info_and_modelfile(talk: Talk) -> None:
+    assert "    architecture        llama\n" in talk("/show info")
+    assert re.search(r"^FROM /.*sha256-[0-9a-f]{64}$", talk("/show modelfile"), re.MULTILINE)
+
+
+def test_a_system_message_changes_the_answer_and_outlives_clear(talk: Talk) -> None:
+    plain = talk("hello")
+    told = talk("/set system once upon a time", "hello").partition("\n")[2]
+    assert told != plain
+    cleared = talk("/set system once upon a time", "hello", "/clear", "hello")
+    assert cleared.endswith("Cleared session context\n" + told)
+
+
+def test_load_and_save(talk: Talk, shell: Shell) -> None:
+    output = talk(
+        "/set system Be brief.", "hello", "/save saved", "/save not/a/good/name/at-all", "/load saved",
+        "/load nix", "/load", "/save a b", "/show system",
+    )  # fmt: skip
+    lines = output.splitlines()
+    assert "Created new model 'saved'" in lines
+    assert "error: The model name 'not/a/good/name/at-all' is invalid" in lines
+    assert "Couldn't find model 'nix'" in lines
+    assert "Usage:\n  /load <modelname>\n" in output
+    assert "Usage:\n  /save <modelname>\n" in output
+    assert output.endswith("Be brief.\n\n")
+    modelfile = shell.out("show", "saved", "--modelfile")
+    assert "MESSAGE user hello" in modelfile
+    assert "PARAMETER num_predict 8" in modelfile
+    assert talk(model="saved").startswith(">>> hello\n"), "the saved messages are shown at the start"
+    shell.out("rm", "saved")
+
+
+def test_list_and_what_is_unknown(talk: Talk) -> None:
+    output = talk("/list", "/nonsense at all")
+    assert output.startswith("NAME ")
+    assert "tiny:latest" in output
+    assert "Unknown command '/nonsense'. Type /? for help\n" in output
+
+
+def test_help_goes_to_standard_error(talk: Talk, capfd: pytest.CaptureFixture[str]) -> None:
+    assert talk("/?", "/help set", "/? shortcuts").strip() == ""
+
+
+def test_ctrl_c_on_an_empty_line_says_how_to_leave_and_else_empties_it(talk: Talk) -> None:
+    assert talk("\x03/set nowordwrap").startswith("\nUse Ctrl + d or /bye to exit.\n")
+    assert talk("hel\x03/set nowordwrap") == "Set 'nowordwrap' mode.\n\n"
+
+
+def test_a_refusal_does_not_end_the_conversation(talk: Talk) -> None:
+    refused = talk("/set think", "hello", "/set nothink", "/clear", "hello")
+    assert refused.endswith("Cleared session context\n" + talk("hello"))
+
+
+def test_lines_are_remembered_unless_that_is_off(talk: Talk, tmp_path: Path) -> None:
+    talk("/set wordwrap", "/set nohistory", "/set verbose", "/set history", "/set quiet")
+    kept = re.findall(r"^\+(.*)$", (tmp_path / "history").read_text(), re.MULTILINE)
+    assert kept == ["/set wordwrap", "/set nohistory", "/set quiet"]
+    assert (tmp_path / "history").stat().st_mode & 0o777 == 0o600
+    # The arrow key brings the newest line back.
+    assert talk("\x1b[A") == "Set 'quiet' mode.\n\n"
+
+
+def test_history_can_be_off_from_the_start(
+    talk: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OLLAMA_NOHISTORY", "1")
+    talk("/set quiet")
+    assert not (tmp_path / "history").exists()
+
+
+def test_an_answer_can_be_interrupted_and_what_was_said_is_kept(
+    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import _thread
+
+    from puna.cli.repl.session import Session
+
+    with Client(parse_host(shell.env["PUNA_HOST"])) as client:
+        session = Session(client, RunSettings(model="tiny", options={"num_predict": 100_000}))
+        session.open()
+        timer = threading.Timer(0.7, _thread.interrupt_main)
+        timer.start()
+        session.ask("hello")
+    assert [message["role"] for message in session.messages] == ["user", "assistant"]
+    assert session.messages[1]["content"] == capsys.readouterr().out.removesuffix("\n\n")
