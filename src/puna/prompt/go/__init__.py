@@ -1,5 +1,6 @@
 """The part of Go's text/template language that chat templates use: lexer, parser, evaluator."""
 
+from puna.prompt.go import nodes
 from puna.prompt.go.template import GoTemplate
 
-__all__ = ["GoTemplate"]
+__all__ = ["GoTemplate", "nodes"]

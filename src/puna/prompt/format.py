@@ -1,0 +1,55 @@
+"""What every chat format can do, whichever language its template is written in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from puna.errors import NotSupportedError
+from puna.prompt.messages import Message
+from puna.prompt.thinking import Tags
+
+#: Whether, or how hard, the model should think; None leaves it to the template.
+Think = bool | str | None
+
+LEVELS = ("low", "medium", "high", "max")
+
+
+class ChatFormat(ABC):
+    """How one model wants its conversations written."""
+
+    #: The template's text, as it would be shown.
+    template: str
+    #: In this order, as far as they apply: embedding or completion, vision, audio, tools, insert, thinking.
+    capabilities: tuple[str, ...] = ()
+    #: Texts that end an answer, beside the model's own end-of-turn tokens.
+    stop: tuple[str, ...] = ()
+    #: The tags around thinking in the output, if the model thinks.
+    thinking_tags: Tags | None = None
+
+    @abstractmethod
+    def render(
+        self,
+        messages: Sequence[Message | Mapping[str, Any]],
+        *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        think: Think = None,
+        add_generation_prompt: bool = True,
+    ) -> str:
+        """The prompt text. A last message of role assistant is continued instead of answered.
+
+        The text begins with the BOS token only where the tokenizer does not add it by itself.
+        Raises TemplateError, RequestError for malformed messages.
+        """
+
+    def render_insert(self, prompt: str, suffix: str, *, think: Think = None) -> str:
+        """The prompt for text between `prompt` and `suffix`. Raises NotSupportedError, TemplateError."""
+        raise NotSupportedError("this model's template has no place for a suffix: it does not support insert")
+
+
+def think_level(think: Think) -> str:
+    """`low`, `medium`, `high` or `max`; empty when thinking is off or left to the template."""
+    if think is True:
+        return "medium"
+    return think if isinstance(think, str) else ""

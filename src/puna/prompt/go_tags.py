@@ -1,0 +1,41 @@
+"""Which tags a Go template puts around a message's thinking."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from puna.prompt.go import GoTemplate, nodes
+from puna.prompt.go.nodes import Action, Block, Branch, Text
+from puna.prompt.thinking import Tags
+
+
+def thinking_tags(template: GoTemplate) -> Tags | None:
+    """The texts that begin and end the block printing `.Thinking` in a range over the messages."""
+    for root in (template.tree.root, *template.tree.defined.values()):
+        for block in _thinking_blocks(root, over_messages=False):
+            first, last = block[0], block[-1]
+            if isinstance(first, Text) and isinstance(last, Text):
+                opening, closing = first.text.strip(), last.text.strip()
+                if opening and closing:
+                    return Tags(opening, closing)
+    return None
+
+
+def _thinking_blocks(block: Block, *, over_messages: bool) -> Iterator[Block]:
+    """Blocks with an action that prints `.Thinking`."""
+    for statement in block:
+        if isinstance(statement, Action):
+            if over_messages and any(
+                isinstance(operand, nodes.Field | nodes.Variable) and operand.names[-1:] == ("Thinking",)
+                for operand in nodes.operands(statement.pipeline)
+            ):
+                yield block
+        elif isinstance(statement, Branch):
+            inside = over_messages
+            if statement.kind == "range":
+                inside = any(
+                    isinstance(operand, nodes.Field | nodes.Variable) and "Messages" in operand.names
+                    for operand in nodes.operands(statement.pipeline)
+                )
+            yield from _thinking_blocks(statement.body, over_messages=inside)
+            yield from _thinking_blocks(statement.otherwise or (), over_messages=over_messages)

@@ -1,0 +1,57 @@
+"""Messages of a chat as prompts are made of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from puna.errors import RequestError
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True):
+    """One message, in the shape of the native API.
+
+    `tool_calls` are `{"id"?, "function": {"name", "arguments": {...}}}`; `tool_name` and
+    `tool_call_id` tell which call a message of role `tool` answers.
+    """
+
+    role: str = ""
+    content: str = ""
+    thinking: str = ""
+    images: Sequence[Any] = ()
+    tool_calls: Sequence[Mapping[str, Any]] = ()
+    tool_name: str = ""
+    tool_call_id: str = ""
+
+
+def as_messages(items: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
+    """Messages from mappings with the same keys; None counts as absent. Raises RequestError."""
+    messages: list[Message] = []
+    for i, item in enumerate(items):
+        if isinstance(item, Message):
+            messages.append(item)
+            continue
+        try:
+            given = {key: value for key, value in item.items() if value is not None}
+            message = msgspec.convert(given, Message)
+        except (msgspec.ValidationError, AttributeError) as error:
+            raise RequestError(f"message {i + 1} of the chat: {error}") from error
+        messages.append(message)
+    return messages
+
+
+def call_function(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Name and arguments of a tool call; arguments given as JSON text are read. Raises RequestError."""
+    function = call.get("function") or {}
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError as error:
+            raise RequestError(f"invalid tool call arguments: {error}") from error
+    if not isinstance(arguments, Mapping):
+        raise RequestError(f"invalid tool call arguments: {arguments!r} is no object")
+    return str(function.get("name", "")), dict(arguments)
