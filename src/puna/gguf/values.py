@@ -19,8 +19,8 @@ from puna.errors import GGUFError
 from puna.gguf.types import ValueType
 
 MAX_NAME_BYTES = 65_535  # keys and tensor names
-MAX_STRING_BYTES = 1 << 28  # a whole tokenizer.json may be one value
-MAX_ARRAY_STRINGS = 1 << 24  # sixty times the largest vocabulary known
+MAX_STRING_BYTES = 1 << 26  # a whole tokenizer.json may be one value
+MAX_ARRAY_STRINGS = 1 << 22  # sixteen times the largest vocabulary known
 
 NUMBER_DTYPES: dict[ValueType, np.dtype[Any]] = {
     ValueType.UINT8: np.dtype("u1"),
@@ -43,20 +43,26 @@ _U64 = struct.Struct("<Q")
 class NumberArray(Sequence[Any]):
     """Numbers (or booleans) of a metadata array, read from the file when asked for."""
 
-    def __init__(self, view: NDArray[Any], kind: ValueType) -> None:
-        self._view = view
+    def __init__(self, buffer: mmap.mmap, position: int, count: int, kind: ValueType) -> None:
+        self._buffer = buffer
+        self._position = position
+        self._count = count
         self.kind = kind
 
     def numpy(self) -> NDArray[Any]:
         """A copy as a numpy array of the stored type."""
-        return self._view != 0 if self.kind is ValueType.BOOL else self._view.copy()
+        dtype = NUMBER_DTYPES[self.kind]
+        # Bytes first: a view on the map would keep it from being closed, and may be misaligned.
+        raw = bytearray(self._buffer[self._position : self._position + self._count * dtype.itemsize])
+        values: NDArray[Any] = np.frombuffer(raw, dtype)
+        return values != 0 if self.kind is ValueType.BOOL else values
 
     def tolist(self) -> list[Any]:
         values: list[Any] = self.numpy().tolist()
         return values
 
     def __len__(self) -> int:
-        return len(self._view)
+        return self._count
 
     @overload
     def __getitem__(self, index: int) -> Any: ...
@@ -64,9 +70,11 @@ class NumberArray(Sequence[Any]):
     def __getitem__(self, index: slice) -> list[Any]: ...
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return NumberArray(self._view[index], self.kind).tolist()
-        value = self._view[index].item()
-        return bool(value) if self.kind is ValueType.BOOL else value
+            return self.numpy()[index].tolist()
+        if not -self._count <= index < self._count:
+            raise IndexError(f"number {index} of {self._count}")
+        position = self._position + index % self._count * NUMBER_DTYPES[self.kind].itemsize
+        return NumberArray(self._buffer, position, 1, self.kind).tolist()[0]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.tolist())
@@ -195,7 +203,8 @@ class Cursor:
             return self.string(what)
         if kind is ValueType.ARRAY:
             return self._array(key)
-        return NumberArray(self._numbers(kind, 1, what), kind)[0]  # type: ignore[no-any-return]
+        number: int | float | bool = self._numbers(kind, 1, what)[0]
+        return number
 
     def _kind(self, what: str) -> ValueType:
         number = self.u32(what)
@@ -212,16 +221,13 @@ class Cursor:
             raise self.error(f"key '{key}' is an array of arrays, which is not supported", start)
         if kind is ValueType.STRING:
             return self._strings(key, count)
-        return NumberArray(self._numbers(kind, count, f"array '{key}' of {count} values"), kind)
+        return self._numbers(kind, count, f"array '{key}' of {count} values")
 
-    def _numbers(self, kind: ValueType, count: int, what: str) -> NDArray[Any]:
-        dtype = NUMBER_DTYPES[kind]
-        self.need(count * dtype.itemsize, what)
-        if count == 0:
-            return np.empty(0, dtype)
-        view = np.frombuffer(self.buffer, dtype, count, self.position)
-        self.position += count * dtype.itemsize
-        return view
+    def _numbers(self, kind: ValueType, count: int, what: str) -> NumberArray:
+        size_bytes = count * NUMBER_DTYPES[kind].itemsize
+        self.need(size_bytes, what)
+        self.position += size_bytes
+        return NumberArray(self.buffer, self.position - size_bytes, count, kind)
 
     def _strings(self, key: str, count: int) -> StringArray:
         what = f"array '{key}' of {count} strings"

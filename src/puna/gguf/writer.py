@@ -13,6 +13,7 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -28,7 +29,7 @@ from puna.gguf.types import GGMLType, ValueType
 from puna.gguf.values import MAX_NAME_BYTES, NUMBER_DTYPES, NumberArray, StringArray
 
 _VERSION = 3
-_PIECE_VALUES = 1 << 22  # values quantised between two writes
+_PIECE_VALUES = 1 << 20  # values quantised between two writes
 _INTEGERS = (GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64)
 
 _KINDS_BY_DTYPE: dict[np.dtype[Any], ValueType] = {
@@ -86,7 +87,7 @@ class GGUFWriter:
         By default: text is STRING, bool BOOL, float FLOAT32, a numpy array its own type, an
         integer UINT32, in a list or if negative INT32, and where that is too small 64 bits.
         """
-        key = full_key(key, self.architecture)
+        key = key and full_key(key, self.architecture)
         self._check_name(key, "key", self._values)
         if key == "general.alignment":
             if not isinstance(value, int) or value < 1 or value & (value - 1):
@@ -127,18 +128,20 @@ class GGUFWriter:
 
     def write(self) -> None:
         """Write the file, replacing one of that name; on an error nothing is left behind."""
-        handle, temporary = tempfile.mkstemp(
-            prefix=f".{self.path.name}.", suffix=".part", dir=self.path.parent
-        )
         try:
-            with os.fdopen(handle, "wb") as file:
-                self._write(file)
-            # mkstemp keeps others out; a model is as public as any new file.
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, self.path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+            handle, temporary = tempfile.mkstemp(prefix=".gguf-", suffix=".part", dir=self.path.parent)
+            try:
+                with os.fdopen(handle, "wb") as file:
+                    self._write(file)
+                    file.flush()
+                    os.fsync(file.fileno())  # or a crash could leave the name with nothing behind it
+                os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
+                os.replace(temporary, self.path)
+            except BaseException:
+                os.unlink(temporary)
+                raise
+        except OSError as error:
+            raise GGUFError(f"{self.path}: cannot be written ({error})") from error
 
     def _write(self, file: BinaryIO) -> None:
         file.write(MAGIC + struct.pack("<IQQ", _VERSION, len(self._tensors), len(self._values)))
@@ -261,6 +264,8 @@ def _kind_of(values: list[Any], *, alone: bool) -> ValueType:
     if all(isinstance(value, (bool, np.bool_)) for value in values):
         return ValueType.BOOL
     if not all(isinstance(value, (int, np.integer)) for value in values):
+        if not all(isinstance(value, Real) for value in values):
+            raise TypeError("a value is neither number nor text")
         return ValueType.FLOAT32
     smallest, largest = min(values), max(values)
     kinds = (ValueType.INT32, ValueType.UINT32, ValueType.INT64, ValueType.UINT64)

@@ -14,6 +14,7 @@ from puna.gguf.blocks.layout import LAYOUTS
 from puna.gguf.types import GGMLType
 
 _PIECE = 1 << 17  # values converted at a time
+_LARGEST = 1e12  # beyond what any float16 scale reaches, while cubes still fit float32
 
 Decoder = Callable[[NDArray[Any]], NDArray[np.float32]]  # blocks [n] to values [n, block size]
 Encoder = Callable[[NDArray[np.float32]], NDArray[Any]]  # and back
@@ -138,9 +139,12 @@ def _encode(kind: GGMLType, rows: NDArray[Any]) -> NDArray[Any]:
         return _ENCODERS[kind](values)
     if not np.isfinite(values).all():
         raise GGUFError(f"values that are not finite cannot be quantised to {kind.name}")
-    with np.errstate(over="ignore", invalid="ignore"):  # seen by the check that follows
-        blocks = _ENCODERS[kind](values)
-    scales = [name for name in ("d", "m", "dmin") if name in (blocks.dtype.names or ())]
-    if not all(np.isfinite(blocks[name]).all() for name in scales):
-        raise GGUFError(f"values are too large to be quantised to {kind.name}, whose scales end at 65504")
+    too_large = np.abs(values).max(initial=0) > _LARGEST
+    if not too_large:
+        with np.errstate(over="ignore", invalid="ignore"):  # seen by the check that follows
+            blocks = _ENCODERS[kind](values)
+        scales = [name for name in ("d", "m", "dmin") if name in (blocks.dtype.names or ())]
+        too_large = not all(np.isfinite(blocks[name]).all() for name in scales)
+    if too_large:
+        raise GGUFError(f"values as large as {np.abs(values).max():.4g} cannot be quantised to {kind.name}")
     return blocks
