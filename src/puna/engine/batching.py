@@ -36,17 +36,16 @@ def plan(sequences: Items[Sequence], budget: int, first: int = 0) -> list[Share]
     shares = [Share(sequence, 1) for sequence in sequences if sequence.decoding][:budget]
     budget -= len(shares)
     turned = [*sequences[first:], *sequences[:first]]
-    prompts = [sequence for sequence in turned if sequence.waiting and not sequence.decoding]
+    prompts = [sequence for sequence in turned if sequence.waiting and not sequence.decoding][:budget]
+    prompts.sort(key=lambda sequence: len(sequence.waiting))  # what a short one leaves, longer ones share
     for position, sequence in enumerate(prompts):
-        if budget <= 0:
-            break
         fair = -(-budget // (len(prompts) - position))
         count = whole_groups(sequence.waiting, fair) or whole_groups(sequence.waiting, budget)
-        if not count and not shares:
-            return [Share(sequence, first_group(sequence.waiting))]
         if count:
             shares.append(Share(sequence, count))
             budget -= count
+    if prompts and not shares:
+        return [Share(prompts[0], first_group(prompts[0].waiting))]
     return shares
 
 

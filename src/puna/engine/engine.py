@@ -168,6 +168,7 @@ class Engine:
         if not shares:
             return False
         self._first = (self._first + 1) % len(self._running)
+        sampled = [share.sequence for share in shares if share.complete]
         self.step_started = time.monotonic()
         try:
             logits = self._forward(shares)
@@ -178,8 +179,8 @@ class Engine:
             return True
         finally:
             self.step_started = None
-        for row, share in enumerate(share for share in shares if share.complete):
-            self._decode(share.sequence, logits[row])
+        for sequence, row in zip(sampled, logits, strict=True):
+            self._decode(sequence, row)
         return True
 
     def _take_incoming(self) -> None:
@@ -222,7 +223,7 @@ class Engine:
                 self._fail(sequence, error)
 
     def _forward(self, shares: list[Share]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-        """Logits [complete shares, vocab]; the shares' inputs are remembered."""
+        """Logits [complete shares, vocab]; the shares' inputs go from waiting to remembered."""
         batch = assemble(shares)
         with torch.inference_mode():
             self.cache.start_forward(batch)
