@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Shell, free_port
+
+from tests.cli.shell import Shell, end_process, free_port
+from tests.tiny import vocabulary
 
 pytestmark = pytest.mark.e2e
 
@@ -208,16 +210,12 @@ def test_commands_at_the_same_moment_start_one_server(tmp_path: Path) -> None:
     errors = [command.communicate(timeout=100)[1] for command in commands]
     pids = re.findall(r"process (\d+)", "".join(errors))
     for pid in pids:
-        from conftest import end_process
-
         end_process(int(pid))
     assert [command.returncode for command in commands] == [0, 0, 0], errors
     assert len(pids) == 1
 
 
 def test_tokenize_prints_ids_and_pieces(shell: Shell, tiny_gguf: Path) -> None:
-    from tiny import vocabulary
-
     tokens = vocabulary()
     expected = [("<|begin|>", "<|begin|>"), ("hello", '"hello"'), ("Ġworld", '" world"')]
     lines = shell.out("tokenize", str(tiny_gguf), "hello", "world").splitlines()
@@ -227,8 +225,6 @@ def test_tokenize_prints_ids_and_pieces(shell: Shell, tiny_gguf: Path) -> None:
 
 
 def test_tokenize_answers_lines_of_json(shell: Shell) -> None:
-    from tiny import vocabulary
-
     tokens = vocabulary()
     texts = ["hello", " the<|im_end|>"]
     stdin = "".join(json.dumps({"text": text}) + "\n" for text in texts)

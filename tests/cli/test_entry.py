@@ -33,7 +33,12 @@ COMMANDS = [name for names in SECTIONS.values() for name in names]
         (["bench", "m", "--parallel", "1,x"], "--parallel takes numbers"),
         (["bench", "m", "--prompt", "0", "--generate", "0"], "model 'm' not found"),
         (["tokenize", "m", "--jsonl", "text"], "--jsonl reads its texts from standard input"),
-        (["tokenize", "./nowhere.gguf", "text"], "not found"),
+        (
+            ["tokenize", "nowhere.gguf", "text"],
+            "model 'nowhere.gguf' not found, and there is no file of that",
+        ),
+        (["tokenize", "./nowhere.gguf", "text"], "nowhere.gguf does not exist"),
+        (["run", "/nowhere.gguf", "text"], "/nowhere.gguf does not exist"),
     ],
 )
 def test_errors_are_told_on_standard_error_with_status_1(

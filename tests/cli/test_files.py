@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.cli import files
+from puna.cli import files, local_models
+from puna.errors import RequestError
 from puna.store.names import ModelName
 
 
@@ -38,12 +39,16 @@ def test_files_are_told_from_models(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     Path("m.gguf").touch()
     Path("demo").touch()
-    assert files.is_model_file("m.gguf")
-    assert files.is_model_file("./demo")
-    assert files.is_model_file(str(tmp_path / "demo"))
-    assert not files.is_model_file("demo")
-    assert not files.is_model_file("other.gguf")
-    assert not files.is_model_file("library/demo:latest")
+    assert local_models.is_model_file("m.gguf")
+    assert local_models.is_model_file("./demo")
+    assert local_models.is_model_file("./nowhere")
+    assert not local_models.is_model_file("demo")
+    assert not local_models.is_model_file("other.gguf")
+    assert not local_models.is_model_file("library/demo:latest")
+    assert local_models.model_path("./demo") == Path("demo")
+    for name, error in {"./nowhere": "nowhere does not exist", "./": "is a folder"}.items():
+        with pytest.raises(RequestError, match=error):
+            local_models.model_path(name)
 
 
 def test_a_digest_is_remembered_until_the_file_changes(

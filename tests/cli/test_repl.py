@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import Shell
 from prompt_toolkit.application import create_app_session
 from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
@@ -17,6 +16,7 @@ from puna.cli.client import Client
 from puna.cli.repl.loop import converse
 from puna.cli.settings import RunSettings
 from puna.hosts import parse_host
+from tests.cli.shell import Shell
 
 pytestmark = pytest.mark.e2e
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from puna.cli.client import Client
-from puna.cli.files import existing_file, file_digest, upload
+from puna.cli.files import file_digest, upload
+from puna.cli.local_models import existing_file
 from puna.cli.progress import StatusLines
 from puna.cli.server_process import connect
 from puna.errors import UnavailableError

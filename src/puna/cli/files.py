@@ -13,17 +13,12 @@ from typing import Any
 from puna import config
 from puna.cli import terminal
 from puna.cli.client import Client
+from puna.cli.local_models import existing_file
 from puna.cli.progress import Bar, StatusLines
-from puna.errors import GGUFError, RequestError, ServerError
+from puna.errors import GGUFError, ServerError
 
 _CHUNK_BYTES = 1 << 20
 _REMEMBERED = 200
-
-
-def is_model_file(text: str) -> bool:
-    """Whether the user means a file rather than a model: it exists, and is written as a path or `.gguf`."""
-    looks_like_path = text.lower().endswith(".gguf") or text.startswith(("./", "../", "/", "~"))
-    return looks_like_path and Path(text).expanduser().is_file()
 
 
 def model_from_file(client: Client, text: str) -> str:
@@ -32,7 +27,7 @@ def model_from_file(client: Client, text: str) -> str:
     The name comes from the file's; a model of that name made of something else is left alone, and the
     digest becomes the tag.
     """
-    path = Path(text).expanduser().resolve()
+    path = existing_file(text).resolve()
     _check_gguf(path)
     digest = file_digest(path)
     hexadecimal = digest.removeprefix("sha256:")
@@ -128,11 +123,3 @@ def _remember(known: dict[str, Any]) -> None:
         temporary.replace(path)
     except OSError:
         return  # only a convenience: the next run reads the file again
-
-
-def existing_file(text: str) -> Path:
-    """The file `text` names. Raises RequestError."""
-    path = Path(text).expanduser()
-    if not path.is_file():
-        raise RequestError(f"{path} is a folder" if path.is_dir() else f"{path} does not exist")
-    return path

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from puna.cli import terminal
-from puna.cli.files import is_model_file, model_from_file
+from puna.cli.files import model_from_file
+from puna.cli.local_models import existing_file, is_model_file
 from puna.cli.oneshot import read_prompt, run_once
 from puna.cli.server_process import connect
 from puna.cli.settings import RunSettings
@@ -13,6 +14,8 @@ from puna.cli.settings import RunSettings
 
 def run_command(settings: RunSettings, words: Sequence[str]) -> None:
     """Answer the prompt in `words` and standard input; talk when there is none and a person is there."""
+    if is_model_file(settings.model):
+        existing_file(settings.model)  # or an error, before standard input is read and a server started
     talks = not words and terminal.is_interactive()
     prompt = "" if talks else read_prompt(words)
     with connect() as client:
