@@ -18,25 +18,38 @@ const AttentionKernels& kernels() {
 
 // Query vectors to a block: enough to make good use of each key loaded, few enough to stay in the caches.
 constexpr int block_vectors = attention_rows;
-
-// Neighbouring rows with the same start see prefixes of one list: they make up blocks, once per key/value head.
-// The blocks with most to do come first.
-std::vector<AttentionBlock> plan(const AttentionCall& call) {
-    const int most_rows = std::max(1, block_vectors / call.group());
-    std::vector<AttentionBlock> blocks;
-    for (int row = 0; row < call.rows;) {
-        int end = row + 1;
-        while (end < call.rows && end - row < most_rows && call.starts[end] == call.starts[row]) end++;
-        for (int head = 0; head < call.kv_heads; head++) blocks.push_back({row, end - row, head});
-        row = end;
-    }
-    return blocks;
-}
+// Blocks with fewer than this per key/value head are bound by memory: taking several heads reads longer stretches.
+constexpr int few_vectors = 8;
 
 int chunks_of(const AttentionCall& call, const AttentionBlock& block) {
     int longest = 0;
     for (int r = 0; r < block.rows; r++) longest = std::max(longest, call.counts[block.first + r]);
     return std::max(1, (longest + attention_chunk - 1) / attention_chunk);
+}
+
+// Neighbouring rows with the same start see prefixes of one list: they make up blocks.
+std::vector<AttentionBlock> plan(const AttentionCall& call) {
+    const int most_rows = std::max(1, block_vectors / call.group());
+    std::vector<AttentionBlock> runs;
+    int64_t tasks = 0;
+    for (int row = 0; row < call.rows;) {
+        int end = row + 1;
+        while (end < call.rows && end - row < most_rows && call.starts[end] == call.starts[row]) end++;
+        runs.push_back({row, end - row, 0, call.kv_heads});
+        tasks += chunks_of(call, runs.back());
+        row = end;
+    }
+    const int64_t wanted = thread_count() == 1 ? 1 : 4 * thread_count();
+    int heads_together = call.kv_heads;
+    while (heads_together > 1 && tasks * (call.kv_heads / heads_together) < wanted) heads_together /= 2;
+    std::vector<AttentionBlock> blocks;
+    for (const AttentionBlock& run : runs) {
+        const int heads = run.rows * call.group() > few_vectors ? 1 : heads_together;
+        for (int head = 0; head < call.kv_heads; head += heads) {
+            blocks.push_back({run.first, run.rows, head, std::min(heads, call.kv_heads - head)});
+        }
+    }
+    return blocks;
 }
 
 int64_t state_size(const AttentionCall& call, int vectors) { return int64_t(vectors) * (2 + call.padded_value_dim()); }
@@ -66,7 +79,7 @@ void attention(const AttentionCall& call) {
         // Backwards: in a prompt the last rows see most, and starting with them leaves no straggler.
         parallel_for(count, [&](int64_t index, int) {
             const AttentionBlock& block = blocks[count - 1 - index];
-            const int vectors = block.rows * call.group();
+            const int vectors = vectors_of(call, block);
             const int64_t size = state_size(call, vectors);
             float* memory = scratch(2 * size + attention_scratch(call, vectors));
             const AttentionState total = state_at(memory, vectors), chunk = state_at(memory + size, vectors);
@@ -92,19 +105,19 @@ void attention(const AttentionCall& call) {
         first_part.push_back(int(parts.size()));
         for (int c = 0; c < chunks[b]; c++) {
             parts.push_back({b, c, memory_size});
-            memory_size += state_size(call, blocks[b].rows * call.group());
+            memory_size += state_size(call, vectors_of(call, blocks[b]));
         }
     }
     std::vector<float> states(memory_size);
     parallel_for(int64_t(parts.size()), [&](int64_t index, int) {
         const Part& part = parts[index];
         const AttentionBlock& block = blocks[part.block];
-        const int vectors = block.rows * call.group();
+        const int vectors = vectors_of(call, block);
         kernel.chunk(call, block, part.chunk, state_at(states.data() + part.state, vectors),
                      scratch(attention_scratch(call, vectors)));
     });
     for (int b = 0; b < count; b++) {
-        const int vectors = blocks[b].rows * call.group();
+        const int vectors = vectors_of(call, blocks[b]);
         const Part* part = &parts[first_part[b]];
         const AttentionState total = state_at(states.data() + part->state, vectors);
         for (int c = 1; c < chunks[b]; c++) {

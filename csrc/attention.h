@@ -33,13 +33,14 @@ struct AttentionCall {
     int padded_value_dim() const { return (value_dim + 15) / 16 * 16; }
 };
 
-// Rows [first, first + rows) that see the same list up to their own counts, and one key/value head.
+// Rows [first, first + rows) that see the same list up to their own counts, and some key/value heads.
+// Its query vectors are ordered by key/value head, row, head of the group.
 struct AttentionBlock {
-    int first, rows, kv_head;
+    int first, rows, kv_head, kv_heads;
 };
 
-// The softmax so far of each query vector of a block (row-major: row, head of the group):
-// the largest score, the sum of e^(score - largest), and the values weighted by the same.
+// The softmax so far of each query vector of a block: the largest score, the sum of e^(score - largest), and the
+// values weighted by the same.
 struct AttentionState {
     float* largest;   // [vectors]
     float* sum;       // [vectors]
@@ -54,6 +55,10 @@ struct AttentionKernels {
     // Writes the block's rows of the result.
     void (*finish)(const AttentionCall&, const AttentionBlock&, AttentionState);
 };
+
+inline int vectors_of(const AttentionCall& call, const AttentionBlock& block) {
+    return block.kv_heads * block.rows * call.group();
+}
 
 inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
     return int64_t(vectors) * (call.padded_dim() + attention_tile) +

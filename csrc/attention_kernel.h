@@ -166,27 +166,35 @@ void unpack_rows(const T* const* rows, int count, int dim, int padded, float* to
     }
 }
 
+// Copies the block's query vectors, scaled, and empties its state.
+void start_block(const AttentionCall& call, const AttentionBlock& block, AttentionState state, float* q) {
+    const int dim = call.padded_dim(), value_dim = call.padded_value_dim(), group = call.group();
+    const Vec scale = Vec::splat(call.scale);
+    int m = 0;
+    for (int kv_head = block.kv_head; kv_head < block.kv_head + block.kv_heads; kv_head++) {
+        for (int row = block.first; row < block.first + block.rows; row++) {
+            for (int head = kv_head * group; head < (kv_head + 1) * group; head++, m++, q += dim) {
+                const float* from = call.q + (int64_t(row) * call.heads + head) * call.dim;
+                unpack_rows(&from, 1, call.dim, dim, q);
+                for (int d = 0; d < dim; d += Vec::width) (Vec::load(q + d) * scale).store(q + d);
+                state.largest[m] = -1.0f / 0.0f;
+                state.sum[m] = 0;
+                for (int d = 0; d < value_dim; d++) state.values[int64_t(m) * value_dim + d] = 0;
+            }
+        }
+    }
+}
+
 template <class T>
 void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int chunk, AttentionState state,
                   float* scratch) {
-    const int group = call.group(), vectors = block.rows * group;
+    const int vectors = block.rows * call.group();   // of one key/value head
     const int dim = call.padded_dim(), value_dim = call.padded_value_dim();
     float* q = scratch;
-    float* scores = q + int64_t(vectors) * dim;
+    float* scores = q + int64_t(vectors) * block.kv_heads * dim;
     float* key_tile = scores + int64_t(vectors) * tile_cells;
     float* value_tile = key_tile + int64_t(tile_cells) * dim;
-
-    const Vec scale = Vec::splat(call.scale);
-    for (int m = 0; m < vectors; m++) {
-        const int row = block.first + m / group, head = block.kv_head * group + m % group;
-        const float* from = call.q + (int64_t(row) * call.heads + head) * call.dim;
-        float* to = q + int64_t(m) * dim;
-        unpack_rows(&from, 1, call.dim, dim, to);
-        for (int d = 0; d < dim; d += Vec::width) (Vec::load(to + d) * scale).store(to + d);
-        state.largest[m] = -1.0f / 0.0f;
-        state.sum[m] = 0;
-        for (int d = 0; d < value_dim; d++) state.values[int64_t(m) * value_dim + d] = 0;
-    }
+    start_block(call, block, state, q);
 
     int longest = 0;
     for (int r = 0; r < block.rows; r++) longest = larger(longest, call.counts[block.first + r]);
@@ -194,8 +202,6 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
     const int32_t* cells = call.cells + call.starts[block.first];
     const int64_t key_stride = int64_t(call.kv_heads) * call.dim;
     const int64_t value_stride = int64_t(call.kv_heads) * call.value_dim;
-    const T* keys = static_cast<const T*>(call.keys) + int64_t(block.kv_head) * call.dim;
-    const T* values = static_cast<const T*>(call.values) + int64_t(block.kv_head) * call.value_dim;
     const bool whole = call.dim % Vec::width == 0 && call.value_dim % Vec::width == 0;
     const bool direct = whole && (sizeof(T) == sizeof(float) || vectors <= few_vectors);
 
@@ -206,32 +212,41 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
     const float* value_floats[tile_cells + 8];
     for (int at = begin; at < end; at += tile_cells) {
         const int count = smaller(tile_cells, end - at);
-        for (int j = 0; j < count; j++) {
-            const int64_t cell = cells[at + j];
-            key_rows[j] = keys + cell * key_stride;
-            value_rows[j] = values + cell * value_stride;
-            // The tile after this one: the rows are scattered, the processor cannot foresee them.
-            if (at + tile_cells + j < end) {
-                const int64_t next = cells[at + tile_cells + j];
-                prefetch(keys + next * key_stride, call.dim);
-                prefetch(values + next * value_stride, call.value_dim);
-            }
-        }
         for (int r = 0; r < block.rows; r++) {
             visible[r] = larger(0, smaller(count, call.counts[block.first + r] - at));
         }
-        // Keys are taken four or eight at a time: the last one stands in for those beyond the end.
-        if (direct) {
-            for (int j = count; j < tile_cells + 8; j++) key_rows[j] = key_rows[count - 1];
-            attend_tile(call, q, call.dim, key_rows, value_rows, call.value_dim, visible, vectors, state, scores);
-        } else {
-            unpack_rows(key_rows, count, call.dim, dim, key_tile);
-            unpack_rows(value_rows, count, call.value_dim, value_dim, value_tile);
-            for (int j = 0; j < tile_cells + 8; j++) {
-                key_floats[j] = key_tile + int64_t(smaller(j, count - 1)) * dim;
-                value_floats[j] = value_tile + int64_t(smaller(j, count - 1)) * value_dim;
+        for (int h = 0; h < block.kv_heads; h++) {
+            const T* keys = static_cast<const T*>(call.keys) + int64_t(block.kv_head + h) * call.dim;
+            const T* values = static_cast<const T*>(call.values) + int64_t(block.kv_head + h) * call.value_dim;
+            for (int j = 0; j < count; j++) {
+                const int64_t cell = cells[at + j];
+                key_rows[j] = keys + cell * key_stride;
+                value_rows[j] = values + cell * value_stride;
+                // The tile after this one: the rows may be scattered, the processor cannot foresee them.
+                if (at + tile_cells + j < end) {
+                    const int64_t next = cells[at + tile_cells + j];
+                    prefetch(keys + next * key_stride, call.dim);
+                    prefetch(values + next * value_stride, call.value_dim);
+                }
             }
-            attend_tile(call, q, dim, key_floats, value_floats, value_dim, visible, vectors, state, scores);
+            const float* head_q = q + int64_t(h) * vectors * dim;
+            const AttentionState head_state = {state.largest + h * vectors, state.sum + h * vectors,
+                                               state.values + int64_t(h) * vectors * value_dim};
+            // Keys are taken four or eight at a time: the last one stands in for those beyond the end.
+            if (direct) {
+                for (int j = count; j < tile_cells + 8; j++) key_rows[j] = key_rows[count - 1];
+                attend_tile(call, head_q, call.dim, key_rows, value_rows, call.value_dim, visible, vectors,
+                            head_state, scores);
+            } else {
+                unpack_rows(key_rows, count, call.dim, dim, key_tile);
+                unpack_rows(value_rows, count, call.value_dim, value_dim, value_tile);
+                for (int j = 0; j < tile_cells + 8; j++) {
+                    key_floats[j] = key_tile + int64_t(smaller(j, count - 1)) * dim;
+                    value_floats[j] = value_tile + int64_t(smaller(j, count - 1)) * value_dim;
+                }
+                attend_tile(call, head_q, dim, key_floats, value_floats, value_dim, visible, vectors, head_state,
+                            scores);
+            }
         }
     }
 }
@@ -254,30 +269,32 @@ void merge_states(const AttentionCall& call, int vectors, AttentionState earlier
     }
 }
 
+// What the weighted values of a query vector are to be multiplied by in the end.
+float final_share(float largest, float sum, const float* sink) {
+    if (!sink) return 1 / sum;
+    const float most = *sink > largest ? *sink : largest;
+    float a[Vec::width], b[Vec::width];
+    exp(Vec::splat(largest - most)).store(a);
+    exp(Vec::splat(*sink - most)).store(b);
+    return a[0] / (sum * a[0] + b[0]);
+}
+
 void finish_block(const AttentionCall& call, const AttentionBlock& block, AttentionState state) {
     const int group = call.group();
-    for (int m = 0; m < block.rows * group; m++) {
-        const int row = block.first + m / group, head = block.kv_head * group + m % group;
-        float share = 0;   // of a row that sees nothing
-        if (call.counts[row] > 0) {
-            float sum = state.sum[m], factor = 1;
-            if (call.sinks) {
-                const float sink = call.sinks[head];
-                const float largest = sink > state.largest[m] ? sink : state.largest[m];
-                float a[Vec::width], b[Vec::width];
-                exp(Vec::splat(state.largest[m] - largest)).store(a);
-                exp(Vec::splat(sink - largest)).store(b);
-                factor = a[0];
-                sum = sum * a[0] + b[0];
+    int m = 0;
+    for (int kv_head = block.kv_head; kv_head < block.kv_head + block.kv_heads; kv_head++) {
+        for (int row = block.first; row < block.first + block.rows; row++) {
+            for (int head = kv_head * group; head < (kv_head + 1) * group; head++, m++) {
+                const float* sink = call.sinks ? call.sinks + head : nullptr;
+                const bool blind = call.counts[row] == 0;   // a row that sees nothing gives zeros
+                const Vec share = Vec::splat(blind ? 0 : final_share(state.largest[m], state.sum[m], sink));
+                const float* from = state.values + int64_t(m) * call.padded_value_dim();
+                float* to = call.out + (int64_t(row) * call.heads + head) * call.value_dim;
+                int d = 0;
+                for (; d + Vec::width <= call.value_dim; d += Vec::width) (Vec::load(from + d) * share).store(to + d);
+                if (d < call.value_dim) store_part(Vec::load(from + d) * share, to + d, call.value_dim - d);
             }
-            share = factor / sum;
         }
-        const float* from = state.values + int64_t(m) * call.padded_value_dim();
-        float* to = call.out + (int64_t(row) * call.heads + head) * call.value_dim;
-        const Vec scale = Vec::splat(share);
-        int d = 0;
-        for (; d + Vec::width <= call.value_dim; d += Vec::width) (Vec::load(from + d) * scale).store(to + d);
-        if (d < call.value_dim) store_part(Vec::load(from + d) * scale, to + d, call.value_dim - d);
     }
 }
 

@@ -25,7 +25,7 @@ def log_probabilities(
     if not np.isfinite(largest):
         raise GenerationError("log-probabilities: the model computed no finite logits")
     logarithm = np.float32(np.log(_sum_of_exponentials(logits, largest)))
-    ids = _top(logits, min(top, logits.size)) if top > 0 else []
+    ids = _top(logits, min(max(top, 0), logits.size))
     return (
         float(logits[token] - largest - logarithm),
         [(int(i), float(logits[i] - largest - logarithm)) for i in ids],

@@ -7,7 +7,6 @@ from collections import deque
 import numpy as np
 from numpy.typing import NDArray
 
-
 #: Up to this many tokens, looking through the window is quicker than through the vocabulary.
 _SHORT = 2048
 

@@ -34,7 +34,8 @@ def temper(logits: Floats, temperature: float) -> Floats:
 def softmax(logits: Floats) -> Probabilities:
     """Probabilities of the given logits."""
     weights = np.exp((logits - logits.max()).astype(np.float64))
-    return weights / weights.sum()
+    probabilities: Probabilities = weights / weights.sum()
+    return probabilities
 
 
 def typical_p(probabilities: Probabilities, p: float) -> NDArray[np.bool_]:
