@@ -112,15 +112,20 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_
         bos = _first(bos, _marked(vocabulary, 1, TokenType.CONTROL))
         eos = _first(eos, _marked(vocabulary, 2, TokenType.CONTROL))
         unknown = _first(unknown, _marked(vocabulary, 0, TokenType.UNKNOWN))
-    bos_default = _BOS_BY_ARCHITECTURE.get(file.architecture, bert or model == "llama" or bos_by_pre)
     return SpecialIds(
         bos=bos,
         eos=eos,
         unknown=unknown,
         ends=_ends(file, vocabulary, eos),
-        add_bos=bos is not None and flag(file, "add_bos_token", bos_default),
+        add_bos=bos is not None and adds_bos(file, model, bos_by_pre),
         add_eos=eos is not None and flag(file, "add_eos_token", bert),
     )
+
+
+def adds_bos(file: GGUFFile, model: str, bos_by_pre: bool = False) -> bool:
+    """Whether BOS, if there is one, goes before every text: as the file says, else as is usual."""
+    default = model in ("bert", "llama") or bos_by_pre
+    return flag(file, "add_bos_token", _BOS_BY_ARCHITECTURE.get(file.architecture, default))
 
 
 def _ends(file: GGUFFile, vocabulary: Vocabulary, eos: int | None) -> frozenset[int]:

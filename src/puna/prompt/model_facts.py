@@ -1,0 +1,87 @@
+"""What a model file says about chatting with it, read once per file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from puna.errors import GGUFError
+from puna.gguf import GGUFFile, open_gguf
+from puna.model.tokenizer.special_ids import adds_bos
+from puna.prompt.jinja_chat import SpecialTokens
+
+_TEMPLATE = "tokenizer.chat_template"
+
+#: Names templates use, and the GGUF keys of the same tokens.
+_SPECIAL = {
+    "bos_token": "bos_token_id",
+    "eos_token": "eos_token_id",
+    "unk_token": "unknown_token_id",
+    "pad_token": "padding_token_id",
+    "cls_token": "cls_token_id",
+    "sep_token": "separator_token_id",
+    "mask_token": "mask_token_id",
+}
+
+#: Ids SentencePiece files mean when they name none.
+_USUAL_IDS = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    architecture: str = ""
+    chat_template: str | None = None
+    tool_template: str | None = None
+    tokens: SpecialTokens = field(default_factory=SpecialTokens)
+    embeds: bool = False
+    sees: bool = False
+    hears: bool = False
+
+
+def read_facts(file: GGUFFile) -> ModelFacts:
+    return ModelFacts(
+        architecture=file.architecture,
+        chat_template=_text(file, _TEMPLATE),
+        tool_template=_text(file, f"{_TEMPLATE}.tool_use"),
+        tokens=SpecialTokens(_spellings(file), adds_bos(file, str(file.get("tokenizer.ggml.model")))),
+        embeds=file.get("pooling_type") is not None,
+        sees=file.get("vision.block_count") is not None,
+        hears=file.get("audio.block_count") is not None,
+    )
+
+
+def facts_at(path: Path) -> ModelFacts | None:
+    """Facts of the file at `path`; None if it is missing or damaged."""
+    try:
+        status = path.stat()
+        return _facts(path, status.st_mtime_ns, status.st_size)
+    except (OSError, GGUFError):
+        return None
+
+
+@lru_cache(maxsize=256)
+def _facts(path: Path, mtime_ns: int, size: int) -> ModelFacts:
+    # The time and size are only there so that a replaced file is read again.
+    with open_gguf(path) as file:
+        return read_facts(file)
+
+
+def _spellings(file: GGUFFile) -> dict[str, str]:
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if tokens is None or isinstance(tokens, str | int | float):
+        return {}
+    sentence_piece = file.get("tokenizer.ggml.model") == "llama"
+    found: dict[str, str] = {}
+    for name, key in _SPECIAL.items():
+        usual = _USUAL_IDS.get(name) if sentence_piece else None
+        token: Any = file.get(f"tokenizer.ggml.{key}", usual)
+        if isinstance(token, int) and 0 <= token < len(tokens):
+            found[name] = str(tokens[token])
+    return found
+
+
+def _text(file: GGUFFile, key: str) -> str | None:
+    value = file.metadata.get(key)
+    return value if isinstance(value, str) and value.strip() else None
