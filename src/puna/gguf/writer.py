@@ -11,7 +11,7 @@ import math
 import os
 import struct
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -205,12 +205,12 @@ def _encode_value(value: Any, kind: ValueType | None) -> bytes:
     if isinstance(value, (bool, int, float, np.generic)):
         kind = kind if kind is not None else _kind_of([value], alone=True)
         return struct.pack("<I", kind) + _encode_numbers([value], kind)
-    if isinstance(value, Iterable):
+    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (bytes, bytearray)):
         return struct.pack("<I", ValueType.ARRAY) + _encode_array(value, kind)
     raise TypeError(f"a {type(value).__name__} is no metadata value")
 
 
-def _encode_array(values: Iterable[Any], kind: ValueType | None) -> bytes:
+def _encode_array(values: Sequence[Any] | NDArray[Any], kind: ValueType | None) -> bytes:
     if isinstance(values, (NumberArray, StringArray)):
         kind = kind if kind is not None else values.kind
         values = values.tolist()
@@ -224,6 +224,8 @@ def _encode_array(values: Iterable[Any], kind: ValueType | None) -> bytes:
     head = struct.pack("<IQ", kind, len(items))
     if kind is not ValueType.STRING:
         return head + _encode_numbers(items, kind)
+    if not all(isinstance(item, str) for item in items):
+        raise TypeError("a value is not a text")
     raw = [item.encode() for item in items]
     lengths = np.array([len(item) for item in raw], "<u8").tobytes()
     return head + b"".join(part for i, item in enumerate(raw) for part in (lengths[8 * i : 8 * i + 8], item))
@@ -238,8 +240,9 @@ def _encode_numbers(values: list[Any], kind: ValueType) -> bytes:
         return bytes(bool(value) for value in values)
     if dtype.kind == "f":
         with np.errstate(over="ignore"):
-            floats = np.array(values, np.float64).astype(dtype)
-        if any(np.isinf(new) and not math.isinf(old) for new, old in zip(floats, values, strict=True)):
+            wide = np.array(values, np.float64)
+            floats = wide.astype(dtype)
+        if (np.isinf(floats) & ~np.isinf(wide)).any():
             raise OverflowError(f"a number is too large for {kind.name}")
         return floats.tobytes()
     whole = [int(value) for value in values]
