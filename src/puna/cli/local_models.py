@@ -26,7 +26,10 @@ def existing_file(text: str) -> Path:
 
 
 def model_path(text: str) -> Path:
-    """The GGUF file of a model of the store, or the file `text` names. Raises RequestError, ModelNotFoundError."""
+    """The GGUF file `text` means: a path, or a model of the store.
+
+    Raises RequestError for a path without a file, ModelNotFoundError for an unknown name.
+    """
     if is_model_file(text):
         return existing_file(text)
     from puna.store import Store

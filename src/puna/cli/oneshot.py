@@ -11,21 +11,13 @@ from puna.cli.answer import AnswerPrinter, losses, timings
 from puna.cli.client import Client
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
-from puna.errors import RequestError, ServerError
+from puna.errors import ServerError
 
 
 def read_prompt(words: Sequence[str]) -> str:
     """The prompt: standard input when it is no terminal, then the arguments, joined by one blank."""
-    piped = "" if sys.stdin is None or sys.stdin.isatty() else decode_input(sys.stdin.buffer.read())
+    piped = "" if sys.stdin is None or sys.stdin.isatty() else terminal.read_stdin()
     return " ".join(part for part in (piped, *words) if part)
-
-
-def decode_input(data: bytes) -> str:
-    """Text of standard input. Raises RequestError when it is not UTF-8."""
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise RequestError(f"standard input is not UTF-8 text (byte {error.start})") from None
 
 
 def show_model(client: Client, model: str) -> dict[str, Any]:

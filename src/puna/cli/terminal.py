@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING
 
+from puna.errors import RequestError
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -18,6 +20,14 @@ if TYPE_CHECKING:
 def is_interactive() -> bool:
     """Whether a person sits at both ends: input and output are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def read_stdin() -> str:
+    """All text of standard input. Raises RequestError when it is not UTF-8."""
+    try:
+        return sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise RequestError(f"standard input is not UTF-8 text (byte {error.start})") from None
 
 
 def stderr_is_terminal() -> bool:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from puna.cli import terminal
 from puna.cli.local_models import model_path
-from puna.cli.oneshot import decode_input
 from puna.errors import RequestError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def tokenize(
             ids = tokenizer.encode(text, add_special=add_special, parse_special=parse_special)
             print(json.dumps({"ids": ids}), flush=True)
         return
-    text = " ".join(words) if words else decode_input(sys.stdin.buffer.read())
+    text = " ".join(words) if words else terminal.read_stdin()
     for token in tokenizer.encode(text, add_special=add_special, parse_special=parse_special):
         print(f"{token:>7}  {spelled(tokenizer, token)}")
 
