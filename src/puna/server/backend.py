@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
+from puna.prompt.thinking import Tags, ThinkingParser
 from puna.runner.client import Runner
-from puna.runner.protocol import Chunk, Done
+from puna.runner.protocol import Chunk, Done, TokenLogprob
 from puna.server.loaded import LoadPlan
 from puna.server.scheduler import Scheduler
 from puna.server.settings import Settings
@@ -44,7 +45,17 @@ class Order:
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
+    thinking_tags: Tags | None = None  # split the output at these
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """More of the answer. Log-probabilities may come before the text they belong to."""
+
+    text: str
+    thinking: str = ""
+    logprobs: Sequence[TokenLogprob] = ()
 
 
 @dataclass(frozen=True)
@@ -101,12 +112,14 @@ class Backend:
         async with self.scheduler.use(order.model, self.plan(order.options), order.keep_alive_s) as runner:
             return await make_prompt(runner)
 
-    async def generate(self, order: Order, make_prompt: MakePrompt) -> AsyncGenerator[Chunk | Finished, None]:
-        """Chunks of text, then `Finished`. Closing it stops the generation."""
+    async def generate(self, order: Order, make_prompt: MakePrompt) -> AsyncGenerator[Piece | Finished, None]:
+        """The answer piece by piece, then `Finished`. Closing it stops the generation."""
         async with self.scheduler.use(order.model, self.plan(order.options), order.keep_alive_s) as runner:
             loaded_ns = time.perf_counter_ns()
             prompt = await make_prompt(runner)
             answer: list[int] = []
+            tags = order.thinking_tags
+            parser = ThinkingParser(tags, prompt=prompt.text) if tags is not None else None
             items = runner.generate(
                 prompt.ids,
                 order.options,
@@ -119,12 +132,17 @@ class Backend:
                 async for item in items:
                     if isinstance(item, Chunk):
                         answer += item.tokens
-                        yield item
-                    else:
-                        yield Finished(
-                            done=item,
-                            total_duration=time.perf_counter_ns() - order.arrived_ns,
-                            load_duration=max(loaded_ns - order.arrived_ns, 1),
-                            truncated=prompt.dropped + item.truncated,
-                            context=prompt.ids + answer,
-                        )
+                        thinking, text = parser.feed(item.text) if parser else ("", item.text)
+                        if text or thinking or item.logprobs:
+                            yield Piece(text, thinking, item.logprobs)
+                        continue
+                    thinking, text = parser.flush() if parser else ("", "")
+                    if text or thinking:
+                        yield Piece(text, thinking)
+                    yield Finished(
+                        done=item,
+                        total_duration=time.perf_counter_ns() - order.arrived_ns,
+                        load_duration=max(loaded_ns - order.arrived_ns, 1),
+                        truncated=prompt.dropped + item.truncated,
+                        context=prompt.ids + answer,
+                    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 

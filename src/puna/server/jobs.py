@@ -55,10 +55,11 @@ def generate_job(backend: Backend, body: wire.GenerateRequest) -> Job | Preload 
         raise RequestError("raw mode does not support template, system, or context")
     form = chat_format(model, body.template or None)
     think = _think(body, form)
-    checks.check_capabilities(body.model, form.capabilities, ["insert"] if body.suffix else ["completion"])
+    checks.check_answers(body.model, form.capabilities, "generate")
+    checks.check_capabilities(body.model, form.capabilities, ["insert"] if body.suffix else [])
     checks.check_images(body.images, body.model)
     checks.check_format(body.format)
-    order = _order(backend, body, model, form, keep_s)
+    order = _order(backend, body, model, form, keep_s, think)
     if not body.prompt:
         return Preload(order)
 
@@ -67,7 +68,7 @@ def generate_job(backend: Backend, body: wire.GenerateRequest) -> Job | Preload 
         if body.raw:
             return Prompt(body.prompt, await runner.tokenize(body.prompt))
         if body.suffix:
-            text = form.render_insert(body.prompt, body.suffix)
+            text = form.render_insert(body.prompt, body.suffix, think=think)
             return Prompt(text, before + await runner.tokenize(text, add_special=not before))
         system = body.system or model.system
         opening = model.messages if body.context is None else []
@@ -89,14 +90,12 @@ def chat_job(backend: Backend, body: wire.ChatRequest) -> Job | Preload | Unload
         return Unload(model)
     form = chat_format(model)
     think = _think(body, form)
-    wanted = ["completion", *(["tools"] if body.tools else [])]
-    if "completion" not in form.capabilities:
-        raise RequestError(f'"{body.model}" does not support chat')
-    checks.check_capabilities(body.model, form.capabilities, wanted)
+    checks.check_answers(body.model, form.capabilities, "chat")
+    checks.check_capabilities(body.model, form.capabilities, ["tools"] if body.tools else [])
     for message in body.messages:
         checks.check_images(message.images, body.model)
     checks.check_format(body.format)
-    order = _order(backend, body, model, form, keep_s)
+    order = _order(backend, body, model, form, keep_s, think)
     if not body.messages:
         return Preload(order)
 
@@ -104,7 +103,7 @@ def chat_job(backend: Backend, body: wire.ChatRequest) -> Job | Preload | Unload
     system = model.system if given[0].role != "system" else None
     messages = [*_system(system), *_messages(model.messages), *given]
 
-    def render(some: Sequence[Message]) -> str:
+    def render(some: list[Message]) -> str:
         return form.render(some, tools=body.tools or None, think=think)
 
     async def make_prompt(runner: Runner) -> Prompt:
@@ -114,7 +113,12 @@ def chat_job(backend: Backend, body: wire.ChatRequest) -> Job | Preload | Unload
 
 
 def _order(
-    backend: Backend, body: wire.Generation, model: StoredModel, form: ChatFormat, keep_s: float | None
+    backend: Backend,
+    body: wire.Generation,
+    model: StoredModel,
+    form: ChatFormat,
+    keep_s: float | None,
+    think: bool | str | None,
 ) -> Order:
     return Order(
         model=model,
@@ -124,6 +128,7 @@ def _order(
         shift=body.shift,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
+        thinking_tags=form.thinking_tags if think else None,
     )
 
 

@@ -10,8 +10,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.runner.protocol import Chunk
-from puna.server.backend import Backend, Finished
+from puna.server.backend import Backend, Finished, Piece
 from puna.server.decoding import read
 from puna.server.error_replies import native_error_line
 from puna.server.jobs import Job, Preload, Unload, chat_job, generate_job
@@ -60,9 +59,9 @@ async def _answer(backend: Backend, kind: Kind, body: Generation, job: Job | Pre
 async def _replies(backend: Backend, kind: Kind, name: str, job: Job) -> AsyncGenerator[Reply, None]:
     async with contextlib.aclosing(backend.generate(job.order, job.make_prompt)) as items:
         async for item in items:
-            if isinstance(item, Chunk):
+            if isinstance(item, Piece):
                 logprobs = [Logprob.of(entry) for entry in item.logprobs]
-                yield _reply(kind, name, item.text, logprobs=logprobs)
+                yield _reply(kind, name, item.text, item.thinking, logprobs=logprobs)
             else:
                 context = item.context if kind == "generate" and not job.raw else []
                 yield _reply(kind, name, done=True, context=context, **_metrics(item))
@@ -77,19 +76,23 @@ async def _lines(replies: AsyncGenerator[Reply, None]) -> AsyncGenerator[bytes, 
 async def _collected(replies: AsyncGenerator[Reply, None]) -> Reply:
     """The last reply, with the text and the log-probabilities of all."""
     text: list[str] = []
+    thinking: list[str] = []
     logprobs: list[Logprob] = []
     async with contextlib.aclosing(replies):
         async for item in replies:
             text.append(item.text)
+            thinking.append(item.thought)
             logprobs += item.logprobs
-    return item.with_text("".join(text), logprobs)
+    return item.with_text("".join(text), "".join(thinking), logprobs)
 
 
-def _reply(kind: Kind, name: str, text: str = "", *, done: bool = False, **fields: Any) -> Reply:
+def _reply(
+    kind: Kind, name: str, text: str = "", thinking: str = "", *, done: bool = False, **fields: Any
+) -> Reply:
     if kind == "generate":
-        fields["response"] = text
+        fields |= {"response": text, "thinking": thinking}
     else:
-        fields["message"] = ReplyMessage(role="assistant", content=text)
+        fields["message"] = ReplyMessage(role="assistant", content=text, thinking=thinking)
     return Reply(model=name, created_at=utc_now(), done=done, **fields)
 
 

@@ -69,9 +69,14 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return self.message.content
         return self.response if isinstance(self.response, str) else ""
 
-    def with_text(self, text: str, logprobs: list[Logprob]) -> Reply:
-        """This reply with another text: the whole answer, when nothing is streamed."""
+    @property
+    def thought(self) -> str:
+        """What this message adds to the thinking."""
+        return self.message.thinking if isinstance(self.message, ReplyMessage) else self.thinking
+
+    def with_text(self, text: str, thinking: str, logprobs: list[Logprob]) -> Reply:
+        """This reply with the whole answer, for when nothing is streamed."""
         if isinstance(self.message, ReplyMessage):
-            message = msgspec.structs.replace(self.message, content=text)
+            message = msgspec.structs.replace(self.message, content=text, thinking=thinking)
             return msgspec.structs.replace(self, message=message, logprobs=logprobs)
-        return msgspec.structs.replace(self, response=text, logprobs=logprobs)
+        return msgspec.structs.replace(self, response=text, thinking=thinking, logprobs=logprobs)

@@ -13,12 +13,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import RequestError, RunnerError
-from puna.runner.protocol import Chunk, TokenLogprob
-from puna.server.backend import Backend, Finished
+from puna.runner.protocol import TokenLogprob
+from puna.server.backend import Backend, Finished, Piece
 from puna.server.decoding import read
 from puna.server.error_replies import openai_error_event
 from puna.server.jobs import Job, Preload, Unload, chat_job, generate_job
-from puna.server.openai_shapes import ChatShape, Shape, TextShape, usage
+from puna.server.openai_shapes import Answer, ChatShape, Shape, TextShape, usage
 from puna.server.openai_wire import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from puna.server.replies import SSE, StreamReply, encode, json_reply, started
 from puna.server.routing import route
@@ -66,32 +66,38 @@ async def _answer(
         raise RequestError("nothing to generate")
     if isinstance(job, Preload):
         await backend.load(job.order)
-        return json_reply(shape.whole("", None, "load", usage(0, 0)))
+        return json_reply(shape.whole(Answer(), "load", usage(0, 0)))
     items = backend.generate(job.order, job.make_prompt)
     if body.stream:
         events = _events(shape, items, job.order.logprobs, body.stream_options.include_usage)
         return StreamReply(await started(events), SSE, openai_error_event)
     text: list[str] = []
+    thinking: list[str] = []
     logprobs: list[TokenLogprob] | None = [] if job.order.logprobs else None
     async with contextlib.aclosing(items):
         async for item in items:
             if isinstance(item, Finished):
-                return json_reply(shape.whole("".join(text), logprobs, item.done.reason, _usage(item)))
+                answer = Answer("".join(text), "".join(thinking), logprobs)
+                return json_reply(shape.whole(answer, item.done.reason, _usage(item)))
             text.append(item.text)
+            thinking.append(item.thinking)
             if logprobs is not None:
                 logprobs += item.logprobs
     raise RunnerError("the model runner ended without a last message")
 
 
 async def _events(
-    shape: Shape, items: AsyncGenerator[Chunk | Finished, None], logprobs: bool, include_usage: bool
+    shape: Shape, items: AsyncGenerator[Piece | Finished, None], logprobs: bool, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     async with contextlib.aclosing(items):
         async for item in items:
-            if isinstance(item, Chunk):
-                yield _event(shape.part(item.text, item.logprobs if logprobs else None))
+            if isinstance(item, Piece):
+                for part in shape.split(
+                    Answer(item.text, item.thinking, item.logprobs if logprobs else None)
+                ):
+                    yield _event(shape.part(part))
             else:
-                yield _event(shape.part("", None, item.done.reason))
+                yield _event(shape.part(Answer(), item.done.reason))
                 if include_usage:
                     yield _event(shape.end(_usage(item)))
     yield b"data: [DONE]\n\n"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from puna.runner.protocol import TokenLogprob
@@ -16,6 +18,15 @@ def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
         "completion_tokens": completion_tokens,
         "total_tokens": prompt_tokens + completion_tokens,
     }
+
+
+@dataclass(frozen=True)
+class Answer:
+    """An answer or a part of one. `logprobs` is None when they were not asked for."""
+
+    text: str = ""
+    thinking: str = ""
+    logprobs: Sequence[TokenLogprob] | None = None
 
 
 class Shape(ABC):
@@ -33,28 +44,27 @@ class Shape(ABC):
             "system_fingerprint": "fp_ollama",
         }
 
-    def whole(
-        self, text: str, logprobs: list[TokenLogprob] | None, reason: str, used: dict[str, int]
-    ) -> dict[str, Any]:
-        """The reply when nothing is streamed. `logprobs` is None when they were not asked for."""
-        choice = self._choice(text, logprobs, reason, streamed=False)
+    def whole(self, answer: Answer, reason: str, used: dict[str, int]) -> dict[str, Any]:
+        """The reply when nothing is streamed."""
+        choice = self._choice(answer, reason, "message")
         return {"object": self.object_whole, **self._head, "choices": [choice], "usage": used}
 
-    def part(
-        self, text: str, logprobs: list[TokenLogprob] | None, reason: str | None = None
-    ) -> dict[str, Any]:
+    def split(self, answer: Answer) -> list[Answer]:
+        """`answer` as the chunks it is streamed in: thinking and text never share one."""
+        if not answer.thinking or not answer.text:
+            return [answer]
+        return [Answer(thinking=answer.thinking, logprobs=answer.logprobs), Answer(answer.text)]
+
+    def part(self, answer: Answer, reason: str | None = None) -> dict[str, Any]:
         """One chunk of a stream; the one that ends the text has a `reason`."""
-        choice = self._choice(text, logprobs, reason, streamed=True)
-        return {"object": self.object_part, **self._head, "choices": [choice]}
+        return {"object": self.object_part, **self._head, "choices": [self._choice(answer, reason, "delta")]}
 
     def end(self, used: dict[str, int]) -> dict[str, Any]:
         """The chunk after the end, for who asked for the usage."""
         return {"object": self.object_part, **self._head, "choices": [], "usage": used}
 
     @abstractmethod
-    def _choice(
-        self, text: str, logprobs: list[TokenLogprob] | None, reason: str | None, *, streamed: bool
-    ) -> dict[str, Any]: ...
+    def _choice(self, answer: Answer, reason: str | None, key: str) -> dict[str, Any]: ...
 
 
 class ChatShape(Shape):
@@ -62,20 +72,19 @@ class ChatShape(Shape):
     object_whole = "chat.completion"
     object_part = "chat.completion.chunk"
 
-    def _choice(
-        self, text: str, logprobs: list[TokenLogprob] | None, reason: str | None, *, streamed: bool
-    ) -> dict[str, Any]:
-        choice: dict[str, Any] = {
-            "index": 0,
-            "delta" if streamed else "message": {"role": "assistant", "content": text},
-            "finish_reason": reason,
-        }
-        if logprobs is not None:
-            choice["logprobs"] = {"content": [_chat_logprob(entry) for entry in logprobs]}
+    def _choice(self, answer: Answer, reason: str | None, key: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": answer.text}
+        if answer.thinking:
+            message["reasoning"] = answer.thinking
+        choice: dict[str, Any] = {"index": 0, key: message, "finish_reason": reason}
+        if answer.logprobs is not None:
+            choice["logprobs"] = {"content": [_chat_logprob(entry) for entry in answer.logprobs]}
         return choice
 
 
 class TextShape(Shape):
+    """Thinking has no place here, and is left out."""
+
     prefix = "cmpl"
     object_whole = "text_completion"
     object_part = "text_completion"
@@ -84,15 +93,16 @@ class TextShape(Shape):
         super().__init__(model)
         self._offset = 0  # characters of the answer before the next token
 
-    def _choice(
-        self, text: str, logprobs: list[TokenLogprob] | None, reason: str | None, *, streamed: bool
-    ) -> dict[str, Any]:
-        choice: dict[str, Any] = {"text": text, "index": 0, "finish_reason": reason}
-        if logprobs is not None:
-            choice["logprobs"] = self._text_logprobs(logprobs)
+    def split(self, answer: Answer) -> list[Answer]:
+        return [answer] if answer.text or answer.logprobs else []
+
+    def _choice(self, answer: Answer, reason: str | None, key: str) -> dict[str, Any]:
+        choice: dict[str, Any] = {"text": answer.text, "index": 0, "finish_reason": reason}
+        if answer.logprobs is not None:
+            choice["logprobs"] = self._text_logprobs(answer.logprobs)
         return choice
 
-    def _text_logprobs(self, entries: list[TokenLogprob]) -> dict[str, Any]:
+    def _text_logprobs(self, entries: Sequence[TokenLogprob]) -> dict[str, Any]:
         offsets = []
         for entry in entries:
             offsets.append(self._offset)

@@ -30,7 +30,7 @@ _UNITS_S: Final = {
     "m": 60.0,
     "h": 3600.0,
 }
-_PART: Final = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
+_PART: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def parse_duration_s(text: str) -> float:
     while position < len(rest):
         part = _PART.match(rest, position)
         if part is None:
-            if re.fullmatch(r"\d+\.?\d*|\.\d+", rest[position:]):
+            if re.fullmatch(r"[0-9]+\.?[0-9]*|\.[0-9]+", rest[position:]):
                 raise RequestError(f'time: missing unit in duration "{text}" (as in "5m", "90s")')
             break
         total += float(part[1]) * _UNITS_S[part[2]]

@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puna.errors import PunaError, RequestError
+from puna.server.settings import DEFAULT_CONTEXT_LENGTH, Settings, keep_alive_s, parse_duration_s
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("KEEP_ALIVE", "LOAD_TIMEOUT", "CONTEXT_LENGTH", "NUM_PARALLEL", "MAX_LOADED_MODELS"):
+        for prefix in ("PUNA_", "OLLAMA_"):
+            monkeypatch.delenv(prefix + name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("5m", 300),
+        ("1h30m", 5400),
+        ("90s", 90),
+        ("250ms", 0.25),
+        ("0", 0),
+        ("-1m", -60),
+        ("+1.5h", 5400),
+        (".5s", 0.5),
+        ("1h2m3s4ms5us6ns", 3723.004005006),
+        ("1µs", 1e-6),
+    ],
+)
+def test_a_duration_is_read_as_go_writes_it(text: str, seconds: float) -> None:
+    assert parse_duration_s(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["-1", "5", "1h30"])
+def test_a_duration_without_unit_is_refused_as_such(text: str) -> None:
+    with pytest.raises(RequestError, match="missing unit in duration"):
+        parse_duration_s(text)
+
+
+@pytest.mark.parametrize("text", ["", "x", "5 m", "m", "-", "1d", "5mm", "1e3s", "٣s"])
+def test_a_text_that_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(RequestError, match="invalid duration"):
+        parse_duration_s(text)
+
+
+@given(st.integers(0, 10**6), st.integers(0, 59), st.integers(0, 59))
+def test_the_parts_of_a_duration_add_up(hours: int, minutes: int, seconds: int) -> None:
+    assert parse_duration_s(f"{hours}h{minutes}m{seconds}s") == hours * 3600 + minutes * 60 + seconds
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        (300, 300),
+        (0, 0),
+        (0.5, 0.5),
+        (-1, math.inf),
+        (-0.001, math.inf),
+        ("5m", 300),
+        ("0", 0),
+        ("-1m", math.inf),
+        (1e300, math.inf),
+    ],
+)
+def test_keep_alive_takes_seconds_and_durations(value: object, seconds: float | None) -> None:
+    assert keep_alive_s(value) == seconds
+
+
+@pytest.mark.parametrize("value", [True, [], {}])
+def test_keep_alive_of_another_type_is_refused(value: object) -> None:
+    with pytest.raises(RequestError, match="keep_alive"):
+        keep_alive_s(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("10m", 600), ("120", 120), ("-1", math.inf), ("0", 0), ("soon", 300)]
+)
+def test_the_environments_keep_alive_may_be_plain_seconds(
+    monkeypatch: pytest.MonkeyPatch, text: str, seconds: float
+) -> None:
+    monkeypatch.setenv("OLLAMA_KEEP_ALIVE", text)
+    assert Settings.from_env().keep_alive_s == seconds
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", math.inf), ("-5m", math.inf), ("10s", 10)])
+def test_a_load_timeout_of_zero_means_never(
+    monkeypatch: pytest.MonkeyPatch, text: str, seconds: float
+) -> None:
+    monkeypatch.setenv("PUNA_LOAD_TIMEOUT", text)
+    assert Settings.from_env().load_timeout_s == seconds
+
+
+def test_counts_that_make_no_sense_count_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("CONTEXT_LENGTH", "NUM_PARALLEL", "MAX_LOADED_MODELS"):
+        monkeypatch.setenv(f"OLLAMA_{name}", "-3")
+    settings = Settings.from_env()
+    assert (settings.context_length, settings.parallel) == (DEFAULT_CONTEXT_LENGTH, None)
+    assert settings.max_loaded == 3
+
+
+def test_our_own_variables_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_CONTEXT_LENGTH", "1024")
+    monkeypatch.setenv("PUNA_CONTEXT_LENGTH", "2048")
+    assert Settings.from_env().context_length == 2048
+
+
+def test_a_cache_type_that_is_not_there_yet_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OLLAMA_KV_CACHE_TYPE", "q8_0")
+    with pytest.raises(PunaError, match="q8_0"):
+        Settings.from_env()
