@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 os.environ.setdefault("PUNA_NUM_THREADS", "2")
+# Tiny tensors: a second thread of torch's own would only wait for the first.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def find_test_data() -> Path | None:

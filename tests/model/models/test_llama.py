@@ -105,10 +105,16 @@ def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> 
         pass
     for number, prompt in enumerate(prompts):
         with torch.inference_mode():
-            expected = theirs.generate(
-                torch.tensor([prompt]), max_new_tokens=40, do_sample=False, eos_token_id=None, pad_token_id=0
-            )[0, len(prompt) :]
-        assert produced[number] == expected.tolist()
+            ids = torch.tensor([prompt])
+            answer = theirs.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),  # else every pad token in the prompt is masked
+                max_new_tokens=40,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        assert produced[number] == answer[0, len(prompt) :].tolist()
 
 
 def test_a_shift_puts_keys_where_they_would_have_been_computed(tmp_path: Path) -> None:
