@@ -100,7 +100,7 @@ def attention(
     sinks: Tensor | None = None,
 ) -> Tensor:
     right = q.dim() == keys.dim() == values.dim() == 3 and keys.shape[:2] == values.shape[:2]
-    right = right and q.shape[2] == keys.shape[2] and q.shape[1] % keys.shape[1] == 0
+    right = right and q.shape[2] == keys.shape[2] and keys.shape[1] > 0 and q.shape[1] % keys.shape[1] == 0
     right = right and starts.shape == counts.shape == q.shape[:1] and cells.dim() == 1
     right = right and (sinks is None or sinks.shape == q.shape[1:2])
     if not right:

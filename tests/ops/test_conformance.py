@@ -1,0 +1,133 @@
+"""Every operation in every implementation against the same thing computed in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from puna import ops
+
+SHAPES = [(0, 8), (1, 1), (1, 8191), (3, 77), (17, 2048), (2, 3, 64), (40, 1024)]
+
+
+@pytest.fixture(autouse=True)
+def _same_numbers() -> None:
+    torch.manual_seed(1234)
+
+
+def close(got: Tensor, exact: Tensor, tolerance: float = 3e-7) -> None:
+    """Within `tolerance` of the largest exact value."""
+    assert got.shape == exact.shape
+    assert got.dtype == torch.float32
+    if exact.numel():
+        worst = (got.double() - exact).abs().max().item()
+        assert worst <= tolerance * max(exact.abs().max().item(), 1e-30)
+
+
+def int32(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("size", [1.0, 1e-4, 1e4])
+def test_rms_norm(implementation: str, shape: tuple[int, ...], size: float) -> None:
+    x, weight = torch.randn(shape) * size, torch.randn(shape[-1])
+    exact = F.rms_norm(x.double(), shape[-1:], weight.double(), 1e-5)
+    close(ops.rms_norm(x, weight, 1e-5), exact)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_add_rms_norm(implementation: str, shape: tuple[int, ...]) -> None:
+    x, residual, weight = torch.randn(shape), torch.randn(shape), torch.randn(shape[-1])
+    total, normed = ops.add_rms_norm(x, residual, weight, 1e-6)
+    assert torch.equal(total, x + residual)
+    close(normed, F.rms_norm((x + residual).double(), shape[-1:], weight.double(), 1e-6))
+
+
+def test_rms_norm_of_zeros_is_zero(implementation: str) -> None:
+    assert torch.equal(ops.rms_norm(torch.zeros(2, 40), torch.ones(40), 1e-5), torch.zeros(2, 40))
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_swiglu(implementation: str, shape: tuple[int, ...]) -> None:
+    gate, up = torch.randn(shape) * 10, torch.randn(shape)
+    close(ops.swiglu(gate, up), F.silu(gate.double()) * up.double())
+
+
+def test_swiglu_of_each_value_is_accurate(implementation: str) -> None:
+    gate = torch.linspace(-80, 80, 4001)[None]
+    exact = F.silu(gate.double())
+    error = (ops.swiglu(gate, torch.ones_like(gate)).double() - exact).abs() / exact.abs().clamp_min(1e-30)
+    assert error.max() < 4e-7
+
+
+def test_swiglu_at_the_ends_of_the_range(implementation: str) -> None:
+    gate = torch.tensor([[-1e30, -200.0, -0.0, 0.0, 200.0, 1e30]])
+    expected = torch.tensor([[0.0, 0.0, 0.0, 0.0, 200.0, 1e30]])
+    torch.testing.assert_close(ops.swiglu(gate, torch.ones_like(gate)), expected, rtol=1e-6, atol=1e-30)
+
+
+def test_swiglu_lets_nan_through(implementation: str) -> None:
+    gate = torch.zeros(1, 19)
+    gate[0, [0, 18]] = torch.nan
+    assert ops.swiglu(gate, torch.ones_like(gate)).isnan().flatten().tolist() == [True] + [False] * 17 + [
+        True
+    ]
+
+
+POSITIONS = int32(0, 1, -7, 4999, 131071, 2**20)
+
+
+@pytest.mark.parametrize("neox", [False, True], ids=["normal", "neox"])
+@pytest.mark.parametrize(("dims", "head_dim"), [(2, 2), (64, 64), (20, 48), (80, 80), (96, 128), (128, 128)])
+def test_rope(implementation: str, neox: bool, dims: int, head_dim: int) -> None:
+    rope = ops.Rope.build(dims, 500000.0, neox=neox, magnitude=1.25)
+    x = torch.randn(len(POSITIONS), 3, head_dim)
+    turned = x.clone()
+    ops.rope_(turned, POSITIONS, rope)
+
+    angles = POSITIONS.double()[:, None, None] * rope.frequencies.double()
+    order = torch.arange(dims).view(2, -1).T if neox else torch.arange(dims).view(-1, 2)
+    numbers = torch.view_as_complex(x.double()[..., order.contiguous()])
+    exact = x.double()
+    exact[..., order] = torch.view_as_real(numbers * torch.polar(torch.full_like(angles, 1.25), angles))
+    close(turned, exact)
+    assert torch.equal(turned[..., dims:], x[..., dims:])
+
+
+def test_rope_of_nothing(implementation: str) -> None:
+    x = torch.empty(0, 4, 64)
+    ops.rope_(x, torch.empty(0, dtype=torch.int32), ops.Rope.build(64))
+    assert x.shape == (0, 4, 64)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+@pytest.mark.parametrize("shape", [(0, 16), (1, 1), (5, 3, 7), (20, 8, 64)])
+def test_store_rows(implementation: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    rows = torch.randn(shape)
+    target = torch.randn(33, *shape[1:]).to(dtype)
+    cells = torch.randperm(33)[: shape[0]].int()
+    expected = target.clone()
+    expected[cells.long()] = rows.to(dtype)
+    ops.store_rows(target, cells, rows)
+    assert torch.equal(target, expected)
+
+
+def test_store_rows_rounds_to_half_as_torch_does(implementation: str) -> None:
+    halves = torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    numbers = halves.float()[~halves.isnan()]
+    between = torch.cat(
+        [numbers, numbers * (1 + 2**-11), numbers * (1 + 2**-12), numbers + 2**-25, numbers * 1.5]
+    )
+    rows = between[: between.numel() // 8 * 8].view(1, -1)
+    target = torch.empty(rows.shape, dtype=torch.float16)
+    ops.store_rows(target, int32(0), rows)
+    assert torch.equal(target.view(torch.int16), rows.half().view(torch.int16))
+
+
+def test_store_rows_keeps_nan(implementation: str) -> None:
+    target = torch.zeros(1, 5, dtype=torch.float16)
+    ops.store_rows(target, int32(0), torch.full((1, 5), torch.nan))
+    assert target.isnan().all()

@@ -1,0 +1,113 @@
+"""What does not fit together raises; it never reads or writes beyond its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from puna import ops
+
+
+def int32(*values: int) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def attend(**changes: torch.Tensor) -> torch.Tensor:
+    arguments = {
+        "q": torch.randn(2, 4, 16),
+        "keys": torch.randn(10, 2, 16),
+        "values": torch.randn(10, 2, 16),
+        "cells": int32(0, 9, 5),
+        "starts": int32(0, 1),
+        "counts": int32(3, 2),
+    }
+    return ops.attention(**(arguments | changes), scale=0.25)
+
+
+def test_the_call_the_others_change_is_right(kernels: str) -> None:
+    assert attend().isfinite().all()
+
+
+@pytest.mark.parametrize("cells", [int32(0, 10, 5), int32(-1, 0, 0), int32(0, 0, 2**31 - 1)])
+def test_attention_refuses_cells_that_do_not_exist(kernels: str, cells: torch.Tensor) -> None:
+    with pytest.raises(IndexError, match="10 cells"):
+        attend(cells=cells)
+
+
+@pytest.mark.parametrize(
+    ("starts", "counts"),
+    [
+        (int32(0, 1), int32(3, 3)),
+        (int32(0, -1), int32(3, 2)),
+        (int32(0, 1), int32(3, -1)),
+        (int32(0, 2**31 - 1), int32(3, 2**31 - 1)),
+    ],
+)
+def test_attention_refuses_ranges_outside_the_list(
+    kernels: str, starts: torch.Tensor, counts: torch.Tensor
+) -> None:
+    with pytest.raises(IndexError, match="row 1"):
+        attend(starts=starts, counts=counts)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"q": torch.randn(2, 4, 8)},
+        {"q": torch.randn(2, 3, 16)},
+        {"q": torch.randn(2, 64)},
+        {"values": torch.randn(9, 2, 16)},
+        {"values": torch.randn(10, 1, 16)},
+        {"starts": int32(0)},
+        {"counts": int32(1, 1, 1)},
+        {"cells": int32(0, 1, 2, 3)[:, None]},
+        {"sinks": torch.zeros(3)},
+        {"keys": torch.randn(10, 2, 16).half()},
+        {"keys": torch.randn(10, 2, 16).double(), "values": torch.randn(10, 2, 16).double()},
+        {"q": torch.randn(2, 4, 16).double()},
+        {"cells": torch.tensor([0, 9, 5])},
+        {"q": torch.randn(2, 4, 32)[..., ::2]},
+        {"keys": torch.randn(2, 10, 16).transpose(0, 1)},
+        {"keys": torch.randn(10, 0, 16), "values": torch.randn(10, 0, 16)},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_attention_refuses_what_does_not_fit(kernels: str, changes: dict[str, torch.Tensor]) -> None:
+    with pytest.raises(ValueError, match="attention"):
+        attend(**changes)
+
+
+@pytest.mark.parametrize("cells", [int32(0, 3), int32(-1, 0)])
+def test_store_rows_refuses_cells_that_do_not_exist(kernels: str, cells: torch.Tensor) -> None:
+    target = torch.zeros(3, 4)
+    with pytest.raises(IndexError, match="3 cells"):
+        ops.store_rows(target, cells, torch.ones(2, 4))
+    assert not target.any()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: ops.rms_norm(torch.randn(2, 8), torch.ones(7), 1e-5),
+        lambda: ops.rms_norm(torch.randn(2, 8).half(), torch.ones(8), 1e-5),
+        lambda: ops.rms_norm(torch.randn(8, 2).T, torch.ones(8), 1e-5),
+        lambda: ops.add_rms_norm(torch.randn(2, 8), torch.randn(1, 8), torch.ones(8), 1e-5),
+        lambda: ops.add_rms_norm(torch.randn(2, 8), torch.randn(2, 8), torch.ones(4), 1e-5),
+        lambda: ops.swiglu(torch.randn(2, 8), torch.randn(2, 7)),
+        lambda: ops.swiglu(torch.randn(2, 8).double(), torch.randn(2, 8).double()),
+        lambda: ops.rope_(torch.randn(2, 4, 8), int32(0), ops.Rope.build(8)),
+        lambda: ops.rope_(torch.randn(2, 4, 8), int32(0, 1), ops.Rope.build(16)),
+        lambda: ops.rope_(torch.randn(2, 8), int32(0, 1), ops.Rope.build(8)),
+        lambda: ops.rope_(torch.randn(2, 4, 8), torch.tensor([0, 1]), ops.Rope.build(8)),
+        lambda: ops.rope_(torch.randn(4, 2, 8).transpose(0, 1), int32(0, 1), ops.Rope.build(8)),
+        lambda: ops.store_rows(torch.zeros(3, 4), int32(0, 1), torch.ones(1, 4)),
+        lambda: ops.store_rows(torch.zeros(3, 4), int32(0), torch.ones(1, 5)),
+        lambda: ops.store_rows(torch.zeros(3, 4).double(), int32(0), torch.ones(1, 4)),
+        lambda: ops.store_rows(torch.zeros(4, 3).T, int32(0), torch.ones(1, 4)),
+    ],
+)
+def test_other_operations_refuse_what_does_not_fit(kernels: str, call: Callable[[], object]) -> None:
+    with pytest.raises(ValueError, match=r"rms_norm|swiglu|rope_|store_rows"):
+        call()

@@ -1,0 +1,104 @@
+"""The frequencies a model's metadata asks for."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from puna import ops
+from puna.ops import Rope, Yarn
+
+
+@pytest.mark.parametrize(
+    ("dims", "base", "context", "bounds"),
+    [(64, 150000.0, 4096, (8, 18)), (128, 1e6, 32768, (23, 40)), (64, 10000.0, 4096, (10, 23))],
+    ids=["gpt-oss", "qwen3", "deepseek"],
+)
+def test_yarn_bounds_of_published_models(
+    dims: int, base: float, context: int, bounds: tuple[int, int]
+) -> None:
+    assert Yarn(8.0, context).bounds(dims, base) == bounds
+
+
+def transformers_frequencies(kind: str, head_dim: int, **parameters: Any) -> tuple[torch.Tensor, float]:
+    transformers = pytest.importorskip("transformers")
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    config = transformers.LlamaConfig(
+        hidden_size=2 * head_dim, num_attention_heads=2, head_dim=head_dim, max_position_embeddings=32768,
+        rope_parameters={"rope_type": kind, **parameters},
+    )  # fmt: skip
+    frequencies, magnitude = ROPE_INIT_FUNCTIONS[kind](config, device=torch.device("cpu"))
+    return frequencies, magnitude
+
+
+@pytest.mark.parametrize(
+    ("head_dim", "base", "factor", "context"),
+    [(64, 150000.0, 32.0, 4096), (128, 1e6, 4.0, 32768), (80, 10000.0, 2.5, 2048)],
+)
+def test_yarn_is_as_in_transformers(head_dim: int, base: float, factor: float, context: int) -> None:
+    expected, magnitude = transformers_frequencies(
+        "yarn", head_dim, rope_theta=base, factor=factor, original_max_position_embeddings=context
+    )
+    rope = Rope.build(head_dim, base, yarn=Yarn(factor, context))
+    torch.testing.assert_close(rope.frequencies, expected, rtol=1e-5, atol=0)
+    assert rope.magnitude == pytest.approx(magnitude)
+
+
+def test_linear_scaling_is_as_in_transformers() -> None:
+    expected, magnitude = transformers_frequencies("linear", 64, rope_theta=10000.0, factor=4.0)
+    rope = Rope.build(64, 10000.0, linear_factor=4.0)
+    torch.testing.assert_close(rope.frequencies, expected, rtol=1e-6, atol=0)
+    assert rope.magnitude == magnitude == 1
+
+
+def test_factors_divide_as_in_llama_3() -> None:
+    """Llama 3's table of factors, recovered from transformers, gives its frequencies back."""
+    expected, _ = transformers_frequencies(
+        "llama3", 128, rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0,
+        original_max_position_embeddings=8192,
+    )  # fmt: skip
+    plain = 500000.0 ** (-2 * torch.arange(64, dtype=torch.float64) / 128)
+    factors = (plain / expected).float()
+    published = [1.0, 1.2075, 1.5534, 2.0263, 2.6945, 3.6843, 5.2573, 8.0]  # pairs 28 to 35
+    torch.testing.assert_close(factors[28:36], torch.tensor(published), rtol=1e-4, atol=0)
+    rope = Rope.build(128, 500000.0, factors=factors)
+    torch.testing.assert_close(rope.frequencies, expected, rtol=1e-6, atol=0)
+
+
+def test_yarn_without_extrapolation_is_linear() -> None:
+    rope = Rope.build(64, yarn=Yarn(4.0, 4096, attention_factor=0.5, extrapolation=0.0))
+    torch.testing.assert_close(rope.frequencies, Rope.build(64, linear_factor=4.0).frequencies)
+    assert rope.magnitude == 0.5
+
+
+def test_yarn_magnitude() -> None:
+    assert Yarn(32.0, 4096).magnitude == pytest.approx(1 + 0.1 * math.log(32))
+    assert Rope.build(64, yarn=Yarn(32.0, 4096), magnitude=2.0).magnitude == pytest.approx(
+        2 + 0.2 * math.log(32)
+    )
+
+
+@pytest.mark.parametrize("neox", [False, True])
+def test_turning_twice_is_turning_by_the_sum(implementation: str, neox: bool) -> None:
+    """What a context shift relies on: cached keys are turned once more, by the difference."""
+    rope = Rope.build(32, 10000.0, neox=neox, yarn=Yarn(4.0, 64))
+    x = torch.randn(5, 2, 48, generator=torch.Generator().manual_seed(0))
+    at = torch.tensor([100, 101, 102, 103, 104], dtype=torch.int32)
+    expected, shifted = x.clone(), x.clone()
+    ops.rope_(expected, at - 77, rope)
+    ops.rope_(shifted, at, rope)
+    ops.rope_(shifted, torch.full_like(at, -77), rope.without_magnitude())
+    torch.testing.assert_close(shifted, expected, rtol=0, atol=2e-6)
+
+
+def test_misuse_is_refused() -> None:
+    with pytest.raises(ValueError, match="even"):
+        Rope.build(7)
+    with pytest.raises(ValueError, match="31 values for 32 pairs"):
+        Rope.build(64, factors=torch.ones(31))
+    with pytest.raises(ValueError, match="float32"):
+        Rope(torch.ones(4, dtype=torch.float64))
