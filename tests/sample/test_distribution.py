@@ -1,0 +1,146 @@
+"""Drawn frequencies against exactly computed distributions, and C++ against numpy, draw for draw."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from puna import ops
+from puna.options import Options
+from puna.sample import Sampler, transforms
+from puna.sample.choice import choose
+
+OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
+
+
+def distribution(logits: np.ndarray, options: dict[str, Any]) -> np.ndarray:
+    """The probability of every token, by the definitions, in torch and float64."""
+    order = sorted(range(logits.size), key=lambda i: (-logits[i], i))
+    if options["top_k"] > 0:
+        order = order[: options["top_k"]]
+    if options["typical_p"] < 1:
+        plain = torch.softmax(torch.tensor(logits[order], dtype=torch.float64), 0)
+        entropy = -(plain * plain.log()).sum()
+        nearest = (-plain.log() - entropy).abs().argsort(stable=True).tolist()
+        kept, mass = set(), 0.0
+        for place in nearest:
+            if mass > options["typical_p"]:
+                break
+            kept.add(place)
+            mass += plain[place].item()
+        order = [token for place, token in enumerate(order) if place in kept]
+    shares = torch.softmax(
+        torch.tensor(logits[order], dtype=torch.float64) / options["temperature"], 0
+    ).tolist()
+    kept_shares, mass = [], 0.0
+    for share in shares:
+        if mass > options["top_p"] and options["top_p"] < 1:
+            break
+        mass += share
+        if share >= options["min_p"] * shares[0]:
+            kept_shares.append(share)
+    result = np.zeros(logits.size)
+    result[order[: len(kept_shares)]] = np.array(kept_shares) / sum(kept_shares)
+    return result
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"temperature": 0.5},
+        {"temperature": 2.0},
+        {"top_k": 5},
+        {"top_p": 0.8},
+        {"min_p": 0.1},
+        {"typical_p": 0.6},
+        {"temperature": 0.7, "top_k": 12, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.9},
+    ],
+    ids=str,
+)
+def test_frequencies_are_the_distribution(implementation: str, changes: dict[str, Any]) -> None:
+    """Chi-square with a fixed seed: what passes once passes always, what is wrong fails by far."""
+    options = OFF | changes
+    logits = np.random.default_rng(3).normal(size=30).astype(np.float32) * 1.5
+    expected = distribution(logits, options)
+    draws = 20000
+    sampler = Sampler(Options(seed=9, **options), 30)
+    counts = np.bincount([sampler.sample(logits) for _ in range(draws)], minlength=30)
+    assert not counts[expected == 0].any(), "a token was drawn that the options rule out"
+    possible = expected * draws >= 5
+    deviation = (counts - expected * draws)[possible] ** 2 / (expected * draws)[possible]
+    freedom = max(int(possible.sum()) - 1, 1)
+    assert deviation.sum() < freedom + 4 * math.sqrt(2 * freedom) + 6
+
+
+@pytest.mark.parametrize("level", ["portable", "avx2", "avx512", "neon"])
+def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
+    native = pytest.importorskip(
+        "puna._native", reason="the C++ extension is not built", exc_type=ImportError
+    )
+    before = native.cpu_level()
+    try:
+        native.set_cpu_level(level)
+    except ValueError:
+        pytest.skip(f"this processor does not run {level} kernels")
+    random = np.random.default_rng(11)
+    different = 0
+    try:
+        for size in [1, 2, 7, 16, 17, 31, 100, 1500, 3000] * 40:
+            logits = (random.normal(size=size) * random.choice([0.1, 1, 6])).astype(np.float32)
+            logits[random.random(size) < 0.1] = -np.inf
+            logits[random.integers(size)] = 1.5
+            options = {
+                "temperature": float(random.choice([0, 1e-8, 0.3, 1, 4])),
+                "top_k": int(random.choice([0, 1, 5, 40, 2000])),
+                "typical_p": float(random.choice([1, 1, 0.5])),
+                "top_p": float(random.choice([1, 0.9, 0.4, 0])),
+                "min_p": float(random.choice([0, 0, 0.05, 1])),
+                "uniform": float(random.choice([0, random.random(), 1 - 2**-24])),
+            }
+            with ops.use("reference"):
+                expected = choose(logits, **options)
+            with ops.use("cpu"):
+                got = choose(logits, **options)
+            if got != expected:
+                # A sum that ends exactly at the border may fall to either side, once in a very long while.
+                ranks = transforms.top_k(logits, 0).tolist()
+                assert abs(ranks.index(got) - ranks.index(expected)) == 1, options
+                different += 1
+    finally:
+        native.set_cpu_level(before)
+    assert different <= 2
+
+
+@pytest.mark.parametrize("kind", ["peaked", "flat", "equal", "ascending"])
+def test_a_large_vocabulary_draws_what_numpy_draws(kind: str) -> None:
+    pytest.importorskip("puna._native", reason="the C++ extension is not built", exc_type=ImportError)
+    size = 128256
+    random = np.random.default_rng(5)
+    logits = {
+        "peaked": random.normal(size=size) * 2 + (random.random(size) < 4e-4) * 12,
+        "flat": random.normal(size=size) * 0.01,
+        "equal": np.zeros(size),
+        "ascending": np.arange(size) * 1e-4,
+    }[kind].astype(np.float32)
+    for options in (
+        OFF,
+        OFF | {"top_p": 0.9},
+        OFF | {"top_k": 40},
+        OFF | {"min_p": 0.3},
+        OFF | {"top_k": 5000},
+    ):
+        for uniform in (0.0, 0.123, 0.5, 0.95):
+            with ops.use("reference"):
+                expected = choose(logits, uniform=uniform, **options)
+            with ops.use("cpu"):
+                got = choose(logits, uniform=uniform, **options)
+            assert got is not None
+            assert expected is not None
+            # Neighbours in rank weigh 1e-5 each, sums in single precision are right to about 1e-7.
+            ranks = np.argsort(transforms.top_k(logits, 0))
+            assert abs(int(ranks[got]) - int(ranks[expected])) <= 1, (options, uniform)
