@@ -41,6 +41,8 @@ def _sum_of_exponentials(logits: NDArray[np.float32], largest: np.float32) -> fl
 
 
 def _top(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    if count == 0:
+        return np.empty(0, np.int64)  # as an option of sampling, top-k of 0 would mean all
     if implementation() == "cpu":
         from puna import _native
 
