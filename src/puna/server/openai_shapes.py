@@ -47,7 +47,7 @@ class Shape(ABC):
     def whole(self, answer: Answer, reason: str, used: dict[str, int]) -> dict[str, Any]:
         """The reply when nothing is streamed."""
         choice = self._choice(answer, reason, "message")
-        return {"object": self.object_whole, **self._head, "choices": [choice], "usage": used}
+        return {**self._head, "object": self.object_whole, "choices": [choice], "usage": used}
 
     def split(self, answer: Answer) -> list[Answer]:
         """`answer` as the chunks it is streamed in: thinking and text never share one."""
@@ -57,11 +57,11 @@ class Shape(ABC):
 
     def part(self, answer: Answer, reason: str | None = None) -> dict[str, Any]:
         """One chunk of a stream; the one that ends the text has a `reason`."""
-        return {"object": self.object_part, **self._head, "choices": [self._choice(answer, reason, "delta")]}
+        return {**self._head, "object": self.object_part, "choices": [self._choice(answer, reason, "delta")]}
 
     def end(self, used: dict[str, int]) -> dict[str, Any]:
         """The chunk after the end, for who asked for the usage."""
-        return {"object": self.object_part, **self._head, "choices": [], "usage": used}
+        return {**self._head, "object": self.object_part, "choices": [], "usage": used}
 
     @abstractmethod
     def _choice(self, answer: Answer, reason: str | None, key: str) -> dict[str, Any]: ...

@@ -1,0 +1,114 @@
+"""Real server processes, and ways to watch them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import ollama
+import psutil
+import torch
+
+from tests.tiny import TinyLlama, vocabulary
+
+
+@dataclass
+class Server:
+    """A running server. `first_line` is what it announced itself with."""
+
+    process: subprocess.Popen[str]
+    log: Path
+    models: Path
+    first_line: str
+    url: str
+
+    @property
+    def client(self) -> ollama.Client:
+        return ollama.Client(host=self.url, timeout=120)
+
+    @property
+    def http(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=120)
+
+    def runners(self) -> list[psutil.Process]:
+        """The model processes that live now."""
+        children = psutil.Process(self.process.pid).children()
+        return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End the server and return its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(timeout=30)
+
+
+def command() -> list[str]:
+    return [sys.executable, "-m", "puna", "serve"]
+
+
+def environment(models: Path, **settings: str) -> dict[str, str]:
+    """Only what a test sets counts, whatever the developer's shell has."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("OLLAMA_", "PUNA_"))}
+    for name in ("PUNA_OPS", "PUNA_NUM_THREADS"):
+        if name in os.environ:
+            kept[name] = os.environ[name]
+    return (
+        kept
+        | {"PUNA_MODELS": str(models), "PUNA_HOME": str(models / "home"), "PUNA_HOST": "127.0.0.1:0"}
+        | settings
+    )
+
+
+@contextmanager
+def running(models: Path, **settings: str) -> Iterator[Server]:
+    """A server on a free port, for the length of the block."""
+    models.mkdir(parents=True, exist_ok=True)
+    log = models / "server.log"
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            command(), stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(models, **settings)
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline().strip()
+        assert line.startswith("Listening on "), f"the server said {line!r}\n{log.read_text()}"
+        yield Server(process, log, models, line, "http://" + line.split()[2])
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        process.stdout.close()
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
+        time.sleep(0.02)
+
+
+def add_model(server: Server, name: str, path: Path) -> None:
+    """Create `name` from a GGUF file, as a client does it."""
+    digest = server.client.create_blob(path)
+    assert server.client.create(model=name, files={path.name: digest}).status == "success"
+
+
+def endless(config: TinyLlama) -> object:
+    """A model whose greedy answers never end: its end tokens have the logit 0, and never the best."""
+    model = config.build()
+    words = vocabulary()
+    with torch.no_grad():
+        for token in ("<|end|>", "<|im_end|>"):
+            model.lm_head.weight[words.index(token)] = 0.0
+    return model
