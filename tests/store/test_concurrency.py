@@ -6,9 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from store_files import minimal_gguf, sha256
-
 from puna.store import Store
+from tests.store.store_files import minimal_gguf, sha256
 
 _WORKER = """
 import random, sys

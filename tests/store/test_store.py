@@ -10,7 +10,6 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
-from store_files import minimal_gguf, sha256
 
 from puna.errors import (
     InvalidNameError,
@@ -20,6 +19,7 @@ from puna.errors import (
     UnsupportedModelError,
 )
 from puna.store import ModelSpec, Store
+from tests.store.store_files import minimal_gguf, sha256
 
 IMAGE = "application/vnd.ollama.image"
 TEMPLATE = "{{ .System }} {{ .Prompt }}"

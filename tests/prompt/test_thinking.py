@@ -1,0 +1,71 @@
+"""Thinking is told from content wherever the stream is cut."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puna.prompt import Tags, ThinkingParser
+
+TAGS = Tags("<think>", "</think>")
+
+
+def split(pieces: list[str], prompt: str = "") -> tuple[str, str]:
+    parser = ThinkingParser(TAGS, prompt=prompt)
+    outputs = [*(parser.feed(piece) for piece in pieces), parser.flush()]
+    return "".join(thinking for thinking, _ in outputs), "".join(content for _, content in outputs)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "thinking", "content"),
+    [
+        (["<think> internal </think> world"], "internal ", "world"),
+        ([" a<think>b</think>"], "", " a<think>b</think>"),
+        (["<think>a</think>b<think>c</think>d"], "a", "b<think>c</think>d"),
+        (["<thi", "nk>x</think", ">y"], "x", "y"),
+        (["<think>x"], "x", ""),
+        (["\n <think>\n\nx\n</think>\n\n y "], "x\n", "y "),
+        (["<think></think>y"], "", "y"),
+        (["plain"], "", "plain"),
+        (["<thi"], "", "<thi"),
+        (["  "], "", "  "),
+        ([""], "", ""),
+        (["<think>a</thin</think>b"], "a</thin", "b"),
+        (["<think>a</thi"], "a</thi", ""),
+        (["<think>a<</think>b"], "a<", "b"),
+    ],
+)
+def test_an_answer_is_split(pieces: list[str], thinking: str, content: str) -> None:
+    assert split(pieces) == (thinking, content)
+
+
+def test_a_tag_is_held_back_until_it_is_certain() -> None:
+    parser = ThinkingParser(TAGS)
+    assert parser.feed("<thi") == ("", "")
+    assert parser.feed("nk>x</think") == ("x", "")
+    assert parser.feed(">y") == ("", "y")
+
+
+def test_thinking_has_begun_where_the_prompt_ends_in_the_tag() -> None:
+    assert split(["a</think>b"], prompt="Q\n<think>\n") == ("a", "b")
+    assert split(["a</think>b"], prompt="Q\n<think>\n.") == ("", "a</think>b")
+
+
+_TEXT = st.lists(
+    st.sampled_from(["<think>", "</think>", "<thi", "</th", "<", ">", " ", "\n", "a", "b", "think"]),
+    max_size=12,
+).map("".join)
+
+
+@given(_TEXT, st.lists(st.integers(0, 60), max_size=8))
+def test_borders_between_pieces_make_no_difference(text: str, cuts: list[int]) -> None:
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in zip(places, places[1:], strict=False)]
+    # The whole rule in one expression: an opening tag at the start, white space around it, a closing tag.
+    match = re.fullmatch(r"\s*<think>\s*(.*?)(?:</think>\s*(.*)|\Z)", text, re.DOTALL)
+    expected = (match[1], match[2] or "") if match else ("", text)
+    assert split(pieces) == expected
+    assert split([text]) == expected
