@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 
 from tokenizers import models
 
 from puna.errors import TokenizerError
 from puna.model.tokenizer.encoder import WordCache
-from puna.model.tokenizer.patterns import LINES, PreTokenizer
+from puna.model.tokenizer.patterns import PreTokenizer
 from puna.model.tokenizer.pieces import SPACE, byte_characters
 from puna.model.tokenizer.split import splitter
 from puna.model.tokenizer.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
 
-_BYTE_MAP = str.maketrans({byte: character for byte, character in enumerate(byte_characters())})
+_BYTE_MAP = str.maketrans(dict(enumerate(byte_characters())))
 
 
 class BytePairEncoder:
     """BPE over words, either over GPT-2's byte alphabet or over characters with spaces as U+2581."""
 
     def __init__(
-        self, vocabulary: Vocabulary, merges: Iterable[str], pre: PreTokenizer, *, byte_level: bool
+        self, vocabulary: Vocabulary, merges: list[str], pre: PreTokenizer, *, byte_level: bool
     ) -> None:
         ids = dict(vocabulary.plain_ids)
         self._size = len(vocabulary)
@@ -34,19 +33,13 @@ class BytePairEncoder:
         ids.update({symbol: self._size + i for i, symbol in enumerate(missing)})
         self._drop = bool(missing)
         try:
-            self._model = models.BPE(
-                vocab=ids,
-                merges=_usable(merges, ids, vocabulary.where),
-                cache_capacity=0,
-                byte_fallback=not byte_level,
-                ignore_merges=pre.ignore_merges,
-            )
+            self._model = _model(ids, merges, pre, bytes_apart=not byte_level)
         except Exception as error:  # the library raises plain Exception
             raise TokenizerError(f"{vocabulary.where}: the merges do not fit the tokens ({error})") from error
         self._byte_level = byte_level
         self._line_ends = {} if byte_level else {text: id for text, id in ids.items() if not text.strip("\n")}
         self._splits = [splitter(step) for step in pre.steps]
-        self._caches = [WordCache() for _ in range(len(self._splits) + 1)]
+        self._caches = [WordCache() for _ in self._splits]
 
     def encode(self, text: str, *, first: bool) -> list[int]:
         if not self._byte_level:
@@ -57,19 +50,24 @@ class BytePairEncoder:
 
     def _encode(self, text: str, depth: int, ids: list[int]) -> None:
         """Append the ids of `text`, a piece left by the first `depth` steps of the pre-tokenizer."""
-        cache = self._caches[depth + 1] if depth < len(self._splits) else None
-        if cache is None:
+        while depth < len(self._splits):
+            pieces = self._splits[depth](text)
+            depth += 1
+            if text not in pieces:
+                break
+        else:
             ids += self._merge(text)
             return
-        last = depth + 1 == len(self._splits)
-        for piece in self._splits[depth](text):
+        cache = self._caches[depth - 1]
+        last = depth == len(self._splits)
+        for piece in pieces:
             known = cache.get(piece)
             if known is None:
                 known = []
                 if last:
-                    known = self._merge(piece)
+                    known = self._merge(piece) if piece else known
                 else:
-                    self._encode(piece, depth + 1, known)
+                    self._encode(piece, depth, known)
                 cache.put(piece, known)
             ids += known
 
@@ -81,18 +79,32 @@ class BytePairEncoder:
         return [token.id for token in self._model.tokenize(word)]
 
 
-def _usable(merges: Iterable[str], ids: dict[str, int], where: str) -> list[tuple[str, str]]:
+def _model(ids: dict[str, int], merges: list[str], pre: PreTokenizer, *, bytes_apart: bool) -> models.BPE:
+    """The library's model. It raises plain Exception if a merge does not fit the tokens."""
+
+    def build(pairs: list[tuple[str, str]]) -> models.BPE:
+        return models.BPE(
+            vocab=ids,
+            merges=pairs,
+            cache_capacity=0,
+            byte_fallback=bytes_apart,
+            ignore_merges=pre.ignore_merges,
+        )
+
+    if len(set(merges)) == len(merges):  # else the library would let the later rank win
+        try:
+            return build([(left, right) for left, _, right in [merge.partition(" ") for merge in merges]])
+        except Exception as error:  # checking 280,000 merges in Python costs more than trying
+            logger.debug("some merges are of no use: %s", error)
+    return build(_usable(merges, ids))
+
+
+def _usable(merges: list[str], ids: dict[str, int]) -> list[tuple[str, str]]:
     """Pairs of tokens whose joined text is a token, by rank; a pair listed twice counts once."""
     usable: dict[tuple[str, str], None] = {}
-    total = 0
     for merge in merges:
-        total += 1
-        left, _, right = merge.partition(" ") if merge[:1] != " " else (" ", "", merge[2:])
+        left, _, right = merge[1:].partition(" ")  # the left side is never empty, but may be a space
+        left = merge[:1] + left
         if left in ids and right in ids and left + right in ids:
             usable[left, right] = None
-    if len(usable) < total:
-        logger.debug("%s: %d of %d merges are repeated or unusable", where, total - len(usable), total)
     return list(usable)
-
-
-__all__ = ["LINES", "BytePairEncoder"]

@@ -20,9 +20,7 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 
 def _words(numbers: str, contractions: str = _CONTRACTIONS + "|") -> str:
     """Llama 3's expression with another rule for numbers or contractions."""
-    return (
-        rf"{contractions}[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
-    )
+    return rf"{contractions}[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
 
 
 def _cased_words(numbers: str, suffix: str, upper: str = _UPPER, lower: str = _LOWER, tail: str = "/") -> str:
@@ -114,6 +112,8 @@ _BAILING = PreTokenizer(
         r"|\s*[\r\n]|\s+(?!\S)|\s+",
     )
 )
+# Oniguruma, for which the expression was written, counts every number as a word character.
+_AYA = PreTokenizer((Digits(r"(?<!\d)\d++(?![\w\p{N}])", isolate=True), O200K))
 # SentencePiece-like BPE: no words, only runs of line ends stand alone.
 LINES = PreTokenizer((r"[^\n]+|\n+",))
 
@@ -159,9 +159,7 @@ BY_NAME: dict[str, PreTokenizer] = {
     "viking": PreTokenizer((_BLOOM, r"\p{N}")),
     "laguna": PreTokenizer((r"(?:\r?\n)+(?!\r?\n)", QWEN2)),
     "seed-coder": PreTokenizer(
-        (
-            rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",
-        )
+        (rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}\r\n]+|{_SPACES}",)
     ),
     "ufakzeka": PreTokenizer((_words(r"\p{N}", contractions=""),)),
     "minicpm5": PreTokenizer((r"\p{N}{1,3}", _words(r"\p{N}+")), ignore_merges=True),
@@ -185,9 +183,7 @@ BY_NAME: dict[str, PreTokenizer] = {
             r"\p{N}",
         )
     ),
-    "youtu": PreTokenizer(
-        (_YOUTU_SCRIPTS, _cased_words(r"\p{N}", _CONTRACTIONS + "?")), ignore_merges=True
-    ),
+    "youtu": PreTokenizer((_YOUTU_SCRIPTS, _cased_words(r"\p{N}", _CONTRACTIONS + "?")), ignore_merges=True),
     "chameleon": PreTokenizer(
         (
             r"<sentinel:[0-9]+>",
@@ -201,8 +197,7 @@ BY_NAME: dict[str, PreTokenizer] = {
     ),
     "kimi-k2": PreTokenizer((KIMI_K2,)),
     "superbpe": PreTokenizer((r"\p{N}+", Digits(r"\d++", isolate=False))),
-    "tiny_aya": PreTokenizer((Digits(r"(?<!\d)\d++(?!\w)", isolate=True), O200K)),
-    "cohere2moe": PreTokenizer((Digits(r"(?<!\d)\d++(?!\w)", isolate=True), O200K)),
+    **_named("tiny_aya cohere2moe", _AYA),
     "afmoe": PreTokenizer((Digits(r"\p{N}++", isolate=True), _AFMOE_SCRIPTS, DEEPSEEK3_WORDS)),
 }
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from puna.gguf import GGUFFile, NumberArray
 from puna.errors import TokenizerError
+from puna.gguf import GGUFFile, NumberArray
 from puna.model.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, flag, token_id
 
 #: End of a turn, of a text or of a tool call: no ordinary text looks like this.
@@ -64,18 +64,21 @@ _END_KEYS = (
 )
 
 #: Architectures for which a file without `add_bos_token` means yes, and no.
-_BOS_BY_ARCHITECTURE = {
-    **dict.fromkeys(
-        "llama llama4 mllama mistral3 gemma2 gemma3 gemma3n qwen2 qwen3 qwen3moe deepseek2 deepseekocr "
-        "lfm2 lfm2moe laguna bert nomic-bert nomic-bert-moe".split(),
-        True,
+_BOS_BY_ARCHITECTURE = dict.fromkeys(
+    (
+        *("llama", "llama4", "mllama", "mistral3", "gemma2", "gemma3", "gemma3n"),
+        *("qwen2", "qwen3", "qwen3moe", "deepseek2", "deepseekocr", "lfm2", "lfm2moe", "laguna"),
+        *("bert", "nomic-bert", "nomic-bert-moe"),
     ),
-    **dict.fromkeys(
-        "gemma4 gptoss gpt-oss glm4moelite glmocr nemotron_h nemotron_h_moe nemotron_h_omni olmo3 "
-        "qwen25vl qwen3vl qwen3vlmoe qwen3next qwen35 qwen35moe".split(),
-        False,
+    True,
+) | dict.fromkeys(
+    (
+        *("gemma4", "gptoss", "gpt-oss", "glm4moelite", "glmocr", "olmo3"),
+        *("nemotron_h", "nemotron_h_moe", "nemotron_h_omni"),
+        *("qwen25vl", "qwen3vl", "qwen3vlmoe", "qwen3next", "qwen35", "qwen35moe"),
     ),
-}
+    False,
+)
 
 
 @dataclass(frozen=True)

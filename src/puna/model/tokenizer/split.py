@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from itertools import pairwise
 
-import regex
+import regex  # type: ignore[import-untyped]
 
 from puna.model.tokenizer.patterns import Digits
 
@@ -14,17 +15,13 @@ Split = Callable[[str], list[str]]
 
 @cache
 def splitter(step: str | Digits) -> Split:
-    """A function cutting text by `step`; the pieces it returns, none empty, join to the text again."""
+    """A function cutting text by `step`. Its pieces, some of which may be empty, join to the text again."""
     return _by_digits(step) if isinstance(step, Digits) else _by_pattern(step)
 
 
 def _by_pattern(pattern: str) -> Split:
-    # VERSION1 for set operations; its full case folding would let one letter match several.
-    compiled = regex.compile(f"({pattern})", regex.VERSION1)
-
-    def split(text: str) -> list[str]:
-        return [piece for piece in compiled.split(text) if piece]
-
+    # VERSION1 has the set operations one of the patterns needs.
+    split: Split = regex.compile(f"({pattern})", regex.VERSION1).split
     return split
 
 
@@ -40,6 +37,6 @@ def _by_digits(step: Digits) -> Split:
                 cuts += (begin, end)
         cuts.append(len(text))
         cuts = sorted(set(cuts))
-        return [text[begin:end] for begin, end in zip(cuts, cuts[1:], strict=False)]
+        return [text[begin:end] for begin, end in pairwise(cuts)]
 
     return split

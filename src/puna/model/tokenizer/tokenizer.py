@@ -49,6 +49,7 @@ class Tokenizer:
         self._spell = piece
         self._pieces: dict[int, bytes] = {}
         self._drops_first_space = drops_first_space
+        self._warned = False
         self._added = {
             parse_special: AddedTokens(
                 {text: id for id in vocabulary.of_type(*kinds) if (text := vocabulary.texts[id])},
@@ -79,8 +80,9 @@ class Tokenizer:
             else:
                 ids += self._encoder.encode(part, first=first)
             first = isinstance(part, int)
-        if framed and ids[1:2] == [self.bos_id]:
-            logger.warning("the text begins with the token the tokenizer adds; it is there twice now")
+        if framed and not self._warned and ids[1:2] == [self.bos_id]:
+            self._warned = True  # prompts from one template would all say the same
+            logger.warning("a text begins with the token the tokenizer adds; it is there twice")
         if add_special and self.add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
         return ids

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import regex
+import regex  # type: ignore[import-untyped]
 from tokenizers import normalizers
 
 from puna.errors import TokenizerError
