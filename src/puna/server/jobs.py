@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from puna.errors import RequestError
+from puna.errors import RequestError, TemplateError
 from puna.prompt import ChatFormat, Message, chat_format
 from puna.runner.client import Runner
 from puna.server import checks, wire
@@ -53,7 +53,7 @@ def generate_job(backend: Backend, body: wire.GenerateRequest) -> Job | Preload 
         return Unload(model)
     if body.raw and (body.template or body.system or body.context):
         raise RequestError("raw mode does not support template, system, or context")
-    form = chat_format(model, body.template or None)
+    form = _format(model, body.template)
     think = _think(body, form)
     checks.check_answers(body.model, form.capabilities, "generate")
     checks.check_capabilities(body.model, form.capabilities, ["insert"] if body.suffix else [])
@@ -110,6 +110,15 @@ def chat_job(backend: Backend, body: wire.ChatRequest) -> Job | Preload | Unload
         return await fit(messages, render, runner, truncate=body.truncate)
 
     return Job(order, make_prompt)
+
+
+def _format(model: StoredModel, template: str) -> ChatFormat:
+    try:
+        return chat_format(model, template or None)
+    except TemplateError as error:
+        if template:  # the request's own
+            raise RequestError(f"template error: {error}") from error
+        raise
 
 
 def _order(

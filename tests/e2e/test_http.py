@@ -1,0 +1,256 @@
+"""The server as any HTTP client sees it: addresses, methods, encodings, headers, bad input."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from puna.gguf import GGUFWriter
+from tests.e2e.servers import Server
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def http(server: Server) -> httpx.Client:
+    return server.http
+
+
+def test_the_greeting_is_what_clients_check_for(http: httpx.Client) -> None:
+    answer = http.get("/")
+    assert (answer.status_code, answer.text) == (200, "Ollama is running")
+    assert answer.headers["content-type"].startswith("text/plain")
+    head = http.head("/")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+def test_the_version_is_a_semantic_one_with_our_own_beside_it(http: httpx.Client, server: Server) -> None:
+    answer = http.get("/api/version").json()
+    assert re.fullmatch(r"\d+\.\d+\.\d+", answer["version"])
+    assert f"(version {answer['puna']})" in server.first_line
+
+
+@pytest.mark.parametrize("path", ["/api/version", "/api/tags"])
+def test_head_exists_where_it_is_listed(http: httpx.Client, path: str) -> None:
+    assert http.head(path).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("HEAD", "/api/ps"),
+        ("GET", "/api/generate"),
+        ("POST", "/api/tags"),
+        ("GET", "/api/delete"),
+        ("PUT", "/"),
+    ],
+)
+def test_another_method_is_405_in_plain_text(http: httpx.Client, method: str, path: str) -> None:
+    answer = http.request(method, path)
+    assert answer.status_code == 405
+    assert answer.headers["content-type"].startswith("text/plain")
+    assert method == "HEAD" or answer.text == "405 method not allowed"
+
+
+@pytest.mark.parametrize("path", ["/nope", "/api", "/v1/models/a/b", "/docs"])
+def test_an_unknown_path_is_404_in_plain_text(http: httpx.Client, path: str) -> None:
+    answer = http.get(path)
+    assert (answer.status_code, answer.text) == (404, "404 page not found")
+
+
+def test_a_slash_at_the_end_is_redirected(http: httpx.Client) -> None:
+    assert http.get("/api/tags/").status_code == 301
+    assert http.get("/api/tags/").headers["location"] == "/api/tags"
+    assert http.post("/api/show/", json={"model": "tiny"}).status_code == 307
+    assert http.post("/api/show/", json={"model": "tiny"}, follow_redirects=True).status_code == 200
+
+
+def test_single_objects_and_streams_have_their_content_types(http: httpx.Client) -> None:
+    body = {"model": "tiny", "prompt": "hello", "options": {"num_predict": 2}}
+    assert http.post("/api/generate", json=body).headers["content-type"] == "application/x-ndjson"
+    whole = http.post("/api/generate", json=body | {"stream": False})
+    assert whole.headers["content-type"] == "application/json; charset=utf-8"
+    loaded = http.post("/api/generate", json={"model": "tiny"})
+    assert loaded.headers["content-type"] == "application/json; charset=utf-8"
+    assert loaded.json()["done_reason"] == "load"
+
+
+def test_the_content_type_of_a_request_and_the_case_of_its_keys_do_not_matter(http: httpx.Client) -> None:
+    body = b'{"MODEL": "tiny", "Prompt": "hello", "STREAM": false, "options": {"num_predict": 1}} and more'
+    answer = http.post("/api/generate", content=body, headers={"content-type": "text/plain"})
+    assert answer.json()["eval_count"] == 1
+
+
+def test_the_models_name_comes_back_as_it_was_written(http: httpx.Client) -> None:
+    body = {"model": "TINY:latest", "prompt": "x", "stream": False, "options": {"num_predict": 1}}
+    assert http.post("/api/generate", json=body).json()["model"] == "TINY:latest"
+
+
+BAD = [
+    ("/api/generate", b"", 400, "missing request body"),
+    ("/api/generate", b"{", 400, "not valid JSON"),
+    ("/api/chat", b'{"model": "\xff"}', 400, "not valid UTF-8"),
+    ("/api/chat", b"[]", 400, "must be a JSON object"),
+    ("/api/generate", b'{"model": 3}', 400, 'field "model"'),
+    ("/api/generate", b"null", 400, "model is required"),
+    ("/api/chat", b"{}", 400, "model is required"),
+    ("/api/chat", b'{"model": "nosuch"}', 404, "model 'nosuch' not found"),
+    ("/api/generate", b'{"model": "nosuch", "prompt": "x"}', 404, "model 'nosuch' not found"),
+    ("/api/generate", b'{"model": "!!!", "prompt": "x"}', 400, "invalid model name"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "top_logprobs": 21}', 400, "between 0 and 20"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "think": true}', 400, "does not support thinking"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "think": "huge"}', 400, "invalid think value"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "think": 3}', 400, "think must be a boolean"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "suffix": "y"}', 400, "does not support insert"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "raw": true, "system": "s"}', 400, "raw mode"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "format": "json"}', 501, "structured output"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "images": ["AA=="]}', 400, "images"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "keep_alive": "-1"}', 400, "missing unit"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "keep_alive": true}', 400, "keep_alive"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "template": "{{ if"}', 400, "template error"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "context": [999999]}', 400, "vocabulary"),
+    ("/api/generate", b'{"model":"tiny","prompt":"x","options":{"num_ctx":"big"}}', 400, '"num_ctx" must be'),
+    ("/api/generate", b'{"model":"tiny","prompt":"x","options":{"temperature":-1}}', 400, "between 0 and"),
+    (
+        "/api/generate",
+        b'{"model":"tiny","prompt":"x","options":{"stop":"a"}}',
+        400,
+        '"stop" must be of type array',
+    ),
+    (
+        "/api/chat",
+        b'{"model":"tiny","messages":[{"role":"user","content":"x"}],"tools":[{}]}',
+        400,
+        "support tools",
+    ),
+    ("/api/show", b"{}", 400, "model is required"),
+    ("/api/show", b'{"name": "nosuch"}', 404, "model 'nosuch' not found"),
+    ("/api/copy", b'{"source": "", "destination": "b"}', 400, 'source "" is invalid'),
+    ("/api/copy", b'{"source": "tiny", "destination": ".b"}', 400, 'destination ".b" is invalid'),
+    ("/api/copy", b'{"source": "nosuch", "destination": "b"}', 404, 'model "nosuch" not found'),
+    ("/api/create", b'{"model": "new"}', 400, "neither 'from' or 'files' was specified"),
+    ("/api/create", b'{"model": "new", "files": {}}', 400, "unknown type"),
+    ("/api/create", b'{"files": {"a": "b"}}', 400, "invalid model name"),
+    ("/api/create", b'{"model": "new", "files": {"../a": "sha256:00"}}', 400, "file path must be relative"),
+    ("/api/create", b'{"model": "new", "from": "tiny", "template": "{{ if"}', 400, "template error"),
+    ("/api/create", b'{"model": "new", "from": "tiny", "quantize": "q4_K_M"}', 501, "quantize"),
+    ("/api/create", b'{"model": "new", "from": "nosuch"}', 404, "model 'nosuch' not found"),
+    ("/v1/chat/completions", b"", 400, "missing request body"),
+    ("/v1/completions", b'{"model": "tiny", "prompt": ["a"]}', 400, 'field "prompt"'),
+    ("/v1/messages", b"{}", 501, "not available yet"),
+    ("/v1/responses", b"", 501, "not available yet"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "words"), BAD)
+def test_bad_input_is_answered_with_what_is_wrong(
+    http: httpx.Client, path: str, body: bytes, status: int, words: str
+) -> None:
+    answer = http.post(path, content=body)
+    error = answer.json()["error"]
+    text = error["message"] if path.startswith("/v1/") else error
+    assert (answer.status_code, words in text) == (status, True), text
+    assert text
+
+
+def test_deleting_needs_a_valid_name_of_a_model_there_is(http: httpx.Client) -> None:
+    for body, status, error in [
+        ({}, 400, "model is required"),
+        ({"model": ".x"}, 400, 'name ".x" is invalid'),
+        ({"name": "nosuch"}, 404, "model 'nosuch' not found"),
+    ]:
+        answer = http.request("DELETE", "/api/delete", json=body)
+        assert (answer.status_code, answer.json()) == (status, {"error": error})
+
+
+def test_copy_and_delete_answer_with_an_empty_body(http: httpx.Client) -> None:
+    assert http.post("/api/copy", json={"source": "tiny", "destination": "twin"}).content == b""
+    gone = http.request("DELETE", "/api/delete", json={"name": "twin"})
+    assert (gone.status_code, gone.content) == (200, b"")
+
+
+def test_blobs_are_stored_once_and_only_when_they_match(http: httpx.Client) -> None:
+    data = b"some bytes" * 1000
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+    other = "sha256:" + hashlib.sha256(b"x").hexdigest()
+    assert http.head(f"/api/blobs/{digest}").status_code == 404
+    assert http.post(f"/api/blobs/{digest}", content=data).status_code == 201
+    assert http.post(f"/api/blobs/{digest}", content=data).status_code == 200
+    assert http.head(f"/api/blobs/{digest}").status_code == 200
+    wrong = http.post(f"/api/blobs/{other}", content=data)
+    assert (wrong.status_code, "digest mismatch" in wrong.json()["error"]) == (400, True)
+    assert http.head(f"/api/blobs/{other}").status_code == 404
+    malformed = http.post("/api/blobs/sha256:12", content=data)
+    assert (malformed.status_code, "invalid digest format" in malformed.json()["error"]) == (400, True)
+
+
+def test_a_file_that_is_no_gguf_makes_no_model(http: httpx.Client, tiny_file: Path) -> None:
+    def create(data: bytes, name: str) -> httpx.Response:
+        digest = "sha256:" + hashlib.sha256(data).hexdigest()
+        http.post(f"/api/blobs/{digest}", content=data)
+        return http.post("/api/create", json={"model": "bad", "files": {name: digest}, "stream": False})
+
+    text = create(b"this is no model", "model.gguf")
+    assert (text.status_code, "supplied file was not in GGUF format" in text.json()["error"]) == (400, True)
+    cut = create(tiny_file.read_bytes()[:5000], "model.gguf")
+    assert cut.status_code == 400
+    assert cut.json()["error"]
+    assert http.post("/api/show", json={"model": "bad"}).status_code == 404
+
+
+def test_an_unsupported_architecture_is_named_with_the_supported_ones(
+    http: httpx.Client, tmp_path: Path
+) -> None:
+
+    writer = GGUFWriter(tmp_path / "odd.gguf", "perceptron")
+    writer.add("perceptron.block_count", 1)
+    writer.write()
+    data = (tmp_path / "odd.gguf").read_bytes()
+    digest = "sha256:" + hashlib.sha256(data).hexdigest()
+    http.post(f"/api/blobs/{digest}", content=data)
+    http.post("/api/create", json={"model": "odd", "files": {"odd.gguf": digest}, "stream": False})
+    answer = http.post("/api/generate", json={"model": "odd", "prompt": "x"})
+    assert answer.status_code == 500
+    assert "perceptron" in answer.json()["error"]
+    assert "llama" in answer.json()["error"]
+    http.request("DELETE", "/api/delete", json={"model": "odd"})
+
+
+def test_foreign_hosts_are_refused_on_a_loopback_server(http: httpx.Client) -> None:
+    for host, status in [
+        ("evil.example", 403),
+        ("evil.example:80", 403),
+        ("box.local", 200),
+        ("10.0.0.3", 200),
+    ]:
+        answer = http.get("/api/version", headers={"host": host})
+        assert answer.status_code == status, host
+        assert status == 200 or answer.content == b""
+    assert http.options("/api/tags", headers={"host": "localhost"}).status_code == 204
+
+
+def test_pages_are_let_in_by_origin(http: httpx.Client) -> None:
+    allowed = http.get("/api/version", headers={"origin": "http://localhost:3000"})
+    assert allowed.headers["access-control-allow-origin"] == "http://localhost:3000"
+    assert allowed.headers["vary"] == "Origin"
+    refused = http.get("/api/version", headers={"origin": "https://evil.example"})
+    assert (refused.status_code, refused.content) == (403, b"")
+    assert "access-control-allow-origin" not in refused.headers
+    preflight = http.options(
+        "/api/chat", headers={"origin": "app://obsidian.md", "access-control-request-method": "POST"}
+    )
+    assert preflight.status_code == 204
+    assert preflight.headers["access-control-allow-origin"] == "app://obsidian.md"
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    assert "x-api-key" in preflight.headers["access-control-allow-headers"]
+
+
+def test_every_line_of_a_stream_is_an_object_and_text_is_not_escaped(http: httpx.Client) -> None:
+    body = {"model": "tiny", "prompt": "hello", "options": {"num_predict": 20, "temperature": 1, "seed": 3}}
+    lines = http.post("/api/generate", json=body).text.splitlines()
+    assert all(json.loads(line)["model"] == "tiny" for line in lines if line)

@@ -1,0 +1,225 @@
+"""The real `openai` client against a real server."""
+
+from __future__ import annotations
+
+import openai
+import pytest
+from openai.types.chat import ChatCompletionMessageParam
+
+from tests.e2e.servers import Server
+
+pytestmark = pytest.mark.e2e
+
+PIXEL = "data:image/png;base64,AA=="
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=server.url + "/v1/", api_key="unused", max_retries=0, timeout=120)
+
+
+def test_models_are_listed_and_retrieved(client: openai.OpenAI, server: Server) -> None:
+    listed = {model.id: model for model in client.models.list()}
+    assert listed["tiny:latest"].owned_by == "library"
+    one = client.models.retrieve("tiny")
+    assert (one.id, one.object, one.created) == ("tiny", "model", listed["tiny:latest"].created)
+    with pytest.raises(openai.NotFoundError, match="model 'nosuch' not found"):
+        client.models.retrieve("nosuch")
+
+
+def test_a_chat_completion_answers(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=6, temperature=0)
+    assert answer.object == "chat.completion"
+    assert answer.id.startswith("chatcmpl-")
+    (choice,) = answer.choices
+    assert choice.message.role == "assistant"
+    assert choice.message.content
+    assert choice.finish_reason == "length"
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 6
+    assert answer.usage.total_tokens == answer.usage.prompt_tokens + 6
+
+
+def test_it_says_the_same_as_the_native_api(client: openai.OpenAI, server: Server) -> None:
+    ours = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=6, temperature=0)
+    native = server.client.chat("tiny", HELLO, options={"temperature": 0, "num_predict": 6})
+    assert ours.choices[0].message.content == native.message.content
+
+
+def test_a_stream_carries_the_same_text_and_ends_with_the_usage(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=6, temperature=0)
+    chunks = list(
+        client.chat.completions.create(
+            model="tiny",
+            messages=HELLO,
+            max_tokens=6,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert {chunk.object for chunk in chunks} == {"chat.completion.chunk"}
+    assert len({chunk.id for chunk in chunks}) == 1
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks[:-1])
+    assert text == whole.choices[0].message.content
+    assert [chunk.choices[0].finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 2) + [
+        "length"
+    ]
+    assert chunks[-1].choices == []
+    assert chunks[-1].usage == whole.usage
+    assert all(chunk.usage is None for chunk in chunks[:-1])
+
+
+def test_without_include_usage_there_is_none(client: openai.OpenAI) -> None:
+    chunks = list(client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=2, stream=True))
+    assert all(chunk.usage is None and chunk.choices for chunk in chunks)
+
+
+def test_max_completion_tokens_and_stop_are_honoured(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="tiny", messages=HELLO, max_completion_tokens=6, temperature=0
+    )
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 6
+    text = answer.choices[0].message.content or ""
+    for stop in (text[2:4], [text[2:4], "never"]):
+        stopped = client.chat.completions.create(
+            model="tiny", messages=HELLO, max_tokens=6, temperature=0, stop=stop
+        )
+        assert stopped.choices[0].message.content == text[: text.index(text[2:4])]
+        assert stopped.choices[0].finish_reason == "stop"
+
+
+def test_a_seed_makes_the_answer_repeat(client: openai.OpenAI) -> None:
+    answers = [
+        client.chat.completions.create(
+            model="tiny", messages=HELLO, max_tokens=10, temperature=1.5, seed=seed
+        )
+        for seed in (5, 5, 6)
+    ]
+    first, again, other = (answer.choices[0].message.content for answer in answers)
+    assert first == again != other
+
+
+def test_log_probabilities_come_with_their_alternatives(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="tiny", messages=HELLO, max_tokens=4, temperature=0, logprobs=True, top_logprobs=2
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert len(logprobs.content) == 4
+    for entry in logprobs.content:
+        assert entry.logprob < 0
+        assert entry.top_logprobs[0].logprob == entry.logprob
+        assert len(entry.top_logprobs) == 2
+    plain = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=1)
+    assert plain.choices[0].logprobs is None
+
+
+def test_content_may_be_a_list_of_parts_and_the_role_developer(client: openai.OpenAI, server: Server) -> None:
+    messages: list[ChatCompletionMessageParam] = [
+        {"role": "developer", "content": "be brief"},
+        {"role": "user", "content": [{"type": "text", "text": "hello"}]},
+    ]
+    answer = client.chat.completions.create(model="tiny", messages=messages, max_tokens=4, temperature=0)
+    same = server.client.chat(
+        "tiny",
+        [{"role": "system", "content": "be brief"}, {"role": "user", "content": "hello"}],
+        options={"temperature": 0, "num_predict": 4},
+    )
+    assert answer.choices[0].message.content == same.message.content
+
+
+def test_a_completion_answers_and_streams(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model="tiny", prompt="once", max_tokens=5, temperature=0, logprobs=1)
+    assert (whole.object, whole.choices[0].finish_reason) == ("text_completion", "length")
+    logprobs = whole.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.text_offset is not None
+    assert len(logprobs.tokens) == 5
+    assert logprobs.text_offset[0] == 0
+    chunks = list(
+        client.completions.create(
+            model="tiny",
+            prompt="once",
+            max_tokens=5,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+    )
+    assert "".join(choice.text for chunk in chunks for choice in chunk.choices) == whole.choices[0].text
+    assert chunks[-1].usage == whole.usage
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        ({"model": "nosuch"}, 404, "model 'nosuch' not found"),
+        ({"model": ""}, 400, "model is required"),
+        ({"n": 2}, 400, "n must be 1"),
+        ({"logit_bias": {"5": 10}}, 501, "logit_bias"),
+        ({"response_format": {"type": "json_object"}}, 501, "structured output"),
+        ({"temperature": -1}, 400, "temperature"),
+        ({"top_p": 7}, 400, "top_p"),
+        ({"top_logprobs": 21, "logprobs": True}, 400, "top_logprobs must be between 0 and 20"),
+        ({"reasoning_effort": "huge"}, 400, "invalid reasoning value"),
+        ({"reasoning_effort": "high"}, 400, "does not support thinking"),
+        ({"messages": []}, 400, "too short"),
+        ({"messages": [{"role": "user", "content": None}]}, 400, "invalid message content type"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image_url", "image_url": "http://x/y.png"}]}
+                ]
+            },
+            400,
+            "image URLs are not currently supported",
+        ),
+        (
+            {
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [{"type": "image_url", "image_url": "data:image/png;base64,AA=="}],
+                    }
+                ]
+            },
+            400,
+            "does not support images",
+        ),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f", "parameters": {}}}]},
+            400,
+            "does not support tools",
+        ),
+    ],
+)
+def test_bad_requests_have_their_status_and_openais_error_object(
+    client: openai.OpenAI, arguments: dict[str, object], status: int, words: str
+) -> None:
+    given = {"model": "tiny", "messages": HELLO} | arguments
+    for stream in (False, True):
+        with pytest.raises(openai.APIStatusError, match=words) as caught:
+            client.chat.completions.create(**given, stream=stream)  # type: ignore[call-overload]
+        assert caught.value.status_code == status
+        assert isinstance(caught.value.body, dict)
+        expected = {400: "invalid_request_error", 404: "not_found_error"}.get(status, "api_error")
+        assert caught.value.body["type"] == expected
+        assert set(caught.value.body) == {"message", "type", "param", "code"}
+
+
+def test_echo_and_several_answers_are_refused(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.APIStatusError, match="echo"):
+        client.completions.create(model="tiny", prompt="x", echo=True)
+    with pytest.raises(openai.BadRequestError, match="best_of"):
+        client.completions.create(model="tiny", prompt="x", best_of=3)
+
+
+def test_embeddings_say_that_they_are_missing(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.APIStatusError, match="not available yet") as caught:
+        client.embeddings.create(model="tiny", input="hello")
+    assert caught.value.status_code == 501
