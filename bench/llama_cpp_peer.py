@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import llama_cpp
+import numpy as np
 
 _DECODE_PROMPT = 16
 
@@ -15,13 +16,23 @@ _DECODE_PROMPT = 16
 class LlamaCpp:
     """One model and a context for up to `parallel` sequences of `context` tokens."""
 
-    def __init__(self, path: Path, *, context: int, parallel: int, threads: int, batch: int = 512) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        context: int,
+        parallel: int = 1,
+        threads: int = 2,
+        batch: int = 512,
+        repack: bool = True,  # weights in the layout of its fastest kernels, or as the file has them
+        flash: bool = True,
+    ) -> None:
         self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)  # kept alive with us
         llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
-        self._model = llama_cpp.llama_model_load_from_file(
-            str(path).encode(), llama_cpp.llama_model_default_params()
-        )
+        weights = llama_cpp.llama_model_default_params()
+        weights.use_extra_bufts = repack
+        self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), weights)
         if not self._model:
             raise RuntimeError(f"llama.cpp cannot load {path}")
         settings = llama_cpp.llama_context_default_params()
@@ -30,6 +41,7 @@ class LlamaCpp:
         settings.n_ubatch = batch
         settings.n_seq_max = parallel
         settings.n_threads = settings.n_threads_batch = threads
+        settings.flash_attn_type = int(flash)
         self._context = llama_cpp.llama_init_from_model(self._model, settings)
         if not self._context:
             raise RuntimeError(f"llama.cpp cannot make a context for {path}")
@@ -71,17 +83,17 @@ class LlamaCpp:
             llama_cpp.llama_synchronize(self._context)
         return streams * length / (time.perf_counter() - begin)
 
-    def logits(self, tokens: list[int], *, at_once: int) -> list[list[float]]:
-        """Raw logits of every position, evaluated `at_once` tokens at a time."""
+    def logits(self, tokens: list[int], *, at_once: int) -> np.ndarray:
+        """Raw logits [len(tokens), vocab] of every position, evaluated `at_once` tokens at a time."""
         self._clear()
-        found = []
+        found: list[np.ndarray] = []
         for start in range(0, len(tokens), at_once):
             part = tokens[start : start + at_once]
             self._decode([(token, start + i, 0, True) for i, token in enumerate(part)])
             for row in range(len(part)):
                 pointer = llama_cpp.llama_get_logits_ith(self._context, row)
-                found.append(list(pointer[: self._vocab]))
-        return found
+                found.append(np.ctypeslib.as_array(pointer, (self._vocab,)).copy())
+        return np.stack(found)
 
     def _tokens(self, length: int) -> list[int]:
         return [self._dice.randrange(self._vocab) for _ in range(length)]

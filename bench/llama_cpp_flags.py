@@ -1,0 +1,39 @@
+"""Prints the CMAKE_ARGS that build llama.cpp with the instruction sets of this machine, AMX left out.
+
+`GGML_NATIVE=ON` would do the same with AMX where the processor has it, but there the version tried
+(llama-cpp-python 0.3.36) died at its first `ldtilecfg`, so nothing could be compared.
+"""
+
+from __future__ import annotations
+
+import platform
+from pathlib import Path
+
+#: llama.cpp's switches and the flags of /proc/cpuinfo they need.
+SWITCHES = {
+    "GGML_SSE42": "sse4_2",
+    "GGML_AVX": "avx",
+    "GGML_AVX2": "avx2",
+    "GGML_FMA": "fma",
+    "GGML_F16C": "f16c",
+    "GGML_BMI2": "bmi2",
+    "GGML_AVX_VNNI": "avx_vnni",
+    "GGML_AVX512": "avx512f",
+    "GGML_AVX512_VBMI": "avx512_vbmi2",
+    "GGML_AVX512_VNNI": "avx512_vnni",
+    "GGML_AVX512_BF16": "avx512_bf16",
+}
+
+
+def cmake_arguments() -> str:
+    """`-DGGML_...` options; on other architectures than x86-64 llama.cpp's own choice."""
+    if platform.machine() != "x86_64":
+        return "-DGGML_NATIVE=ON"
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    flags = next((line for line in lines if line.startswith("flags")), "").split()
+    options = [f"-D{switch}={'ON' if flag in flags else 'OFF'}" for switch, flag in SWITCHES.items()]
+    return " ".join(["-DGGML_NATIVE=OFF", *options])
+
+
+if __name__ == "__main__":
+    print(cmake_arguments())
