@@ -118,9 +118,7 @@ void product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t col
             const uint8_t* offsets = scales + Of::header * blocks;
             const uint8_t* numbers = Of::header == 2 * R ? offsets : offsets + Of::header * blocks;
             for (int b = 0; b < blocks; b++, numbers += Of::bytes) {
-                if constexpr (T == 1) {
-                    for (int i = 0; i < Of::bytes; i += 64) prefetch(numbers + 2048 + i);
-                }
+                for (int i = 0; i < Of::bytes; i += 64) prefetch(numbers + ahead + i);
                 Of::add(scales + Of::header * b, offsets + Of::header * b, numbers, a, b, totals);
             }
             scales = numbers;

@@ -41,7 +41,7 @@ PUNA_INLINE void some_groups(const uint8_t* weights, int64_t stride, int64_t col
             for (int g = 0; g < G; g++) {
                 const uint8_t* p = weights + g * stride + k * R * N::bytes;
                 w[g] = N::load(p);
-                if constexpr (T == 1) prefetch(p + 1024);
+                prefetch(p + ahead);
             }
             for (int t = 0; t < T; t++) {
                 const __m256 value = _mm256_broadcast_ss(static_cast<const float*>(x[t]) + k);

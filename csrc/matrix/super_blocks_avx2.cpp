@@ -18,6 +18,7 @@ constexpr bool is_q6 = L::high_bits == 2;
 template <class L, int T, int b, int... g>
 PUNA_INLINE void add_block(const uint8_t* chunk, const ActivationBlock* const* a, __m256i* sums,
                            std::integer_sequence<int, g...>) {
+    for (int i = b * L::bytes / 8 / 64 * 64; i < (b + 1) * L::bytes / 8; i += 64) prefetch(chunk + ahead + i);
     const uint8_t* low = chunk + L::low + b * 16 * R;
     const uint8_t* high = chunk + L::high + b * 4 * R * L::high_bits;
     __m256i part[T];
@@ -62,9 +63,6 @@ void product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t col
         }
         const uint8_t* chunk = weights;
         for (int64_t k = 0; k < columns; k += chunk_columns, chunk += L::bytes) {
-            if constexpr (T == 1) {
-                for (int i = 0; i < L::bytes; i += 64) prefetch(chunk + 2 * L::bytes + i);
-            }
             __m256i sums[T];
             for (int t = 0; t < T; t++) sums[t] = _mm256_setzero_si256();
             add_chunk<L, T>(chunk, a, sums, std::make_integer_sequence<int, 8>());

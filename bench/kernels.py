@@ -1,0 +1,89 @@
+"""How fast the matrix kernels are: multiply-adds and weight bytes per second, by type and number of tokens.
+
+    python bench/kernels.py                       every type, 1, 8 and 512 tokens, [2048, 2048]
+    python bench/kernels.py --types Q4_K Q8_0 --tokens 1 4 --rows 8192 --columns 2048 --threads 1
+
+For few tokens the weights are cycled through a working set beyond the caches, as in a decode step. The read
+bandwidth of the same threads, measured in the same run, is the bound for one token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from puna import _native, ops
+from puna.gguf import GGMLType, quantize
+from puna.ops import Weight
+
+WORKING_SET = 512 << 20  # bytes of weights gone through in turn; last-level caches of servers are large
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "IQ4_XS")
+
+
+def seconds(run: Callable[[int], object], at_least_s: float = 0.3) -> float:
+    """Median time of a call, over repetitions that take at least this long together."""
+    run(0)
+    times: list[float] = []
+    while sum(times) < at_least_s or len(times) < 5:
+        start = time.perf_counter()
+        run(len(times))
+        times.append(time.perf_counter() - start)
+    return float(np.median(times))
+
+
+def read_bandwidth() -> float:
+    """Bytes per second that a sum over a large array reads, on as many threads as torch uses."""
+    values = torch.ones(WORKING_SET // 4, dtype=torch.int32)
+    return values.nbytes / seconds(lambda _: values.sum(dtype=torch.int32))
+
+
+def random_matrices(kind: GGMLType, rows: int, columns: int, count: int) -> list[Weight]:
+    """Different matrices in memory, of the same random values."""
+    rng = np.random.default_rng(0)
+    values = rng.standard_normal((min(rows, 64), columns), dtype=np.float32)
+    data = np.tile(quantize(values, kind).reshape(-1), -(-rows // len(values)))[: kind.nbytes(rows * columns)]
+    weights = [Weight(f"{kind.name} {i}", data, kind, (rows, columns)) for i in range(count)]
+    for weight in weights:
+        weight.pack()
+    return weights
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--types", nargs="+", default=TYPES, choices=[t.name for t in GGMLType])
+    parser.add_argument("--tokens", nargs="+", type=int, default=(1, 8, 512))
+    parser.add_argument("--rows", type=int, default=2048)
+    parser.add_argument("--columns", type=int, default=2048)
+    parser.add_argument("--threads", type=int, default=0, help="default: physical cores")
+    parser.add_argument("--cpu", help="kernels to use: portable, avx2, avx512")
+    arguments = parser.parse_args()
+    ops.set_threads(arguments.threads)
+    if arguments.cpu:
+        _native.set_cpu_level(arguments.cpu)
+    print(
+        f"{_native.cpu_level()}, {ops.threads()} threads, [{arguments.rows}, {arguments.columns}]; "
+        f"read bandwidth {read_bandwidth() / 1e9:.1f} GB/s"
+    )
+    print(f"{'type':8}{'tokens':>7}{'us':>10}{'GMAC/s':>9}{'GB/s':>7}   (bytes as in the file)")
+    for name in arguments.types:
+        kind = GGMLType[name]
+        count = max(1, WORKING_SET // kind.nbytes(arguments.rows * arguments.columns))
+        weights = random_matrices(kind, arguments.rows, arguments.columns, min(count, 256))
+        for tokens in arguments.tokens:
+            x = torch.randn(tokens, arguments.columns)
+            took = seconds(lambda i, x=x, weights=weights: ops.linear(x, weights[i % len(weights)]))
+            products = arguments.rows * arguments.columns * tokens
+            print(
+                f"{name:8}{tokens:7}{took * 1e6:10.1f}{products / took / 1e9:9.1f}"
+                f"{weights[0].nbytes / took / 1e9:7.1f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

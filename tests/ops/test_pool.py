@@ -1,0 +1,119 @@
+"""The kernels' thread pool, seen through the operations that use it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import torch
+
+from puna import ops
+from puna.ops import Weight
+
+_native = pytest.importorskip("puna._native")
+
+
+@pytest.fixture(autouse=True)
+def _two_threads() -> Iterator[None]:
+    before = _native.threads()
+    _native.set_threads(2)
+    with ops.use("cpu"):
+        yield
+    _native.set_threads(before)
+
+
+def work() -> tuple[torch.Tensor, Weight, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    weight = Weight.from_tensor("w", torch.randn(2048, 256, generator=generator))
+    x = torch.randn(5, 256, generator=generator)
+    return x, weight, ops.linear(x, weight)
+
+
+def test_calls_from_several_python_threads_are_right() -> None:
+    x, weight, expected = work()
+    wrong: list[int] = []
+
+    def call() -> None:
+        wrong.extend(i for i in range(200) if not torch.equal(ops.linear(x, weight), expected))
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+
+
+def test_threads_can_change_while_others_compute() -> None:
+    x, weight, expected = work()
+    wrong, stop = [], threading.Event()
+
+    def call() -> None:
+        while not stop.is_set():
+            if not torch.equal(ops.linear(x, weight), expected):
+                wrong.append(1)
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    for count in (1, 3, 2, 1, 4) * 4:
+        _native.set_threads(count)
+        assert _native.threads() == count
+        assert torch.equal(ops.linear(x, weight), expected)
+    stop.set()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert not wrong
+
+
+def _in_child(queue: multiprocessing.Queue) -> None:  # type: ignore[type-arg]
+    x, weight, expected = work()
+    queue.put(bool(torch.equal(ops.linear(x, weight), expected)))
+
+
+def test_a_forked_child_computes() -> None:
+    work()  # starts the parent's workers, which the child will not have
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    child = context.Process(target=_in_child, args=(queue,))
+    child.start()
+    assert queue.get(timeout=60)
+    child.join(60)
+    assert child.exitcode == 0
+    work()  # and the parent still does
+
+
+def test_an_idle_pool_uses_no_cpu() -> None:
+    work()
+    time.sleep(0.05)
+    process = psutil.Process()
+    before = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+    time.sleep(0.5)
+    after = {thread.id: thread.user_time + thread.system_time for thread in process.threads()}
+    main = threading.get_native_id()
+    spent = [after[i] - before[i] for i in before if i in after and i != main]
+    assert sum(spent) < 0.1
+
+
+def test_the_environment_sets_the_number_of_threads() -> None:
+    script = "from puna import ops, _native; ops.linear; print(_native.threads())"
+    run = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120,
+        env={"PATH": "/usr/bin:/bin", "PUNA_NUM_THREADS": "3"},
+    )  # fmt: skip
+    assert run.stdout.strip() == "3"
+
+
+def test_the_default_is_the_cores_the_process_may_use() -> None:
+    assert 1 <= _native.usable_cores() <= len(psutil.Process().cpu_affinity())
+
+
+def test_unknown_kernels_are_refused() -> None:
+    with pytest.raises(ValueError, match="'avx1024'"):
+        _native.set_cpu_level("avx1024")

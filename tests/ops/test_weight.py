@@ -1,0 +1,116 @@
+"""Weights: single rows, packing, and what happens to the file's bytes."""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from puna import ops
+from puna.gguf import GGMLType
+from puna.ops import Weight
+
+from .block_bytes import ALL_TYPES, random_bytes, reference_values
+
+_native = pytest.importorskip("puna._native")
+
+
+@pytest.mark.parametrize("implementation", ["cpu", "reference"])
+@pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
+def test_embedding_gives_the_rows_of_the_file(kind: GGMLType, implementation: str) -> None:
+    data = random_bytes(kind, 50, 256, np.random.default_rng(1))
+    tokens = torch.tensor([49, 0, 7, 7, 31], dtype=torch.int32)
+    with ops.use(implementation):
+        rows = ops.embedding(tokens, Weight("token_embd.weight", data, kind, (50, 256)))
+    np.testing.assert_array_equal(rows.numpy(), reference_values(data, kind, 50)[tokens.numpy()])
+
+
+@pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
+def test_packing_keeps_every_value_and_lets_the_bytes_go(kind: GGMLType) -> None:
+    data = random_bytes(kind, 19, 512, np.random.default_rng(2))
+    expected = reference_values(data, kind, 19)
+    weight = Weight("w", data, kind, (19, 512))
+    with ops.use("cpu"):
+        weight.pack()
+        assert weight.data is None
+        values = weight.dequantize().numpy()
+        if _native.can_decode(int(kind)):
+            np.testing.assert_array_equal(values, expected)
+        else:  # kept as float16
+            np.testing.assert_allclose(values, expected, rtol=2**-11, atol=2**-25)
+        tokens = torch.tensor([18, 3], dtype=torch.int32)
+        np.testing.assert_array_equal(ops.embedding(tokens, weight).numpy(), values[[18, 3]])
+
+
+def test_values_beyond_float16_are_kept_as_float32() -> None:
+    data = random_bytes(GGMLType.IQ3_S, 8, 256, np.random.default_rng(3), factor=30000.0)
+    expected = reference_values(data, GGMLType.IQ3_S, 8)
+    assert np.abs(expected).max() > 65504
+    weight = Weight("w", data, GGMLType.IQ3_S, (8, 256))
+    with ops.use("cpu"):
+        weight.pack()
+    np.testing.assert_array_equal(weight.dequantize().numpy(), expected)
+
+
+def test_the_reference_does_not_pack() -> None:
+    weight = Weight.from_tensor("w", torch.randn(3, 4))
+    with ops.use("reference"):
+        weight.pack()
+    assert weight.data is not None
+
+
+def test_packing_returns_the_pages_of_a_mapped_file(tmp_path: Path) -> None:
+    """Only whole pages of this matrix: what lies before and after it stays what it was."""
+    kind, rows, columns = GGMLType.Q8_0, 1024, 1024
+    data = random_bytes(kind, rows, columns, np.random.default_rng(4))
+    path = tmp_path / "weights"
+    path.write_bytes(b"a" * 100 + data.tobytes() + b"z" * 100)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        view = np.frombuffer(mapped, np.uint8)[100:-100]
+
+        def resident_kib() -> int:
+            entry = None
+            for line in Path("/proc/self/smaps").read_text().splitlines():
+                if line.endswith(str(path)):
+                    entry = line
+                elif entry and line.startswith("Rss:"):
+                    return int(line.split()[1])
+            return 0
+
+        assert view.sum() > 0  # touches every page
+        before = resident_kib()
+        weight = Weight("w", view, kind, (rows, columns))
+        with ops.use("cpu"):
+            weight.pack()
+        assert before > 1000
+        assert resident_kib() < before / 2
+        assert bytes(mapped[:100]) == b"a" * 100
+        assert bytes(mapped[-100:]) == b"z" * 100
+        np.testing.assert_array_equal(view, data)
+        del view, weight
+
+
+def test_indices_out_of_range_are_refused() -> None:
+    weight = Weight.from_tensor("token_embd.weight", torch.randn(3, 4))
+    for implementation in ("cpu", "reference"):
+        with ops.use(implementation):
+            for bad in (3, -1):
+                with pytest.raises(IndexError, match=r"'token_embd\.weight' has 3 rows"):
+                    ops.embedding(torch.tensor([0, bad], dtype=torch.int32), weight)
+
+
+def test_wrong_sizes_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"'w': 33 bytes for shape \[1, 32\], expected 34"):
+        Weight("w", np.zeros(33, np.uint8), GGMLType.Q8_0, (1, 32))
+    with pytest.raises(ValueError, match="do not fill Q8_0 blocks of 32"):
+        Weight("w", np.zeros(34, np.uint8), GGMLType.Q8_0, (1, 33))
+    with pytest.raises(ValueError, match=r"expected a shape \[out, in\]"):
+        Weight("w", np.zeros(4, np.uint8), GGMLType.F32, (1,))
+    values = np.zeros(64, np.float32)
+    with pytest.raises(ValueError, match="takes 256 bytes, not 252"):
+        _native.Matrix(values.ctypes.data, 252, int(GGMLType.F32), 8, 8)
+    with pytest.raises(ValueError, match="has no kernel"):
+        _native.Matrix(values.ctypes.data, 256, int(GGMLType.IQ2_XXS), 8, 8)
