@@ -24,7 +24,7 @@ from typing import Any, Literal, Self, overload
 from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Failed, Generate, TokenLogprob
-from puna.errors import PunaError, RequestError
+from puna.errors import ModelError, PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.model.load import load_model
 from puna.options import Options
@@ -76,6 +76,8 @@ def load(
         path = Path(model)
     else:
         stored = Store().get(model)
+        if stored.model_path is None:
+            raise ModelError(f"model '{model}' has no GGUF file in the store; create or pull it again")
         path = stored.model_path
     defaults = dict(stored.params) if stored is not None else {}
     context = num_ctx or Options.merge(defaults).num_ctx or DEFAULT_CONTEXT
@@ -171,7 +173,11 @@ class Model:
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[Event] = asyncio.Queue()
         request = self._request(prompt, logprobs, options)
-        self.engine.submit(request, lambda event: loop.call_soon_threadsafe(arrived.put_nowait, event))
+
+        def sink(event: Event) -> None:
+            loop.call_soon_threadsafe(arrived.put_nowait, event)
+
+        self.engine.submit(request, sink)
         ended = False
         try:
             while not ended:
