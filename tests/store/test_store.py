@@ -6,7 +6,6 @@ import json
 import os
 import time
 from collections.abc import Callable
-from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -51,7 +50,8 @@ def test_a_minimal_model_is_written_byte_for_byte(store: Store) -> None:
     )
     assert model.digest == sha256(written.read_bytes()).removeprefix("sha256:")
     assert model.size == 68 + store.blob_path(config).stat().st_size
-    assert model.modified_at == datetime.fromtimestamp(written.stat().st_mtime).astimezone()
+    assert model.modified_ns == written.stat().st_mtime_ns
+    assert abs(model.modified_at.timestamp() - written.stat().st_mtime) < 2e-6
     assert oct(written.stat().st_mode & 0o777) == "0o644"
 
 

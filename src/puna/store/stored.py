@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,8 @@ class StoredModel:
     @property
     def modified_at(self) -> datetime:
         """In local time, microseconds (`modified_ns` has all digits)."""
-        return datetime.fromtimestamp(self.modified_ns / 1e9).astimezone()
+        seconds, rest_ns = divmod(self.modified_ns, 10**9)
+        return datetime.fromtimestamp(seconds).astimezone() + timedelta(microseconds=rest_ns // 1000)
 
     # --- files ---
 

@@ -1,0 +1,78 @@
+"""The model that comes with the package: there without a store, and out of harm's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from puna.errors import ModelNotFoundError, RequestError
+from puna.store import ModelSpec, Store, bundled
+from tests.store.store_files import sha256
+
+
+@pytest.fixture
+def with_demo(tmp_path: Path, make_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Store:
+    path = make_gguf("llama", parameters=2_000_000, general__file_type=7)
+    monkeypatch.setattr("puna.store.store.bundled_model", lambda: bundled.bundled_model(path))
+    return Store(tmp_path / "models")
+
+
+def test_demo_is_found_and_listed_without_a_store(with_demo: Store) -> None:
+    model = with_demo.get("DEMO")
+    assert model.name == "demo:latest"
+    assert model.bundled
+    assert model.runnable_path().is_file()
+    assert model.details == {
+        "parent_model": "",
+        "format": "gguf",
+        "family": "llama",
+        "families": ["llama"],
+        "parameter_size": "2M",
+        "quantization_level": "Q8_0",
+    }
+    assert model.digest == sha256(model.manifest.encode()).removeprefix("sha256:")
+    assert model.size > model.runnable_path().stat().st_size
+    assert (model.template, model.system, model.params, model.messages, model.license) == (
+        None,
+        None,
+        {},
+        [],
+        [],
+    )
+    assert [found.name for found in with_demo.list()] == ["demo:latest"]
+    assert not with_demo.root.exists()
+
+
+def test_demo_cannot_be_deleted_but_built_upon_and_copied(with_demo: Store) -> None:
+    with pytest.raises(RequestError, match="comes with Puna"):
+        with_demo.delete("demo")
+    child = with_demo.create("child", ModelSpec(from_model="demo", system="s"))
+    assert child.runnable_path().read_bytes() == with_demo.get("demo").runnable_path().read_bytes()
+    assert child.runnable_path().is_relative_to(with_demo.root)
+    with_demo.copy("demo", "demo")
+    with_demo.copy("demo", "copied")
+    assert {model.name for model in with_demo.list()} == {"demo:latest", "child:latest", "copied:latest"}
+
+
+def test_a_demo_of_the_stores_own_comes_first(with_demo: Store) -> None:
+    with_demo.create("Demo", ModelSpec(from_model="demo", system="mine"))
+    assert with_demo.get("demo").system == "mine"
+    assert len(with_demo.list()) == 1
+    with_demo.delete("demo")
+    assert with_demo.get("demo").bundled
+
+
+@pytest.mark.parametrize("content", [None, b"", b"GGUF", b"not a model at all"])
+def test_an_installation_without_a_usable_demo_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    path = tmp_path / "demo.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    monkeypatch.setattr("puna.store.store.bundled_model", lambda: bundled.bundled_model(path))
+    store = Store(tmp_path / "models")
+    assert store.list() == []
+    with pytest.raises(ModelNotFoundError, match="model 'demo' not found"):
+        store.get("demo")

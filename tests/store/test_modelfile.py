@@ -1,0 +1,175 @@
+"""The Modelfile grammar."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puna.store.modelfile import NAMES, ROLES, Command, Modelfile, ModelfileError, parse, quoted
+
+
+def commands(text: str | bytes) -> list[tuple[str, ...]]:
+    return [
+        (item.name, item.key, item.value) if item.key else (item.name, item.value)
+        for item in parse(text).commands
+    ]
+
+
+def test_all_commands_are_read() -> None:
+    text = '''# a comment
+FROM ./model.gguf
+from projector.gguf
+
+  # an indented comment
+ADAPTER adapter.gguf
+LICENSE MIT
+PARAMETER temperature 0.7
+PARAMETER   stop   <|im_end|>
+PARAMETER stop "two words"
+TEMPLATE """{{ if .System }}<|system|>
+{{ .System }}{{ end }}
+"""
+SYSTEM You are # no comment here
+MESSAGE user Hi there
+MESSAGE assistant """Hello
+you"""
+RENDERER qwen3-coder
+PARSER qwen3-coder
+REQUIRES v0.14.0
+'''
+    assert commands(text) == [
+        ("from", "./model.gguf"),
+        ("from", "projector.gguf"),
+        ("adapter", "adapter.gguf"),
+        ("license", "MIT"),
+        ("parameter", "temperature", "0.7"),
+        ("parameter", "stop", "<|im_end|>"),
+        ("parameter", "stop", "two words"),
+        ("template", "{{ if .System }}<|system|>\n{{ .System }}{{ end }}\n"),
+        ("system", "You are # no comment here"),
+        ("message", "user", "Hi there"),
+        ("message", "assistant", "Hello\nyou"),
+        ("renderer", "qwen3-coder"),
+        ("parser", "qwen3-coder"),
+        ("requires", "v0.14.0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("SYSTEM bare", "bare"),
+        ("SYSTEM   bare  \t", "bare"),
+        ("SYSTEM ", ""),
+        ('SYSTEM ""', ""),
+        ('SYSTEM """"""', ""),
+        ('SYSTEM "quoted"', "quoted"),
+        ('SYSTEM "  kept  "', "  kept  "),
+        ('SYSTEM """  kept  """', "  kept  "),
+        ('SYSTEM "two\nlines"', "two\nlines"),
+        ('SYSTEM """\nThis is a\nmultiline system.\n"""', "\nThis is a\nmultiline system.\n"),
+        ('SYSTEM "with "inner" quotes"', 'with "inner" quotes'),
+        ('SYSTEM """with "inner" quotes"""', 'with "inner" quotes'),
+        ('SYSTEM "closed" and on', None),  # text after a closing quote carries the value on
+        ('SYSTEM "closed" and\non"', 'closed" and\non'),
+        ('SYSTEM """one"""\n# comment', "one"),
+        ("SYSTEM 'single'", "'single'"),
+        ("SYSTEM ends with\"", 'ends with"'),
+        ('SYSTEM back\\nslash', "back\\nslash"),
+        ("SYSTEM a\u00a0b \U0001f469\u200d\U0001f680", "a\u00a0b \U0001f469\u200d\U0001f680"),
+        ("SYSTEM 你好👋", "你好👋"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_value_is_read_up_to_the_line_end_where_its_quotes_close(
+    text: str, value: str | None, end: str
+) -> None:
+    text = f"FROM m{end}{text.replace(chr(10), end)}"
+    if value is None:
+        with pytest.raises(ModelfileError, match="unexpected EOF: the quote opened in line 2"):
+            parse(text)
+    else:
+        assert parse(text + end).last("system") == value.replace("\n", end)
+
+
+@pytest.mark.parametrize(
+    "encode",
+    [
+        lambda text: text.encode(),
+        lambda text: b"\xef\xbb\xbf" + text.encode(),
+        lambda text: b"\xff\xfe" + text.encode("utf-16-le"),
+        lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+    ],
+)
+def test_encodings_are_recognised(encode) -> None:  # type: ignore[no-untyped-def]
+    assert commands(encode("FROM bob\nSYSTEM 你好👋\n")) == [("from", "bob"), ("system", "你好👋")]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no FROM line"),
+        ("# only\n\nSYSTEM x", "no FROM line"),
+        ("FROM m\nBADCOMMAND x", r'\(line 2\): command must be one of "from", "license", .*, or "requires"'),
+        ("FROM", r"\(line 1\): command must be one of"),
+        ("FROM\nm", r"\(line 1\): command must be one of"),
+        ("\r\n\r\nFROM: m", r"\(line 3\): command must be one of"),
+        ("FROM m\nMESSAGE badguy hi", r'\(line 2\): message role must be one of "system", "user", or "assis'),
+        ("FROM m\nMESSAGE User hi", r"\(line 2\): message role must be one of"),
+        ("FROM m\nPARAMETER param1", "unexpected EOF"),
+        ("FROM m\nPARAMETER ", "unexpected EOF"),
+        ("FROM m\nMESSAGE system", "unexpected EOF"),
+        ('FROM m\nTEMPLATE """open\nand open', "unexpected EOF"),
+        ('FROM m\nTEMPLATE "', "unexpected EOF"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(text: str, message: str) -> None:
+    with pytest.raises(ModelfileError, match=message):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("plain text", "plain text"),
+        ("", '""'),
+        (" edge ", '" edge "'),
+        ("two\nlines", '"two\nlines"'),
+        ('two\n"lines"', '"""two\n"lines""""'),
+        ('in "the" middle', 'in "the" middle'),
+        ('"begins', '""""begins"""'),  # a bare one would be taken for an open quote
+    ],
+)
+def test_values_are_quoted_only_where_they_must_be(value: str, text: str) -> None:
+    assert quoted(value) == text
+
+
+_VALUE = st.text(st.sampled_from(list("a \"\n\r\t'#é\u00a0\u2028\\")), max_size=12) | st.text(max_size=20)
+_NAMED = st.builds(Command, st.sampled_from([n for n in NAMES if n not in ("parameter", "message")]), _VALUE)
+_PARAMETER = st.builds(
+    lambda key, value: Command("parameter", value, key), st.sampled_from(["stop", "top_k", "x1"]), _VALUE
+)
+_MESSAGE = st.builds(lambda role, value: Command("message", value, role), st.sampled_from(ROLES), _VALUE)
+
+
+@given(st.lists(_NAMED | _PARAMETER | _MESSAGE, max_size=6))
+def test_what_is_written_reads_back_the_same(items: list[Command]) -> None:
+    modelfile = Modelfile((Command("from", "base:7b"), *items))
+    try:
+        text = str(modelfile)
+    except ModelfileError:
+        # Refused only where it has to be: no quotes around FROM, no escapes for quotes at a line's end.
+        assert any('"' in item.value or item.name == "from" for item in items)
+        return
+    assert parse(text) == modelfile
+    assert parse(text.encode()) == modelfile
+
+
+@given(st.text(st.sampled_from(list('FROMSYTE am#"\n\r\t ')), max_size=40) | st.binary(max_size=40))
+def test_any_text_is_a_modelfile_or_an_error(text: str | bytes) -> None:
+    try:
+        modelfile = parse(text)
+    except ModelfileError:
+        return
+    assert modelfile.values("from")

@@ -1,0 +1,119 @@
+"""What a Modelfile asks for: parameters with types, files, models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from puna.errors import ModelNotFoundError, RequestError
+from puna.store.modelfile import parse
+from puna.store.recipe import (
+    Source,
+    adapter_source,
+    create_request,
+    model_source,
+    parameter_values,
+    resolve,
+)
+
+
+def test_parameters_get_their_types() -> None:
+    text = """FROM m
+PARAMETER temperature 1
+PARAMETER top_k 40
+PARAMETER top_k 41
+PARAMETER num_ctx -1
+PARAMETER use_mmap t
+PARAMETER stop a
+PARAMETER stop "b c"
+PARAMETER mirostat 2
+"""
+    values = parameter_values(parse(text))
+    assert values == {"temperature": 1.0, "top_k": 41, "num_ctx": -1, "use_mmap": True, "stop": ["a", "b c"]}
+    assert isinstance(values["temperature"], float)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("nonsense 1", "unknown parameter 'nonsense'"),
+        ("top_k 1.5", r"invalid int value \[1\.5\]"),
+        ("top_k 1_0", r"invalid int value \[1_0\]"),
+        ("top_k ٣", r"invalid int value \[٣\]"),
+        ("temperature warm", r"invalid float value \[warm\]"),
+        ("temperature nan", r"invalid float value \[nan\]"),
+        ("use_mmap maybe", r"invalid bool value \[maybe\]"),
+    ],
+)
+def test_a_wrong_parameter_is_named(line: str, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        parameter_values(parse(f"FROM m\nPARAMETER {line}\n"))
+
+
+def test_a_create_request_holds_what_the_modelfile_sets_and_nothing_else() -> None:
+    assert create_request(parse("FROM m")) == {}
+    text = (
+        "FROM m\nSYSTEM first\nSYSTEM last\nTEMPLATE {{ .Prompt }}\nLICENSE a\nLICENSE b\n"
+        "MESSAGE user hi\nMESSAGE assistant ho\nPARAMETER seed 1\nRENDERER r\nPARSER p\nREQUIRES v0.14.0\n"
+    )
+    assert create_request(parse(text)) == {
+        "system": "last",
+        "template": "{{ .Prompt }}",
+        "license": ["a", "b"],
+        "messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}],
+        "parameters": {"seed": 1},
+        "renderer": "r",
+        "parser": "p",
+        "requires": "0.14.0",
+    }
+    with pytest.raises(RequestError, match=r"requires must be a valid semver \(e\.g\. 0\.14\.0\)"):
+        create_request(parse("FROM m\nREQUIRES latest"))
+    with pytest.raises(RequestError, match="DRAFT"):
+        create_request(parse("FROM m\nDRAFT x"))
+
+
+def test_from_is_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
+    for name in ("a.gguf", "dir/b.gguf", "dir/c.gguf", "dir/d.bin", "dir/x.json", "empty/readme"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert resolve("./a.gguf", tmp_path) == Source(files={"a.gguf": tmp_path / "a.gguf"})
+    assert resolve(str(tmp_path / "a.gguf"), Path("/")) == Source(files={"a.gguf": tmp_path / "a.gguf"})
+    assert resolve("dir", tmp_path) == Source(
+        files={"b.gguf": tmp_path / "dir/b.gguf", "c.gguf": tmp_path / "dir/c.gguf"}
+    )
+    assert resolve("llama3:8b", tmp_path) == Source(model="llama3:8b")
+    for missing in ("./nothing", "missing.gguf", "/no/such/file", "~/no-such-file-here"):
+        with pytest.raises(ModelNotFoundError, match="does not exist"):
+            resolve(missing, tmp_path)
+    with pytest.raises(RequestError, match="no Modelfile or safetensors files found"):
+        resolve("empty", tmp_path)
+
+
+def test_a_directory_of_safetensors_brings_its_configuration(tmp_path: Path) -> None:
+    names = ["model-1.safetensors", "config.json", "tokenizer.model", "1_Pooling/config.json"]
+    for name in [*names, "other.safetensors", "notes.txt", "deep/er/x.json"]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"x")
+    assert sorted(resolve(".", tmp_path).files) == sorted(names)
+
+
+def test_links_out_of_the_directory_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "secret.gguf").write_bytes(b"x")
+    (tmp_path / "dir").mkdir()
+    (tmp_path / "dir/a.gguf").symlink_to(tmp_path / "secret.gguf")
+    with pytest.raises(RequestError, match="insecure path"):
+        resolve("dir", tmp_path)
+
+
+def test_further_from_lines_add_files_and_the_last_adapter_counts(tmp_path: Path) -> None:
+    for name in ("a.gguf", "p.gguf", "l1.gguf", "l2.gguf"):
+        (tmp_path / name).write_bytes(b"x")
+    modelfile = parse("FROM ./a.gguf\nFROM ./p.gguf\nADAPTER ./l1.gguf\nADAPTER ./l2.gguf")
+    assert set(model_source(modelfile, tmp_path).files) == {"a.gguf", "p.gguf"}
+    assert adapter_source(modelfile, tmp_path) == {"l2.gguf": tmp_path / "l2.gguf"}
+    assert adapter_source(parse("FROM m"), tmp_path) == {}
+    with pytest.raises(ModelNotFoundError):
+        adapter_source(parse("FROM m\nADAPTER nothing"), tmp_path)
+    with pytest.raises(RequestError, match="a further FROM must be a file"):
+        model_source(parse("FROM m\nFROM n"), tmp_path)
