@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 
+import pytest
+
 from puna.cli.answer import AnswerPrinter, losses, timings
 
 
@@ -70,6 +72,19 @@ def test_a_tool_call_is_told() -> None:
 def test_a_long_line_goes_to_a_file_unwrapped() -> None:
     text = "word " * 100
     assert printed({"response": text}) == text + "\n\n"
+
+
+class TerminalText(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_answer_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = TerminalText()
+    AnswerPrinter(out=out).feed({"response": "a\x1b[2Jb\tc\n\x07\x9b\r"})
+    assert out.getvalue() == "a␛[2Jb\tc\n␇\ufffd␍"
+    assert printed({"response": "a\x1b[2J"}) == "a\x1b[2J\n\n", "files get what the model wrote"
 
 
 def test_what_was_cut_is_said() -> None:

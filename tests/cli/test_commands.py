@@ -163,16 +163,20 @@ def test_a_file_that_is_no_model_is_not_uploaded(shell: Shell, tmp_path: Path) -
 
 
 def test_ctrl_c_stops_an_answer_and_is_no_error(shell: Shell) -> None:
-    command = [sys.executable, "-m", "puna", "run", "tiny", "hello", "--num-predict", "-1", "-o", "top_k=1"]
+    question = ("run", "tiny", "hello", "--temperature", "0", "--num-predict", "1500")
     with subprocess.Popen(
-        command, env=shell.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+        [sys.executable, "-m", "puna", *question],
+        env=shell.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
         assert process.stdout is not None
-        process.stdout.read(1)
+        first = process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        rest, errors = process.communicate(timeout=30)
-    assert process.returncode == 0, errors
+        rest, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, b"")
     assert rest.endswith(b"\n\n")
+    whole = shell.out(*question).encode()
+    assert whole.startswith((first + rest).removesuffix(b"\n\n"))
+    assert len(rest) < len(whole) / 2
 
 
 def test_a_reader_that_leaves_is_no_error_to_tell(shell: Shell) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
-import threading
-from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -14,36 +14,44 @@ from prompt_toolkit.output import DummyOutput
 
 from puna.cli.client import Client
 from puna.cli.repl.loop import converse
+from puna.cli.repl.session import Session
 from puna.cli.settings import RunSettings
 from puna.hosts import parse_host
 from tests.cli.shell import Shell
 
 pytestmark = pytest.mark.e2e
 
-Talk = Callable[..., str]
+
+@dataclass
+class Talk:
+    """Types lines, one message each, and answers what standard output shows."""
+
+    shell: Shell
+    capsys: pytest.CaptureFixture[str]
+    errors: str = ""  # what standard error showed
+
+    def __call__(self, *lines: str, model: str = "tiny", leave: str = "\x04") -> str:
+        settings = RunSettings(model=model, options={"temperature": 0.0, "num_predict": 8})
+        with (
+            create_pipe_input() as keys,
+            create_app_session(input=keys, output=DummyOutput()),
+            Client(parse_host(self.shell.env["PUNA_HOST"])) as client,
+        ):
+            keys.send_text("".join(line + "\r" for line in lines) + leave)
+            converse(client, settings)
+        shown = self.capsys.readouterr()
+        self.errors = shown.err
+        return shown.out
 
 
 @pytest.fixture
 def talk(
     shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Talk:
-    """Types lines, one message each, and answers what standard output shows."""
     monkeypatch.setenv("PUNA_HOME", str(tmp_path))
     monkeypatch.delenv("PUNA_NOHISTORY", raising=False)
     monkeypatch.delenv("OLLAMA_NOHISTORY", raising=False)
-
-    def conversation(*lines: str, model: str = "tiny", leave: str = "\x04") -> str:
-        settings = RunSettings(model=model, options={"temperature": 0.0, "num_predict": 8})
-        with (
-            create_pipe_input() as keys,
-            create_app_session(input=keys, output=DummyOutput()),
-            Client(parse_host(shell.env["PUNA_HOST"])) as client,
-        ):
-            keys.send_text("".join(line + "\r" for line in lines) + leave)
-            converse(client, settings)
-        return capsys.readouterr().out
-
-    return conversation
+    return Talk(shell, capsys)
 
 
 @pytest.mark.parametrize("leave", ["/bye\r", "/exit\r", "/byebye\r", "\x04"])
@@ -158,8 +166,13 @@ def test_list_and_what_is_unknown(talk: Talk) -> None:
     assert "Unknown command '/nonsense'. Type /? for help\n" in output
 
 
-def test_help_goes_to_standard_error(talk: Talk, capfd: pytest.CaptureFixture[str]) -> None:
-    assert talk("/?", "/help set", "/? shortcuts").strip() == ""
+def test_help_goes_to_standard_error(talk: Talk) -> None:
+    assert talk("/?", "/help set", "/? shortcuts", "/set", "/show", "/set parameter").strip() == ""
+    assert talk.errors.count("Available Commands:") == 4
+    assert "/show template" in talk.errors
+    assert "/set nowordwrap" in talk.errors
+    assert "Ctrl + d" in talk.errors
+    assert "/set parameter top_p <float>" in talk.errors
 
 
 def test_ctrl_c_on_an_empty_line_says_how_to_leave_and_else_empties_it(talk: Talk) -> None:
@@ -169,6 +182,7 @@ def test_ctrl_c_on_an_empty_line_says_how_to_leave_and_else_empties_it(talk: Tal
 
 def test_a_refusal_does_not_end_the_conversation(talk: Talk) -> None:
     refused = talk("/set think", "hello", "/set nothink", "/clear", "hello")
+    assert "does not support thinking" in talk.errors
     assert refused.endswith("Cleared session context\n" + talk("hello"))
 
 
@@ -189,18 +203,28 @@ def test_history_can_be_off_from_the_start(
     assert not (tmp_path / "history").exists()
 
 
+class InterruptedScreen(io.StringIO):
+    """A screen that sees Ctrl-C once a few characters are on it."""
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if len(self.getvalue()) > 5 and text.strip():
+            raise KeyboardInterrupt
+        return written
+
+
 def test_an_answer_can_be_interrupted_and_what_was_said_is_kept(
-    shell: Shell, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import _thread
-
-    from puna.cli.repl.session import Session
-
+    screen = InterruptedScreen()
+    settings = RunSettings(model="tiny", options={"num_predict": 100_000, "temperature": 0.0})
     with Client(parse_host(shell.env["PUNA_HOST"])) as client:
-        session = Session(client, RunSettings(model="tiny", options={"num_predict": 100_000}))
+        session = Session(client, settings)
         session.open()
-        timer = threading.Timer(0.7, _thread.interrupt_main)
-        timer.start()
-        session.ask("hello")
+        with monkeypatch.context() as patch:
+            patch.setattr("sys.stdout", screen)
+            session.ask("hello")
     assert [message["role"] for message in session.messages] == ["user", "assistant"]
-    assert session.messages[1]["content"] == capsys.readouterr().out.removesuffix("\n\n")
+    said = session.messages[1]["content"]
+    assert 5 < len(said) < 50
+    assert screen.getvalue() == said + "\n\n"

@@ -2,37 +2,17 @@
 
 from __future__ import annotations
 
-import re
-
 from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import wcswidth
 
 from puna.cli.wrap import WordWrap
-
-
-def screen(output: str) -> list[str]:
-    """The lines a terminal shows after `output`: text, newlines, cursor left and erase to the right."""
-    lines: list[str] = [""]
-    column = 0
-    for move, erase, character in re.findall(r"\x1b\[(\d+)D|(\x1b\[K)|(.|\n)", output):
-        if move:
-            column -= int(move)
-        elif erase:
-            lines[-1] = lines[-1][:column]
-        elif character == "\n":
-            lines.append("")
-            column = 0
-        else:
-            assert column == len(lines[-1]), "text was written over other text"
-            lines[-1] += character
-            column += 1
-    return lines
+from tests.cli.screen import screen_lines
 
 
 def shown(text: str, columns: int, pieces: int = 1) -> list[str]:
     wrap = WordWrap(lambda: columns)
-    return screen("".join(wrap.feed(text[i : i + pieces]) for i in range(0, len(text), pieces)))
+    return screen_lines("".join(wrap.feed(text[i : i + pieces]) for i in range(0, len(text), pieces)))
 
 
 def test_a_word_that_does_not_fit_moves_down_whole() -> None:
@@ -66,7 +46,7 @@ def test_the_width_may_change_on_the_way() -> None:
     wrap = WordWrap(lambda: columns)
     output = wrap.feed("one two three ")
     columns = 8
-    assert screen(output + wrap.feed("four five")) == ["one two three ", "four ", "five"]
+    assert screen_lines(output + wrap.feed("four five")) == ["one two three ", "four ", "five"]
 
 
 words = st.lists(st.text("abcdefghé", min_size=1, max_size=12), max_size=30)

@@ -9,6 +9,10 @@ from typing import Any, TextIO
 from puna.cli import humanize, terminal
 from puna.cli.wrap import WordWrap
 
+#: A model's text must not steer the terminal: control characters become pictures of themselves.
+_VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
+_VISIBLE |= dict.fromkeys(range(127, 160), 65533)
+
 #: Columns kept free at the right edge.
 _MARGIN = 5
 _GREY = "\x1b[38;5;245m"
@@ -25,8 +29,9 @@ class AnswerPrinter:
         self._hide_thinking = hide_thinking
         self._styles = terminal.shows_styles(self._out)
         self._thinking = False
+        self._is_terminal = self._out.isatty()
         # Files and pipes get the text as it is: line breaks that are not the model's would corrupt it.
-        wraps = word_wrap and self._out.isatty()
+        wraps = word_wrap and self._is_terminal
         self._wrap = WordWrap(lambda: max(terminal.width() - _MARGIN, 1)) if wraps else None
         self.content = ""  # of the answer so far
         self.thinking = ""
@@ -45,7 +50,7 @@ class AnswerPrinter:
             self._write(content)
         for call in message.get("tool_calls") or item.get("tool_calls") or ():
             self._end_thinking()
-            self._out.write(_tool_call_text(call))
+            self._write(_tool_call_text(call))
         self._out.flush()
 
     def close(self, ending: str = "\n\n") -> None:
@@ -73,6 +78,8 @@ class AnswerPrinter:
         self._write("\n\n")
 
     def _write(self, text: str) -> None:
+        if self._is_terminal:
+            text = text.translate(_VISIBLE)
         self._out.write(self._wrap.feed(text) if self._wrap else text)
 
 

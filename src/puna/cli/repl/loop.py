@@ -5,7 +5,7 @@ from __future__ import annotations
 from puna.cli import terminal
 from puna.cli.client import Client
 from puna.cli.repl.commands import is_command, run_command
-from puna.cli.repl.prompt import LineEditor, history_from_env
+from puna.cli.repl.prompt import LineEditor, LineHistory, history_from_env
 from puna.cli.repl.session import Session
 from puna.cli.repl.text import unquoted
 from puna.cli.settings import RunSettings
@@ -21,25 +21,29 @@ def converse(client: Client, settings: RunSettings) -> None:
     editor = LineEditor(history)
     while True:
         try:
-            line = editor.read()
-        except KeyboardInterrupt:
-            print("\nUse Ctrl + d or /bye to exit.")
-            continue
-        except EOFError:
-            print()
-            return
-        text = unquoted(line)
-        if not text.strip():
-            continue
-        try:
-            if not is_command(text):
-                session.ask(text)
-            elif not run_command(session, text.strip(), history):
+            if not _exchange(session, editor, history):
                 return
         except ServerError as error:
             terminal.note(f"Error: {error}")
         except KeyboardInterrupt:
             print()
+
+
+def _exchange(session: Session, editor: LineEditor, history: LineHistory) -> bool:
+    """One message or command; False when it was the last."""
+    try:
+        text = unquoted(editor.read())
+    except KeyboardInterrupt:
+        print("\nUse Ctrl + d or /bye to exit.")
+        return True
+    except EOFError:
+        print()
+        return False
+    if is_command(text):
+        return run_command(session, text.strip(), history)
+    if text.strip():
+        session.ask(text)
+    return True
 
 
 def _print_examples(session: Session) -> None:

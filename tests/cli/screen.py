@@ -1,0 +1,24 @@
+"""A terminal's screen, as far as word wrap uses it."""
+
+from __future__ import annotations
+
+import re
+
+
+def screen_lines(output: str) -> list[str]:
+    """The lines a terminal shows after `output`: text, newlines, cursor left and erase to the right."""
+    lines: list[str] = [""]
+    column = 0
+    for move, erase, character in re.findall(r"\x1b\[(\d+)D|(\x1b\[K)|(.|\n)", output):
+        if move:
+            column -= int(move)
+        elif erase:
+            lines[-1] = lines[-1][:column]
+        elif character == "\n":
+            lines.append("")
+            column = 0
+        else:
+            assert column == len(lines[-1]), "text was written over other text"
+            lines[-1] += character
+            column += 1
+    return lines

@@ -1,0 +1,144 @@
+"""What a person at a real terminal sees: the program in a pseudo-terminal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.cli.screen import screen_lines
+from tests.cli.shell import Shell
+
+pytestmark = pytest.mark.e2e
+
+COLUMNS = 60
+READY = "(/? for help)"  # of the placeholder in the empty line
+
+
+class Terminal:
+    """The side of a pseudo-terminal that a person sits at."""
+
+    def __init__(self, shell: Shell, arguments: tuple[str, ...], stderr: int | None = None) -> None:
+        self._end, program_end = pty.openpty()
+        fcntl.ioctl(program_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
+        self.program_end = program_end
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "puna", *arguments],
+            stdin=program_end, stdout=program_end, stderr=program_end if stderr is None else stderr,
+            env=shell.env | {"TERM": "xterm-256color"}, start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
+        )  # fmt: skip
+        self.shown = ""
+
+    def type(self, keys: str) -> None:
+        os.write(self._end, keys.encode())
+
+    def wait_for(self, text: str, timeout_s: float = 60.0) -> str:
+        """What was shown up to `text`, which must come."""
+        deadline = time.monotonic() + timeout_s
+        while text not in self.shown:
+            assert time.monotonic() < deadline, f"{text!r} did not come, only {self.shown[-2000:]!r}"
+            if select.select([self._end], [], [], 0.1)[0]:
+                data = os.read(self._end, 65536).decode("utf-8", "replace")
+                self.shown += data
+                if "\x1b[6n" in data:  # the editor asks where the cursor is
+                    self.type("\x1b[1;1R")
+        before, _, self.shown = self.shown.partition(text)
+        return before
+
+    def read_all(self) -> str:
+        """What is shown until the program, which must succeed, ends."""
+        while self.process.poll() is None or select.select([self._end], [], [], 0)[0]:
+            if select.select([self._end], [], [], 0.1)[0]:
+                self.shown += os.read(self._end, 65536).decode("utf-8", "replace")
+        assert self.process.returncode == 0, self.shown
+        return self.shown
+
+    def leave(self) -> int:
+        return self.process.wait(timeout=30)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._end)
+        os.close(self.program_end)
+
+
+@contextmanager
+def terminal(shell: Shell, *arguments: str, stderr: int | None = None) -> Iterator[Terminal]:
+    opened = Terminal(shell, arguments, stderr)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def test_a_conversation_at_a_terminal(shell: Shell) -> None:
+    with terminal(shell, "run", "tiny", "--temperature", "0", "--num-predict", "5") as screen:
+        screen.wait_for(">>> ")
+        screen.wait_for(READY)
+        screen.type("hello\r")
+        screen.wait_for(READY)
+        screen.type("\x03")
+        screen.wait_for("Use Ctrl + d or /bye to exit.")
+        screen.wait_for(READY)
+        screen.type('"""a\r')
+        screen.wait_for("...")
+        screen.type('b"""\r')
+        screen.wait_for(READY)
+        screen.type("\x04")
+        assert screen.leave() == 0
+        assert termios.tcgetattr(screen.program_end)[3] & termios.ECHO, "typing stays visible afterwards"
+
+
+def test_ctrl_c_ends_the_answer_and_not_the_conversation(shell: Shell) -> None:
+    with terminal(shell, "run", "tiny", "--temperature", "0", "--num-predict", "2000") as screen:
+        screen.wait_for(READY)
+        screen.type("hello\r")
+        screen.wait_for("+++")  # the answer has begun
+        screen.type("\x03")
+        assert len(screen.wait_for(READY)) < 1500, "most of the answer was not written"
+        screen.type("/set parameter num_predict 3\r")
+        screen.wait_for("Set parameter 'num_predict' to '3'")
+        screen.wait_for(READY)
+        screen.type("/bye\r")
+        assert screen.leave() == 0
+
+
+def test_loading_is_shown_and_leaves_nothing_behind(shell: Shell) -> None:
+    shell.out("stop", "tiny")
+    with terminal(shell, "run", "tiny", "hello", "--temperature", "0", "--num-predict", "8") as screen:
+        screen.wait_for("loading tiny")
+        screen.wait_for("%")
+        rest = screen.read_all()
+    answer = rest.rpartition("\x1b[2K")[2]  # the line of the spinner is erased
+    assert answer.endswith("\r\n\r\n")
+    assert "loading" not in answer
+    assert len(answer) > 6
+
+
+def test_words_are_wrapped_at_a_terminal_only(shell: Shell) -> None:
+    question = ("run", "tiny", "world", "--temperature", "0", "--num-predict", "120")
+    piped = shell.out(*question)
+    assert max(map(len, piped.splitlines())) > COLUMNS, "there is nothing to wrap"
+    with terminal(shell, *question, stderr=subprocess.DEVNULL) as opened:
+        output = opened.read_all().replace("\r\n", "\n")
+    lines = screen_lines(output)
+    assert max(map(len, lines)) <= COLUMNS - 5
+    assert re.sub(r"[^!-~]", "", "".join(lines)) == re.sub(r"[^!-~]", "", piped)
+
+
+def test_results_are_plain_text_at_a_terminal_too(shell: Shell) -> None:
+    with terminal(shell, "show", "tiny") as opened:
+        assert "\x1b" not in opened.read_all()
