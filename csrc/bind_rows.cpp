@@ -97,7 +97,7 @@ void register_rows(nb::module_& m) {
             nb::gil_scoped_release release;
             store_rows(at<void>(target), halves, at<int32_t>(cells), at<float>(from), rows, width);
         },
-        "target"_a, "halves"_a, "cells"_a, "from"_a, "rows"_a, "width"_a, "capacity"_a,
+        "target"_a, "halves"_a, "cells"_a, "source"_a, "rows"_a, "width"_a, "capacity"_a,
         "Writes rows of floats to cells; raises IndexError for cells that do not exist.");
 }
 

@@ -79,8 +79,8 @@ void register_matrix(nb::module_& m) {
         "can_decode", [](int type) { return block_type(static_cast<FileType>(type)) != nullptr; }, "type"_a,
         "Whether matrices of this GGUF type can be packed and embedded without converting them first.");
     m.def("linear", &call_linear, "matrices"_a, "biases"_a, "x"_a, "tokens"_a, "columns"_a, "outputs"_a,
-          "outputs[i] [tokens, rows] = x [tokens, columns] @ matrices[i].T + biases[i]; addresses of float32, "
-          "0 for no bias.");
+          "outputs[i] [tokens, rows] = x [tokens, columns] @ matrices[i].T + biases[i].\n\n"
+          "All are addresses of float32 values; 0 stands for no bias.");
     m.def("embed", &embed, "data"_a, "type"_a, "columns"_a, "ids"_a, "tokens"_a, "out"_a,
           "out [tokens, columns] float32 = the rows `ids` (int32, in range) of a matrix as the file has it.");
 }

@@ -7,7 +7,7 @@ import torch
 try:
     from puna import _native
 except ImportError:
-    _native = None
+    _native = None  # type: ignore[assignment]
 
 
 def threads() -> int:

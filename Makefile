@@ -1,0 +1,75 @@
+# Everything from a clean clone: `make run` tells a story, `make test` tests. Needs Python 3.11 or newer and,
+# for the fast kernels, a C++ compiler. All that is installed goes to .venv and .venv-peers.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PEERS := .venv-peers/bin
+PYTEST_ARGS ?=
+
+# What an installation depends on. Python files do not: the installation is editable.
+SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
+
+.PHONY: run venv test test-fast lint bench test-peers bench-peers clean distclean help
+
+run: .venv/installed ## tell a story with the bundled model
+	$(BIN)/puna run demo "Tell me a story about a fox."
+
+venv: .venv/developed ## set up .venv with everything for development
+
+test: .venv/developed ## run all tests
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+test-fast: .venv/developed ## run the tests that take no time and start no servers
+	$(BIN)/python -m pytest -m "not slow and not e2e" $(PYTEST_ARGS)
+
+lint: .venv/developed ## check style, types and layers
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/installed ## measure the bundled model and the kernels
+	$(BIN)/puna bench demo
+	$(BIN)/python bench/kernels.py
+
+test-peers: .venv-peers/installed ## compare results with llama.cpp (builds it the first time)
+	$(PEERS)/python -m pytest tests/parity -m peers $(PYTEST_ARGS)
+
+bench-peers: .venv-peers/installed ## compare speed with llama.cpp (builds it the first time)
+	$(PEERS)/python bench/peers.py
+
+clean: ## remove what was built, and caches
+	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} +
+
+distclean: clean ## remove the environments too
+	rm -rf .venv .venv-peers
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
+
+# The stamps are touched last, so that an interrupted installation is done again.
+
+.venv/installed: $(SOURCES) | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable .
+	touch $@
+
+.venv/developed: $(SOURCES) | .venv/bin/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	touch .venv/installed $@
+
+.venv-peers/installed: $(SOURCES) .venv-peers/llama-cpp
+	$(PEERS)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+# llama.cpp takes minutes to build; it does not depend on our sources.
+.venv-peers/llama-cpp: | .venv-peers/bin/python
+	CMAKE_ARGS="$$($(PEERS)/python bench/llama_cpp_flags.py)" $(PEERS)/python -m pip install llama-cpp-python
+	touch $@
+
+.venv/bin/python .venv-peers/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Puna needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.12"; exit 1; }
+	$(PYTHON) -m venv $(patsubst %/bin/python,%,$@)
+	$@ -m pip install --quiet --upgrade pip

@@ -1,0 +1,136 @@
+"""
+Kernels of Puna. Arrays are passed as addresses and sizes; nothing here knows torch.
+"""
+
+from collections.abc import Sequence
+
+def features() -> list[str]:
+    """Instruction sets of this CPU that the kernels know."""
+
+def cpu_level() -> str:
+    """The kernels in use: 'portable', 'avx2', 'avx512' or 'neon'."""
+
+def set_cpu_level(name: str) -> None:
+    """
+    Use other kernels for matrices packed from now on (for tests and measurements).
+    """
+
+def usable_cores() -> int:
+    """Physical cores this process may use, within its cgroup's quota."""
+
+def threads() -> int:
+    """Threads the kernels use."""
+
+def set_threads(count: int) -> None:
+    """Sets how many threads the kernels use; at least 1."""
+
+class Matrix:
+    """A matrix [rows, columns] in the layout of the kernels. Immutable."""
+
+    def __init__(self, data: int, bytes: int, type: int, rows: int, columns: int) -> None:
+        """
+        Packs `bytes` bytes of a GGUF type at the address `data`. Raises ValueError on a wrong size.
+        """
+
+    @property
+    def rows(self) -> int: ...
+    @property
+    def columns(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    def unpack_rows(self, ids: int, count: int, out: int) -> None:
+        """out [count, columns] float32 = the rows `ids` (int32, in range)."""
+
+def can_decode(type: int) -> bool:
+    """
+    Whether matrices of this GGUF type can be packed and embedded without converting them first.
+    """
+
+def linear(
+    matrices: Sequence[Matrix],
+    biases: Sequence[int],
+    x: int,
+    tokens: int,
+    columns: int,
+    outputs: Sequence[int],
+) -> None:
+    """
+    outputs[i] [tokens, rows] = x [tokens, columns] @ matrices[i].T + biases[i].
+
+    All are addresses of float32 values; 0 stands for no bias.
+    """
+
+def embed(data: int, type: int, columns: int, ids: int, tokens: int, out: int) -> None:
+    """
+    out [tokens, columns] float32 = the rows `ids` (int32, in range) of a matrix as the file has it.
+    """
+
+def attention(
+    q: int,
+    keys: int,
+    values: int,
+    halves: bool,
+    cells: int,
+    starts: int,
+    counts: int,
+    sinks: int,
+    out: int,
+    rows: int,
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    value_dim: int,
+    capacity: int,
+    listed: int,
+    scale: float,
+    softcap: float,
+) -> None:
+    """
+    Attention over index lists; raises IndexError for cells that do not exist.
+    """
+
+def rms_norm(x: int, residual: int, weight: int, eps: float, rows: int, width: int, sum: int, y: int) -> None:
+    """RMS norm of rows, of x + residual when residual is not 0."""
+
+def rope(
+    x: int,
+    positions: int,
+    frequencies: int,
+    magnitude: float,
+    neox: bool,
+    rows: int,
+    heads: int,
+    dim: int,
+    pairs: int,
+) -> None:
+    """Rotary embedding, in place."""
+
+def swiglu(gate: int, up: int, count: int, y: int) -> None:
+    """silu(gate) * up."""
+
+def store_rows(
+    target: int, halves: bool, cells: int, source: int, rows: int, width: int, capacity: int
+) -> None:
+    """
+    Writes rows of floats to cells; raises IndexError for cells that do not exist.
+    """
+
+def choose(
+    logits: int,
+    count: int,
+    temperature: float,
+    top_k: int,
+    typical_p: float,
+    top_p: float,
+    min_p: float,
+    uniform: float,
+) -> int:
+    """
+    The token drawn with the random number `uniform`, or -1 when the logits allow none.
+    """
+
+def top_k(logits: int, count: int, k: int, ids: int) -> None:
+    """Writes the int64 ids of the k largest logits, descending."""
+
+def sum_of_exponentials(logits: int, count: int, largest: float) -> float:
+    """Sum of e^(logit - largest)."""

@@ -1,0 +1,19 @@
+"""The type stub of the extension names what the extension has."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import puna
+
+_native = pytest.importorskip("puna._native", exc_type=ImportError)
+
+
+def test_stub_and_extension_have_the_same_names() -> None:
+    # Made with `python -m nanobind.stubgen -m puna._native -o src/puna/_native.pyi`.
+    stub = ast.parse((Path(puna.__file__).parent / "_native.pyi").read_text())
+    named = {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    assert named == {name for name in dir(_native) if not name.startswith("_")}
