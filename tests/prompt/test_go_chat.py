@@ -216,3 +216,64 @@ def test_merging_loses_no_calls_and_no_thinking() -> None:
         {"role": "assistant", "content": None, "thinking": "u", "tool_calls": calls},
     ]
     assert form.render(messages) == "t\n\nu|f"
+
+
+def test_a_modern_template_with_tools_thinking_and_last_turn_logic() -> None:
+    template = """
+{{- $lastUser := -1 -}}
+{{- range $i, $m := .Messages -}}
+{{- if eq $m.Role "user" }}{{ $lastUser = $i }}{{ end -}}
+{{- end }}
+{{- if or .System .Tools }}<|im_start|>system
+{{ if .System }}{{ .System }}{{ end }}
+{{- if .Tools }}
+# Tools
+{{- range .Tools }}
+{"type": "function", "function": {{ .Function }}}
+{{- end }}
+{{- end }}<|im_end|>
+{{ end }}
+{{- range $i, $_ := .Messages }}
+{{- $last := eq (len (slice $.Messages $i)) 1 -}}
+{{- if eq .Role "user" }}<|im_start|>user
+{{ .Content }}<|im_end|>
+{{ else if eq .Role "assistant" }}<|im_start|>assistant
+{{ if and .Thinking (or $last (gt $i $lastUser)) -}}
+<think>{{ .Thinking }}</think>
+{{ end -}}
+{{ if .Content }}{{ .Content }}{{ end }}
+{{- range .ToolCalls }}
+<tool_call>{"name": "{{ .Function.Name }}", "arguments": {{ .Function.Arguments }}}</tool_call>
+{{- end }}{{ if not $last }}<|im_end|>
+{{ end }}
+{{- else if eq .Role "tool" }}<|im_start|>user
+<tool_response>{{ .Content }}</tool_response><|im_end|>
+{{ end }}
+{{- if and (ne .Role "assistant") $last }}<|im_start|>assistant
+{{ if and $.IsThinkSet (not $.Think) -}}
+<think></think>
+{{ end -}}
+{{ end }}
+{{- end }}"""
+    form = GoFormat(template)
+    tags = form.thinking_tags
+    assert tags is not None
+    assert (tags.opening, tags.closing) == ("<think>", "</think>")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    call = {"function": {"name": "f", "arguments": {}}}
+    messages = [
+        *chat("s: Be nice.", "u: q"),
+        {"role": "assistant", "content": "old", "thinking": "forgotten"},
+        *chat("u: r"),
+        {"role": "assistant", "content": "", "thinking": "kept", "tool_calls": [call]},
+        *chat("t: 42"),
+    ]
+    assert form.render(messages, tools=[tool], think=False) == (
+        "<|im_start|>system\nBe nice.\n# Tools\n"
+        '{"type": "function", "function": {"name":"f","parameters":{"type":"object","properties":{}}}}'
+        "<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\nold<|im_end|>\n"
+        "<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n<think>kept</think>\n\n"
+        '<tool_call>{"name": "f", "arguments": {}}</tool_call><|im_end|>\n'
+        "<|im_start|>user\n<tool_response>42</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n<think></think>\n"
+    )

@@ -1,8 +1,37 @@
-"""Bytes the store's tests are made of."""
+"""GGUF files the tests of store and prompt are made of, written by the gguf package or by hand."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+
+
+def write_gguf(path: Path, architecture: str, *, parameters: int = 0, **metadata: Any) -> None:
+    """A GGUF with one tensor of `parameters` values.
+
+    In the keys of `metadata`, `__` stands for a dot and `ARCH` for the architecture.
+    """
+    writer = gguf.GGUFWriter(path, architecture)
+    for key, value in metadata.items():
+        name = key.replace("__", ".").replace("ARCH", architecture)
+        if isinstance(value, bool):
+            writer.add_bool(name, value)
+        elif isinstance(value, int):
+            writer.add_uint32(name, value)
+        elif isinstance(value, str):
+            writer.add_string(name, value)
+        else:
+            writer.add_array(name, value)
+    if parameters:
+        writer.add_tensor("token_embd.weight", np.zeros((2, parameters // 2), dtype=np.float16))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def sha256(data: bytes) -> str:

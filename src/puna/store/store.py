@@ -182,10 +182,17 @@ class Store:
                 continue
 
     def _find(self, wanted: ModelName) -> ModelName | None:
-        if self._manifest_path(wanted).is_file() and _is_spelled(self._manifest_path(wanted)):
-            return wanted
-        same = [name for name, _ in self._entries() if name.folded == wanted.folded]
-        return min(same, key=str) if same else None
+        """The stored name that means `wanted`: the same spelling if there is one."""
+        folders = [self.manifests]
+        for part in wanted.path.parts[:-1]:
+            folders = [
+                Path(entry.path) for folder in folders for entry in _called(folder, part) if entry.is_dir()
+            ]
+        files = [
+            Path(entry.path) for folder in folders for entry in _called(folder, wanted.tag) if entry.is_file()
+        ]
+        found = [ModelName(*path.relative_to(self.manifests).parts) for path in files]
+        return wanted if wanted in found else min(found, key=str, default=None)
 
     def _spelling(self, wanted: ModelName) -> ModelName:
         found = self._find(wanted)
@@ -193,12 +200,8 @@ class Store:
             return found
         folder, parts = self.manifests, list(wanted.path.parts)
         for i, part in enumerate(parts[:-1]):
-            try:
-                names = sorted(entry.name for entry in os.scandir(folder) if entry.is_dir())
-            except OSError:
-                break
-            if part not in names:
-                parts[i] = next((name for name in names if name.lower() == part.lower()), part)
+            names = sorted(entry.name for entry in _called(folder, part) if entry.is_dir())
+            parts[i] = part if part in names or not names else names[0]
             folder = folder / parts[i]
         return ModelName(*parts)
 
@@ -287,6 +290,10 @@ def _parse(name: str | ModelName) -> ModelName:
     return name if isinstance(name, ModelName) else ModelName.parse(name.strip())
 
 
-def _is_spelled(path: Path) -> bool:
-    """Whether each part is spelled like this on disk; matters where the file system folds case."""
-    return path.name in (entry.name for entry in os.scandir(path.parent))
+def _called(folder: Path, name: str) -> list[os.DirEntry[str]]:
+    """What is called `name` in `folder`, letter case aside; nothing if there is no such folder."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if entry.name.lower() == name.lower()]
+    except OSError:
+        return []
