@@ -17,7 +17,7 @@ import ollama
 import psutil
 import torch
 
-from tests.tiny import TinyLlama, vocabulary
+from tests.tiny import SPECIALS, TinyLlama, vocabulary
 
 
 @dataclass
@@ -105,10 +105,10 @@ def add_model(server: Server, name: str, path: Path) -> None:
 
 
 def endless(config: TinyLlama) -> object:
-    """A model whose greedy answers never end: its end tokens have the logit 0, and never the best."""
+    """A model whose greedy answers never end: its special tokens have the logit 0, never the best."""
     model = config.build()
     words = vocabulary()
     with torch.no_grad():
-        for token in ("<|end|>", "<|im_end|>"):
+        for token in SPECIALS:
             model.lm_head.weight[words.index(token)] = 0.0
     return model

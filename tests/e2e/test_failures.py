@@ -1,0 +1,230 @@
+"""What goes wrong around a generation: runners die, clients leave, ports are taken, signals come."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import psutil
+import pytest
+
+from tests.e2e.servers import Server, add_model, command, environment, running, wait_until
+
+pytestmark = pytest.mark.e2e
+
+#: Goes on for minutes unless it is stopped.
+LONG = {"temperature": 0, "num_predict": -1, "num_ctx": 8192}
+LONG_BODY = {"model": "endless", "prompt": "once upon a time", "options": LONG}
+SHORT_BODY = {"model": "endless", "prompt": "hello", "stream": False, "options": {**LONG, "num_predict": 2}}
+
+
+@pytest.fixture(scope="module")
+def one_at_a_time(tmp_path_factory: pytest.TempPathFactory, endless_file: Path) -> Iterator[Server]:
+    """A server that computes one request at a time, so that a stray generation would block the next."""
+    with running(tmp_path_factory.mktemp("models"), PUNA_NUM_PARALLEL="1") as started:
+        add_model(started, "endless", endless_file)
+        yield started
+
+
+def answers_soon(server: Server) -> None:
+    began = time.monotonic()
+    answer = server.http.post("/api/generate", json=SHORT_BODY, timeout=20).json()
+    assert answer["eval_count"] == 2
+    assert time.monotonic() - began < 15
+
+
+def kill_the_runner(server: Server) -> None:
+    (runner,) = server.runners()
+    runner.kill()
+
+
+def test_a_runner_killed_mid_stream_gives_an_error_line_and_the_next_request_works(
+    one_at_a_time: Server,
+) -> None:
+    with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
+        lines = response.iter_lines()
+        assert json.loads(next(lines))["done"] is False
+        kill_the_runner(one_at_a_time)
+        rest = [json.loads(line) for line in lines]
+    assert "model runner has unexpectedly stopped" in rest[-1]["error"]
+    assert not any(line.get("done") for line in rest)
+    answers_soon(one_at_a_time)
+
+
+def test_a_runner_killed_mid_stream_is_an_error_for_the_openai_client(one_at_a_time: Server) -> None:
+    client = openai.OpenAI(base_url=one_at_a_time.url + "/v1/", api_key="unused", max_retries=0)
+    stream = client.completions.create(model="endless", prompt="once", max_tokens=80_000, stream=True)
+    next(stream)
+    kill_the_runner(one_at_a_time)
+    with pytest.raises(openai.APIError, match="model runner has unexpectedly stopped"):
+        list(stream)
+    answers_soon(one_at_a_time)
+
+
+def test_a_runner_killed_while_nothing_is_streamed_is_a_500(one_at_a_time: Server) -> None:
+    answers_soon(one_at_a_time)
+    timer = threading.Timer(1.0, kill_the_runner, [one_at_a_time])
+    timer.start()
+    response = one_at_a_time.http.post("/api/generate", json=LONG_BODY | {"stream": False})
+    timer.join()
+    assert response.status_code == 500
+    assert "model runner has unexpectedly stopped" in response.json()["error"]
+    answers_soon(one_at_a_time)
+
+
+def killing_soon(server: Server) -> Joined:
+    return Joined(threading.Timer(1.0, kill_the_runner, [server]))
+
+
+class Joined:
+    """A timer that is started and joined by a `with` block."""
+
+    def __init__(self, timer: threading.Timer) -> None:
+        self._timer = timer
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.join()
+
+
+def test_a_runner_killed_while_idle_is_replaced(one_at_a_time: Server) -> None:
+    answers_soon(one_at_a_time)
+    kill_the_runner(one_at_a_time)
+    answers_soon(one_at_a_time)
+
+
+@pytest.mark.slow
+def test_a_runner_that_hangs_while_idle_is_replaced(tmp_path: Path, endless_file: Path) -> None:
+    with running(tmp_path, PUNA_NUM_PARALLEL="1") as server:
+        add_model(server, "endless", endless_file)
+        answers_soon(server)
+        (runner,) = server.runners()
+        runner.suspend()
+        answer = server.http.post("/api/generate", json=SHORT_BODY, timeout=60).json()
+        assert answer["eval_count"] == 2
+        assert not runner.is_running()
+
+
+def test_a_client_gone_mid_stream_stops_the_generation(one_at_a_time: Server) -> None:
+    with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
+        next(response.iter_lines())
+    answers_soon(one_at_a_time)
+
+
+def test_a_client_gone_while_waiting_for_the_whole_answer_stops_the_generation(one_at_a_time: Server) -> None:
+    answers_soon(one_at_a_time)
+    with pytest.raises(httpx.ReadTimeout):
+        one_at_a_time.http.post("/api/chat", json=chat(stream=False), timeout=1.0)
+    answers_soon(one_at_a_time)
+
+
+def test_a_client_gone_while_queued_is_forgotten(one_at_a_time: Server) -> None:
+    with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
+        lines = response.iter_lines()  # dropping it would close the stream
+        next(lines)
+        with pytest.raises(httpx.ReadTimeout):
+            one_at_a_time.http.post("/api/chat", json=chat(stream=True), timeout=1.0)
+    answers_soon(one_at_a_time)
+
+
+def chat(*, stream: bool) -> dict[str, object]:
+    message = {"role": "user", "content": "tell me everything"}
+    return {"model": "endless", "messages": [message], "stream": stream, "options": LONG}
+
+
+def test_a_runner_left_alone_uses_no_processor(one_at_a_time: Server) -> None:
+    with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
+        next(response.iter_lines())
+    (runner,) = one_at_a_time.runners()
+    time.sleep(0.5)
+    before = sum(runner.cpu_times()[:2])
+    time.sleep(1.0)
+    assert sum(runner.cpu_times()[:2]) - before < 0.3
+
+
+def test_a_port_in_use_is_one_clear_line_and_status_1(one_at_a_time: Server) -> None:
+    host = one_at_a_time.url.removeprefix("http://")
+    ended = subprocess.run(
+        command(),
+        env=environment(one_at_a_time.models, PUNA_HOST=host),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.strip().splitlines()
+    assert host in line
+    assert "already in use" in line
+    assert ended.stdout == ""
+
+
+def test_a_host_that_does_not_exist_is_one_clear_line_and_status_1(tmp_path: Path) -> None:
+    ended = subprocess.run(
+        command(),
+        env=environment(tmp_path, PUNA_HOST="no-such-host.invalid:1234"),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ended.returncode == 1
+    (line,) = ended.stderr.strip().splitlines()
+    assert "no-such-host.invalid:1234" in line
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_streams_runners_and_the_server_with_status_0(
+    tmp_path: Path, endless_file: Path, number: signal.Signals
+) -> None:
+    with running(tmp_path) as server:
+        add_model(server, "endless", endless_file)
+        with server.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
+            lines = response.iter_lines()
+            next(lines)
+            runners = server.runners()
+            assert len(runners) == 1
+            assert server.stop(number) == 0
+            rest = [json.loads(line) for line in lines]
+        assert rest[-1] == {"error": "the server is shutting down"}
+        assert not any(runner.is_running() for runner in runners)
+
+
+def test_a_server_killed_outright_leaves_no_runner_behind(tmp_path: Path, endless_file: Path) -> None:
+    with running(tmp_path) as server:
+        add_model(server, "endless", endless_file)
+        answers_soon(server)
+        runners = server.runners()
+        assert len(runners) == 1
+        server.stop(signal.SIGKILL)
+        wait_until(lambda: not any(alive(runner) for runner in runners), "the runner's end")
+
+
+def alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_broken_upload_leaves_no_blob(one_at_a_time: Server) -> None:
+    digest = "sha256:" + "ab" * 32
+    address = one_at_a_time.url.removeprefix("http://").split(":")
+    with socket.create_connection((address[0], int(address[1]))) as connection:
+        head = f"POST /api/blobs/{digest} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n"
+        connection.sendall(head.encode() + b"x" * 10_000)
+        wait_until(lambda: any(blobs(one_at_a_time, "tmp-*")), "the upload's file")
+    wait_until(lambda: not any(blobs(one_at_a_time, "tmp-*")), "the removal of the upload's file")
+    assert one_at_a_time.http.head(f"/api/blobs/{digest}").status_code == 404
+
+
+def blobs(server: Server, pattern: str) -> list[Path]:
+    return list((server.models / "blobs").glob(pattern))

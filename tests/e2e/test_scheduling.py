@@ -1,0 +1,138 @@
+"""Which models are loaded when, and several requests at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import ollama
+import pytest
+
+from tests.e2e.servers import Server, add_model, running, wait_until
+
+pytestmark = pytest.mark.e2e
+
+GREEDY = {"temperature": 0, "num_predict": 8}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path, endless_file: Path) -> Iterator[Server]:
+    """A server that keeps one model in memory; `twin` shares its file with `tiny`."""
+    with running(tmp_path_factory.mktemp("models"), PUNA_MAX_LOADED_MODELS="1") as started:
+        add_model(started, "tiny", tiny_file)
+        add_model(started, "twin", tiny_file)
+        add_model(started, "endless", endless_file)
+        yield started
+
+
+def loaded(server: Server) -> list[str | None]:
+    return [model.model for model in server.client.ps().models]
+
+
+def test_names_of_one_file_share_a_runner(small: Server) -> None:
+    small.client.generate("tiny", "hello", options=GREEDY)
+    (runner,) = small.runners()
+    small.client.generate("twin", "hello", options=GREEDY)
+    assert [process.pid for process in small.runners()] == [runner.pid]
+    assert loaded(small) == ["tiny:latest"]
+
+
+def test_another_model_takes_the_place_of_an_idle_one(small: Server) -> None:
+    small.client.generate("tiny", "hello", options=GREEDY)
+    small.client.generate("endless", "hello", options=GREEDY)
+    assert loaded(small) == ["endless:latest"]
+    wait_until(lambda: len(small.runners()) == 1, "the first runner's end")
+
+
+def test_another_model_waits_for_a_busy_one(small: Server) -> None:
+    long = {"temperature": 0, "num_predict": 300, "num_ctx": 2048}
+    small.client.generate("endless", options=long)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(small.client.generate, "endless", "hello", options=long)
+        time.sleep(0.3)
+        second = pool.submit(small.client.generate, "tiny", "hello", options=GREEDY)
+        assert first.result().eval_count == 300
+        assert second.result().eval_count == 8
+    assert loaded(small) == ["tiny:latest"]
+
+
+def test_another_context_length_loads_again_and_the_models_limit_counts(small: Server) -> None:
+    def runner_for(num_ctx: int | None) -> int:
+        options = GREEDY if num_ctx is None else GREEDY | {"num_ctx": num_ctx}
+        small.client.generate("tiny", "hello", options=options)
+        wait_until(lambda: len(small.runners()) == 1, "one runner")
+        return small.runners()[0].pid
+
+    at_64 = runner_for(64)
+    assert small.client.ps().models[0].context_length == 64
+    at_default = runner_for(None)
+    assert at_default != at_64
+    assert small.client.ps().models[0].context_length == 256  # the model's own
+    assert runner_for(10_000) == at_default  # cut to the same
+    assert runner_for(128) != at_default
+
+
+def test_a_model_leaves_when_its_time_is_over_and_a_request_restarts_it(small: Server) -> None:
+    small.client.generate("tiny", "hello", options=GREEDY, keep_alive="1s")
+    time.sleep(0.6)
+    small.client.generate("tiny", "hello", options=GREEDY)  # the second sticks, and begins again
+    time.sleep(0.6)
+    assert loaded(small) == ["tiny:latest"]
+    wait_until(lambda: loaded(small) == [] and not small.runners(), "the unloading", timeout_s=5)
+
+
+def test_a_model_with_keep_alive_zero_serves_all_who_waited_for_it(small: Server) -> None:
+    small.client.generate("tiny", keep_alive=0)
+
+    def ask(_: int) -> int | None:
+        return small.client.generate("tiny", "hello", options=GREEDY, keep_alive=0).eval_count
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(ask, range(6))) == [8] * 6
+    wait_until(lambda: loaded(small) == [], "the unloading")
+
+
+def test_eight_at_once_say_what_each_says_alone(server: Server) -> None:
+    prompts = [f"hello {'world ' * i}" for i in range(8)]
+    options = {"temperature": 0, "num_predict": 24}
+
+    def ask(prompt: str) -> str | None:
+        parts = server.client.chat(
+            "tiny", [{"role": "user", "content": prompt}], options=options, stream=True
+        )
+        return "".join(part.message.content or "" for part in parts)
+
+    alone = [ask(prompt) for prompt in prompts]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(ask, prompts))
+    assert together == alone
+
+
+def test_too_many_waiting_for_a_load_are_turned_away_at_once(tmp_path: Path, tiny_file: Path) -> None:
+    with running(tmp_path, PUNA_MAX_QUEUE="1") as server:
+        add_model(server, "tiny", tiny_file)
+
+        def ask(_: int) -> tuple[int, str]:
+            body = {"model": "tiny", "prompt": "hello", "stream": False, "options": GREEDY}
+            response = server.http.post("/api/generate", json=body)
+            return response.status_code, response.json().get("error", "")
+
+        with ThreadPoolExecutor(6) as pool:
+            answers = sorted(pool.map(ask, range(6)))
+        busy = (503, "server busy, please try again.  maximum pending requests exceeded")
+        assert answers == [(200, "")] * 2 + [busy] * 4
+        assert ask(0) == (200, "")
+
+
+def test_a_load_that_fails_says_why_and_leaves_others_alone(small: Server, tiny_file: Path) -> None:
+    damaged = small.models / "damaged.gguf"
+    data = bytearray(tiny_file.read_bytes())
+    damaged.write_bytes(data.replace(b"blk.1.attn_q.weight", b"blk.1.attn_x.weight"))
+    add_model(small, "damaged", damaged)
+    small.client.generate("tiny", "hello", options=GREEDY)
+    with pytest.raises(ollama.ResponseError, match=r"blk\.1\.attn_q\.weight"):
+        small.client.generate("damaged", "hello")
+    assert small.client.generate("tiny", "hello", options=GREEDY).eval_count == 8
+    assert loaded(small) == ["tiny:latest"]
