@@ -209,6 +209,18 @@ def test_an_impossible_model_is_refused_with_the_reason(store: Store, spec: Mode
     assert store.list() == []
 
 
+def test_a_damaged_file_and_a_part_of_a_split_model_are_refused(
+    store: Store, make_gguf: Callable[..., Path]
+) -> None:
+    damaged = add(store, b"GGUF" + b"\xff" * 50)
+    part = store.import_file(make_gguf(split__count=2, split__no=0))
+    with pytest.raises(RequestError, match=r"a\.gguf cannot be used: .*version"):
+        store.create("m", ModelSpec(files={"a.gguf": damaged}))
+    with pytest.raises(RequestError, match=r"a\.gguf cannot be used: .*split model"):
+        store.create("m", ModelSpec(files={"a.gguf": part}))
+    assert store.list() == []
+
+
 def test_a_malformed_digest_is_refused(store: Store) -> None:
     for digest in ("", "sha256:", "sha256:" + "g" * 64, "md5:" + "0" * 64, "sha256:../../" + "0" * 58):
         with pytest.raises(InvalidNameError, match="invalid digest format"):

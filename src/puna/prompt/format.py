@@ -13,8 +13,6 @@ from puna.prompt.thinking import Tags
 #: Whether, or how hard, the model should think; None leaves it to the template.
 Think = bool | str | None
 
-LEVELS = ("low", "medium", "high", "max")
-
 
 class ChatFormat(ABC):
     """How one model wants its conversations written."""

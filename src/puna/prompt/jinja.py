@@ -135,13 +135,6 @@ class JinjaTemplate:
         """Names the template takes from outside."""
         return frozenset(jinja2.meta.find_undeclared_variables(self._tree))
 
-    @property
-    def attributes(self) -> frozenset[str]:
-        """Every attribute or constant key looked up anywhere: `a.key`, `a['key']`, `'key' in a`."""
-        names = {node.attr for node in self._tree.find_all(jinja2.nodes.Getattr)}
-        constants = (node.value for node in self._tree.find_all(jinja2.nodes.Const))
-        return frozenset(names | {value for value in constants if isinstance(value, str)})
-
     def literal(self, text: str) -> bool:
         """Whether `text` stands in the template's own text or in one of its string constants."""
         return any(text in piece for piece in _literals(self._tree))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puna import gojson
-from puna.errors import RequestError
+from puna.errors import GGUFError, RequestError
 from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.config import ModelConfig
@@ -120,11 +120,11 @@ class _Assembly:
                 problem = "supplied file was not in GGUF format" if named else "unknown type"
                 raise RequestError(f"{problem}: {file_name}; convert the model to GGUF first")
             self._report("parsing GGUF")
-            facts = facts_of(path)
-            if facts.splits > 1:
-                raise RequestError(
-                    f"{file_name} is one part of a model split into {facts.splits} files; merge them first"
-                )
+            try:
+                facts = facts_of(path)
+            except GGUFError as error:
+                # Parts of split models end here, too: in the store a part cannot find the others.
+                raise RequestError(f"{file_name} cannot be used: {error}") from error
             if only is not None and facts.kind != only:
                 raise RequestError(f"{file_name} is a {facts.kind}, not an {only}")
             self._facts.append(facts)

@@ -24,7 +24,6 @@ class Facts:
     embedding_length: int
     chat_template: str | None
     capabilities: frozenset[str]  # of embedding, vision, audio
-    splits: int
 
 
 def facts_of(path: Path) -> Facts:
@@ -46,7 +45,6 @@ def _facts(path: Path, mtime_ns: int, size: int) -> Facts:
             embedding_length=_integer(file, "embedding_length"),
             chat_template=_text(file, "tokenizer.chat_template"),
             capabilities=_capabilities(file),
-            splits=_integer(file, "split.count") or 1,
         )
 
 
@@ -75,7 +73,7 @@ def _capabilities(file: GGUFFile) -> frozenset[str]:
 
 
 def _integer(file: GGUFFile, key: str) -> int:
-    value = file.metadata.get(key) if key.startswith("split.") else file.get(key)
+    value = file.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) else 0
 
 

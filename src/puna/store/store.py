@@ -11,7 +11,7 @@ from pathlib import Path
 from puna.config import env_bool, models_dir
 from puna.errors import InvalidNameError, ModelNotFoundError, RequestError, StoreError
 from puna.store import prune
-from puna.store.blobs import Blobs, BlobWriter
+from puna.store.blobs import Blobs
 from puna.store.bundled import bundled_model, is_demo
 from puna.store.config import ModelConfig
 from puna.store.create import ModelSpec, build
@@ -95,10 +95,6 @@ class Store:
         """`put_blob` for a request body. Writes block the caller's loop one chunk at a time."""
         return await self.blobs.put_async(digest, chunks)
 
-    def blob_writer(self) -> BlobWriter:
-        """For content whose digest is not known beforehand."""
-        return BlobWriter(self.blobs.folder)
-
     def import_file(self, path: Path) -> str:
         """Copy a file into the store as a blob; answers its digest."""
         return self.blobs.add_file(path)[0]
@@ -109,7 +105,7 @@ class Store:
         """Make or replace the model `name` (see ModelSpec). `on_status` hears each step.
 
         Raises InvalidNameError, RequestError for an impossible spec, ModelNotFoundError for an unknown
-        parent, GGUFError for a damaged file, StoreError. Templates are not parsed here.
+        parent, GGUFError for a damaged one, StoreError. Templates are not parsed here.
         """
         report = on_status or _silent
         wanted = _parse(name)
@@ -294,6 +290,7 @@ def _called(folder: Path, name: str) -> list[os.DirEntry[str]]:
     """What is called `name` in `folder`, letter case aside; nothing if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
-            return [entry for entry in entries if entry.name.lower() == name.lower()]
+            same = name.lower()
+            return [entry for entry in entries if entry.name.isascii() and entry.name.lower() == same]
     except OSError:
         return []

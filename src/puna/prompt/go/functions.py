@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from puna.prompt.go.printf import sprint, sprintf, sprintln
-from puna.prompt.go.values import MISSING, Missing, Record, format_value, is_true, to_json, type_name
+from puna.prompt.go.values import MISSING, Missing, Record, is_true, to_json, type_name
 
 
 class CallError(Exception):
@@ -207,5 +207,3 @@ ARITY: dict[str, tuple[int, int | None]] = {
 }  # fmt: skip
 
 NAMES = frozenset(FUNCTIONS) | {"and", "or"}
-
-__all__ = ["ARITY", "FUNCTIONS", "NAMES", "CallError", "format_value", "typescript_type"]
