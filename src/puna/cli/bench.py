@@ -26,12 +26,14 @@ def bench(
     path = model_path(model)
     if not (prompt or generate):
         raise RequestError("nothing to measure: --prompt and --generate are both 0")
+    tests = len(parallel) * (bool(prompt) + bool(generate))
     results: list[dict[str, Any]] = []
-    with terminal.spinner(f"measuring {model}"):
-        # Torch takes seconds to import, so the spinner is there first.
+    with terminal.StandingLine() as line:
+        line.show(f"loading {model}")
         from puna import ops
         from puna.engine.bench import run_bench
 
+        line.show(f"measuring {model}: 1 of {tests}")
         measured = run_bench(
             path,
             prompt=prompt,
@@ -40,7 +42,9 @@ def bench(
             threads=threads,
             repetitions=repetitions,
         )
-        results.extend(measured)
+        for result in measured:
+            results.append(result)
+            line.show(f"measuring {model}: {len(results) + 1} of {tests}")
         used = ops.threads()
     if as_json:
         print(json.dumps({"model": model, "threads": used, "results": results}))
@@ -57,10 +61,12 @@ def parse_counts(text: str) -> tuple[int, ...]:
 
 
 def _print_table(model: str, threads: int, results: Sequence[Mapping[str, Any]]) -> None:
+    from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{model}, {threads} thread{'s' if threads != 1 else ''}", title_justify="left")
+    threads_text = "1 thread" if threads == 1 else f"{threads} threads"
+    table = Table(box=box.SIMPLE_HEAD, title=f"{model}, {threads_text}", title_justify="left")
     table.add_column("test")
     for name in ("streams", "tokens/s", "spread"):
         table.add_column(name, justify="right")

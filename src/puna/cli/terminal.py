@@ -84,6 +84,20 @@ def spinner(text: str) -> Iterator[None]:
         yield
 
 
+class StandingLine:
+    """A line on standard error that changes and then goes; it takes no time while others measure theirs."""
+
+    def __enter__(self) -> StandingLine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.show("")
+
+    def show(self, text: str) -> None:
+        if stderr_is_terminal():
+            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+
+
 @contextmanager
 def silent_keys() -> Iterator[None]:
     """Keys typed while an answer streams do not show up in it; they wait for the next prompt."""
