@@ -12,7 +12,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 .PHONY: run venv test test-fast lint bench test-peers bench-peers clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
-	$(BIN)/puna run demo "Tell me a story about a fox."
+	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
 
 venv: .venv/developed ## set up .venv with everything for development
 

@@ -33,7 +33,6 @@ def bench(
         from puna import ops
         from puna.engine.bench import run_bench
 
-        line.show(f"measuring {model}: 1 of {tests}")
         measured = run_bench(
             path,
             prompt=prompt,
@@ -42,9 +41,9 @@ def bench(
             threads=threads,
             repetitions=repetitions,
         )
-        for result in measured:
-            results.append(result)
-            line.show(f"measuring {model}: {len(results) + 1} of {tests}")
+        for number in range(1, tests + 1):
+            line.show(f"measuring {model}: {number} of {tests}")
+            results.append(next(measured))
         used = ops.threads()
     if as_json:
         print(json.dumps({"model": model, "threads": used, "results": results}))
