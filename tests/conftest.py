@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("PUNA_NUM_THREADS", "2")
+
+# A busy machine is no failure; what must be fast has a test of its own.
+settings.register_profile("puna", deadline=None)
+settings.load_profile("puna")
 # Tiny tensors: a second thread of torch's own would only wait for the first.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
