@@ -10,14 +10,30 @@ namespace puna {
 namespace {
 
 constexpr int tile_cells = attention_tile;
-// Query vectors that share a loaded key in `score`: their sums and four keys must fit the registers.
-constexpr int score_vectors = Vec::width == 16 ? 4 : 2;
+// Query vectors that share a loaded key (taken four at a time) or value (taken `value_width` vectors at a time).
+// Measured: more chains than the additions' latency needs, fewer than the registers hold.
+constexpr int score_vectors = Vec::width == 16 ? 4 : 3;
 constexpr int value_vectors = 4;
+constexpr int value_width = Vec::width == 16 ? 4 : 2;
 // Up to this many query vectors, converting keys on the way is cheaper than converting a tile first.
 constexpr int few_vectors = 8;
 
 PUNA_INLINE int smaller(int a, int b) { return a < b ? a : b; }
 PUNA_INLINE int larger(int a, int b) { return a > b ? a : b; }
+
+template <int N>
+struct Count {
+    static constexpr int value = N;
+};
+
+// body(Count<count>()) for a count from 1 to Most known only now.
+template <int Most, class Body>
+PUNA_INLINE void with_count(int count, Body&& body) {
+    if constexpr (Most > 1) {
+        if (count < Most) return with_count<Most - 1>(count, body);
+    }
+    body(Count<Most>());
+}
 
 template <class T>
 PUNA_INLINE void prefetch(const T* row, int count) {
@@ -74,7 +90,7 @@ PUNA_INLINE void weigh(const float* shares, const T* const* cells, int count, in
 
 template <int M, class T>
 PUNA_INLINE void weigh_cells(const float* shares, const T* const* cells, int count, int dim, float* values, int stride) {
-    constexpr int D = M == 1 ? 8 : M == 2 || Vec::width == 16 ? 4 : 2;
+    constexpr int D = M == 1 ? 8 : M <= 3 ? 4 : value_width;
     int d = 0;
     for (; d + D * Vec::width <= dim; d += D * Vec::width) weigh<M, D>(shares, cells, count, d, values, stride);
     for (; d < dim; d += Vec::width) weigh<M, 1>(shares, cells, count, d, values, stride);
@@ -123,12 +139,9 @@ void attend_tile(const AttentionCall& call, const float* q, int dim, const T* co
         for (int i = 0; i < taken; i++) count = larger(count, visible[(m + i) / group]);
         const float* query = q + int64_t(m) * q_stride;
         float* s = scores + int64_t(m) * tile_cells;
-        switch (taken) {
-            case 4: score_cells<score_vectors>(query, q_stride, keys, dim, count, s); break;
-            case 3: score_cells<3>(query, q_stride, keys, dim, count, s); break;
-            case 2: score_cells<2>(query, q_stride, keys, dim, count, s); break;
-            default: score_cells<1>(query, q_stride, keys, dim, count, s);
-        }
+        with_count<score_vectors>(taken, [&](auto n) {
+            score_cells<decltype(n)::value>(query, q_stride, keys, dim, count, s);
+        });
     }
     for (int m = 0; m < vectors; m += value_vectors) {
         const int taken = smaller(value_vectors, vectors - m);
@@ -146,12 +159,9 @@ void attend_tile(const AttentionCall& call, const float* q, int dim, const T* co
                             v + int64_t(i) * stride, stride);
             }
         }
-        switch (taken) {
-            case 4: weigh_cells<4>(s, values, count, value_dim, v, stride); break;
-            case 3: weigh_cells<3>(s, values, count, value_dim, v, stride); break;
-            case 2: weigh_cells<2>(s, values, count, value_dim, v, stride); break;
-            default: weigh_cells<1>(s, values, count, value_dim, v, stride);
-        }
+        with_count<value_vectors>(taken, [&](auto n) {
+            weigh_cells<decltype(n)::value>(s, values, count, value_dim, v, stride);
+        });
     }
 }
 
