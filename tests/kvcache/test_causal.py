@@ -39,7 +39,7 @@ class Probe:
         """One forward pass; per row the keys it may see, in order of position."""
         self.cache.start_forward(Batch.of([0] * len(data), positions, sequences, []))
         layer = self.cache.layer(0)
-        values = torch.tensor(data).view(-1, 1, 1)
+        values = torch.tensor(data, dtype=torch.float32).view(-1, 1, 1)
         layer.put(values, values)
         view = layer.view()
         return [
