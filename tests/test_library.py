@@ -17,8 +17,9 @@ from tests.tiny import TinyLlama, tiny_llama_gguf
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory):
-    path = tiny_llama_gguf(tmp_path_factory.mktemp("library") / "tiny.gguf", TinyLlama())
-    with puna.load(path, num_ctx=128, parallel=4) as loaded:
+    config = TinyLlama(hidden=128, layers=3, context=2048)
+    path = tiny_llama_gguf(tmp_path_factory.mktemp("library") / "tiny.gguf", config, endless=True)
+    with puna.load(path, num_ctx=2048, parallel=4) as loaded:
         yield loaded
 
 

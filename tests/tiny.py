@@ -102,8 +102,12 @@ def tiny_llama_gguf(
     model: Any = None,
     kind: GGMLType = GGMLType.F32,
     chat_template: str | None = CHATML,
+    endless: bool = False,
 ) -> Path:
-    """Write a tiny Llama to `path` (its matrices as `kind`) and return the path."""
+    """Write a tiny Llama to `path` (its matrices as `kind`) and return the path.
+
+    An `endless` one has no end token: it generates until it is stopped.
+    """
     config = config or TinyLlama()
     model = model or config.build()
     writer = GGUFWriter(path, "llama")
@@ -121,7 +125,7 @@ def tiny_llama_gguf(
     if config.rope_scaling and config.rope_scaling["rope_type"] == "linear":
         writer.add("llama.rope.scaling.type", "linear")
         writer.add("llama.rope.scaling.factor", float(config.rope_scaling["factor"]))
-    add_tokenizer(writer, chat_template)
+    add_tokenizer(writer, chat_template, endless=endless)
     for name, array in llama_tensors(model, config).items():
         quantised = array.ndim == 2 and kind is not GGMLType.F32
         writer.add_tensor(name, array, kind if quantised else GGMLType.F32)
@@ -129,17 +133,25 @@ def tiny_llama_gguf(
     return path
 
 
-def add_tokenizer(writer: GGUFWriter, chat_template: str | None = CHATML) -> None:
-    """The byte-level BPE vocabulary of all tiny models."""
+def add_tokenizer(writer: GGUFWriter, chat_template: str | None = CHATML, *, endless: bool = False) -> None:
+    """The byte-level BPE vocabulary of all tiny models; `endless` without any token that ends a text."""
     tokens = vocabulary()
     writer.add("tokenizer.ggml.model", "gpt2")
     writer.add("tokenizer.ggml.pre", "gpt-2")
+    types = [3 if token in SPECIALS else 1 for token in tokens]
+    if endless:  # tokens spelt like these are known to end a text, whatever the metadata says
+        tokens = [
+            token if kind == 1 else f"<|control {i}|>"
+            for i, (token, kind) in enumerate(zip(tokens, types, strict=True))
+        ]
     writer.add("tokenizer.ggml.tokens", tokens)
-    writer.add("tokenizer.ggml.token_type", [3 if token in SPECIALS else 1 for token in tokens])
+    writer.add("tokenizer.ggml.token_type", types)
     writer.add("tokenizer.ggml.merges", [f"{left} {right}" for left, right in merges()])
-    writer.add("tokenizer.ggml.bos_token_id", tokens.index("<|begin|>"))
-    writer.add("tokenizer.ggml.eos_token_id", tokens.index("<|end|>"))
-    writer.add("tokenizer.ggml.eot_token_id", tokens.index("<|im_end|>"))
+    begin, end, _, turn_end = range(len(tokens) - len(SPECIALS), len(tokens))
+    writer.add("tokenizer.ggml.bos_token_id", begin)
+    if not endless:
+        writer.add("tokenizer.ggml.eos_token_id", end)
+        writer.add("tokenizer.ggml.eot_token_id", turn_end)
     writer.add("tokenizer.ggml.add_bos_token", True)
     if chat_template is not None:
         writer.add("tokenizer.chat_template", chat_template)

@@ -24,7 +24,7 @@ from typing import Any, Literal, Self, overload
 from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Failed, Generate, TokenLogprob
-from puna.errors import ModelError, PunaError, RequestError
+from puna.errors import PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.model.load import load_model
 from puna.options import Options
@@ -76,9 +76,7 @@ def load(
         path = Path(model)
     else:
         stored = Store().get(model)
-        if stored.model_path is None:
-            raise ModelError(f"model '{model}' has no GGUF file in the store; create or pull it again")
-        path = stored.model_path
+        path = stored.runnable_path()
     defaults = dict(stored.params) if stored is not None else {}
     context = num_ctx or Options.merge(defaults).num_ctx or DEFAULT_CONTEXT
     ops.set_threads(num_thread)

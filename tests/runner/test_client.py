@@ -34,14 +34,16 @@ LONG = Options(temperature=0, num_predict=-1)
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "tiny.gguf", TinyLlama())
+    """Endless, and so slow that nothing ends before it is stopped."""
+    config = TinyLlama(hidden=256, feed_forward=512, layers=4, context=2048)
+    return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "tiny.gguf", config, endless=True)
 
 
 def with_runner(model: Path, use: Callable[[Runner], Awaitable[None]], **load: int) -> None:
     """Start a runner, use it, close it; afterwards its process must be gone."""
 
     async def scenario() -> None:
-        runner = await Runner.start(Load(path=str(model), **{"num_ctx": 64, "parallel": 4, **load}))
+        runner = await Runner.start(Load(path=str(model), **{"num_ctx": 2048, "parallel": 4, **load}))
         pid = runner.pid
         try:
             await asyncio.wait_for(use(runner), 60)
@@ -66,7 +68,7 @@ async def collect(runner: Runner, prompt: str | list[int], options: Options = GR
 def test_it_loads_generates_and_leaves(model: Path) -> None:
     async def use(runner: Runner) -> None:
         assert runner.alive
-        assert (runner.info.context_length, runner.info.parallel) == (64, 4)
+        assert (runner.info.context_length, runner.info.parallel) == (2048, 4)
         assert runner.info.weight_bytes > 0
         text, done = await collect(runner, "hello world")
         assert text
@@ -124,8 +126,8 @@ def test_a_bad_request_fails_alone(model: Path) -> None:
     async def use(runner: Runner) -> None:
         with pytest.raises(RequestError, match="empty"):
             await collect(runner, [])
-        with pytest.raises(ContextLengthError, match="num_ctx is 64"):
-            async for _ in runner.generate([1] * 100, GREEDY, truncate=False):
+        with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
+            async for _ in runner.generate([1] * 3000, GREEDY, truncate=False):
                 pass
         assert (await collect(runner, "hello"))[0]
 
