@@ -6,8 +6,8 @@ unless `PUNA_OPS=reference`. This is the one place that decides.
 
 Tensors are contiguous float32 on the CPU, indices int32, unless stated. `T` is the number
 of tokens in the batch. What a token's row comes out as does not depend on the rest of the
-batch, nor on the number of threads. Wrong shapes or dtypes raise `ValueError`, indices out
-of range `IndexError`.
+batch, nor on the number of threads. The C++ kernels raise `ValueError` for wrong shapes or
+dtypes and `IndexError` for indices out of range; the reference leaves that to torch.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from puna.ops.rope import Rope
 
 def address(tensor: Tensor, dtype: torch.dtype, name: str) -> int:
     """Where the values of `tensor` lie; raises `ValueError` unless they are contiguous CPU `dtype`."""
-    if tensor.dtype is not dtype or not tensor.is_contiguous() or tensor.device.type != "cpu":
+    if tensor.dtype is not dtype or not tensor.is_contiguous() or not tensor.is_cpu:
         layout = "contiguous" if tensor.is_contiguous() else "strided"
         raise ValueError(
             f"{name}: expected contiguous {dtype} on the CPU, got {layout} {tensor.dtype} on {tensor.device}"
@@ -19,10 +19,9 @@ def address(tensor: Tensor, dtype: torch.dtype, name: str) -> int:
     return tensor.data_ptr()
 
 
-def _check(right: bool, operation: str, **shapes: Tensor) -> None:
-    if not right:
-        given = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in shapes.items())
-        raise ValueError(f"{operation}: shapes do not fit together: {given}")
+def _misfit(operation: str, **shapes: Tensor) -> ValueError:
+    given = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in shapes.items())
+    return ValueError(f"{operation}: shapes do not fit together: {given}")
 
 
 def _is_half(tensor: Tensor, name: str) -> bool:
@@ -33,7 +32,8 @@ def _is_half(tensor: Tensor, name: str) -> bool:
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     width = weight.numel()
-    _check(x.dim() > 0 and x.shape[-1] == width, "rms_norm", x=x, weight=weight)
+    if not x.dim() or x.shape[-1] != width:
+        raise _misfit("rms_norm", x=x, weight=weight)
     result = torch.empty_like(x)
     _native.rms_norm(
         address(x, torch.float32, "rms_norm x"), 0, address(weight, torch.float32, "rms_norm weight"),
@@ -44,8 +44,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     width = weight.numel()
-    right = x.shape == residual.shape and x.dim() > 0 and x.shape[-1] == width
-    _check(right, "add_rms_norm", x=x, residual=residual, weight=weight)
+    if x.shape != residual.shape or not x.dim() or x.shape[-1] != width:
+        raise _misfit("add_rms_norm", x=x, residual=residual, weight=weight)
     total, result = torch.empty_like(x), torch.empty_like(x)
     _native.rms_norm(
         address(x, torch.float32, "add_rms_norm x"),
@@ -57,8 +57,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
-    right = x.dim() == 3 and positions.shape == x.shape[:1] and 2 * rope.pairs <= x.shape[2]
-    _check(right, "rope_", x=x, positions=positions, frequencies=rope.frequencies)
+    if x.dim() != 3 or positions.shape != x.shape[:1] or 2 * rope.pairs > x.shape[2]:
+        raise _misfit("rope_", x=x, positions=positions, frequencies=rope.frequencies)
     rows, heads, dim = x.shape
     _native.rope(
         address(x, torch.float32, "rope_ x"), address(positions, torch.int32, "rope_ positions"),
@@ -67,7 +67,8 @@ def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
 
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
-    _check(gate.shape == up.shape, "swiglu", gate=gate, up=up)
+    if gate.shape != up.shape:
+        raise _misfit("swiglu", gate=gate, up=up)
     result = torch.empty_like(gate)
     _native.swiglu(
         address(gate, torch.float32, "swiglu gate"), address(up, torch.float32, "swiglu up"),
@@ -77,8 +78,8 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
-    right = target.dim() > 0 and cells.dim() == 1 and rows.shape == (cells.shape[0], *target.shape[1:])
-    _check(right, "store_rows", target=target, cells=cells, rows=rows)
+    if not target.dim() or cells.dim() != 1 or rows.shape != (cells.shape[0], *target.shape[1:]):
+        raise _misfit("store_rows", target=target, cells=cells, rows=rows)
     if not cells.numel():
         return
     _native.store_rows(
@@ -99,16 +100,17 @@ def attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    right = q.dim() == keys.dim() == values.dim() == 3 and keys.shape[:2] == values.shape[:2]
-    right = right and q.shape[2] == keys.shape[2] and keys.shape[1] > 0 and q.shape[1] % keys.shape[1] == 0
-    right = right and starts.shape == counts.shape == q.shape[:1] and cells.dim() == 1
-    right = right and (sinks is None or sinks.shape == q.shape[1:2])
-    if not right:
-        _check(right, "attention", q=q, keys=keys, values=values, cells=cells, starts=starts, counts=counts)
+    fits = q.dim() == keys.dim() == values.dim() == 3
+    if fits:
+        rows, heads, dim = q.shape
+        capacity, kv_heads, value_dim = values.shape
+        fits = keys.shape == (capacity, kv_heads, dim) and kv_heads > 0 and heads % kv_heads == 0
+        fits = fits and starts.shape == counts.shape == (rows,) and cells.dim() == 1
+        fits = fits and (sinks is None or sinks.shape == (heads,))
+    if not fits:
+        raise _misfit("attention", q=q, keys=keys, values=values, cells=cells, starts=starts, counts=counts)
     if keys.dtype is not values.dtype:
         raise ValueError(f"attention: keys are {keys.dtype}, values {values.dtype}")
-    rows, heads, dim = q.shape
-    capacity, kv_heads, value_dim = values.shape
     result = torch.empty(rows, heads, value_dim)
     _native.attention(
         address(q, torch.float32, "attention q"), address(keys, keys.dtype, "attention keys"),
