@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ import psutil
 import pytest
 
 from tests.e2e.servers import Server, add_model, command, environment, running, wait_until
+from tests.tiny import TinyLlama, tiny_llama_gguf
 
 pytestmark = pytest.mark.e2e
 
@@ -228,3 +230,25 @@ def test_a_broken_upload_leaves_no_blob(one_at_a_time: Server) -> None:
 
 def blobs(server: Server, pattern: str) -> list[Path]:
     return list((server.models / "blobs").glob(pattern))
+
+
+def test_a_client_gone_while_its_model_loads_gives_up_the_load(tmp_path: Path, endless_file: Path) -> None:
+    with running(tmp_path) as server:
+        add_model(server, "endless", endless_file)
+        with pytest.raises(httpx.ReadTimeout):
+            server.http.post("/api/generate", json=SHORT_BODY, timeout=0.3)
+        wait_until(lambda: not server.runners(), "the end of the half-started runner")
+        assert server.client.ps().models == []
+        answers_soon(server)
+
+
+def test_a_model_too_large_for_the_memory_says_how_much_it_needs(
+    one_at_a_time: Server, tmp_path: Path
+) -> None:
+    path = tiny_llama_gguf(tmp_path / "huge.gguf", TinyLlama(context=2**34))
+    add_model(one_at_a_time, "huge", path)
+    body = {"model": "huge", "prompt": "x", "options": {"num_ctx": 2**30}}
+    response = one_at_a_time.http.post("/api/generate", json=body)
+    assert response.status_code == 500
+    assert re.search(r"memory.*\d.*GiB.*\d.*GiB", response.json()["error"]), response.json()
+    answers_soon(one_at_a_time)

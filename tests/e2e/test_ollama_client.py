@@ -183,6 +183,30 @@ def test_create_from_a_model_with_everything_a_modelfile_has(server: Server) -> 
         client.delete("dressed")
 
 
+def test_thinking_is_split_from_the_answer_unless_it_is_turned_off(server: Server) -> None:
+    client = server.client
+    template = (
+        "{{ range .Messages }}{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}"
+        "{{ .Role }}: {{ .Content }}\n{{ end }}{{ if .Think }}<think>{{ end }}"
+    )
+    client.create(model="thinker", from_="tiny", template=template)
+    try:
+        assert "thinking" in (client.show("thinker").capabilities or [])
+        hello = [{"role": "user", "content": "hello"}]
+        deep = client.chat("thinker", hello, options=GREEDY)  # absent means yes
+        assert deep.message.content == ""
+        assert deep.message.thinking
+        parts = list(client.chat("thinker", hello, options=GREEDY, think=True, stream=True))
+        assert "".join(part.message.thinking or "" for part in parts) == deep.message.thinking
+        plain = client.chat("thinker", hello, options=GREEDY, think=False)
+        assert plain.message.content
+        assert not plain.message.thinking
+        generated = client.generate("thinker", "hello", options=GREEDY, think="high")
+        assert (generated.response, generated.thinking) == ("", deep.message.thinking)
+    finally:
+        client.delete("thinker")
+
+
 def test_an_empty_prompt_loads_and_keep_alive_zero_unloads(server: Server) -> None:
     client = server.client
     assert client.generate("tiny", keep_alive="10m").done_reason == "load"

@@ -28,6 +28,9 @@ from puna.store import Store
 #: How long requests in flight may take to notice that the server is leaving.
 SHUTDOWN_TIMEOUT_S = 5
 
+#: How long an idle connection stays open: longer than the pools of usual clients keep theirs.
+KEEP_ALIVE_TIMEOUT_S = 75
+
 _log = logging.getLogger(__name__)
 
 
@@ -44,14 +47,17 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
     with listener:
         address, port = listener.getsockname()[:2]
         bound = Host(address=address, port=port)
+        store = Store(models or models_dir())
+        _tidy(store)
         scheduler = Scheduler(settings)
-        app = create_app(Store(models or models_dir()), scheduler, settings, bound)
+        app = create_app(store, scheduler, settings, bound)
         config = uvicorn.Config(
             app,
             log_config=None,
             access_log=_log.isEnabledFor(logging.DEBUG),
             server_header=False,
             lifespan="off",
+            timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         )
         server = _Server(config, scheduler, f"Listening on {bound.netloc} (version {__version__})")
@@ -84,6 +90,17 @@ def listen(host: Host) -> socket.socket:
         raise PunaError(f"cannot listen on {where}: {error.strerror or error}; check PUNA_HOST") from error
     listener.setblocking(False)
     return listener
+
+
+def _tidy(store: Store) -> None:
+    """Remove what broken-off uploads left behind. A store that cannot be written to is served as it is."""
+    try:
+        removed = store.prune()
+    except PunaError as error:
+        _log.warning("cannot tidy the model store: %s", error)
+    else:
+        if removed:
+            _log.info("removed %d unused files from the model store", removed)
 
 
 class _Server(uvicorn.Server):
