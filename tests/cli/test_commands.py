@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from puna import __version__
 from tests.cli.shell import Shell, end_process, free_port
 from tests.tiny import vocabulary
 
@@ -25,6 +26,19 @@ def test_a_server_is_started_once_and_keeps_running(shell: Shell) -> None:
     assert second.returncode == 0
     assert "Started a server" not in second.stderr
     assert (shell.home / "logs" / "server.log").read_text().count("Listening on") == 1
+
+
+def test_version_asks_the_server_and_finds_it_the_same(shell: Shell) -> None:
+    done = shell.run("version")
+    assert (done.stdout, done.stderr) == (f"puna version is {__version__}\n", "")
+
+
+def test_the_shell_completes_names_of_models(shell: Shell) -> None:
+    request = {"_PUNA_COMPLETE": "complete_bash", "COMP_WORDS": "puna show ti", "COMP_CWORD": "2"}
+    done = subprocess.run(
+        [sys.executable, "-m", "puna"], env=shell.env | request, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.split() == ["tiny"], done.stderr
 
 
 def test_create_tells_what_it_does_on_standard_error(shell: Shell, tmp_path: Path) -> None:

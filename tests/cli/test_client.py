@@ -1,0 +1,118 @@
+"""The HTTP client against answers a healthy server would not give."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from puna.cli.client import Client
+from puna.errors import ConnectionFailedError, ServerError
+from puna.hosts import Host, parse_host
+
+#: Path -> status and body. A body that is cut short announces more than it brings.
+ANSWERS: dict[str, tuple[int, bytes]] = {
+    "/error": (400, b'{"error":"option \\"top_p\\" is wrong"}'),
+    "/openai": (404, b'{"error":{"message":"no such model","type":"not_found"}}'),
+    "/proxy": (502, b"<html>Bad gateway</html>"),
+    "/empty-error": (500, b""),
+    "/list": (200, b"[1, 2]"),
+    "/empty": (200, b""),
+    "/lines": (200, b'{"response":"a"}\n\n{"response":"b","done":true}\n'),
+    "/broken-line": (200, b'{"response":"a"}\nnot JSON\n'),
+    "/error-line": (200, b'{"response":"a"}\n{"error":"the runner died"}\n'),
+    "/cut": (200, b'{"response":"a"}\n'),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        status, body = ANSWERS[self.path]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body) + (100 if self.path == "/cut" else 0)))
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield parse_host(f"127.0.0.1:{server.server_port}")
+        server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        ("/error", 400, 'option "top_p" is wrong'),
+        ("/openai", 404, "no such model"),
+        ("/proxy", 502, "502 Bad Gateway: <html>Bad gateway</html>"),
+        ("/empty-error", 500, "500 Internal Server Error"),
+    ],
+)
+def test_an_error_keeps_its_text_and_status(host: Host, path: str, status: int, message: str) -> None:
+    with Client(host) as client:
+        for call in (client.post, lambda where, body: list(client.stream(where, body))):
+            with pytest.raises(ServerError) as caught:
+                call(path, {})
+            assert (str(caught.value), caught.value.status_code) == (message, status)
+
+
+def test_an_answer_of_another_shape_is_an_error(host: Host) -> None:
+    with Client(host) as client:
+        assert client.post("/empty", {}) == {}
+        with pytest.raises(ServerError, match="not JSON"):
+            client.post("/list", {})
+
+
+def test_a_stream_is_read_line_by_line(host: Host) -> None:
+    with Client(host) as client:
+        assert list(client.stream("/lines", {})) == [{"response": "a"}, {"response": "b", "done": True}]
+
+
+@pytest.mark.parametrize(
+    ("path", "error", "message"),
+    [
+        ("/broken-line", ServerError, "not JSON"),
+        ("/error-line", ServerError, "^the runner died$"),
+        ("/cut", ConnectionFailedError, "closed the connection in the middle of the answer"),
+    ],
+)
+def test_what_came_before_an_error_is_not_lost(
+    host: Host, path: str, error: type[Exception], message: str
+) -> None:
+    with Client(host) as client:
+        items = client.stream(path, {})
+        assert next(items) == {"response": "a"}
+        with pytest.raises(error, match=message):
+            next(items)
+
+
+def test_no_server_is_said_with_what_to_do() -> None:
+    with Client(parse_host("127.0.0.1:9")) as client:
+        assert not client.is_up()
+        with pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:9, run 'puna serve' to start it"):
+            client.get("/api/tags")
+    with (
+        Client(parse_host("https://127.0.0.1:9")) as client,
+        pytest.raises(ConnectionFailedError, match="check PUNA_HOST"),
+    ):
+        client.get("/api/tags")
+
+
+def test_a_proxy_for_the_web_does_not_stand_before_this_machine(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    with Client(host) as client:
+        assert client.post("/empty", {}) == {}
