@@ -18,7 +18,8 @@ COMMANDS = [name for names in SECTIONS.values() for name in names]
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["rum"], 'unknown command "rum" for "puna" (did you mean'),
+        (["rum"], 'unknown command "rum" for "puna" (did you mean rm or run?)'),
+        (["zzz"], 'unknown command "zzz" for "puna"\nUsage: puna [OPTIONS] COMMAND'),
         (["--nope"], "unknown flag: --nope"),
         (["show", "m", "--nope"], "unknown flag: --nope"),
         (["show"], "missing argument MODEL\nUsage: puna show [OPTIONS] MODEL\n"),

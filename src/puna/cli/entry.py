@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from puna.cli.app import app
-from puna.cli.help import usage
+from puna.cli.help import SECTIONS, usage
 from puna.errors import PunaError
 
 #: The parser's errors. Where their classes live depends on typer's version; their family does not.
@@ -55,7 +55,7 @@ def _usage_text(error: Exception) -> str:
     if kind == "NoSuchOption":
         message = _unknown_flag(error)
     elif message.startswith("No such command"):
-        message = _unknown_command(message)
+        message = _unknown_command(message.split("'")[1])
     elif kind == "MissingParameter":
         message = f"missing argument {getattr(getattr(error, 'param', None), 'metavar', '') or ''}".rstrip()
     if isinstance(error, _USAGE_ERROR) and context is not None:
@@ -70,8 +70,9 @@ def _unknown_flag(error: Exception) -> str:
     return f"unknown flag: {getattr(error, 'option_name', '')}{hint}"
 
 
-def _unknown_command(message: str) -> str:
-    """`No such command 'rum'. Did you mean 'run'?` in the words of Ollama's command line."""
-    name, _, rest = message.removeprefix("No such command ").partition("'")[2].partition("'")
-    hint = rest.lstrip(". ")
-    return f'unknown command "{name}" for "puna"' + (f" ({hint[0].lower()}{hint[1:]})" if hint else "")
+def _unknown_command(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, [command for names in SECTIONS.values() for command in names])
+    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
+    return f'unknown command "{name}" for "puna"{hint}'
