@@ -114,6 +114,8 @@ BAD = [
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "keep_alive": true}', 400, "keep_alive"),
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "template": "{{ if"}', 400, "template error"),
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "context": [999999]}', 400, "vocabulary"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "context": [1%s]}' % (b"0" * 40), 400, "context[0]"),
+    ("/api/generate", b'{"model":"tiny","prompt":"x","options":{"seed":1e999}}', 400, "seed"),
     ("/api/generate", b'{"model":"tiny","prompt":"x","options":{"num_ctx":"big"}}', 400, '"num_ctx" must be'),
     ("/api/generate", b'{"model":"tiny","prompt":"x","options":{"temperature":-1}}', 400, "between 0 and"),
     (

@@ -8,6 +8,7 @@ from pathlib import Path
 import ollama
 import pytest
 
+from puna.store.bundled import DEMO_FILE
 from tests.e2e.servers import Server, wait_until
 
 pytestmark = pytest.mark.e2e
@@ -274,3 +275,17 @@ def test_an_answer_longer_than_the_context_goes_on_by_shifting(server: Server) -
             break
     assert answer["done_reason"] == "length"
     assert answer["shifted"] > 0
+
+
+@pytest.mark.skipif(not DEMO_FILE.exists(), reason="the bundled model has not been made in this checkout")
+def test_the_bundled_model_is_there_without_being_created(server: Server) -> None:
+    client = server.client
+    assert "demo:latest" in {model.model for model in client.list().models}
+    body = {"model": "demo", "messages": [{"role": "user", "content": "Tell me a story."}], "stream": False}
+    answer = server.http.post("/api/chat", json=body | {"options": {"temperature": 0}}).json()
+    assert answer["done_reason"] == "stop"
+    assert len(answer["message"]["content"].split()) > 20
+    client.create(model="storyteller", from_="demo", system="You tell stories.")
+    client.delete("storyteller")
+    with pytest.raises(ollama.ResponseError, match="cannot be deleted"):
+        client.delete("demo")

@@ -89,7 +89,7 @@ def test_an_absent_context_differs_from_an_empty_one() -> None:
         (b'{"messages":[{"role":"user","content":[{"type":"text"}]}]}', r"messages\[0\].content", "a list"),
         (b'{"messages":[7]}', r"messages\[0\]", "a number"),
         (b'{"options":[]}', "options", "a list"),
-        (b'{"top_logprobs":1.5}', "top_logprobs", "a number"),
+        (b'{"top_logprobs":1.5}', "top_logprobs", "1.5"),
     ],
 )
 def test_a_wrong_type_is_named_with_its_field(data: bytes, field: str, kind: str) -> None:

@@ -90,16 +90,12 @@ def _explained(error: ValidationError) -> str:
     what = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if first["type"] == "value_error":
         return what
-    return f'field "{where}": {what}, not {_described(first["input"])}'
+    value = _described(first["input"]) if first["type"].endswith("_type") else f"{first['input']!r:.40}"
+    return f'field "{where}": {what}, not {value}'
+
+
+_KINDS = {bool: "a boolean", int: "a number", str: "a string", list: "a list", dict: "an object"}
 
 
 def _described(value: Any) -> str:
-    names = {
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        str: "a string",
-        list: "a list",
-        dict: "an object",
-    }
-    return "null" if value is None else names.get(type(value), type(value).__name__)
+    return "null" if value is None else _KINDS.get(type(value), repr(value))

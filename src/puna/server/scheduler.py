@@ -62,8 +62,9 @@ class Scheduler:
         Raises the error that loading met, and ServerBusyError when too many requests wait for loads.
         """
         entry = await self._acquire(model, plan, keep_alive_s)
-        assert entry.runner is not None
         try:
+            if entry.runner is None:  # ended between the load and now
+                raise RunnerError(_LEAVING)
             yield entry.runner
         except RunnerError:
             if self._closed:
@@ -84,7 +85,8 @@ class Scheduler:
 
     def loaded(self) -> list[LoadedModel]:
         """Models in memory or being loaded, longest remaining first."""
-        return sorted(self._loaded.values(), key=lambda entry: -entry.expires_s)
+        living = [entry for entry in self._loaded.values() if entry.runner is None or entry.runner.alive]
+        return sorted(living, key=lambda entry: -entry.expires_s)
 
     async def close(self) -> None:
         """End all runners; streams in flight see a RunnerError."""

@@ -5,7 +5,7 @@ Unknown keys are ignored and key case does not matter, as with the decoder that 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -65,7 +65,7 @@ class GenerateRequest(Generation):
     system: str = ""
     template: str = ""
     raw: bool = False
-    context: list[int] | None = None
+    context: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
     images: list[str] = []
 
 
