@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import gguf
 import numpy as np
 import pytest
+from gguf import quants
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import gguf
-from gguf import quants
 from puna.errors import GGUFError
 from puna.gguf import GGMLType, dequantize
 from puna.gguf.blocks.bits import pack, unpack

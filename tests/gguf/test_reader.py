@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
+
 from puna.errors import GGUFError
 from puna.gguf import FileType, GGMLType, NumberArray, StringArray, open_gguf
 from tests.gguf import gguf_bytes as raw

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gguf
 import pytest
 
-import gguf
 from puna.gguf import FileType, GGMLType, ValueType
 from puna.gguf.blocks.layout import LAYOUTS
 

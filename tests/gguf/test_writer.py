@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gguf import GGUFReader, GGUFValueType
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gguf import GGUFReader, GGUFValueType
 from puna.errors import GGUFError
 from puna.gguf import GGMLType, GGUFWriter, NumberArray, StringArray, ValueType, open_gguf, quantize
 
