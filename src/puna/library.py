@@ -143,7 +143,12 @@ class Model:
 
     @overload
     def chat(
-        self, messages: Messages, *, stream: Literal[False] = False, logprobs: int | None = None, **options: Any
+        self,
+        messages: Messages,
+        *,
+        stream: Literal[False] = False,
+        logprobs: int | None = None,
+        **options: Any,
     ) -> Completion: ...
     @overload
     def chat(
@@ -204,7 +209,9 @@ class Model:
             top_logprobs=logprobs or 0,
         )
 
-    def _start(self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]) -> Iterator[Chunk | Done]:
+    def _start(
+        self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]
+    ) -> Iterator[Chunk | Done]:
         """Submit now (not at the first `next`), so that several requests share batches."""
         request = self._request(prompt, logprobs, options)
         arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
