@@ -48,62 +48,117 @@ std::vector<Candidate> sorted_top(const float* logits, int64_t count, int64_t k)
     return best;
 }
 
-// Tokens in descending order with the running sum of their weights e^((logit - largest) / temperature), sorted
-// only as far as someone looks: with a real model's logits that is a few dozen of a hundred thousand.
+// Where a running sum over tokens in descending order arrives: the last token taken, and the sum with it.
+struct Cut {
+    double sum;
+    int32_t id;
+};
+
+// Tokens in descending order with weights e^((logit - largest) / temperature), put in order only as far as someone
+// looks: level by level (with a real model's logits the first few hold a few dozen of a hundred thousand tokens),
+// and inside a level by halving.
 class Ranking {
 public:
     Ranking(const float* logits, int64_t count, float largest, float temperature)
-        : logits_(logits), count_(count), largest_(largest), temperature_(temperature) {}
+        : logits_(logits), count_(count), largest_(largest), temperature_(temperature), tokens_(token_buffer()) {
+        tokens_.clear();
+    }
 
-    // All tokens, to be sorted when needed.
+    // All tokens.
     void rank_all() {
         total_ = sample_kernels().sum(logits_, count_, largest_, temperature_);
         reached_ = infinity;
     }
 
-    // Just these, already in order.
+    // Just these, of which the first is the largest.
     void rank(const std::vector<Candidate>& candidates) {
-        for (const Candidate& candidate : candidates) append(candidate);
-        total_ = sums_.back();
+        for (const Candidate& candidate : candidates) append(candidate.logit, candidate.id);
+        end_level();
+        total_ = levels_[0].sum;
         reached_ = -infinity;
     }
 
     double total() const { return total_; }
 
-    // How many tokens it takes for the sum to be beyond `mass` (or to reach it, unless `strictly`).
-    int64_t tokens_for(double mass, bool strictly) {
-        while (true) {
-            const auto found = strictly ? std::upper_bound(sums_.begin(), sums_.end(), mass)
-                                        : std::lower_bound(sums_.begin(), sums_.end(), mass);
-            if (found != sums_.end()) return found - sums_.begin() + 1;
-            if (!extend()) return int64_t(sums_.size());
+    // The shortest start whose sum is beyond `mass` (or reaches it, unless `strictly`); everything if none is.
+    Cut cut(double mass, bool strictly) {
+        const auto enough = [=](double sum) { return strictly ? sum > mass : sum >= mass; };
+        double before_level = 0;
+        for (size_t i = 0; i < levels_.size() || extend(); i++) {
+            const bool last = i + 1 == levels_.size() && reached_ == -infinity;
+            if (last || enough(before_level + levels_[i].sum)) return cut_within(levels_[i], before_level, enough);
+            before_level += levels_[i].sum;
         }
+        return cut_within(levels_.back(), before_level - levels_.back().sum, enough);
     }
 
-    // How many leading tokens weigh at least `least` (the first one weighs 1).
-    int64_t tokens_above(double least) {
-        const auto light = [this](const Candidate& candidate, double bound) { return weight(candidate) >= bound; };
-        while (true) {
-            const auto found = std::lower_bound(ranked_.begin(), ranked_.end(), least, light);
-            if (found != ranked_.end()) return found - ranked_.begin();
-            if (!extend()) return int64_t(ranked_.size());
+    // Sum of the tokens that weigh at least `least`.
+    double sum_above(double least) {
+        double sum = 0;
+        bool more = true;
+        for (size_t i = 0; more && (i < levels_.size() || extend()); i++) {
+            for (int64_t t = levels_[i].begin; t < levels_[i].end; t++) {
+                if (tokens_[t].weight >= least) sum += tokens_[t].weight;
+                else more = false;
+            }
         }
+        return sum;
     }
 
-    double sum_of_first(int64_t tokens) const { return sums_[tokens - 1]; }
-    int32_t id(int64_t rank) const { return ranked_[rank].id; }
+    double first_weight() {
+        if (levels_.empty()) extend();
+        double most = 0;
+        for (int64_t t = 0; t < levels_[0].end; t++) most = std::max(most, tokens_[t].weight);
+        return most;
+    }
 
 private:
-    double weight(const Candidate& candidate) const {
-        return std::exp(double(candidate.logit / temperature_ - largest_ / temperature_));
+    struct Token : Candidate {
+        double weight;
+    };
+    struct Level {
+        int64_t begin, end;
+        double sum;
+    };
+
+    // Kept from call to call: megabytes when the logits are flat.
+    static std::vector<Token>& token_buffer() {
+        thread_local std::vector<Token> buffer;
+        return buffer;
     }
 
-    void append(const Candidate& candidate) {
-        ranked_.push_back(candidate);
-        sums_.push_back((sums_.empty() ? 0 : sums_.back()) + weight(candidate));
+    void append(float logit, int32_t id) {
+        const double weight = std::exp(double(logit / temperature_ - largest_ / temperature_));
+        tokens_.push_back({{logit, id}, weight});
     }
 
-    // Ranks the tokens of the next lower level; false when none are left.
+    void end_level() {
+        Level level{levels_.empty() ? 0 : levels_.back().end, int64_t(tokens_.size()), 0};
+        for (int64_t t = level.begin; t < level.end; t++) level.sum += tokens_[t].weight;
+        levels_.push_back(level);
+    }
+
+    template <class Enough>
+    Cut cut_within(const Level& level, double sum, Enough enough) {
+        auto begin = tokens_.begin() + level.begin, end = tokens_.begin() + level.end;
+        while (end - begin > 64) {
+            const auto middle = begin + (end - begin) / 2;
+            std::nth_element(begin, middle, end, before);
+            double half = 0;
+            for (auto t = begin; t != middle; ++t) half += t->weight;
+            if (enough(sum + half)) {
+                end = middle;
+            } else {
+                sum += half;
+                begin = middle;
+            }
+        }
+        std::sort(begin, end, before);
+        for (; end - begin > 1 && !enough(sum + begin->weight); ++begin) sum += begin->weight;
+        return {sum + begin->weight, begin->id};
+    }
+
+    // Collects the tokens of the next lower level; false when none are left.
     bool extend() {
         while (reached_ != -infinity) {
             depth_ = depth_ == 0 ? 3 : 2 * depth_;
@@ -115,10 +170,8 @@ private:
             const int64_t found = sample_kernels().collect(logits_, 0, count_, low, reached_, ids, count_, &stop);
             reached_ = low;
             if (!found) continue;
-            level_.clear();
-            for (int64_t i = 0; i < found; i++) level_.push_back({logits_[ids[i]], ids[i]});
-            std::sort(level_.begin(), level_.end(), before);
-            for (const Candidate& candidate : level_) append(candidate);
+            for (int64_t i = 0; i < found; i++) append(logits_[ids[i]], ids[i]);
+            end_level();
             return true;
         }
         return false;
@@ -127,11 +180,11 @@ private:
     const float* logits_;
     int64_t count_;
     float largest_, temperature_;
-    float reached_ = infinity;   // tokens above this logit are ranked; those of -infinity never are
+    float reached_ = infinity;   // tokens above this logit are in a level; those of -infinity never are
     float depth_ = 0;            // how many steps below the largest that is
     double total_ = 0;
-    std::vector<Candidate> ranked_, level_;
-    std::vector<double> sums_;
+    std::vector<Token>& tokens_;
+    std::vector<Level> levels_;   // never empty once asked: the largest logit is finite
 };
 
 // Candidates closest in surprise to the expected one, up to a probability above p; in their order.
@@ -191,14 +244,10 @@ int64_t choose(const float* logits, int64_t count, const Choice& choice) {
         ranking.rank(candidates);
     }
     double kept = ranking.total();
-    if (choice.top_p < 1) kept = ranking.sum_of_first(ranking.tokens_for(choice.top_p * kept, true));
-    if (choice.min_p > 0) {
-        // With typical-p the first candidate need not be the largest logit: relative to it, not to 1.
-        ranking.tokens_for(0, true);
-        const int64_t tokens = ranking.tokens_above(choice.min_p * ranking.sum_of_first(1));
-        kept = std::min(kept, ranking.sum_of_first(std::max<int64_t>(tokens, 1)));
-    }
-    return ranking.id(ranking.tokens_for(choice.uniform * kept, false) - 1);
+    if (choice.top_p < 1) kept = ranking.cut(choice.top_p * kept, true).sum;
+    // With typical-p the first candidate need not be the largest logit: its weight need not be 1.
+    if (choice.min_p > 0) kept = std::min(kept, ranking.sum_above(choice.min_p * ranking.first_weight()));
+    return ranking.cut(choice.uniform * kept, false).id;
 }
 
 }  // namespace puna
