@@ -1,0 +1,1 @@
+"""How the bundled demo model was made: synthetic text, training, export, evaluation (see README.md)."""

@@ -1,0 +1,93 @@
+"""From documents to training rows: token ids, which of them are learned, whole documents in each row."""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from demo.vocabulary import BOS, END, START
+
+Encoded = tuple[list[int], list[bool]]
+SHORT, LONG = 512, 1024
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Packed rows of one length: `tokens` [rows, length + 1]; `learn` [rows, length]: is the next learned?"""
+
+    tokens: np.ndarray
+    learn: np.ndarray
+
+
+def segments(document: dict[str, Any]) -> list[tuple[str, bool]]:
+    """The document with control tokens, in parts: (text, is it learned?). What users say is not."""
+    if "text" in document:
+        return [(BOS, False), (document["text"] + BOS, True)]
+    parts = [(BOS, False)]
+    for message in document["messages"]:
+        parts.append((f"{START}{message['role']}\n", False))
+        parts.append((message["content"] + END, message["role"] == "assistant"))
+        parts.append(("\n", False))
+    return parts
+
+
+def encode(documents: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Iterator[Encoded]:
+    """Token ids of each document and, for each id, whether it is learned."""
+    for start in range(0, len(documents), 2000):
+        parts = [segments(d) for d in documents[start : start + 2000]]
+        encoded = iter(
+            tokenizer.encode_batch_fast(
+                [text for part in parts for text, _ in part], add_special_tokens=False
+            )
+        )
+        for part in parts:
+            ids: list[int] = []
+            learn: list[bool] = []
+            for _, learned in part:
+                piece = next(encoded).ids
+                ids += piece
+                learn += [learned] * len(piece)
+            yield ids, learn
+
+
+def pack(documents: Iterable[Encoded], seed: int) -> tuple[Rows, Rows]:
+    """Rows of `SHORT` tokens, and of `LONG` for the documents that need them; only longer ones are cut."""
+    rng = random.Random(seed)
+    short: list[Encoded] = []
+    long: list[Encoded] = []
+    for ids, learn in documents:
+        if len(ids) <= SHORT:
+            short.append((ids, learn))
+        else:
+            long.append((ids[: LONG + 1], learn[: LONG + 1]))
+    rng.shuffle(short)
+    rng.shuffle(long)
+    # Every long document leaves room that short ones fill.
+    return _fill(short, SHORT, []), _fill(long, LONG, short[: 3 * len(long)])
+
+
+def _fill(documents: list[Encoded], length: int, small: list[Encoded]) -> Rows:
+    """First fit over a window of open rows: a row begins with a document and holds whole documents."""
+    rows: list[Encoded] = []
+    open_rows: list[Encoded] = []
+    for ids, learn in documents + small:
+        for row in open_rows:
+            if len(row[0]) + len(ids) <= length + 1:
+                row[0].extend(ids)
+                row[1].extend(learn)
+                break
+        else:
+            open_rows.append((list(ids), list(learn)))
+            if len(open_rows) > 64:
+                fullest = max(range(len(open_rows)), key=lambda i: len(open_rows[i][0]))
+                rows.append(open_rows.pop(fullest))
+    rows += open_rows
+    tokens = np.zeros((len(rows), length + 1), np.uint16)
+    learned = np.zeros((len(rows), length), bool)
+    for i, (ids, learn) in enumerate(rows):
+        tokens[i, : len(ids)] = ids
+        learned[i, : len(ids) - 1] = learn[1:]
+    return Rows(tokens, learned)

@@ -1,0 +1,55 @@
+"""The demo model's vocabulary: byte-level BPE, single digits, three control tokens; and its chat format."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+BOS, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+CONTROL = (BOS, START, END)
+BOS_ID, START_ID, END_ID = 0, 1, 2
+
+# The pre-tokenizer GGUF files call "qwen2": letters with one leading character, digits one by one.
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PRE = "qwen2"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
+
+def train_vocabulary(texts: Iterable[str], size: int) -> Tokenizer:
+    """A byte-level BPE tokenizer of `size` tokens, control tokens first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(CONTROL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def load_vocabulary(path: Path) -> Tokenizer:
+    """The tokenizer `train_vocabulary` made, from its JSON file."""
+    return Tokenizer.from_file(str(path))
+
+
+def chat_prompt(messages: Iterable[dict[str, str]]) -> str:
+    """What `CHAT_TEMPLATE` renders, up to where the assistant begins to answer; without BOS."""
+    turns = "".join(f"{START}{m['role']}\n{m['content']}{END}\n" for m in messages)
+    return f"{turns}{START}assistant\n"
