@@ -328,3 +328,16 @@ def test_no_cells_leak(tiny: LoadedModel) -> None:
     for slot in range(3):
         run.engine.cache.remove(slot, 0)
     assert cells.free == cells.capacity
+
+
+def test_an_output_padded_beyond_the_vocabulary_gives_no_token_from_there(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Run(tiny).one(PROMPTS[0])[0]
+    forward = tiny.model.forward
+    monkeypatch.setattr(
+        tiny.model,
+        "forward",
+        lambda batch, cache: torch.nn.functional.pad(forward(batch, cache), (0, 5), value=1e6),
+    )
+    assert Run(tiny).one(PROMPTS[0])[0] == expected

@@ -180,7 +180,8 @@ class Engine:
         finally:
             self.step_started = None
         for sequence, row in zip(sampled, logits, strict=True):
-            self._decode(sequence, row)
+            # Some files pad the output beyond the vocabulary; what lies there is no token.
+            self._decode(sequence, row[: self.loaded.tokenizer.vocab_size])
         return True
 
     def _take_incoming(self) -> None:
