@@ -75,12 +75,12 @@ def test_another_context_length_loads_again_and_the_models_limit_counts(small: S
 
 
 def test_a_model_leaves_when_its_time_is_over_and_a_request_restarts_it(small: Server) -> None:
-    small.client.generate("tiny", "hello", options=GREEDY, keep_alive="1s")
-    time.sleep(0.6)
+    small.client.generate("tiny", "hello", options=GREEDY, keep_alive="4s")
+    time.sleep(2.5)
     small.client.generate("tiny", "hello", options=GREEDY)  # the second sticks, and begins again
-    time.sleep(0.6)
+    time.sleep(2.5)
     assert loaded(small) == ["tiny:latest"]
-    wait_until(lambda: loaded(small) == [] and not small.runners(), "the unloading", timeout_s=5)
+    wait_until(lambda: loaded(small) == [] and not small.runners(), "the unloading", timeout_s=30)
 
 
 def test_a_model_with_keep_alive_zero_serves_all_who_waited_for_it(small: Server) -> None:
