@@ -51,9 +51,10 @@ struct MatrixKernels {
 const MatrixKernels& portable_matrix_kernels();
 #if defined(__x86_64__)
 const MatrixKernels& avx2_matrix_kernels();
+const MatrixKernels& avx512_matrix_kernels();   // not of every layout
 #endif
 
-// The table for the CPU level in use.
-const MatrixKernels& matrix_kernels();
+// The best table for `layout` at the CPU level in use.
+const MatrixKernels& matrix_kernels(Layout layout);
 
 }  // namespace puna

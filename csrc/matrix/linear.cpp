@@ -164,8 +164,11 @@ void linear(const std::vector<Product>& products, const float* x, int64_t tokens
                  [&](int64_t i, int) { run(jobs[static_cast<size_t>(i)], tokens); });
 }
 
-const MatrixKernels& matrix_kernels() {
+const MatrixKernels& matrix_kernels([[maybe_unused]] Layout layout) {
 #if defined(__x86_64__)
+    if (cpu_level() == CpuLevel::avx512 && avx512_matrix_kernels().product[static_cast<int>(layout)][0]) {
+        return avx512_matrix_kernels();
+    }
     if (cpu_level() >= CpuLevel::avx2 && cpu_level() != CpuLevel::neon) return avx2_matrix_kernels();
 #endif
     return portable_matrix_kernels();

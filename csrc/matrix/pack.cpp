@@ -269,7 +269,7 @@ void unpack_chunk(Layout layout, int group_rows, const uint8_t* chunk, int64_t c
 }
 
 PackedMatrix::PackedMatrix(const uint8_t* data, size_t bytes, FileType type, int64_t rows, int64_t columns)
-    : kernels_(&matrix_kernels()), layout_(layout_of(type)), rows_(rows), columns_(columns) {
+    : kernels_(&matrix_kernels(layout_of(type))), layout_(layout_of(type)), rows_(rows), columns_(columns) {
     const BlockType* of = block_type(type);
     if (!of) throw std::invalid_argument("type " + std::to_string(static_cast<int>(type)) + " has no kernel");
     if (rows < 0 || columns < 0 || columns % of->elements != 0) {
