@@ -11,6 +11,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,20 @@ RESULTS = Path(__file__).parent / "evaluation.json"
 GREEDY: dict[str, Any] = {"temperature": 0}
 USUAL: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 TOLD_BY_EVERYONE = ("fox", "dragon", "princess", "robot", "cat", "dog", "boy", "girl", "mouse", "pirate")
-_AT_ONCE = 64
+_AT_ONCE = 16  # requests that share the engine's batches
 
 
 def answers(
     model: puna.Model, questions: Sequence[str], options: dict[str, Any], limit: int = 100
 ) -> list[puna.Completion]:
-    """The model's answer to each question, each in a conversation of its own."""
-    prompts = [model.render([{"role": "user", "content": q}]) for q in questions]
-    found: list[puna.Completion] = []
-    for start in range(0, len(prompts), _AT_ONCE):
-        found += model.generate_many(
-            prompts[start : start + _AT_ONCE], num_predict=limit, seed=start + 1, **options
-        )
-    return found
+    """The model's answer to each question, each in a conversation of its own and with a seed of its own."""
+
+    def answer(number: int) -> puna.Completion:
+        prompt = model.render([{"role": "user", "content": questions[number]}])
+        return model.generate(prompt, num_predict=limit, seed=number + 1, **options)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        return list(pool.map(answer, range(len(questions))))
 
 
 def exact(
@@ -177,10 +178,10 @@ def check_stories(
 def evaluate(path: Path, out: Path, stories_count: int = 100, sums_count: int = 400) -> dict[str, Any]:
     """All measurements of the file at `path`; `out` holds the corpus."""
     valid = [json.loads(line) for line in (out / "valid.jsonl").open(encoding="utf-8")][:600]
-    train = [json.loads(line) for line in (out / "train.jsonl").open(encoding="utf-8")]
+    train = [json.loads(line) for line in (out / "corpus.jsonl").open(encoding="utf-8")]
     results: dict[str, Any] = {"file_megabytes": round(path.stat().st_size / 1e6, 2)}
     results["perplexity"] = perplexity(path, valid)
-    with puna.load(path) as model:
+    with puna.load(path, parallel=_AT_ONCE) as model:
         for name, options in (("greedy", GREEDY), ("usual sampling", USUAL)):
             sums, wrong_sums = exact(model, held_out_sums(sums_count, 1), options)
             known, wrong_facts = exact(model, held_out_facts(2), options)
@@ -219,7 +220,7 @@ def main() -> None:
     """Evaluate the bundled model, or another file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=bundled_path())
-    parser.add_argument("--out", type=Path, default=OUT, help="folder of train.jsonl and valid.jsonl")
+    parser.add_argument("--out", type=Path, default=OUT, help="folder of corpus.jsonl and valid.jsonl")
     parser.add_argument("--json", type=Path, default=RESULTS)
     parser.add_argument("--stories", type=int, default=100)
     arguments = parser.parse_args()

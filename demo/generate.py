@@ -1,8 +1,8 @@
 """Write the synthetic corpus of the demo model: `python -m demo.generate --megabytes 60`.
 
-Two files of JSON lines: train.jsonl and valid.jsonl. A line is {"text": ...} or {"messages": [{role,
-content}, ...]}. The same seed and size give the same files. Documents of the validation file do not occur
-in the training file.
+Three files of JSON lines: corpus.jsonl and polish.jsonl to train on, valid.jsonl to evaluate with. A line is
+{"text": ...} or {"messages": [{role, content}, ...]}. The same seed and size give the same files. Documents
+of the validation file do not occur in the others.
 """
 
 import argparse
@@ -20,6 +20,11 @@ SEED = 2024
 
 # share of the text by kind
 MIX = {"story": 40, "plain": 8, "facts": 20, "sums": 16, "talk": 10, "mixed": 8}
+
+
+# The last stage of the training: more sums, and the questions people ask a new model first.
+POLISH = {"story": 34, "plain": 6, "facts": 18, "sums": 18, "talk": 10, "mixed": 5, "small": 4, "extra": 5}
+POLISH_CHARACTERS = 12_000_000
 
 
 def documents(seed: int, characters: int, mix: dict[str, int] | None = None) -> Iterator[dict[str, Any]]:
@@ -75,8 +80,10 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     characters = int(arguments.megabytes * 1e6)
-    seen = write(arguments.out / "train.jsonl", documents(arguments.seed, characters))
-    write(arguments.out / "valid.jsonl", documents(arguments.seed + 1, 400_000), avoid=seen)
+    seen = write(arguments.out / "corpus.jsonl", documents(arguments.seed, characters))
+    kept = write(arguments.out / "valid.jsonl", documents(arguments.seed + 1, 400_000), avoid=seen)
+    polish = documents(arguments.seed + 2, POLISH_CHARACTERS, POLISH)
+    write(arguments.out / "polish.jsonl", polish, avoid=kept)
 
 
 if __name__ == "__main__":

@@ -7,11 +7,14 @@ norms with AdamW.
 """
 
 import argparse
+import itertools
 import json
 import math
 import os
+import random
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,65 +24,116 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn import functional as F
 
+from demo.corpus.snippets import draw_snippet
 from demo.model import DemoModel, Shape
 from demo.packing import LONG, SHORT, Rows, encode, pack
 from demo.vocabulary import load_vocabulary, train_vocabulary
 
 OUT = Path(__file__).parent / "out"
 SEED = 1
-TOKENS_PER_STEP = 8192
 WARMUP = 60
-MATRIX_RATE, REST_RATE = 0.004, 0.004
 FINAL_RATE = 0.04  # of the highest
+SNIPPET = 64  # tokens in a row of the snippets
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some steps on one kind of text, with optimisers begun anew.
+
+    The learning rate falls from `rate` along half a cosine that would end after `span` steps.
+    """
+
+    text: str  # "corpus", "polish" or "snippets"
+    steps: int
+    rate: float
+    span: int
+    tokens: int  # in a step
+
+
+# Language first, then how to look back for names, then everything together, at the end with more sums.
+STAGES = (
+    Stage("corpus", steps=900, rate=0.004, span=1600, tokens=8192),
+    Stage("snippets", steps=200, rate=0.002, span=1000, tokens=4096),
+    Stage("corpus", steps=1300, rate=0.003, span=1700, tokens=8192),
+    Stage("polish", steps=500, rate=0.0015, span=500, tokens=8192),
+)
 
 
 def prepare(out: Path) -> None:
-    """Train the vocabulary and pack the corpus, once; results are cached in `out`."""
-    documents = [json.loads(line) for line in (out / "train.jsonl").open(encoding="utf-8")]
-    if not (out / "tokenizer.json").exists():
-        sample = documents[:: max(1, len(documents) // 40_000)]
-        texts = (
-            part
-            for d in sample
-            for part in ([d["text"]] if "text" in d else [m["content"] for m in d["messages"]])
-        )
-        train_vocabulary(texts, Shape().vocabulary).save(str(out / "tokenizer.json"))
-    tokenizer = load_vocabulary(out / "tokenizer.json")
-    if not (out / "rows.npz").exists():
-        short, long = pack(encode(documents, tokenizer), SEED)
-        np.savez(
-            out / "rows.npz",
-            short=short.tokens,
-            short_learn=short.learn,
-            long=long.tokens,
-            long_learn=long.learn,
-        )
-        print(f"{len(short.tokens)} short rows, {len(long.tokens)} long rows", flush=True)
+    """Train the vocabulary and pack the texts, once; results are cached in `out`."""
+    for text in ("corpus", "polish"):
+        documents = [json.loads(line) for line in (out / f"{text}.jsonl").open(encoding="utf-8")]
+        if text == "corpus" and not (out / "tokenizer.json").exists():
+            sample = documents[:: max(1, len(documents) // 40_000)]
+            train_vocabulary(contents(sample), Shape().vocabulary).save(str(out / "tokenizer.json"))
+        if not (out / f"{text}.npz").exists():
+            short, long = pack(encode(documents, load_vocabulary(out / "tokenizer.json")), SEED)
+            arrays = {
+                "short": short.tokens,
+                "short_learn": short.learn,
+                "long": long.tokens,
+                "long_learn": long.learn,
+            }
+            np.savez(out / f"{text}.npz", **arrays)
+            print(f"{text}: {len(short.tokens)} short rows, {len(long.tokens)} long rows", flush=True)
 
 
-def load_rows(out: Path) -> tuple[Rows, Rows]:
-    """What `prepare` packed."""
-    file = np.load(out / "rows.npz")
+def contents(documents: list[dict[str, Any]]) -> Iterator[str]:
+    """What is said in the documents."""
+    for document in documents:
+        yield from [document["text"]] if "text" in document else [m["content"] for m in document["messages"]]
+
+
+def load_rows(out: Path, text: str) -> tuple[Rows, Rows]:
+    """What `prepare` packed: short and long rows of "corpus" or "polish"."""
+    file = np.load(out / f"{text}.npz")
     return Rows(file["short"], file["short_learn"]), Rows(file["long"], file["long_learn"])
 
 
-def batches(short: Rows, long: Rows, steps: int) -> list[tuple[int, np.ndarray]]:
-    """For each step the row length and the row numbers; long rows come evenly in between."""
+def snippet_rows(out: Path, count: int) -> Rows:
+    """So many rows of `SNIPPET` tokens, a snippet in each."""
+    rng = random.Random(SEED)
+    documents = [{"text": draw_snippet(rng)} for _ in range(count)]
+    tokens = np.zeros((count, SNIPPET + 1), np.uint16)
+    learned = np.zeros((count, SNIPPET), bool)
+    for i, (ids, learn) in enumerate(encode(documents, load_vocabulary(out / "tokenizer.json"))):
+        end = min(len(ids), SNIPPET + 1)
+        tokens[i, :end] = ids[:end]
+        learned[i, : end - 1] = learn[1:end]
+    return Rows(tokens, learned)
+
+
+def corpus_batches(short: Rows, long: Rows, per_step: int) -> list[tuple[Rows, np.ndarray]]:
+    """One pass over the corpus: for each step the rows and their numbers, long ones evenly in between."""
     rng = np.random.default_rng(SEED)
-    kinds: list[tuple[float, int, np.ndarray]] = []
+    plan: list[tuple[float, Rows, np.ndarray]] = []
     for rows, length in ((short, SHORT), (long, LONG)):
-        per_step = TOKENS_PER_STEP // length
+        size = per_step // length
         order = rng.permutation(len(rows.tokens))
-        count = len(order) // per_step
-        kinds += [
-            ((i + 0.5) / max(count, 1), length, order[i * per_step : (i + 1) * per_step])
-            for i in range(count)
-        ]
-    kinds.sort(key=lambda k: k[0])
-    plan = [(length, numbers) for _, length, numbers in kinds]
+        count = len(order) // size
+        plan += [((i + 0.5) / max(count, 1), rows, order[i * size : (i + 1) * size]) for i in range(count)]
     if not plan:
         raise SystemExit("the corpus is too small for one step; generate more text")
-    return [plan[i % len(plan)] for i in range(steps)]
+    plan.sort(key=lambda part: part[0])
+    return [(rows, numbers) for _, rows, numbers in plan]
+
+
+def batches(out: Path) -> Iterator[tuple[Stage, int, Rows, np.ndarray]]:
+    """For every step its stage, its number in the stage, and which rows of what to learn from."""
+    plans: dict[str, Iterator[tuple[Rows, np.ndarray]]] = {}
+    for stage in STAGES:
+        if stage.text == "snippets":
+            size = stage.tokens // SNIPPET
+            rows = snippet_rows(out, size * stage.steps)
+            for step in range(stage.steps):
+                yield stage, step, rows, np.arange(step * size, (step + 1) * size)
+        else:
+            if stage.text not in plans:
+                short, long = load_rows(out, stage.text)
+                plans[stage.text] = itertools.cycle(corpus_batches(short, long, stage.tokens))
+            # A later stage on the same text goes on where the earlier one stopped.
+            for step in range(stage.steps):
+                yield stage, step, *next(plans[stage.text])
 
 
 def loss_of(hidden: Any, weight: Tensor, tokens: Tensor, learn: Tensor) -> tuple[Tensor, Tensor]:
@@ -91,12 +145,12 @@ def loss_of(hidden: Any, weight: Tensor, tokens: Tensor, learn: Tensor) -> tuple
     return F.cross_entropy(logits.float(), target, reduction="sum"), learn.sum()
 
 
-def rate(step: int, steps: int) -> float:
-    """Learning rate relative to the highest: linear warm-up, then half a cosine."""
+def rate(stage: Stage, step: int) -> float:
+    """Learning rate: linear warm-up, then half a cosine."""
     if step < WARMUP:
-        return (step + 1) / WARMUP
-    progress = (step - WARMUP) / max(1, steps - WARMUP)
-    return FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * progress))
+        return stage.rate * (step + 1) / WARMUP
+    progress = (step - WARMUP) / max(1, stage.span - WARMUP)
+    return stage.rate * (FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def optimisers(model: DemoModel) -> list[torch.optim.Optimizer]:
@@ -104,10 +158,8 @@ def optimisers(model: DemoModel) -> list[torch.optim.Optimizer]:
     matrices = [p for n, p in model.named_parameters() if p.dim() == 2 and n.startswith("blk.")]
     rest = [p for n, p in model.named_parameters() if not (p.dim() == 2 and n.startswith("blk."))]
     return [
-        torch.optim.Muon(
-            matrices, lr=MATRIX_RATE, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"
-        ),
-        torch.optim.AdamW(rest, lr=REST_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+        torch.optim.Muon(matrices, weight_decay=0.05, momentum=0.95, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, betas=(0.9, 0.95), weight_decay=0.0),
     ]
 
 
@@ -120,8 +172,6 @@ def work(rank: int, world: int, options: argparse.Namespace) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{options.out / 'rendezvous'}", rank=rank, world_size=world
     )
-    short, long = load_rows(options.out)
-    plan = batches(short, long, options.steps)
     model = DemoModel(Shape())
     updates = optimisers(model)
     path = options.out / "checkpoint.pt"
@@ -132,40 +182,49 @@ def work(rank: int, world: int, options: argparse.Namespace) -> None:
         for optimiser, state in zip(updates, saved["optimisers"], strict=True):
             optimiser.load_state_dict(state)
         start = saved["step"]
-    hidden = torch.compile(model.hidden, dynamic=False) if options.compile else model.hidden
+    compiled = torch.compile(model.hidden, dynamic=False) if options.compile else model.hidden
     parameters = list(model.parameters())
     began = time.monotonic()
     report = torch.zeros(2)
-    for step in range(start, options.steps):
-        length, numbers = plan[step]
-        rows = short if length == SHORT else long
+    last = sum(stage.steps for stage in STAGES)
+    for step, (stage, in_stage, rows, numbers) in enumerate(batches(options.out)):
+        if step < start:
+            continue
+        if in_stage == 0:
+            updates = optimisers(model)
         mine = np.sort(numbers[rank::world])
         tokens = torch.from_numpy(rows.tokens[mine].astype(np.int64))
+        # The few steps on snippets are not worth compiling for.
+        hidden = compiled if stage.text != "snippets" else model.hidden
         loss, count = loss_of(hidden, model.token_embd.weight, tokens, torch.from_numpy(rows.learn[mine]))
         loss.backward()
-        totals = torch.tensor([loss.item(), float(count)])
-        flat = torch.cat([totals, *(p.grad.flatten() for p in parameters if p.grad is not None)])
+        flat = torch.cat(
+            [torch.tensor([loss.item(), float(count)]), *(gradient(p).flatten() for p in parameters)]
+        )
         dist.all_reduce(flat)
         report += flat[:2]
         flat[2:] /= flat[1]
-        at = 2
-        for p in parameters:
-            assert p.grad is not None
-            p.grad.copy_(flat[at : at + p.numel()].view_as(p))
-            at += p.numel()
+        for p, part in zip(parameters, flat[2:].split([p.numel() for p in parameters]), strict=True):
+            gradient(p).copy_(part.view_as(p))
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        for optimiser, base in zip(updates, (MATRIX_RATE, REST_RATE), strict=True):
-            optimiser.param_groups[0]["lr"] = base * rate(step, options.steps)
+        for optimiser in updates:
+            optimiser.param_groups[0]["lr"] = rate(stage, in_stage)
             optimiser.step()
             optimiser.zero_grad()
-        if rank == 0 and ((step + 1) % 20 == 0 or step + 1 == options.steps):
-            speed = (step + 1 - start) * TOKENS_PER_STEP / (time.monotonic() - began)
+        if rank == 0 and ((step + 1) % 20 == 0 or step + 1 == last):
+            speed = (step + 1 - start) / (time.monotonic() - began)
             mean = (report[0] / report[1]).item()
-            print(f"step {step + 1}/{options.steps} loss {mean:.4f} {speed:.0f} tokens/s", flush=True)
+            print(f"step {step + 1}/{last} ({stage.text}) loss {mean:.4f} {speed:.2f} steps/s", flush=True)
             report.zero_()
-        if rank == 0 and ((step + 1) % 100 == 0 or step + 1 == options.steps):
+        if rank == 0 and ((step + 1) % 100 == 0 or step + 1 == last):
             save(path, step + 1, model, updates)
     dist.destroy_process_group()
+
+
+def gradient(parameter: Tensor) -> Tensor:
+    """The gradient of a parameter that took part in the loss."""
+    assert parameter.grad is not None
+    return parameter.grad
 
 
 def save(path: Path, step: int, model: DemoModel, updates: list[torch.optim.Optimizer]) -> None:
@@ -196,7 +255,6 @@ def main() -> None:
     """Prepare the data and train."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--steps", type=int, default=1800)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
         "--no-compile", dest="compile", action="store_false", help="train without a C++ compiler, slower"

@@ -8,6 +8,7 @@ import zlib
 
 LIMIT = 99
 TABLE = 12
+SMALL = 12  # sums of numbers up to this are all taught, in the last stage of the training
 
 _SIGNS = {
     "+": ("+", "+", "+", "plus", " + "),
@@ -67,8 +68,14 @@ def draw_pair(rng: random.Random, held: bool = False) -> tuple[str, int, int]:
             if op == "/":
                 b = max(b, 1)
                 a *= b
-        if held_out(op, a, b) == held:
+        if held_out(op, a, b) == held and not (held and max(a, b) <= SMALL):
             return op, a, b
+
+
+def draw_small_pair(rng: random.Random) -> tuple[str, int, int]:
+    """A sum or difference of two small numbers; none is held out."""
+    op, a, b = rng.choice("+-"), rng.randint(0, SMALL), rng.randint(0, SMALL)
+    return (op, max(a, b), min(a, b)) if op == "-" else (op, a, b)
 
 
 def answer(op: str, a: int, b: int) -> str:

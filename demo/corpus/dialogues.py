@@ -2,7 +2,7 @@
 
 import random
 
-from demo.corpus import about, arithmetic, facts, smalltalk, stories
+from demo.corpus import about, arithmetic, extras, facts, smalltalk, stories
 from demo.corpus import words as w
 from demo.corpus.template import polish
 
@@ -137,6 +137,20 @@ def calculation(rng: random.Random) -> Exchange:
     )
 
 
+def small_calculation(rng: random.Random) -> Exchange:
+    """A sum or difference of small numbers, with those `calculation` leaves out."""
+    op, a, b = arithmetic.draw_small_pair(rng)
+    ask = arithmetic.question(op, a, b, rng)
+    value = str(arithmetic.result(op, a, b))
+    return typed(ask, rng, question=not ask.endswith(("=", "?"))), arithmetic.answer(op, a, b), value
+
+
+def extra(rng: random.Random) -> Exchange:
+    """A question people like to ask a new model first."""
+    questions, answers = rng.choice(extras.PAIRS)
+    return typed(rng.choice(questions), rng), rng.choice(answers), ""
+
+
 def talk(rng: random.Random) -> Exchange:
     """Small talk, Puna, jokes, and questions outside the model's world."""
     kind = rng.random()
@@ -153,8 +167,8 @@ def talk(rng: random.Random) -> Exchange:
 
 
 def chat_of(kind: str, rng: random.Random) -> list[Message]:
-    """A conversation mostly of one kind: "facts", "sums", "talk" or "mixed"."""
-    draw = {"facts": fact, "sums": calculation, "talk": talk}
+    """A conversation of one kind: "facts", "sums", "small", "talk", "extra" or "mixed"."""
+    draw = {"facts": fact, "sums": calculation, "talk": talk, "small": small_calculation, "extra": extra}
     count = rng.choice((1, 1, 2, 3, 4, 5))
     style = rng.random()
     turns = [

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from demo.corpus import arithmetic, facts, stories
+from demo.corpus.snippets import draw_snippet
 from demo.corpus.template import expand, polish
 from demo.generate import MIX, documents, draw, length
 from demo.story_checks import NAMES, problems
@@ -100,6 +101,15 @@ def test_stories_of_every_plot_obey_the_rules_the_model_is_judged_by(plot: stori
         assert not re.search(r"[<>{}|]", story.text)
         assert story.hero.name in story.text
         assert story.friend.name[0] != story.hero.name[0]
+
+
+def test_snippets_are_clean_and_name_somebody_again_and_again() -> None:
+    rng = random.Random(8)
+    for _ in range(500):
+        snippet = draw_snippet(rng)
+        assert not re.search(r"[<>{}|]|\ba [aeio]|  ", snippet), snippet
+        names = [word for word in re.findall(r"[A-Z][a-z]+", snippet) if word in NAMES]
+        assert len(names) != len(set(names)) or len(names) < 2, snippet
 
 
 def test_stories_hardly_ever_repeat() -> None:
