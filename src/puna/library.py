@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import queue
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,6 +99,8 @@ class Model:
         self._chat = chat
         self._defaults = defaults
         self._ids = itertools.count(1)
+        # Also when the interpreter exits: a thread must not wake up inside a kernel after that.
+        self._closing = weakref.finalize(self, engine.close)
 
     def __enter__(self) -> Self:
         return self
@@ -109,7 +112,7 @@ class Model:
 
     def close(self) -> None:
         """Stop all generations and free the model."""
-        self.engine.close()
+        self._closing()
 
     # --- text in, text out -------------------------------------------------------------
 

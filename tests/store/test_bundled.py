@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,13 +35,8 @@ def test_demo_is_found_and_listed_without_a_store(with_demo: Store) -> None:
     }
     assert model.digest == sha256(model.manifest.encode()).removeprefix("sha256:")
     assert model.size > model.runnable_path().stat().st_size
-    assert (model.template, model.system, model.params, model.messages, model.license) == (
-        None,
-        None,
-        {},
-        [],
-        [],
-    )
+    assert model.params == json.loads(bundled.DEMO_PARAMS.read_text())
+    assert (model.template, model.system, model.messages, model.license) == (None, None, [], [])
     assert [found.name for found in with_demo.list()] == ["demo:latest"]
     assert not with_demo.root.exists()
 

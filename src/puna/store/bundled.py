@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 DEMO_NAME = ModelName.parse("demo")
 DEMO_FILE = Path(__file__).resolve().parents[1] / "demo" / "demo.gguf"
+DEMO_PARAMS = DEMO_FILE.with_name("params.json")
 
 
 def is_demo(name: ModelName) -> bool:
@@ -50,13 +51,16 @@ def _described(path: Path, mtime_ns: int, size: int) -> StoredModel:
     )
     encoded = config.encode([layer.digest])
     config_layer = Layer(media_type=media.CONFIG, digest=digest_of(encoded), size=len(encoded))
-    manifest = Manifest(config=config_layer, layers=(layer,))
+    params = Layer(
+        media_type=media.PARAMS, digest=file_digest(DEMO_PARAMS), size=DEMO_PARAMS.stat().st_size
+    )
+    manifest = Manifest(config=config_layer, layers=(layer, params))
     return StoredModel(
         model_name=DEMO_NAME,
         manifest=manifest,
         config=config,
         digest=digest_of(manifest.encode()).removeprefix("sha256:"),
         modified_ns=mtime_ns,
-        files={layer.digest: path},
+        files={layer.digest: path, params.digest: DEMO_PARAMS},
         bundled=True,
     )
