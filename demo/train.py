@@ -54,8 +54,8 @@ class Stage:
 STAGES = (
     Stage("corpus", steps=900, rate=0.004, span=1600, tokens=8192),
     Stage("snippets", steps=200, rate=0.002, span=1000, tokens=4096),
-    Stage("corpus", steps=1300, rate=0.003, span=1700, tokens=8192),
-    Stage("polish", steps=500, rate=0.0015, span=500, tokens=8192),
+    Stage("corpus", steps=1400, rate=0.003, span=1700, tokens=8192),
+    Stage("polish", steps=400, rate=0.0015, span=400, tokens=8192),
 )
 
 
