@@ -51,9 +51,7 @@ def _described(path: Path, mtime_ns: int, size: int) -> StoredModel:
     )
     encoded = config.encode([layer.digest])
     config_layer = Layer(media_type=media.CONFIG, digest=digest_of(encoded), size=len(encoded))
-    params = Layer(
-        media_type=media.PARAMS, digest=file_digest(DEMO_PARAMS), size=DEMO_PARAMS.stat().st_size
-    )
+    params = Layer(media_type=media.PARAMS, digest=file_digest(DEMO_PARAMS), size=DEMO_PARAMS.stat().st_size)
     manifest = Manifest(config=config_layer, layers=(layer, params))
     return StoredModel(
         model_name=DEMO_NAME,
