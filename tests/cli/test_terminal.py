@@ -7,6 +7,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -36,7 +37,7 @@ class Terminal:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "puna", *arguments],
             stdin=program_end, stdout=program_end, stderr=program_end if stderr is None else stderr,
-            env=shell.env | {"TERM": "xterm-256color"}, start_new_session=True,
+            env=shell.env | {"TERM": "xterm-256color", "PYTHONFAULTHANDLER": "1"}, start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # so that Ctrl-C is a signal
         )  # fmt: skip
         self.shown = ""
@@ -48,7 +49,8 @@ class Terminal:
         """What was shown up to `text`, which must come."""
         deadline = time.monotonic() + timeout_s
         while text not in self.shown:
-            assert time.monotonic() < deadline, f"{text!r} did not come, only {self.shown[-2000:]!r}"
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{text!r} did not come, only {self.shown[-2000:]!r}; {self._where()}")
             if select.select([self._end], [], [], 0.1)[0]:
                 data = os.read(self._end, 65536).decode("utf-8", "replace")
                 self.shown += data
@@ -56,6 +58,16 @@ class Terminal:
                     self.type("\x1b[1;1R")
         before, _, self.shown = self.shown.partition(text)
         return before
+
+    def _where(self) -> str:
+        """How the program ended, or which lines it hangs in (it is ended by asking)."""
+        if self.process.poll() is not None:
+            return f"it ended with status {self.process.returncode}"
+        self.process.send_signal(signal.SIGABRT)
+        found = b""
+        while select.select([self._end], [], [], 2.0)[0]:
+            found += os.read(self._end, 65536)
+        return "it hangs in " + found.decode("utf-8", "replace")
 
     def read_all(self) -> str:
         """What is shown until the program, which must succeed, ends."""
