@@ -10,7 +10,7 @@ import psutil
 import torch
 
 from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError
-from puna.gguf import GGMLType, GGUFFile, open_gguf
+from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
 from puna.model.base import TextModel, model_for
 from puna.model.metadata import scalar
@@ -129,8 +129,6 @@ class _FileSource:
             raise ModelError(
                 f"tensor '{name}' has {_product(tensor.shape)} values, expected {_product(shape)}"
             )
-        if not isinstance(tensor.type, GGMLType):
-            raise UnsupportedModelError(f"tensor '{name}' has the unsupported type {tensor.type}")
         if name not in self._counted:
             self._counted.add(name)
             self._done += tensor.nbytes

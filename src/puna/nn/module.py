@@ -21,7 +21,7 @@ from puna.ops import Weight
 
 
 class WeightSource(Protocol):
-    """Where modules get their tensors from; a name without its prefix is tried with each of its spellings."""
+    """Where modules get their tensors from, by their full names in the file."""
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         """The matrix `name`, or None if the file has none. Raises `ModelError` if its shape differs."""
