@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import httpx
 
-from puna.errors import ConnectionFailedError, ServerError
+from puna.errors import ConnectionFailedError, PunaError, ServerError
 from puna.hosts import Host, host_from_env
 
 #: Connecting is quick or hopeless; answers may take as long as loading a model does.
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
 _PROBE_TIMEOUT = httpx.Timeout(2.0)
+_CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 
 
 class Client:
-    """A connection to one server. Every method raises `ConnectionFailedError` or `ServerError`."""
+    """A connection to one server. Every method raises `ConnectionFailedError` or `ServerError`.
+
+    One request at a time. `interrupt` ends it, from a signal handler.
+    """
 
     def __init__(self, host: Host | None = None) -> None:
         self.host = host or host_from_env()
         # A proxy set for the web must not stand between two programs of one machine.
         self._http = httpx.Client(
-            base_url=self.host.client_url, timeout=_TIMEOUT, trust_env=not self.host.is_loopback
+            base_url=self.host.client_url,
+            timeout=_TIMEOUT,
+            trust_env=not self.host.is_loopback,
+            event_hooks={"request": [self._watch]},
         )
+        self._socket: socket.socket | None = None  # of the newest connection
+        self._busy = False
+        self._interrupted = False
 
     def __enter__(self) -> Client:
         return self
@@ -35,6 +46,16 @@ class Client:
 
     def close(self) -> None:
         self._http.close()
+
+    def interrupt(self) -> None:
+        """Make the running request raise KeyboardInterrupt; nothing when there is none.
+
+        May be called by a signal handler at any moment: the request notices by itself that its connection
+        is gone, however long it was going to wait.
+        """
+        if self._busy:
+            self._interrupted = True
+            self._cut()
 
     def is_up(self) -> bool:
         """Whether a server answers at all."""
@@ -55,11 +76,13 @@ class Client:
     def stream(self, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
         """The objects of a stream as they arrive. Closing the iterator stops the server's work."""
         with (
-            self._explained("in the middle of the answer"),
+            self._request("in the middle of the answer"),
             self._http.stream("POST", path, json=body) as response,
         ):
             _check(response)
             for line in response.iter_lines():
+                if self._interrupted:
+                    return  # what had arrived before is not shown any more
                 if not line.strip():
                     continue
                 item = _parse(line, response)
@@ -68,23 +91,54 @@ class Client:
                 yield item
 
     def has_blob(self, digest: str) -> bool:
-        with self._explained():
+        with self._request():
             return self._http.head(f"/api/blobs/{digest}").is_success
 
     def put_blob(self, digest: str, size_bytes: int, chunks: Iterable[bytes]) -> None:
         """Upload a file under its digest (`sha256:` and 64 hex digits)."""
         headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
-        with self._explained("during the upload"):
+        with self._request("during the upload"):
             _check(self._http.post(f"/api/blobs/{digest}", content=chunks, headers=headers))
 
     def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        with self._explained():
+        with self._request():
             response = self._http.request(method, path, json=body)
         _check(response)
         return _parse(response.text, response) if response.content else {}
 
     @contextmanager
-    def _explained(self, moment: str = "before it had answered") -> Iterator[None]:
+    def _request(self, moment: str = "before it had answered") -> Iterator[None]:
+        """Around every request: what interrupts it, and what its errors mean."""
+        self._interrupted = False
+        self._busy = True
+        try:
+            with self._explained(moment):
+                yield
+        except PunaError:
+            if not self._interrupted:
+                raise
+        finally:
+            self._busy = False
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def _watch(self, request: httpx.Request) -> None:
+        request.extensions["trace"] = self._keep_socket
+
+    def _keep_socket(self, event: str, info: dict[str, Any]) -> None:
+        if event in _CONNECTED:
+            self._socket = info["return_value"].get_extra_info("socket")
+            if self._interrupted:  # while it was connecting
+                self._cut()
+
+    def _cut(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # it may be closed already
+                # Not the method of an SSLSocket, which would change more than the connection.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    @contextmanager
+    def _explained(self, moment: str) -> Iterator[None]:
         """Turn the HTTP library's errors into ours."""
         try:
             yield

@@ -9,6 +9,7 @@ from typing import Any
 from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter, losses, timings
 from puna.cli.client import Client
+from puna.cli.interrupt import ctrl_c_ends_requests
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
 from puna.errors import ServerError
@@ -45,7 +46,8 @@ def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
         body["system"] = settings.system
     printer = AnswerPrinter(word_wrap=settings.word_wrap, hide_thinking=settings.hide_thinking)
     items = client.stream("/api/generate", body)
-    final = print_stream(client, settings, items, printer, ending="\n\n" if prompt else "")
+    with ctrl_c_ends_requests(client):
+        final = print_stream(client, settings, items, printer, ending="\n\n" if prompt else "")
     if final is not None and prompt:
         report(final, settings.verbose)
 

@@ -109,9 +109,10 @@ def silent_keys() -> Iterator[None]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     changed = termios.tcgetattr(descriptor)
-    changed[3] &= ~termios.ECHO
-    termios.tcsetattr(descriptor, termios.TCSADRAIN, changed)
+    # Ctrl-C would also throw away what was typed, and what was written but is not on the screen yet.
+    changed[3] = changed[3] & ~termios.ECHO | termios.NOFLSH
+    termios.tcsetattr(descriptor, termios.TCSANOW, changed)  # to wait for output would fail with a signal
     try:
         yield
     finally:
-        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSANOW, before)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from puna.cli import terminal
 from puna.cli.client import Client
+from puna.cli.interrupt import ctrl_c_ends_requests
 from puna.cli.repl.commands import is_command, run_command
 from puna.cli.repl.prompt import LineEditor, LineHistory, history_from_env
 from puna.cli.repl.session import Session
@@ -13,8 +14,15 @@ from puna.errors import ServerError
 
 
 def converse(client: Client, settings: RunSettings) -> None:
-    """The interactive prompt, until the person leaves. Raises PunaError when the server is gone."""
-    session = Session(client, settings)
+    """The interactive prompt, until the person leaves.
+
+    Raises PunaError when the server is gone, and KeyboardInterrupt for Ctrl-C while the model is loaded.
+    """
+    with ctrl_c_ends_requests(client):
+        _converse(Session(client, settings))
+
+
+def _converse(session: Session) -> None:
     session.open()
     _print_examples(session)
     history = history_from_env()

@@ -85,7 +85,8 @@ class LineEditor:
 
     def read(self) -> str:
         """The next message. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C on an empty line."""
-        return self._session.prompt()
+        # Ctrl-C is a key here; the signal keeps the meaning that the conversation gave it.
+        return self._session.prompt(handle_sigint=False)
 
 
 def _placeholder() -> StyleAndTextTuples:

@@ -1,0 +1,105 @@
+"""A server whose answers end only when nobody listens any more, so that no test has to be quick."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from puna.hosts import Host, parse_host
+
+
+class EndlessServer(ThreadingHTTPServer):
+    """Speaks as much of the API as a conversation needs; the model is in memory when `loaded` is set."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.loaded = threading.Event()
+        self.loaded.set()
+        self.abandoned = threading.Semaphore(0)  # released for every request whose client went away
+
+    @property
+    def host(self) -> Host:
+        return parse_host(f"127.0.0.1:{self.server_port}")
+
+    def handle_error(self, *_: object) -> None:
+        """Quiet: clients go away here, that is the point."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: EndlessServer
+
+    def do_HEAD(self) -> None:
+        self._reply({})
+
+    def do_GET(self) -> None:
+        loading = [] if self.server.loaded.is_set() else [{"name": "tiny:latest", "loading": 0.25}]
+        self._reply({"models": loading})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.path == "/api/show":
+            self._reply({"capabilities": ["completion"]})
+            return
+        try:
+            self._wait_until_loaded()
+            if body.get("stream") is False:
+                self._reply({"done": True})
+            else:
+                self._stream(body.get("options", {}).get("num_predict"))
+        except OSError:
+            self.server.abandoned.release()
+            self.close_connection = True
+
+    def _wait_until_loaded(self) -> None:
+        self.connection.settimeout(0.01)
+        while not self.server.loaded.is_set():
+            try:
+                if not self.connection.recv(1):
+                    raise ConnectionResetError
+            except TimeoutError:
+                continue
+        self.connection.settimeout(None)
+
+    def _stream(self, most: int | None) -> None:
+        """Words for ever, or `most` of them."""
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        sent = 0
+        while most is None or sent < most:
+            self._chunk({"message": {"content": "word "}, "response": "word ", "done": False})
+            sent += 1
+        self._chunk({"done": True})
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _chunk(self, item: dict[str, Any]) -> None:
+        line = json.dumps(item).encode() + b"\n"
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+
+    def _reply(self, item: dict[str, Any]) -> None:
+        text = json.dumps(item).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(text)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@contextmanager
+def endless_server() -> Iterator[EndlessServer]:
+    with EndlessServer() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
