@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,6 +70,21 @@ def test_half_a_character_at_the_end_is_dropped() -> None:
     assert run([b"a\xe2\x82"], []) == (["a", ""], [0], None)
 
 
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_a_character_is_shown_with_its_last_byte(text: str) -> None:
+    shown, _, _ = run([bytes([byte]) for byte in text.encode()], [])
+    assert [chunk for chunk in shown if chunk] == list(text)
+
+
+@given(st.binary(max_size=30))
+def test_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) -> None:
+    shown, tokens, _ = run([bytes([byte]) for byte in data], [])
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    # Of an unfinished character at the end nothing is shown.
+    assert shown == [*(decoder.decode(bytes([byte])) for byte in data), ""]
+    assert tokens == list(range(len(data)))
+
+
 def test_empty_stop_strings_are_ignored() -> None:
     assert run([b"a"], [""]) == (["a", ""], [0], None)
 
@@ -77,6 +94,7 @@ def test_empty_stop_strings_are_ignored() -> None:
     [
         (b"", 0), (b"a", 0), ("é".encode(), 0), (b"\xc3", 1), (b"a\xe2", 1), (b"a\xe2\x82", 2),
         (b"\xf0\x9f\x98", 3), ("😀".encode(), 0), (b"\x80\x80", 0), (b"\xff", 0), (b"\xc0", 0),
+        (b"\xe0\x80", 0), (b"\xf4\x90", 0), (b"\xf0\x9f\xc3", 1),
     ],
 )  # fmt: skip
 def test_incomplete_tail(data: bytes, expected: int) -> None:

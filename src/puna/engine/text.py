@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from puna.engine.events import TokenLogprob
+
+_utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass
@@ -87,11 +90,7 @@ class TextStream:
 
 
 def incomplete_tail(data: bytes | bytearray) -> int:
-    """Bytes at the end of `data` that begin a UTF-8 character and lack the rest of it."""
-    for back in range(1, min(4, len(data)) + 1):
-        byte = data[-back]
-        if byte & 0xC0 == 0x80:
-            continue
-        length = 2 if 0xC2 <= byte < 0xE0 else 3 if 0xE0 <= byte < 0xF0 else 4 if 0xF0 <= byte < 0xF5 else 1
-        return back if back < length else 0
-    return 0
+    """How many bytes at the end of `data` begin a UTF-8 character and wait for the rest of it."""
+    decoder = _utf8_decoder(errors="replace")
+    decoder.decode(data[-3:])  # the longest such beginning; what it cuts in two before that does not count
+    return len(decoder.getstate()[0])
