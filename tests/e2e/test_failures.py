@@ -37,10 +37,8 @@ def one_at_a_time(tmp_path_factory: pytest.TempPathFactory, endless_file: Path) 
 
 
 def answers_soon(server: Server) -> None:
-    began = time.monotonic()
-    answer = server.http.post("/api/generate", json=SHORT_BODY, timeout=20).json()
-    assert answer["eval_count"] == 2
-    assert time.monotonic() - began < 15
+    """Well before a long answer would have come to its end, also on a busy machine."""
+    assert server.http.post("/api/generate", json=SHORT_BODY, timeout=40).json()["eval_count"] == 2
 
 
 def kill_the_runner(server: Server) -> None:
@@ -148,10 +146,13 @@ def test_a_runner_left_alone_uses_no_processor(one_at_a_time: Server) -> None:
     with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
         next(response.iter_lines())
     (runner,) = one_at_a_time.runners()
-    time.sleep(0.5)
-    before = sum(runner.cpu_times()[:2])
-    time.sleep(1.0)
-    assert sum(runner.cpu_times()[:2]) - before < 0.3
+
+    def rests() -> bool:
+        before = sum(runner.cpu_times()[:2])
+        time.sleep(1.0)
+        return sum(runner.cpu_times()[:2]) - before < 0.1
+
+    wait_until(rests, "the runner's rest")  # the generation takes a moment to end
 
 
 def test_a_port_in_use_is_one_clear_line_and_status_1(one_at_a_time: Server) -> None:

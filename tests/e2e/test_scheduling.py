@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import ollama
@@ -75,11 +76,15 @@ def test_another_context_length_loads_again_and_the_models_limit_counts(small: S
 
 
 def test_a_model_leaves_when_its_time_is_over_and_a_request_restarts_it(small: Server) -> None:
-    small.client.generate("tiny", "hello", options=GREEDY, keep_alive="4s")
-    time.sleep(2.5)
-    small.client.generate("tiny", "hello", options=GREEDY)  # the second sticks, and begins again
-    time.sleep(2.5)
-    assert loaded(small) == ["tiny:latest"]
+    def leaves_at() -> datetime:
+        (model,) = small.client.ps().models
+        assert model.expires_at is not None
+        return model.expires_at
+
+    small.client.generate("tiny", "hello", options=GREEDY, keep_alive="5s")
+    first = leaves_at()
+    small.client.generate("tiny", "hello", options=GREEDY)  # the five seconds stick, and begin again
+    assert timedelta(0) < leaves_at() - first < timedelta(minutes=1)
     wait_until(lambda: loaded(small) == [] and not small.runners(), "the unloading", timeout_s=30)
 
 
