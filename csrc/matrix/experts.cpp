@@ -1,6 +1,7 @@
 #include "matrix/experts.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "core/pool.h"
@@ -81,12 +82,10 @@ public:
                                      : scratch_.reserve<ActivationBlock>(places * activation_blocks(width_));
         result_stride_ = rows_ + 2 * max_group_rows;
         const size_t results = scratch_.reserve<float>(places * result_stride_);
-        const size_t pieces = scratch_.reserve<float>(thread_count() * 2 * token_block * piece_room);
         scratch_.allocate();
         if (floats) floats_ = scratch_.at<float>(hidden);
         else blocks_ = scratch_.at<ActivationBlock>(hidden);
         results_ = scratch_.at<float>(results);
-        pieces_ = scratch_.at<float>(pieces);
 
         inputs_.prepare(scratch_);
         widen();
@@ -100,15 +99,17 @@ private:
     void widen() {
         const int64_t pieces = (width_ + piece - 1) / piece;
         std::vector<std::pair<const Block*, int64_t>> tasks;
-        for (size_t first = 0, end; first < plan_.blocks.size(); first = end) {
-            for (end = first; end < plan_.blocks.size() && plan_.blocks[end].expert == plan_.blocks[first].expert;) end++;
+        const std::vector<Block>& blocks = plan_.blocks;
+        for (size_t first = 0, end; first < blocks.size(); first = end) {
+            for (end = first + 1; end < blocks.size() && blocks[end].expert == blocks[first].expert;) end++;
             for (int64_t p = 0; p < pieces; p++) {
-                for (size_t b = first; b < end; b++) tasks.push_back({&plan_.blocks[b], p * piece});
+                for (size_t b = first; b < end; b++) tasks.push_back({&blocks[b], p * piece});
             }
         }
-        parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int thread) {
+        parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
+            thread_local std::vector<float> room(2 * token_block * piece_room);
             const auto& task = tasks[static_cast<size_t>(i)];
-            widen(*task.first, task.second, pieces_ + thread * 2 * token_block * piece_room);
+            widen(*task.first, task.second, room.data());
         });
     }
 
@@ -193,7 +194,8 @@ private:
             for (int64_t t = first; t < last; t++) {
                 float* y = y_ + t * rows_;
                 std::fill(y, y + rows_, 0.0f);
-                for (int64_t j = 0; j < per_token_; j++) add(plan_.place_of[static_cast<size_t>(t * per_token_ + j)], y);
+                const int64_t* places = plan_.place_of.data() + t * per_token_;
+                for (int64_t j = 0; j < per_token_; j++) add(places[j], y);
             }
         });
     }
@@ -221,7 +223,6 @@ private:
     float* floats_ = nullptr;             // [places, width]
     float* results_ = nullptr;            // what the experts give: [places, result_stride_]
     int64_t result_stride_ = 0;
-    float* pieces_ = nullptr;             // [threads, 2, token_block, piece_room]
 };
 
 }  // namespace
