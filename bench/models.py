@@ -25,7 +25,7 @@ Q4_K, Q6_K, Q8_0, Q4_0, F16, F32 = (
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama."""
+    """The sizes of a Llama, or with experts of a Mixtral."""
 
     hidden: int
     feed_forward: int
@@ -35,11 +35,14 @@ class Shape:
     head_dim: int
     vocab: int
     rope_base: float
+    experts: int = 0
+    experts_used: int = 2
 
 
 SHAPES = {
     "135m": Shape(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
     "1b": Shape(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
+    "8x150m": Shape(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # Mixtral, made small
 }
 
 FILE_TYPES = {"q4_k_m": 15, "q8_0": 7, "q4_0": 2, "f16": 1}
@@ -52,7 +55,7 @@ def types(mix: str, layer: int, layers: int) -> dict[str, GGMLType]:
     # More bits for the first and last eighth of the layers and every third of the others.
     more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
     better = Q6_K if more else Q4_K
-    return {"attn_v": better, "ffn_down": better, "": Q4_K}
+    return {"attn_v": better, "ffn_down": better, "ffn_down_exps": better, "": Q4_K}
 
 
 def random_model(name: str, mix: str, folder: Path) -> Path:
@@ -75,6 +78,9 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
     writer.add("rope.dimension_count", shape.head_dim)
     writer.add("rope.freq_base", shape.rope_base)
     writer.add("vocab_size", shape.vocab)
+    if shape.experts:
+        writer.add("expert_count", shape.experts)
+        writer.add("expert_used_count", shape.experts_used)
     _add_vocabulary(writer, shape.vocab)
     head = {"q4_k_m": Q6_K, "q4_0": Q6_K, "q8_0": Q8_0, "f16": F16}[mix]
     _add(
@@ -86,7 +92,7 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
     )
     writer.add_tensor("output_norm.weight", np.ones(shape.hidden, np.float32))
     query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    matrices = {
+    matrices: dict[str, tuple[int, ...]] = {
         "attn_q": (query, shape.hidden),
         "attn_k": (kv, shape.hidden),
         "attn_v": (kv, shape.hidden),
@@ -95,10 +101,16 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
         "ffn_up": (shape.feed_forward, shape.hidden),
         "ffn_down": (shape.hidden, shape.feed_forward),
     }
+    if shape.experts:
+        for part in ("ffn_gate", "ffn_up", "ffn_down"):
+            matrices[f"{part}_exps"] = (shape.experts, *matrices.pop(part))
     for layer in range(shape.layers):
         kinds = types(mix, layer, shape.layers)
         for matrix, size in matrices.items():
             _add(writer, dice, f"blk.{layer}.{matrix}.weight", size, kinds.get(matrix, kinds[""]))
+        if shape.experts:
+            router = dice.standard_normal((shape.experts, shape.hidden), dtype=np.float32)
+            writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router / shape.hidden**0.5)
         for norm in ("attn_norm", "ffn_norm"):
             writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(shape.hidden, np.float32))
     writer.write()
@@ -106,11 +118,10 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
 
 
 def _add(
-    writer: GGUFWriter, dice: np.random.Generator, name: str, shape: tuple[int, int], kind: GGMLType
+    writer: GGUFWriter, dice: np.random.Generator, name: str, shape: tuple[int, ...], kind: GGMLType
 ) -> None:
-    writer.add_raw_tensor(
-        name, random_blocks(dice, kind, shape[0] * shape[1], 0.5 / shape[1] ** 0.5), shape, kind
-    )
+    blocks = random_blocks(dice, kind, int(np.prod(shape)), 0.5 / shape[-1] ** 0.5)
+    writer.add_raw_tensor(name, blocks, shape, kind)
 
 
 def random_blocks(dice: np.random.Generator, kind: GGMLType, count: int, spread: float) -> np.ndarray:

@@ -17,6 +17,8 @@ struct RowKernels {
     void (*rotate)(float* head, const float* cosines, const float* sines, int64_t pairs, bool neox);
     // y = gate * sigmoid(gate) * up.
     void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
+    // y = g * sigmoid(1.702 g) * (u + 1), g being gate but at most 7, u being up within -7 and 7: gpt-oss's gate.
+    void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* y);
     void (*to_half)(const float* from, uint16_t* to, int64_t count);
 };
 

@@ -74,14 +74,25 @@ void rotate_head(float* head, const float* cosines, const float* sines, int64_t 
     }
 }
 
-PUNA_INLINE Vec gated(Vec gate, Vec up) { return gate / (Vec::splat(1) + exp(Vec::splat(0) - gate)) * up; }
+struct Swiglu {
+    static PUNA_INLINE Vec of(Vec gate, Vec up) { return gate / (Vec::splat(1) + exp(Vec::splat(0) - gate)) * up; }
+};
 
-void swiglu_range(const float* gate, const float* up, int64_t count, float* y) {
+struct ClampedSwiglu {
+    static PUNA_INLINE Vec of(Vec gate, Vec up) {
+        const Vec one = Vec::splat(1), most = Vec::splat(7), least = Vec::splat(-7);
+        const Vec g = min(most, gate), u = max(least, min(most, up));   // in this order NaN stays
+        return g / (one + exp(g * Vec::splat(-1.702f))) * (u + one);
+    }
+};
+
+template <class Gate>
+void gate_range(const float* gate, const float* up, int64_t count, float* y) {
     int64_t i = 0;
-    for (; i + Vec::width <= count; i += Vec::width) gated(Vec::load(gate + i), Vec::load(up + i)).store(y + i);
+    for (; i + Vec::width <= count; i += Vec::width) Gate::of(Vec::load(gate + i), Vec::load(up + i)).store(y + i);
     if (i < count) {
         const int rest = int(count - i);
-        store_part(gated(load_part(gate + i, rest), load_part(up + i, rest)), y + i, rest);
+        store_part(Gate::of(load_part(gate + i, rest), load_part(up + i, rest)), y + i, rest);
     }
 }
 
@@ -91,7 +102,8 @@ void to_half(const float* from, half* to, int64_t count) {
     if (i < count) store_part(load_part(from + i, int(count - i)), to + i, int(count - i));
 }
 
-constexpr RowKernels row_kernels_here = {rms_norm_row, rope_table, rotate_head, swiglu_range, to_half};
+constexpr RowKernels row_kernels_here = {rms_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
+                                         gate_range<ClampedSwiglu>, to_half};
 
 }  // namespace
 }  // namespace puna

@@ -26,7 +26,7 @@ CHATML = (
 
 @dataclass
 class TinyLlama:
-    """Sizes of a tiny Llama; the defaults make one of about 60,000 parameters."""
+    """Sizes of a tiny Llama, with experts a Mixtral; the defaults make one of about 60,000 parameters."""
 
     hidden: int = 64
     feed_forward: int = 96
@@ -37,33 +37,45 @@ class TinyLlama:
     tied: bool = False
     rope_base: float = 10000.0
     rope_scaling: dict[str, Any] | None = None  # as in a Hugging Face config, type llama3 or linear
+    experts: int = 0  # 0: an ordinary feed-forward network
+    experts_used: int = 2  # per token
+    expert_tensors: str = "stacked"  # "single": one tensor per expert; "joined": gate and up in one
     seed: int = 0
     scale: float = 0.4  # of the random weights; large enough that the best token is a clear one
 
     def build(self) -> Any:
         """The model as transformers runs it, float32, random weights."""
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
         torch.manual_seed(self.seed)
-        config = LlamaConfig(
-            vocab_size=len(vocabulary()),
-            hidden_size=self.hidden,
-            intermediate_size=self.feed_forward,
-            num_hidden_layers=self.layers,
-            num_attention_heads=self.heads,
-            num_key_value_heads=self.kv_heads,
-            max_position_embeddings=self.context,
-            tie_word_embeddings=self.tied,
-            rms_norm_eps=1e-5,
-            rope_parameters={"rope_theta": self.rope_base, **(self.rope_scaling or {"rope_type": "default"})},
-        )
-        model = LlamaForCausalLM(config).float().eval()
+        sizes = {
+            "vocab_size": len(vocabulary()),
+            "hidden_size": self.hidden,
+            "intermediate_size": self.feed_forward,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "max_position_embeddings": self.context,
+            "tie_word_embeddings": self.tied,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": {
+                "rope_theta": self.rope_base,
+                **(self.rope_scaling or {"rope_type": "default"}),
+            },
+        }
+        model: Any
+        if self.experts:
+            experts = {"num_local_experts": self.experts, "num_experts_per_tok": self.experts_used}
+            model = MixtralForCausalLM(MixtralConfig(**sizes, **experts))
+        else:
+            model = LlamaForCausalLM(LlamaConfig(**sizes))
+        model = model.float().eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "norm" in name:
                     parameter.copy_(1 + 0.1 * torch.randn_like(parameter))
                 else:
-                    parameter.copy_(self.scale * torch.randn_like(parameter) / parameter.shape[1] ** 0.5 * 2)
+                    parameter.copy_(self.scale * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5 * 2)
         return model
 
 
@@ -122,12 +134,15 @@ def tiny_llama_gguf(
     writer.add("llama.attention.layer_norm_rms_epsilon", 1e-5)
     writer.add("llama.rope.dimension_count", config.hidden // config.heads)
     writer.add("llama.rope.freq_base", config.rope_base)
+    if config.experts:
+        writer.add("llama.expert_count", config.experts)
+        writer.add("llama.expert_used_count", config.experts_used)
     if config.rope_scaling and config.rope_scaling["rope_type"] == "linear":
         writer.add("llama.rope.scaling.type", "linear")
         writer.add("llama.rope.scaling.factor", float(config.rope_scaling["factor"]))
     add_tokenizer(writer, chat_template, endless=endless)
     for name, array in llama_tensors(model, config).items():
-        quantised = array.ndim == 2 and kind is not GGMLType.F32
+        quantised = array.ndim > 1 and "ffn_gate_inp" not in name  # routers are kept as they are
         writer.add_tensor(name, array, kind if quantised else GGMLType.F32)
     writer.write()
     return path
@@ -169,9 +184,12 @@ def llama_tensors(model: Any, config: TinyLlama) -> dict[str, np.ndarray]:
     names = {
         "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
         "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
-        "mlp.down_proj": "ffn_down",
+        "self_attn.o_proj": "attn_output",
     }  # fmt: skip
+    if config.experts:
+        names["mlp.gate"] = "ffn_gate_inp"
+    else:
+        names |= {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
     for i in range(config.layers):
         for theirs, ours in names.items():
             array = state[f"model.layers.{i}.{theirs}.weight"]
@@ -179,9 +197,31 @@ def llama_tensors(model: Any, config: TinyLlama) -> dict[str, np.ndarray]:
                 heads = config.heads if ours == "attn_q" else config.kv_heads
                 array = permute(array, heads)
             tensors[f"blk.{i}.{ours}.weight"] = np.ascontiguousarray(array)
+        if config.experts:
+            experts = {
+                part: state[f"model.layers.{i}.mlp.experts.{part}_proj"] for part in ("gate_up", "down")
+            }
+            tensors |= expert_tensors(
+                f"blk.{i}.ffn", experts["gate_up"], experts["down"], config.expert_tensors
+            )
     if config.rope_scaling and config.rope_scaling["rope_type"] == "llama3":
         tensors["rope_freqs.weight"] = llama3_factors(config)
     return tensors
+
+
+def expert_tensors(prefix: str, gate_up: np.ndarray, down: np.ndarray, form: str) -> dict[str, np.ndarray]:
+    """The experts of a layer in one of the forms; stacks are [experts, out, in], gates above ups."""
+    if form == "joined":
+        return {f"{prefix}_gate_up_exps.weight": gate_up, f"{prefix}_down_exps.weight": down}
+    gate, up = (np.ascontiguousarray(half) for half in np.split(gate_up, 2, axis=1))
+    parts = {"gate": gate, "up": up, "down": down}
+    if form == "stacked":
+        return {f"{prefix}_{part}_exps.weight": stack for part, stack in parts.items()}
+    return {
+        f"{prefix}_{part}.{expert}.weight": matrix
+        for part, stack in parts.items()
+        for expert, matrix in enumerate(stack)
+    }
 
 
 def permute(matrix: np.ndarray, heads: int) -> np.ndarray:

@@ -65,6 +65,45 @@ def embed(data: int, type: int, columns: int, ids: int, tokens: int, out: int) -
     out [tokens, columns] float32 = the rows `ids` (int32, in range) of a matrix as the file has it.
     """
 
+def experts(
+    gate: Matrix,
+    up: Matrix,
+    down: Matrix,
+    gate_bias: int,
+    up_bias: int,
+    down_bias: int,
+    count: int,
+    activation: int,
+    scale_inputs: bool,
+    x: int,
+    chosen: int,
+    shares: int,
+    tokens: int,
+    per_token: int,
+    out: int,
+) -> None:
+    """
+    Feed-forward networks chosen per token, the matrices of all `count` experts one below the other.
+
+    0 stands for no bias. Raises IndexError for experts that do not exist.
+    """
+
+def route(
+    logits: int,
+    bias: int,
+    tokens: int,
+    count: int,
+    per_token: int,
+    sigmoid: bool,
+    normalize: bool,
+    scale: float,
+    chosen: int,
+    shares: int,
+) -> None:
+    """
+    Writes the int32 numbers of the best experts of each token and their float32 shares.
+    """
+
 def attention(
     q: int,
     keys: int,

@@ -92,7 +92,12 @@ def test_a_misshapen_tensor_is_named_with_both_shapes(tiny_file: Path, tmp_path:
         ({"llama.attention.head_count": "four"}, "should be a size, but is 'four'"),
         ({"llama.rope.freq_base": "big"}, "should be a number, but is 'big'"),
         ({"llama.rope.scaling.type": "stretchy"}, "rope scaling 'stretchy' is not supported"),
-        ({"llama.expert_count": 8}, "experts"),
+        ({"llama.expert_count": 8}, "'llama.expert_used_count' is missing"),
+        ({"llama.expert_count": 2, "llama.expert_used_count": 3}, "3 experts per token, but only 2"),
+        (
+            {"llama.expert_count": 2, "llama.expert_used_count": 1},
+            r"'blk\.0\.ffn_gate_inp\.weight' is missing",
+        ),
         ({"general.type": "adapter"}, "this is a adapter file, not a model"),
     ],
 )

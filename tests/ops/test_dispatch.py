@@ -16,10 +16,12 @@ OPERATIONS = [
     "add_rms_norm",
     "attention",
     "embedding",
+    "experts",
     "linear",
     "linear_many",
     "rms_norm",
     "rope_",
+    "route",
     "store_rows",
     "swiglu",
 ]

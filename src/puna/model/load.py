@@ -15,7 +15,7 @@ from puna.kvcache.cache import Cache
 from puna.model.base import TextModel, model_for
 from puna.model.metadata import scalar
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
-from puna.ops import Weight
+from puna.ops import ExpertWeights, Weight
 
 #: Bytes a loaded model needs beside weights and cache: interpreter, torch, activations.
 _OVERHEAD_BYTES = 400 * 2**20
@@ -116,6 +116,14 @@ class _FileSource:
             return None
         self._expect(name, shape)
         return Weight(name, self._file.data(name), tensor.type, tensor.shape)
+
+    def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
+        tensor = self._file.tensors.get(name)
+        if tensor is None:
+            return None
+        self._expect(name, shape)
+        count, rows, columns = shape
+        return ExpertWeights(Weight(name, self._file.data(name), tensor.type, (count * rows, columns)), count)
 
     def vector(self, name: str, length: int) -> torch.Tensor | None:
         if name not in self._file.tensors:

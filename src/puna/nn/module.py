@@ -11,13 +11,14 @@ missing or misshapen tensor by its name.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, get_type_hints
 
 import torch
 
 from puna.errors import ModelError
-from puna.ops import Weight
+from puna.ops import ExpertWeights, Weight
 
 
 class WeightSource(Protocol):
@@ -25,6 +26,9 @@ class WeightSource(Protocol):
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         """The matrix `name`, or None if the file has none. Raises `ModelError` if its shape differs."""
+
+    def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
+        """The matrices `name` [experts, out, in], or None. Raises `ModelError` if their shape differs."""
 
     def vector(self, name: str, length: int) -> torch.Tensor | None:
         """The vector `name` as float32, or None. Raises `ModelError` if its length differs."""
@@ -41,6 +45,7 @@ class _WeightField:
 @dataclass(frozen=True)
 class _PartField:
     prefix: str
+    choose: Callable[[Any, int], type[Module]] | None
 
 
 @dataclass(frozen=True)
@@ -57,9 +62,12 @@ def weight(name: str, *shape: str, optional: bool = False, tied_to: str | None =
     return _WeightField(name, shape, optional, tied_to)
 
 
-def part(prefix: str = "") -> Any:
-    """A module inside this one; its tensors are named like this module's, after `prefix`."""
-    return _PartField(prefix)
+def part(prefix: str = "", *, choose: Callable[[Any, int], type[Module]] | None = None) -> Any:
+    """A module inside this one; its tensors are named like this module's, after `prefix`.
+
+    Where layers differ, `choose(options, index of the layer)` says which module it is.
+    """
+    return _PartField(prefix, choose)
 
 
 def blocks(prefix: str, count: str = "block_count") -> Any:
@@ -87,7 +95,8 @@ class Module:
                 setattr(module, attribute, _load_leaf(kind, source, declared, prefix, options))
             elif isinstance(declared, _PartField):
                 inner = _join(prefix, declared.prefix)
-                setattr(module, attribute, kind.load(source, options, inner, index))
+                chosen = declared.choose(options, index) if declared.choose else kind
+                setattr(module, attribute, chosen.load(source, options, inner, index))
             elif isinstance(declared, _BlocksField):
                 (block,) = kind.__args__
                 count = getattr(options, declared.count)

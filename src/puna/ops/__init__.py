@@ -22,22 +22,28 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from puna.config import env
+from puna.ops.experts import Experts, ExpertWeights, Routing
 from puna.ops.rope import Rope, Yarn
 from puna.ops.threads import set_threads, threads
 from puna.ops.weight import Weight
 
 __all__ = [
+    "ExpertWeights",
+    "Experts",
     "Rope",
+    "Routing",
     "Weight",
     "Yarn",
     "add_rms_norm",
     "attention",
     "embedding",
+    "experts",
     "implementation",
     "linear",
     "linear_many",
     "rms_norm",
     "rope_",
+    "route",
     "set_threads",
     "store_rows",
     "swiglu",
@@ -111,6 +117,28 @@ def linear_many(
 ) -> list[Tensor]:
     """`linear` of the same `x` with several weights, preparing `x` once."""
     return _active.linear_many(x, weights, biases)
+
+
+def route(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Which experts each token goes through, and how much each counts.
+
+    Of `logits` [T, experts] the scores are the softmax or the sigmoids. The `routing.used` best are those
+    with the largest logits or, where there is a `bias` [experts], the largest score + bias; equal ones by
+    number. Returns `chosen` int32 and `shares` float32, both [T, used] and best first: a share is the score,
+    divided by the sum of the chosen ones where `routing.normalize`, times `routing.scale`.
+    """
+    return _active.route(logits, routing, bias)
+
+
+def experts(x: Tensor, chosen: Tensor, shares: Tensor, layer: Experts) -> Tensor:
+    """Every token through its chosen experts: x [T, in], chosen and shares [T, used], result [T, out].
+
+    The sum over a token's experts of `share * down(activation(gate(x), up(x)))`, or of
+    `down(activation(gate(share * x), up(share * x)))` where `layer.scale_inputs`. The activation `swiglu`
+    is `silu(gate) * up`; `clamped_swiglu` is gpt-oss's `g * sigmoid(1.702 g) * (u + 1)` with gates g of at
+    most 7 and ups u within -7 and 7.
+    """
+    return _active.experts(x, chosen, shares, layer)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

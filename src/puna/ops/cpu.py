@@ -9,6 +9,7 @@ from torch import Tensor
 
 from puna import _native
 from puna.config import env_int
+from puna.ops.cpu_experts import experts, route
 from puna.ops.cpu_rows import add_rms_norm, address, attention, rms_norm, rope_, store_rows, swiglu
 from puna.ops.weight import Weight
 
@@ -16,10 +17,12 @@ __all__ = [
     "add_rms_norm",
     "attention",
     "embedding",
+    "experts",
     "linear",
     "linear_many",
     "rms_norm",
     "rope_",
+    "route",
     "store_rows",
     "swiglu",
 ]

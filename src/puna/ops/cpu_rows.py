@@ -19,7 +19,8 @@ def address(tensor: Tensor, dtype: torch.dtype, name: str) -> int:
     return tensor.data_ptr()
 
 
-def _misfit(operation: str, **shapes: Tensor) -> ValueError:
+def misfit(operation: str, **shapes: Tensor) -> ValueError:
+    """The error for tensors whose shapes do not go together."""
     given = ", ".join(f"{name} {list(tensor.shape)}" for name, tensor in shapes.items())
     return ValueError(f"{operation}: shapes do not fit together: {given}")
 
@@ -33,7 +34,7 @@ def _is_half(tensor: Tensor, name: str) -> bool:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     width = weight.numel()
     if not x.dim() or x.shape[-1] != width:
-        raise _misfit("rms_norm", x=x, weight=weight)
+        raise misfit("rms_norm", x=x, weight=weight)
     result = torch.empty_like(x)
     _native.rms_norm(
         address(x, torch.float32, "rms_norm x"), 0, address(weight, torch.float32, "rms_norm weight"),
@@ -45,7 +46,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
     width = weight.numel()
     if x.shape != residual.shape or not x.dim() or x.shape[-1] != width:
-        raise _misfit("add_rms_norm", x=x, residual=residual, weight=weight)
+        raise misfit("add_rms_norm", x=x, residual=residual, weight=weight)
     total, result = torch.empty_like(x), torch.empty_like(x)
     _native.rms_norm(
         address(x, torch.float32, "add_rms_norm x"),
@@ -58,7 +59,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
     if x.dim() != 3 or positions.shape != x.shape[:1] or 2 * rope.pairs > x.shape[2]:
-        raise _misfit("rope_", x=x, positions=positions, frequencies=rope.frequencies)
+        raise misfit("rope_", x=x, positions=positions, frequencies=rope.frequencies)
     rows, heads, dim = x.shape
     _native.rope(
         address(x, torch.float32, "rope_ x"), address(positions, torch.int32, "rope_ positions"),
@@ -68,7 +69,7 @@ def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
 
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     if gate.shape != up.shape:
-        raise _misfit("swiglu", gate=gate, up=up)
+        raise misfit("swiglu", gate=gate, up=up)
     result = torch.empty_like(gate)
     _native.swiglu(
         address(gate, torch.float32, "swiglu gate"), address(up, torch.float32, "swiglu up"),
@@ -79,7 +80,7 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
     if not target.dim() or cells.dim() != 1 or rows.shape != (cells.shape[0], *target.shape[1:]):
-        raise _misfit("store_rows", target=target, cells=cells, rows=rows)
+        raise misfit("store_rows", target=target, cells=cells, rows=rows)
     if not cells.numel():
         return
     _native.store_rows(
@@ -108,7 +109,7 @@ def attention(
         fits = fits and starts.shape == counts.shape == (rows,) and cells.dim() == 1
         fits = fits and (sinks is None or sinks.shape == (heads,))
     if not fits:
-        raise _misfit("attention", q=q, keys=keys, values=values, cells=cells, starts=starts, counts=counts)
+        raise misfit("attention", q=q, keys=keys, values=values, cells=cells, starts=starts, counts=counts)
     if keys.dtype is not values.dtype:
         raise ValueError(f"attention: keys are {keys.dtype}, values {values.dtype}")
     result = torch.empty(rows, heads, value_dim)

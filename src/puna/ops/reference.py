@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from puna.ops.experts import Experts, ExpertWeights, Routing
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
@@ -32,6 +33,40 @@ def linear_many(
     return [
         linear(x, weight, bias) for weight, bias in zip(weights, biases or [None] * len(weights), strict=True)
     ]
+
+
+def route(logits: Tensor, routing: Routing, bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    scores = torch.sigmoid(logits) if routing.sigmoid else torch.softmax(logits, dim=-1)
+    ranks = logits if bias is None else scores + bias
+    chosen = ranks.sort(dim=-1, descending=True, stable=True).indices[:, : routing.used]
+    shares = scores.gather(1, chosen)
+    if routing.normalize:
+        shares = shares / shares.sum(dim=-1, keepdim=True).clamp_min(1e-20)
+    return chosen.int(), shares * routing.scale
+
+
+def experts(x: Tensor, chosen: Tensor, shares: Tensor, layer: Experts) -> Tensor:
+    result = x.new_zeros(len(x), layer.down.shape[1])
+    activate = {"swiglu": swiglu, "clamped_swiglu": _clamped_swiglu}[layer.activation]
+    for expert in sorted(set(chosen.flatten().tolist())):
+        tokens, places = torch.where(chosen == expert)
+        share = shares[tokens, places, None].to(x.dtype)
+        given = x[tokens] * share if layer.scale_inputs else x[tokens]
+        gate = _of_expert(given, layer.gate, layer.gate_bias, expert)
+        up = _of_expert(given, layer.up, layer.up_bias, expert)
+        back = _of_expert(activate(gate, up), layer.down, layer.down_bias, expert)
+        result.index_add_(0, tokens, back if layer.scale_inputs else back * share)
+    return result
+
+
+def _of_expert(x: Tensor, weights: ExpertWeights, biases: Tensor | None, expert: int) -> Tensor:
+    result = x @ weights.dequantize(expert).to(x.dtype).T
+    return result if biases is None else result + biases[expert].to(x.dtype)
+
+
+def _clamped_swiglu(gate: Tensor, up: Tensor) -> Tensor:
+    gate = gate.clamp(max=7)
+    return gate * torch.sigmoid(1.702 * gate) * (up.clamp(-7, 7) + 1)
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

@@ -68,7 +68,7 @@ class Weight:
         if self._matrix is None and ops.implementation() != "reference":
             self._pack()
             if not keep_raw:
-                self._drop_data()
+                self.drop_data()
 
     @property
     def matrix(self) -> _native.Matrix:
@@ -106,6 +106,25 @@ class Weight:
                 f"to {int(indices.max())}"
             )
 
+    def drop_data(self) -> None:
+        """Forget the file's bytes, and give their pages back to the system if they are a mapped file's."""
+        data, self.data = self.data, None
+        owner: Any = data
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        if isinstance(owner, memoryview):
+            owner = owner.obj
+        if data is None or not isinstance(owner, mmap.mmap):
+            return
+        start = data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+        begin = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: the others have neighbours
+        end = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
+        if end > begin:
+            with contextlib.suppress(
+                AttributeError, OSError, ValueError
+            ):  # saves memory, nothing depends on it
+                owner.madvise(mmap.MADV_DONTNEED, begin, end - begin)
+
     def _pack(self) -> None:
         assert self.data is not None
         data, kind = self.data, int(self.type)
@@ -138,22 +157,3 @@ class Weight:
         if np.isfinite(half).all():
             return half.reshape(-1).view(np.uint8), int(GGMLType.F16)
         return converted(np.float32).reshape(-1).view(np.uint8), int(GGMLType.F32)
-
-    def _drop_data(self) -> None:
-        """Forget the file's bytes, and give their pages back to the system if they are a mapped file's."""
-        data, self.data = self.data, None
-        owner: Any = data
-        while isinstance(owner, np.ndarray):
-            owner = owner.base
-        if isinstance(owner, memoryview):
-            owner = owner.obj
-        if data is None or not isinstance(owner, mmap.mmap):
-            return
-        start = data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
-        begin = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE  # whole pages only: the others have neighbours
-        end = (start + data.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        if end > begin:
-            with contextlib.suppress(
-                AttributeError, OSError, ValueError
-            ):  # saves memory, nothing depends on it
-                owner.madvise(mmap.MADV_DONTNEED, begin, end - begin)

@@ -1,4 +1,4 @@
-"""Llama against Hugging Face transformers, on tiny random models in float32."""
+"""Llama and Mixtral against Hugging Face transformers, on tiny random models in float32."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ MODELS = {
     "linear rope scaling": TinyLlama(rope_scaling={"rope_type": "linear", "factor": 4.0}, seed=5),
     "large rope base, odd sizes": TinyLlama(
         hidden=96, feed_forward=80, heads=6, kv_heads=3, rope_base=5e5, seed=6
+    ),
+    "experts": TinyLlama(experts=8, feed_forward=48, rope_base=1e6, seed=7),
+    "experts, one tensor each": TinyLlama(experts=4, experts_used=3, expert_tensors="single", seed=8),
+    "experts, gate and up joined": TinyLlama(
+        experts=5, experts_used=1, feed_forward=40, expert_tensors="joined", seed=9
     ),
 }
 

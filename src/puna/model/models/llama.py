@@ -1,7 +1,8 @@
-"""Llama 2 and 3.x, Mistral, and everything else that is the same network under their name.
+"""Llama 2 and 3.x, Mistral, Mixtral, and everything else that is the same network under their name.
 
-Touvron et al., arXiv:2307.09288; Grattafiori et al., arXiv:2407.21783. GGUF files hold the query and
-key projections permuted so that rotary pairs are neighbours.
+Touvron et al., arXiv:2307.09288; Grattafiori et al., arXiv:2407.21783; with experts in place of the
+feed-forward network: Jiang et al., arXiv:2401.04088. GGUF files hold the query and key projections permuted
+so that rotary pairs are neighbours.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ from puna.model.base import TextModel, register
 from puna.model.input import Batch
 from puna.model.metadata import number, required, scalar
 from puna.nn.attention import attention
+from puna.nn.experts import MixtureOfExperts
 from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
 from puna.nn.module import Module, blocks, part, weight
-from puna.ops import Rope, Yarn
+from puna.ops import Rope, Routing, Yarn
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -44,6 +46,8 @@ class LlamaOptions:
     rope_base: float
     rope_linear_factor: float
     rope_yarn: Yarn | None
+    expert_count: int  # 0: an ordinary feed-forward network
+    experts_used: int  # per token
 
     @property
     def query_size(self) -> int:
@@ -56,6 +60,14 @@ class LlamaOptions:
     @property
     def rope_pairs(self) -> int:
         return self.rope_dims // 2
+
+    @property
+    def expert_feed_forward_size(self) -> int:
+        return self.feed_forward_size
+
+    @property
+    def routing(self) -> Routing:
+        return Routing(self.experts_used)
 
 
 class Attention(Module):
@@ -91,12 +103,16 @@ class FeedForward(Module):
         return self.down(ops.swiglu(gate, up))
 
 
+def feed_forward_kind(options: LlamaOptions, layer: int) -> type[FeedForward | MixtureOfExperts]:
+    return MixtureOfExperts if options.expert_count else FeedForward
+
+
 class Layer(Module):
     options: LlamaOptions
     attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
     attention: Attention = part()
     feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
-    feed_forward: FeedForward = part()
+    feed_forward: FeedForward | MixtureOfExperts = part(choose=feed_forward_kind)
 
     def forward(
         self, hidden: torch.Tensor, batch: Batch, cache: LayerCache, rope: Rope, rows: torch.Tensor | None
@@ -147,8 +163,6 @@ class Llama(TextModel):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> LlamaOptions:
-        if scalar(file, "expert_count", 0):
-            raise UnsupportedModelError(f"{file.path}: llama with experts (Mixtral) is not supported yet")
         hidden = required(file, "embedding_length")
         heads = required(file, "attention.head_count")
         kv_heads = scalar(file, "attention.head_count_kv", heads)
@@ -164,6 +178,10 @@ class Llama(TextModel):
             yarn = Yarn(factor, original, number(file, "rope.scaling.attn_factor", 1.0))
         elif scaling != "none":
             raise UnsupportedModelError(f"{file.path}: rope scaling '{scaling}' is not supported for llama")
+        experts = scalar(file, "expert_count", 0)
+        experts_used = required(file, "expert_used_count") if experts else 0
+        if experts_used > experts:
+            raise ModelError(f"{file.path}: {experts_used} experts per token, but only {experts} there are")
         embedding = file.tensors.get("token_embd.weight")
         return LlamaOptions(
             vocab_size=embedding.shape[0] if embedding else 0,
@@ -178,4 +196,6 @@ class Llama(TextModel):
             rope_base=number(file, "rope.freq_base", 10000.0),
             rope_linear_factor=linear_factor,
             rope_yarn=yarn,
+            expert_count=experts,
+            experts_used=experts_used,
         )

@@ -1,0 +1,118 @@
+"""Mixtures of experts: a router sends every token through a few of many feed-forward networks."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+
+from puna import ops
+from puna.errors import ModelError
+from puna.nn.layers import Linear
+from puna.nn.module import Module, WeightSource, weight
+from puna.ops import Experts, ExpertWeights, Routing
+
+
+class ExpertOptions(Protocol):
+    """What the options of an architecture with experts say about them."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def expert_count(self) -> int: ...
+    @property
+    def expert_feed_forward_size(self) -> int: ...
+    @property
+    def routing(self) -> Routing: ...
+
+
+class ExpertLinear:
+    """One linear per expert: weights [experts, out, in], bias [experts, out] or None.
+
+    Files hold them as one tensor `blk.0.ffn_up_exps`, in older ones one per expert, `blk.0.ffn_up.7`, or gate
+    and up together as `blk.0.ffn_gate_up_exps`, the rows of the gate first.
+    """
+
+    def __init__(self, weights: ExpertWeights, bias: torch.Tensor | None = None) -> None:
+        self.weights = weights
+        self.bias = bias
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        found = _stacked(source, name, shape) or _single(source, name, shape) or _joined(source, name, shape)
+        if found is None:
+            return None
+        found[0].pack()
+        return cls(*found)
+
+
+def _stacked(
+    source: WeightSource, name: str, shape: tuple[int, ...]
+) -> tuple[ExpertWeights, torch.Tensor | None] | None:
+    weights = source.experts(f"{name}.weight", shape)
+    if weights is None:
+        return None
+    bias = source.matrix(f"{name}.bias", shape[:2])
+    return weights, None if bias is None else bias.dequantize()
+
+
+def _single(source: WeightSource, name: str, shape: tuple[int, ...]) -> tuple[ExpertWeights, None] | None:
+    names = [f"{name.removesuffix('_exps')}.{expert}.weight" for expert in range(shape[0])]
+    found = {part: source.matrix(part, shape[1:]) for part in names}
+    parts = [part for part in found.values() if part is not None]
+    if not parts:
+        return None
+    for part, matrix in found.items():
+        if matrix is None:
+            raise ModelError(f"tensor '{part}' is missing")
+    try:
+        return ExpertWeights.stack(f"{name}.weight", parts), None
+    except ValueError as error:
+        raise ModelError(str(error)) from None
+
+
+def _joined(
+    source: WeightSource, name: str, shape: tuple[int, ...]
+) -> tuple[ExpertWeights, torch.Tensor | None] | None:
+    count, width, columns = shape
+    for end, rows in (("gate_exps", slice(0, width)), ("up_exps", slice(width, 2 * width))):
+        if name.endswith(f"_{end}"):
+            joined = name.removesuffix(end) + "gate_up_exps"
+            found = _stacked(source, joined, (count, 2 * width, columns))
+            if found is not None:
+                weights, bias = found
+                part = None if bias is None else bias[:, rows].contiguous()
+                return weights.rows(f"{name}.weight", rows), part
+    return None
+
+
+class MixtureOfExperts(Module):
+    """The feed-forward half of a layer with experts; `options.routing` says how they are chosen."""
+
+    options: ExpertOptions
+    activation: ClassVar[str] = "swiglu"
+    scale_inputs: ClassVar[bool] = False
+
+    router: Linear = weight("ffn_gate_inp", "expert_count", "hidden_size")
+    gate: ExpertLinear = weight("ffn_gate_exps", "expert_count", "expert_feed_forward_size", "hidden_size")
+    up: ExpertLinear = weight("ffn_up_exps", "expert_count", "expert_feed_forward_size", "hidden_size")
+    down: ExpertLinear = weight("ffn_down_exps", "expert_count", "hidden_size", "expert_feed_forward_size")
+
+    def loaded(self) -> None:
+        self.experts = Experts(
+            self.gate.weights,
+            self.up.weights,
+            self.down.weights,
+            self.gate.bias,
+            self.up.bias,
+            self.down.bias,
+            activation=self.activation,
+            scale_inputs=self.scale_inputs,
+        )
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[rows, hidden] to the same."""
+        chosen, shares = ops.route(self.router(hidden), self.options.routing)
+        return ops.experts(hidden, chosen, shares, self.experts)

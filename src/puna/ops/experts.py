@@ -1,0 +1,101 @@
+"""Mixtures of experts: the weights of a layer, and how a router's scores become shares."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from puna.ops.weight import Weight
+
+#: What an expert makes of its gate and up products, in the order of the kernels' numbers.
+ACTIVATIONS = ("swiglu", "clamped_swiglu")
+
+
+@dataclass(frozen=True)
+class Routing:
+    """How a token's experts are chosen (see `ops.route`)."""
+
+    used: int  # experts per token
+    sigmoid: bool = False  # scores are sigmoids of the logits, else their softmax over all experts
+    normalize: bool = True  # shares are divided by their sum
+    scale: float = 1.0  # ... and multiplied by this
+
+
+class ExpertWeights:
+    """One matrix [out, in] per expert, kept as one matrix with the experts' rows below each other."""
+
+    def __init__(self, weight: Weight, count: int) -> None:
+        rows, columns = weight.shape
+        if count < 1 or rows % count:
+            raise ValueError(f"weight '{weight.name}': {rows} rows are not those of {count} experts")
+        self.weight = weight
+        self.shape = (count, rows // count, columns)
+
+    @classmethod
+    def stack(cls, name: str, parts: Sequence[Weight]) -> ExpertWeights:
+        """Of single matrices, one per expert, whose bytes are copied and let go of."""
+        first = parts[0]
+        for part in parts:
+            if (part.type, part.shape) != (first.type, first.shape):
+                raise ValueError(
+                    f"weight '{part.name}' is {part.type.name} {list(part.shape)}, but "
+                    f"'{first.name}' is {first.type.name} {list(first.shape)}: experts must be alike"
+                )
+        rows, columns = first.shape
+        data = np.concatenate([part.data for part in parts if part.data is not None])
+        weight = Weight(name, data, first.type, (len(parts) * rows, columns))
+        for part in parts:
+            part.drop_data()
+        return cls(weight, len(parts))
+
+    def rows(self, name: str, rows: slice) -> ExpertWeights:
+        """Some rows of every expert, a copy: for files that hold two matrices as one."""
+        count, every, columns = self.shape
+        assert self.weight.data is not None
+        chosen = self.weight.data.reshape(count, every, -1)[:, rows]
+        weight = Weight(name, chosen, self.weight.type, (count * chosen.shape[1], columns))
+        return ExpertWeights(weight, count)
+
+    def pack(self) -> None:
+        """Bring the matrices into the layout the kernels read (see `Weight.pack`)."""
+        self.weight.pack()
+
+    def dequantize(self, expert: int) -> Tensor:
+        """The values of one expert's matrix, float32 [out, in]."""
+        rows = self.shape[1]
+        return self.weight.rows(torch.arange(expert * rows, (expert + 1) * rows, dtype=torch.int32))
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The feed-forward networks of one layer (see `ops.experts`). Raises `ValueError` if they do not fit."""
+
+    gate: ExpertWeights  # [experts, width, in]
+    up: ExpertWeights  # [experts, width, in]
+    down: ExpertWeights  # [experts, out, width]
+    gate_bias: Tensor | None = None  # [experts, width]
+    up_bias: Tensor | None = None  # [experts, width]
+    down_bias: Tensor | None = None  # [experts, out]
+    activation: str = "swiglu"
+    scale_inputs: bool = False  # shares multiply what goes into an expert, not what comes out (Llama 4)
+
+    def __post_init__(self) -> None:
+        count, width, _ = self.gate.shape
+        if self.up.shape != self.gate.shape or self.down.shape[::2] != (count, width):
+            shapes = ", ".join(
+                f"'{part.weight.name}' {list(part.shape)}" for part in (self.gate, self.up, self.down)
+            )
+            raise ValueError(f"experts: weights do not fit together: {shapes}")
+        for name, bias, part in (
+            ("gate", self.gate_bias, self.gate),
+            ("up", self.up_bias, self.up),
+            ("down", self.down_bias, self.down),
+        ):
+            if bias is not None and bias.shape != part.shape[:2]:
+                raise ValueError(f"experts: {name} bias {list(bias.shape)} does not fit {list(part.shape)}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"experts: activation {self.activation!r} is none of {', '.join(ACTIVATIONS)}")

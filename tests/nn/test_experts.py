@@ -1,0 +1,88 @@
+"""The forms in which files hold the experts of a layer, and what is said about damaged ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from puna import ops
+from puna.errors import ModelError
+from puna.nn.experts import ExpertLinear
+from puna.ops import ExpertWeights, Weight
+
+SHAPE = (4, 6, 8)  # experts, out, in
+
+
+class Tensors:
+    """Named tensors as a source of weights."""
+
+    def __init__(self, **tensors: Tensor) -> None:
+        self.tensors = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
+
+    def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
+        tensor = self.tensors.get(name)
+        assert tensor is None or tensor.shape == shape
+        return None if tensor is None else Weight.from_tensor(name, tensor)
+
+    def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
+        tensor = self.tensors.get(name)
+        assert tensor is None or tensor.shape == shape
+        return (
+            None
+            if tensor is None
+            else ExpertWeights(Weight.from_tensor(name, tensor.flatten(0, 1)), shape[0])
+        )
+
+    def vector(self, name: str, length: int) -> Tensor | None:
+        raise AssertionError("experts have no vectors")
+
+
+def loaded(name: str, **tensors: Tensor) -> Any:
+    with ops.use("reference"):
+        return ExpertLinear.from_source(Tensors(**tensors), name, SHAPE, None)
+
+
+def values(linear: ExpertLinear) -> Tensor:
+    return torch.stack([linear.weights.dequantize(expert) for expert in range(SHAPE[0])])
+
+
+def test_one_tensor_of_all_experts_with_or_without_biases() -> None:
+    stack, bias = torch.randn(SHAPE), torch.randn(SHAPE[:2])
+    plain = loaded("blk.0.ffn_up_exps", blk__0__ffn_up_exps__weight=stack)
+    assert torch.equal(values(plain), stack)
+    assert plain.bias is None
+    biased = loaded("blk.0.ffn_up_exps", blk__0__ffn_up_exps__weight=stack, blk__0__ffn_up_exps__bias=bias)
+    assert torch.equal(biased.bias, bias)
+
+
+def test_gate_and_up_in_one_tensor() -> None:
+    gate, up = torch.randn(SHAPE), torch.randn(SHAPE)
+    gate_bias, up_bias = torch.randn(SHAPE[:2]), torch.randn(SHAPE[:2])
+    joined = {
+        "blk__0__ffn_gate_up_exps__weight": torch.cat([gate, up], dim=1),
+        "blk__0__ffn_gate_up_exps__bias": torch.cat([gate_bias, up_bias], dim=1),
+    }
+    first, second = loaded("blk.0.ffn_gate_exps", **joined), loaded("blk.0.ffn_up_exps", **joined)
+    assert torch.equal(values(first), gate)
+    assert torch.equal(first.bias, gate_bias)
+    assert torch.equal(values(second), up)
+    assert torch.equal(second.bias, up_bias)
+
+
+def test_one_tensor_per_expert() -> None:
+    stack = torch.randn(SHAPE)
+    single = {f"blk__0__ffn_down__{i}__weight": stack[i] for i in range(4)}
+    assert torch.equal(values(loaded("blk.0.ffn_down_exps", **single)), stack)
+
+
+def test_an_expert_that_is_not_there_is_missed() -> None:
+    single = {f"blk__0__ffn_down__{i}__weight": torch.randn(SHAPE[1:]) for i in (0, 1, 3)}
+    with pytest.raises(ModelError, match=r"'blk\.0\.ffn_down\.2\.weight' is missing"):
+        loaded("blk.0.ffn_down_exps", **single)
+
+
+def test_nothing_of_the_kind() -> None:
+    assert loaded("blk.0.ffn_down_exps", blk__0__ffn_down__weight=torch.randn(6, 8)) is None

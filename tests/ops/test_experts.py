@@ -1,0 +1,259 @@
+"""Mixtures of experts: against float64, against the products they are made of, alone and in a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from puna import ops
+from puna.gguf import GGMLType
+from puna.ops import Experts, ExpertWeights, Weight
+
+from .block_bytes import FLOAT_TYPES, random_bytes, reference_values
+
+_native = pytest.importorskip("puna._native")
+
+KINDS = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "F16", "F32")
+# Experts, in, width, out, experts per token. Widths that end within 256 and within a group of rows, where the
+# type allows.
+SIZES = {
+    "few": (3, 256, 256, 75, 2),
+    "wide": (8, 256, 768, 64, 2),
+    "many": (64, 256, 256, 24, 8),
+    "one": (1, 256, 512, 85, 1),
+}
+ODD_SIZES = {"odd": (5, 96, 288, 21, 3)}  # for blocks of 32
+ODDER_SIZES = {"odder": (5, 37, 301, 19, 5)}  # for plain numbers
+TOKENS = (0, 1, 2, 5, 40)
+
+
+def sizes(kind: GGMLType) -> dict[str, tuple[int, int, int, int, int]]:
+    odd = ODD_SIZES if kind.block_size < 256 else {}
+    return SIZES | odd | (ODDER_SIZES if kind in FLOAT_TYPES else {})
+
+
+CASES = [(name, size) for name in KINDS for size in sizes(GGMLType[name])]
+
+
+@pytest.fixture
+def keep_threads() -> Iterator[None]:
+    before = _native.threads()
+    yield
+    _native.set_threads(before)
+
+
+class Layer:
+    """Random experts, and their exact values [experts, out, in] in float64."""
+
+    def __init__(self, kind: GGMLType, size: str, *, biases: bool = False, **settings: object) -> None:
+        rng = np.random.default_rng(int(kind))
+        self.count, self.columns, self.width, self.rows, self.used = (SIZES | ODD_SIZES | ODDER_SIZES)[size]
+        self.values: list[Tensor] = []
+        weights: list[ExpertWeights] = []
+        for rows, columns in (
+            (self.width, self.columns),
+            (self.width, self.columns),
+            (self.rows, self.width),
+        ):
+            data = random_bytes(kind, self.count * rows, columns, rng)
+            values = torch.from_numpy(reference_values(data, kind, self.count * rows).astype(np.float64))
+            self.values.append(values.view(self.count, rows, columns))
+            weight = Weight("exps", data, kind, (self.count * rows, columns))
+            weights.append(ExpertWeights(weight, self.count))
+        torch.manual_seed(int(kind))
+        self.biases: list[Tensor] = []
+        if biases:
+            self.biases = [torch.randn(self.count, weight.shape[1]) for weight in weights]
+        self.experts = Experts(*weights, *self.biases, **settings)  # type: ignore[arg-type]
+
+    def inputs(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+        """x, chosen and shares; half of the tokens share their experts: some have many and some none."""
+        x = torch.randn(tokens, self.columns)
+        chosen = torch.rand(tokens, self.count).argsort(1)[:, : self.used].int()
+        chosen[: tokens // 2] = chosen[:1]
+        return x, chosen, torch.rand(tokens, self.used)
+
+    def exact(self, x: Tensor, chosen: Tensor, shares: Tensor) -> Tensor:
+        """The definition, token by token."""
+        gate, up, down = self.values
+        biases = [bias.double() for bias in self.biases] or [
+            torch.zeros(self.count, 1, dtype=torch.float64)
+        ] * 3
+        result = torch.zeros(len(x), self.rows, dtype=torch.float64)
+        for t in range(len(x)):
+            for e, share in zip(chosen[t].tolist(), shares[t].double(), strict=True):
+                given = x[t].double() * (share if self.experts.scale_inputs else 1)
+                g, u = gate[e] @ given + biases[0][e], up[e] @ given + biases[1][e]
+                if self.experts.activation == "swiglu":
+                    hidden = g * torch.sigmoid(g) * u
+                else:
+                    g, u = g.clamp(max=7), u.clamp(-7, 7)
+                    hidden = g * torch.sigmoid(1.702 * g) * (u + 1)
+                result[t] += (down[e] @ hidden + biases[2][e]) * (1 if self.experts.scale_inputs else share)
+        return result
+
+
+def relative_error(got: Tensor, exact: Tensor) -> float:
+    assert got.shape == exact.shape
+    assert got.dtype == torch.float32
+    if not exact.numel():
+        return 0.0
+    return float(((got.double() - exact).square().mean() / exact.square().mean()).sqrt())
+
+
+def tolerance(kind: GGMLType) -> float:
+    """Rounding activations to 8 bits twice costs about 1 %; floats lose nothing but the sums' last bits."""
+    return 2e-6 if kind in FLOAT_TYPES else 4e-2
+
+
+@pytest.mark.parametrize(("kind", "size"), CASES)
+def test_results_are_right(implementation: str, kind: str, size: str) -> None:
+    layer = Layer(GGMLType[kind], size)
+    for tokens in TOKENS:
+        inputs = layer.inputs(tokens)
+        error = relative_error(ops.experts(*inputs, layer.experts), layer.exact(*inputs))
+        assert error < tolerance(GGMLType[kind]), f"{tokens} tokens"
+
+
+@pytest.mark.parametrize("settings", [{"activation": "clamped_swiglu"}, {"scale_inputs": True}], ids=str)
+@pytest.mark.parametrize("kind", ["MXFP4", "F16"])
+def test_other_kinds_of_experts(implementation: str, kind: str, settings: dict[str, object]) -> None:
+    for biases in (False, True):
+        layer = Layer(GGMLType[kind], "odd", biases=biases, **settings)
+        inputs = layer.inputs(7)
+        error = relative_error(ops.experts(*inputs, layer.experts), layer.exact(*inputs))
+        assert error < tolerance(GGMLType[kind])
+
+
+@pytest.mark.parametrize(("kind", "size"), CASES)
+def test_experts_are_the_products_they_are_made_of(kernels: str, kind: str, size: str) -> None:
+    """Bit for bit: single products, which are tested elsewhere, added up in the order of choice."""
+    layer = Layer(GGMLType[kind], size)
+
+    def single(part: ExpertWeights, expert: int) -> Weight:
+        count, rows, columns = part.shape
+        data = part.weight.data
+        assert data is not None
+        return Weight("one", data.reshape(count, -1)[expert], part.weight.type, (rows, columns))
+
+    x, chosen, shares = layer.inputs(6)
+    expected = torch.zeros(6, layer.rows)
+    for t in range(6):
+        row = x[t : t + 1]
+        for e, share in zip(chosen[t].tolist(), shares[t], strict=True):
+            gate, up = ops.linear_many(row, [single(layer.experts.gate, e), single(layer.experts.up, e)])
+            expected[t] += share * ops.linear(ops.swiglu(gate, up), single(layer.experts.down, e))[0]
+    assert torch.equal(ops.experts(x, chosen, shares, layer.experts), expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_token_does_not_depend_on_its_neighbours(kernels: str, kind: str) -> None:
+    layer = Layer(GGMLType[kind], "few", biases=True)
+    x, chosen, shares = layer.inputs(150)  # more than one block of 64 tokens per expert
+    together = ops.experts(x, chosen, shares, layer.experts)
+    for begin, end in ((0, 1), (3, 5), (70, 80), (20, 150)):
+        alone = ops.experts(x[begin:end], chosen[begin:end], shares[begin:end], layer.experts)
+        assert torch.equal(alone, together[begin:end])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.usefixtures("keep_threads")
+def test_results_do_not_depend_on_the_number_of_threads(kind: str) -> None:
+    with ops.use("cpu"):
+        layer = Layer(GGMLType[kind], "wide")
+        for tokens in (1, 30):
+            inputs = layer.inputs(tokens)
+            results = []
+            for threads in (1, 2, 3):
+                _native.set_threads(threads)
+                results.append(ops.experts(*inputs, layer.experts))
+            assert torch.equal(results[0], results[1])
+            assert torch.equal(results[0], results[2])
+
+
+def test_all_tokens_at_one_expert(implementation: str) -> None:
+    layer = Layer(GGMLType.Q8_0, "wide")
+    x, chosen, shares = layer.inputs(40)
+    chosen[:] = torch.tensor([7, 7])
+    error = relative_error(ops.experts(x, chosen, shares, layer.experts), layer.exact(x, chosen, shares))
+    assert error < tolerance(GGMLType.Q8_0)
+
+
+def test_a_value_that_is_not_finite_spoils_its_token_only(implementation: str) -> None:
+    layer = Layer(GGMLType.Q4_K, "few")
+    x, chosen, shares = layer.inputs(6)
+    clean = ops.experts(x, chosen, shares, layer.experts)
+    x[2, 5] = float("nan")
+    spoiled = ops.experts(x, chosen, shares, layer.experts)
+    others = [0, 1, 3, 4, 5]
+    assert spoiled[2].isnan().all()
+    torch.testing.assert_close(spoiled[others], clean[others], rtol=1e-6, atol=1e-6)
+
+
+def test_experts_that_do_not_exist_are_refused(kernels: str) -> None:
+    layer = Layer(GGMLType.F32, "few")
+    x, chosen, shares = layer.inputs(3)
+    for bad in (3, -1):
+        chosen[1, 1] = bad
+        with pytest.raises(IndexError, match=f"expert {bad} is not among the 3 experts"):
+            ops.experts(x, chosen, shares, layer.experts)
+
+
+def test_what_does_not_fit_together_is_refused(kernels: str) -> None:
+    layer = Layer(GGMLType.F32, "few")
+    x, chosen, shares = layer.inputs(3)
+    for arguments in (
+        (x[:, :5].contiguous(), chosen, shares),
+        (x[:2], chosen, shares),
+        (x, chosen, shares[:, :1].contiguous()),
+        (x, chosen.long(), shares),
+        (x, chosen[:, 0].contiguous(), shares),
+        (x.double(), chosen, shares),
+    ):
+        with pytest.raises(ValueError, match="experts"):
+            ops.experts(*arguments, layer.experts)
+
+
+def weights(*shape: int) -> ExpertWeights:
+    count, rows, columns = shape
+    return ExpertWeights(Weight.from_tensor("w", torch.randn(count * rows, columns)), count)
+
+
+def test_weights_that_do_not_fit_together_are_refused() -> None:
+    good = weights(2, 3, 4), weights(2, 3, 4), weights(2, 5, 3)
+    Experts(*good, torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 5))
+    for bad in (
+        (good[0], weights(2, 4, 4), good[2]),
+        (good[0], good[1], weights(2, 5, 4)),
+        (good[0], good[1], weights(1, 5, 3)),
+        (*good, torch.zeros(2, 4)),
+        (*good, None, None, torch.zeros(5)),
+        (*good, None, None, None, "relu"),
+    ):
+        with pytest.raises(ValueError, match="experts"):
+            Experts(*bad)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="7 rows are not those of 2 experts"):
+        ExpertWeights(Weight.from_tensor("w", torch.randn(7, 4)), 2)
+
+
+def test_single_matrices_make_a_stack_if_they_are_alike() -> None:
+    values = torch.randn(3, 4, 8)
+    parts = [Weight.from_tensor(f"w.{i}", values[i]) for i in range(3)]
+    stack = ExpertWeights.stack("w", parts)
+    assert stack.shape == (3, 4, 8)
+    assert torch.equal(torch.stack([stack.dequantize(i) for i in range(3)]), values)
+    odd = [Weight.from_tensor("w.0", values[0]), Weight.from_tensor("w.1", values[1, :2])]
+    with pytest.raises(ValueError, match=r"'w\.1' is F32 \[2, 8\], but 'w\.0' is F32 \[4, 8\]"):
+        ExpertWeights.stack("w", odd)
+
+
+def test_a_stack_of_two_matrices_each_can_be_taken_apart() -> None:
+    values = torch.randn(3, 6, 8)
+    both = ExpertWeights(Weight.from_tensor("gate_up", values.reshape(18, 8)), 3)
+    for rows in (slice(0, 3), slice(3, 6), slice(1, None, 2)):
+        part = both.rows("part", rows)
+        assert torch.equal(torch.stack([part.dequantize(i) for i in range(3)]), values[:, rows])
