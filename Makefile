@@ -31,6 +31,7 @@ lint: .venv/developed ## check style, types and layers
 bench: .venv/installed ## measure the bundled model and the kernels
 	$(BIN)/puna bench demo
 	$(BIN)/python bench/kernels.py
+	$(BIN)/python bench/attention.py
 
 test-peers: .venv-peers/installed ## compare results with llama.cpp (builds it the first time)
 	$(PEERS)/python -m pytest tests/parity -m peers $(PYTEST_ARGS)

@@ -1,25 +1,24 @@
 // The attention kernels, compiled once per instruction set by attention_<set>.cpp.
 //
-// Every query vector goes through the same additions in the same order whichever others are computed beside it:
-// a score is summed lane by lane over the head dimension, a value cell by cell. Only the loads are shared.
+// A tile of keys is turned, so that a score is a sum down a column and 64 cells' scores are a few vectors: scores
+// and weighted values are then one and the same small matrix product. Every score and every value of the result is
+// summed in one order whichever others are computed beside it, and nothing a row may not see is touched for it.
 #pragma once
 #include "attention.h"
+#include "attention_tiles.h"
 #include "vector.h"
 
 namespace puna {
 namespace {
 
-constexpr int tile_cells = attention_tile;
-// Query vectors that share a loaded key (taken four at a time) or value (taken `value_width` vectors at a time).
-// Measured: more chains than the additions' latency needs, fewer than the registers hold.
-constexpr int score_vectors = Vec::width == 16 ? 4 : 3;
-constexpr int value_vectors = 4;
-constexpr int value_width = Vec::width == 16 ? 4 : 2;
-// Up to this many query vectors, converting keys on the way is cheaper than converting a tile first.
-constexpr int few_vectors = 8;
-
-PUNA_INLINE int smaller(int a, int b) { return a < b ? a : b; }
-PUNA_INLINE int larger(int a, int b) { return a > b ? a : b; }
+// The part of a product held in registers: rows, and vectors of columns. Loads stay behind the additions.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr int most_rows = 6, most_columns = 4;
+#elif defined(__AVX2__)
+constexpr int most_rows = 6, most_columns = 2;
+#else
+constexpr int most_rows = 4, most_columns = 2;
+#endif
 
 template <int N>
 struct Count {
@@ -35,246 +34,238 @@ PUNA_INLINE void with_count(int count, Body&& body) {
     body(Count<Most>());
 }
 
-template <class T>
-PUNA_INLINE void prefetch(const T* row, int count) {
-    for (int i = 0; i < count; i += int(64 / sizeof(T))) __builtin_prefetch(row + i);
-}
-
-// Scores of M query vectors with J keys: scores[m * tile_cells + j].
-template <int M, int J, class T>
-PUNA_INLINE void score(const float* q, int stride, const T* const* keys, int dim, float* scores) {
-    Vec sums[M][J];
+// c[m] += a[m] @ b for M rows and N vectors' worth of columns; a [M, depth], b [depth, N * width].
+template <int M, int N>
+void multiply_part(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth, float* c,
+                   int64_t c_stride) {
+    Vec sums[M][N];
     for (int m = 0; m < M; m++) {
-        for (int j = 0; j < J; j++) sums[m][j] = Vec::splat(0);
+        for (int n = 0; n < N; n++) sums[m][n] = Vec::load(c + m * c_stride + n * Vec::width);
     }
-    for (int d = 0; d < dim; d += Vec::width) {
-        Vec query[M];
-        for (int m = 0; m < M; m++) query[m] = Vec::load(q + int64_t(m) * stride + d);
-        for (int j = 0; j < J; j++) {
-            const Vec key = Vec::load(keys[j] + d);
-            for (int m = 0; m < M; m++) sums[m][j] = fma(query[m], key, sums[m][j]);
-        }
-    }
-    for (int m = 0; m < M; m++) {
-        for (int j = 0; j < J; j += 4) {
-            sum_lanes(sums[m][j], sums[m][j + 1], sums[m][j + 2], sums[m][j + 3], scores + m * tile_cells + j);
-        }
-    }
-}
-
-template <int M, class T>
-PUNA_INLINE void score_cells(const float* q, int stride, const T* const* keys, int dim, int count, float* scores) {
-    constexpr int J = M == 1 ? 8 : 4;   // eight sums at once to hide the latency of an addition
-    for (int j = 0; j < count; j += J) score<M, J>(q, stride, keys + j, dim, scores + j);
-}
-
-// values[m] += shares[m][j] * cells[j], for M query vectors and D vectors' worth of the value dimension.
-template <int M, int D, class T>
-PUNA_INLINE void weigh(const float* shares, const T* const* cells, int count, int d, float* values, int stride) {
-    Vec sums[M][D];
-    for (int m = 0; m < M; m++) {
-        for (int i = 0; i < D; i++) sums[m][i] = Vec::load(values + int64_t(m) * stride + d + i * Vec::width);
-    }
-    for (int j = 0; j < count; j++) {
-        Vec cell[D];
-        for (int i = 0; i < D; i++) cell[i] = Vec::load(cells[j] + d + i * Vec::width);
+    for (int k = 0; k < depth; k++) {
+        Vec row[N];
+        for (int n = 0; n < N; n++) row[n] = Vec::load(b + n * Vec::width);
+        b += b_stride;
         for (int m = 0; m < M; m++) {
-            const Vec share = Vec::splat(shares[m * tile_cells + j]);
-            for (int i = 0; i < D; i++) sums[m][i] = fma(share, cell[i], sums[m][i]);
+            const Vec factor = Vec::splat(a[m * a_stride + k]);
+            for (int n = 0; n < N; n++) sums[m][n] = fma(factor, row[n], sums[m][n]);
         }
     }
     for (int m = 0; m < M; m++) {
-        for (int i = 0; i < D; i++) sums[m][i].store(values + int64_t(m) * stride + d + i * Vec::width);
+        for (int n = 0; n < N; n++) sums[m][n].store(c + m * c_stride + n * Vec::width);
     }
 }
 
-template <int M, class T>
-PUNA_INLINE void weigh_cells(const float* shares, const T* const* cells, int count, int dim, float* values, int stride) {
-    constexpr int D = M == 1 ? 8 : M <= 3 ? 4 : value_width;
-    int d = 0;
-    for (; d + D * Vec::width <= dim; d += D * Vec::width) weigh<M, D>(shares, cells, count, d, values, stride);
-    for (; d < dim; d += Vec::width) weigh<M, 1>(shares, cells, count, d, values, stride);
+// The same for up to most_rows rows and any number of vectors of columns.
+void multiply(int rows, int vectors, const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth,
+              float* c, int64_t c_stride) {
+    with_count<most_rows>(rows, [&](auto m) {
+        for (int n = 0; n < vectors; n += most_columns) {
+            with_count<most_columns>(smaller(most_columns, vectors - n), [&](auto columns) {
+                multiply_part<decltype(m)::value, decltype(columns)::value>(
+                    a, a_stride, b + n * Vec::width, b_stride, depth, c + n * Vec::width, c_stride);
+            });
+        }
+    });
 }
 
-// Turns the scores of one query vector with the first `visible` cells of a tile into shares of the running softmax.
-// Shares up to `count` beyond the visible are zero.
-PUNA_INLINE void take_scores(float* scores, int visible, int count, float softcap, float& largest, float& sum,
-                             float* values, int value_dim) {
-    const int padded = (visible + Vec::width - 1) / Vec::width * Vec::width;   // a tile is whole vectors
-    constexpr float none = -1.0f / 0.0f;
-    if (softcap != 0) {
-        const Vec cap = Vec::splat(softcap), inverse = Vec::splat(1 / softcap);
-        for (int j = 0; j < padded; j += Vec::width) (cap * tanh(Vec::load(scores + j) * inverse)).store(scores + j);
+// 2^x for x <= 0, to 1e-7 of it; exactly 1 at 0, 2^-126 below that. NaN stays.
+PUNA_INLINE Vec power_of_two(Vec x) {
+    x = max(Vec::splat(-126), x);
+    const Vec n = round(x), r = x - n;
+    Vec p = Vec::splat(0x1.41fbbcp-13f);   // the polynomial of least relative error on [-1/2, 1/2]
+    p = fma(p, r, Vec::splat(0x1.5f3e54p-10f));
+    p = fma(p, r, Vec::splat(0x1.3b2d4cp-7f));
+    p = fma(p, r, Vec::splat(0x1.c6aee8p-5f));
+    p = fma(p, r, Vec::splat(0x1.ebfbdcp-3f));
+    p = fma(p, r, Vec::splat(0x1.62e43p-1f));
+    p = fma(p, r, Vec::splat(1));
+    return scale_by_power(p, n);
+}
+
+constexpr float none = -1.0f / 0.0f;
+constexpr float log2_e = 0x1.715476p0f;
+
+PUNA_INLINE float power_of_two(float x) {
+    float lanes[Vec::width];
+    power_of_two(Vec::splat(x)).store(lanes);
+    return lanes[0];
+}
+
+// Turns the scores of one query vector into shares of the running softmax. `sums` is a vector of partial sums.
+PUNA_INLINE void take_scores(float* scores, Range seen, const AttentionCall& call, float& largest, float* sums,
+                             float* values) {
+    const int begin = seen.begin / Vec::width * Vec::width;   // a tile is whole vectors
+    const int end = (seen.end + Vec::width - 1) / Vec::width * Vec::width;
+    if (call.softcap != 0) {
+        const Vec cap = Vec::splat(call.softcap * log2_e);
+        for (int j = begin; j < end; j += Vec::width) (cap * tanh(Vec::load(scores + j))).store(scores + j);
     }
-    for (int j = visible; j < padded; j++) scores[j] = none;
+    for (int j = begin; j < seen.begin; j++) scores[j] = none;
+    for (int j = seen.end; j < end; j++) scores[j] = none;
     Vec most = Vec::splat(largest);
-    for (int j = 0; j < padded; j += Vec::width) most = max(most, Vec::load(scores + j));
+    for (int j = begin; j < end; j += Vec::width) most = max(most, Vec::load(scores + j));
     const float now_largest = max_lane(most);
-    Vec total = Vec::splat(0);
-    for (int j = 0; j < padded; j += Vec::width) {
-        const Vec share = exp(Vec::load(scores + j) - Vec::splat(now_largest));
-        share.store(scores + j);
-        total = total + share;
-    }
-    for (int j = padded; j < count; j++) scores[j] = 0;
+    Vec sum = Vec::load(sums);
     if (now_largest != largest) {
-        float factor[Vec::width];
-        exp(Vec::splat(largest - now_largest)).store(factor);
-        sum *= factor[0];
-        const Vec scale = Vec::splat(factor[0]);
-        for (int d = 0; d < value_dim; d += Vec::width) (Vec::load(values + d) * scale).store(values + d);
+        const Vec factor = power_of_two(Vec::splat(largest - now_largest));
+        sum = sum * factor;
+        const int value_dim = call.padded_value_dim();
+        for (int d = 0; d < value_dim; d += Vec::width) (Vec::load(values + d) * factor).store(values + d);
         largest = now_largest;
     }
-    sum += sum_lanes(total);
+    for (int j = begin; j < end; j += Vec::width) {
+        const Vec share = power_of_two(Vec::load(scores + j) - Vec::splat(now_largest));
+        share.store(scores + j);
+        sum = sum + share;
+    }
+    sum.store(sums);
 }
 
-// One tile, its keys and values given by their rows' addresses (whole vectors long), `visible` per row of the block.
-template <class T>
-void attend_tile(const AttentionCall& call, const float* q, int dim, const T* const* keys, const T* const* values,
-                 int value_dim, const int* visible, int vectors, AttentionState state, float* scores) {
+// What a block's query vectors of one key/value head are computed from and into.
+struct Head {
+    const float* q;     // [vectors, padded_dim], scaled
+    float* sums;        // [vectors, width]
+    AttentionState state;
+};
+
+// `multiply`, with requests for the next tile in between where the work is little.
+PUNA_INLINE void multiply_and_ask(bool few, Ahead& ahead, int rows, int vectors, const float* a, int64_t a_stride,
+                                  const float* b, int64_t b_stride, int depth, float* c, int64_t c_stride) {
+    const bool asks = few && !ahead.done();
+    const int part = asks ? depth_part : depth, lines = ahead.lines(multiply_work, (depth + part - 1) / part);
+    for (int k = 0; k < depth; k += part) {
+        if (asks) ahead.ask(lines);
+        multiply(rows, vectors, a + k, a_stride, b + k * b_stride, b_stride, smaller(part, depth - k), c, c_stride);
+    }
+}
+
+// One tile: keys turned [dim, tile_cells], values [tile_cells, padded_value_dim]; `seen` per row of the block.
+void attend_tile(const AttentionCall& call, const Head& head, int vectors, const Range* seen, const float* keys,
+                 const float* values, Ahead& ahead, float* scores) {
     const int q_stride = call.padded_dim(), stride = call.padded_value_dim(), group = call.group();
-    for (int m = 0; m < vectors; m += score_vectors) {
-        const int taken = smaller(score_vectors, vectors - m);
-        int count = 0;
-        for (int i = 0; i < taken; i++) count = larger(count, visible[(m + i) / group]);
-        const float* query = q + int64_t(m) * q_stride;
-        float* s = scores + int64_t(m) * tile_cells;
-        with_count<score_vectors>(taken, [&](auto n) {
-            score_cells<decltype(n)::value>(query, q_stride, keys, dim, count, s);
-        });
-    }
-    for (int m = 0; m < vectors; m += value_vectors) {
-        const int taken = smaller(value_vectors, vectors - m);
-        int count = 0;
-        for (int i = 0; i < taken; i++) count = larger(count, visible[(m + i) / group]);
-        if (count == 0) continue;
-        float* s = scores + int64_t(m) * tile_cells;
-        float* v = state.values + int64_t(m) * stride;
+    const int value_vectors = (call.value_dim + Vec::width - 1) / Vec::width;
+    const bool few = vectors <= most_rows;
+    for (int m = 0; m < vectors; m += most_rows) {
+        const int taken = smaller(most_rows, vectors - m);
+        Range ranges[most_rows], all = {tile_cells, 0};
         for (int i = 0; i < taken; i++) {
-            const int seen = visible[(m + i) / group];
-            if (seen == 0) {
-                for (int j = 0; j < count; j++) s[i * tile_cells + j] = 0;
-            } else {
-                take_scores(s + i * tile_cells, seen, count, call.softcap, state.largest[m + i], state.sum[m + i],
-                            v + int64_t(i) * stride, stride);
-            }
+            ranges[i] = seen[(m + i) / group];
+            if (ranges[i].empty()) continue;
+            all = {smaller(all.begin, ranges[i].begin), larger(all.end, ranges[i].end)};
         }
-        with_count<value_vectors>(taken, [&](auto n) {
-            weigh_cells<decltype(n)::value>(s, values, count, value_dim, v, stride);
-        });
-    }
-}
-
-// Copies rows as floats, filled up with zeros to `padded`.
-template <class T>
-void unpack_rows(const T* const* rows, int count, int dim, int padded, float* to) {
-    for (int j = 0; j < count; j++, to += padded) {
-        int d = 0;
-        for (; d + Vec::width <= dim; d += Vec::width) Vec::load(rows[j] + d).store(to + d);
-        if (d < dim) load_part(rows[j] + d, dim - d).store(to + d), d += Vec::width;
-        for (; d < padded; d++) to[d] = 0;
+        if (all.empty()) continue;
+        const int begin = all.begin / Vec::width, end = (all.end + Vec::width - 1) / Vec::width;
+        for (int i = 0; i < taken; i++) {
+            for (int n = begin; n < end; n++) Vec::splat(0).store(scores + i * tile_cells + n * Vec::width);
+        }
+        multiply_and_ask(
+            few, ahead, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride, keys + begin * Vec::width, tile_cells,
+                 call.dim, scores + begin * Vec::width, tile_cells);
+        float* to = head.state.values + int64_t(m) * stride;
+        for (int i = 0; i < taken; i++) {
+            if (ranges[i].empty()) continue;
+            take_scores(scores + i * tile_cells, ranges[i], call, head.state.largest[m + i],
+                        head.sums + (m + i) * Vec::width, to + int64_t(i) * stride);
+        }
+        // Only cells that all see: a NaN beyond what a row sees, times a share of zero, would reach it.
+        for (int i = 0, next; i < taken; i = next) {
+            for (next = i + 1; next < taken && ranges[next] == ranges[i]; next++) {}
+            const Range cells = ranges[i];
+            if (cells.empty()) continue;
+            multiply_and_ask(
+                few, ahead, next - i, value_vectors, scores + i * tile_cells + cells.begin, tile_cells,
+                     values + int64_t(cells.begin) * stride, stride, cells.end - cells.begin,
+                     to + int64_t(i) * stride, stride);
+        }
     }
 }
 
 // Copies the block's query vectors, scaled, and empties its state.
-void start_block(const AttentionCall& call, const AttentionBlock& block, AttentionState state, float* q) {
+void start_block(const AttentionCall& call, const AttentionBlock& block, AttentionState state, float* q, float* sums) {
     const int dim = call.padded_dim(), value_dim = call.padded_value_dim(), group = call.group();
-    const Vec scale = Vec::splat(call.scale);
+    const Vec scale = Vec::splat(call.softcap != 0 ? call.scale / call.softcap : call.scale * log2_e);
     int m = 0;
     for (int kv_head = block.kv_head; kv_head < block.kv_head + block.kv_heads; kv_head++) {
         for (int row = block.first; row < block.first + block.rows; row++) {
             for (int head = kv_head * group; head < (kv_head + 1) * group; head++, m++, q += dim) {
                 const float* from = call.q + (int64_t(row) * call.heads + head) * call.dim;
-                unpack_rows(&from, 1, call.dim, dim, q);
-                for (int d = 0; d < dim; d += Vec::width) (Vec::load(q + d) * scale).store(q + d);
-                state.largest[m] = -1.0f / 0.0f;
-                state.sum[m] = 0;
+                unpack<KVType::f32>(reinterpret_cast<const uint8_t*>(from), call.dim, q);
+                for (int d = 0; d < call.dim; d += Vec::width) (Vec::load(q + d) * scale).store(q + d);
+                state.largest[m] = none;
                 for (int d = 0; d < value_dim; d++) state.values[int64_t(m) * value_dim + d] = 0;
+                Vec::splat(0).store(sums + m * Vec::width);
             }
         }
     }
 }
 
-template <class T>
 void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int chunk, AttentionState state,
                   float* scratch) {
     const int vectors = block.rows * call.group();   // of one key/value head
+    const int all_vectors = vectors * block.kv_heads;
     const int dim = call.padded_dim(), value_dim = call.padded_value_dim();
     float* q = scratch;
-    float* scores = q + int64_t(vectors) * block.kv_heads * dim;
-    float* key_tile = scores + int64_t(vectors) * tile_cells;
-    float* value_tile = key_tile + int64_t(tile_cells) * dim;
-    start_block(call, block, state, q);
+    float* sums = q + int64_t(all_vectors) * dim;
+    float* scores = sums + all_vectors * Vec::width;
+    float* keys_turned = scores + most_rows * tile_cells;
+    float* some_keys = keys_turned + int64_t(tile_cells) * dim;
+    float* values_unpacked = some_keys + Vec::width * dim;
+    start_block(call, block, state, q, sums);
 
-    int longest = 0;
-    for (int r = 0; r < block.rows; r++) longest = larger(longest, call.counts[block.first + r]);
-    const int begin = chunk * attention_chunk, end = smaller(longest, begin + attention_chunk);
-    const int32_t* cells = call.cells + call.starts[block.first];
-    const int64_t key_stride = int64_t(call.kv_heads) * call.dim;
-    const int64_t value_stride = int64_t(call.kv_heads) * call.value_dim;
-    const bool whole = call.dim % Vec::width == 0 && call.value_dim % Vec::width == 0;
-    const bool direct = whole && (sizeof(T) == sizeof(float) || vectors <= few_vectors);
-
-    int visible[attention_rows];   // per row of the block
-    const T* key_rows[tile_cells + 8];
-    const T* value_rows[tile_cells + 8];
-    const float* key_floats[tile_cells + 8];
-    const float* value_floats[tile_cells + 8];
-    for (int at = begin; at < end; at += tile_cells) {
-        const int count = smaller(tile_cells, end - at);
+    const int begin = larger(block.begin, chunk * attention_chunk);
+    const int end = smaller(block.end, (chunk + 1) * attention_chunk);
+    Range seen[attention_vectors];   // per row of the block
+    for (int tile = begin / tile_cells * tile_cells; tile < end; tile += tile_cells) {
+        const Range used = {larger(0, begin - tile), smaller(tile_cells, end - tile)};
         for (int r = 0; r < block.rows; r++) {
-            visible[r] = larger(0, smaller(count, call.counts[block.first + r] - at));
+            const int row = block.first + r;
+            seen[r] = {larger(0, call.starts[row] - tile), smaller(tile_cells, call.end(row) - tile)};
         }
+        const int32_t* cells = call.cells + tile;
+        const int next = smaller(end, tile + tile_cells);
+        Ahead ahead(call.cells + next, smaller(tile_cells, end - next),
+                    rows_of(call.keys, call.key_type, call.dim, dim, block.kv_head, call.kv_heads),
+                    rows_of(call.values, call.value_type, call.value_dim, value_dim, block.kv_head, call.kv_heads),
+                    block.kv_heads);
         for (int h = 0; h < block.kv_heads; h++) {
-            const T* keys = static_cast<const T*>(call.keys) + int64_t(block.kv_head + h) * call.dim;
-            const T* values = static_cast<const T*>(call.values) + int64_t(block.kv_head + h) * call.value_dim;
-            for (int j = 0; j < count; j++) {
-                const int64_t cell = cells[at + j];
-                key_rows[j] = keys + cell * key_stride;
-                value_rows[j] = values + cell * value_stride;
-                // The tile after this one: the rows may be scattered, the processor cannot foresee them.
-                if (at + tile_cells + j < end) {
-                    const int64_t next = cells[at + tile_cells + j];
-                    prefetch(keys + next * key_stride, call.dim);
-                    prefetch(values + next * value_stride, call.value_dim);
-                }
+            const int head = block.kv_head + h;
+            const Rows keys = rows_of(call.keys, call.key_type, call.dim, dim, head, call.kv_heads);
+            const Rows values = rows_of(call.values, call.value_type, call.value_dim, value_dim, head, call.kv_heads);
+            turn_keys(keys, cells, used, ahead, some_keys, keys_turned);
+            for (int j = used.begin; j < used.end; j += cells_part) {
+                ahead.ask(ahead.lines(unpack_work, tile_cells / cells_part));
+                unpack_cells(values, cells + j, smaller(cells_part, used.end - j), values_unpacked + j * value_dim);
             }
-            const float* head_q = q + int64_t(h) * vectors * dim;
-            const AttentionState head_state = {state.largest + h * vectors, state.sum + h * vectors,
-                                               state.values + int64_t(h) * vectors * value_dim};
-            // Keys are taken four or eight at a time: the last one stands in for those beyond the end.
-            if (direct) {
-                for (int j = count; j < tile_cells + 8; j++) key_rows[j] = key_rows[count - 1];
-                attend_tile(call, head_q, call.dim, key_rows, value_rows, call.value_dim, visible, vectors,
-                            head_state, scores);
-            } else {
-                unpack_rows(key_rows, count, call.dim, dim, key_tile);
-                unpack_rows(value_rows, count, call.value_dim, value_dim, value_tile);
-                for (int j = 0; j < tile_cells + 8; j++) {
-                    key_floats[j] = key_tile + int64_t(smaller(j, count - 1)) * dim;
-                    value_floats[j] = value_tile + int64_t(smaller(j, count - 1)) * value_dim;
-                }
-                attend_tile(call, head_q, dim, key_floats, value_floats, value_dim, visible, vectors, head_state,
-                            scores);
-            }
+            const int first = h * vectors;
+            attend_tile(call,
+                        {q + int64_t(first) * dim,
+                         sums + first * Vec::width,
+                         {state.largest + first, nullptr, state.values + int64_t(first) * value_dim}},
+                        vectors, seen, keys_turned, values_unpacked, ahead, scores);
         }
     }
+    for (int m = 0; m < all_vectors; m++) state.sum[m] = sum_lanes(Vec::load(sums + m * Vec::width));
 }
 
 void merge_states(const AttentionCall& call, int vectors, AttentionState earlier, AttentionState later) {
     const int value_dim = call.padded_value_dim();
     for (int m = 0; m < vectors; m++) {
         if (later.sum[m] == 0) continue;   // saw nothing of the later chunk
-        const float largest = later.largest[m] > earlier.largest[m] ? later.largest[m] : earlier.largest[m];
-        float a[Vec::width], b[Vec::width];
-        exp(Vec::splat(earlier.largest[m] - largest)).store(a);
-        exp(Vec::splat(later.largest[m] - largest)).store(b);
-        earlier.largest[m] = largest;
-        earlier.sum[m] = earlier.sum[m] * a[0] + later.sum[m] * b[0];
         float* to = earlier.values + int64_t(m) * value_dim;
         const float* from = later.values + int64_t(m) * value_dim;
+        if (earlier.sum[m] == 0) {
+            earlier.largest[m] = later.largest[m];
+            earlier.sum[m] = later.sum[m];
+            for (int d = 0; d < value_dim; d += Vec::width) Vec::load(from + d).store(to + d);
+            continue;
+        }
+        const float largest = later.largest[m] > earlier.largest[m] ? later.largest[m] : earlier.largest[m];
+        const float a = power_of_two(earlier.largest[m] - largest), b = power_of_two(later.largest[m] - largest);
+        earlier.largest[m] = largest;
+        earlier.sum[m] = earlier.sum[m] * a + later.sum[m] * b;
         for (int d = 0; d < value_dim; d += Vec::width) {
-            (Vec::load(to + d) * Vec::splat(a[0]) + Vec::load(from + d) * Vec::splat(b[0])).store(to + d);
+            (Vec::load(to + d) * Vec::splat(a) + Vec::load(from + d) * Vec::splat(b)).store(to + d);
         }
     }
 }
@@ -282,11 +273,9 @@ void merge_states(const AttentionCall& call, int vectors, AttentionState earlier
 // What the weighted values of a query vector are to be multiplied by in the end.
 float final_share(float largest, float sum, const float* sink) {
     if (!sink) return 1 / sum;
-    const float most = *sink > largest ? *sink : largest;
-    float a[Vec::width], b[Vec::width];
-    exp(Vec::splat(largest - most)).store(a);
-    exp(Vec::splat(*sink - most)).store(b);
-    return a[0] / (sum * a[0] + b[0]);
+    const float score = *sink * log2_e, most = score > largest ? score : largest;
+    const float a = power_of_two(largest - most), b = power_of_two(score - most);
+    return a / (sum * a + b);
 }
 
 void finish_block(const AttentionCall& call, const AttentionBlock& block, AttentionState state) {
@@ -308,13 +297,7 @@ void finish_block(const AttentionCall& call, const AttentionBlock& block, Attent
     }
 }
 
-void attend_any_chunk(const AttentionCall& call, const AttentionBlock& block, int chunk, AttentionState state,
-                      float* scratch) {
-    if (call.halves) attend_chunk<half>(call, block, chunk, state, scratch);
-    else attend_chunk<float>(call, block, chunk, state, scratch);
-}
-
-constexpr AttentionKernels attention_kernels = {attend_any_chunk, merge_states, finish_block};
+constexpr AttentionKernels attention_kernels = {attend_chunk, merge_states, finish_block};
 
 }  // namespace
 }  // namespace puna

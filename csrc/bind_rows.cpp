@@ -43,13 +43,15 @@ void check_ranges(const int32_t* starts, const int32_t* counts, int64_t rows, in
     }
 }
 
-void bind_attention(uintptr_t q, uintptr_t keys, uintptr_t values, bool halves, uintptr_t cells, uintptr_t starts,
-                    uintptr_t counts, uintptr_t sinks, uintptr_t out, int rows, int heads, int kv_heads, int dim,
-                    int value_dim, int64_t capacity, int64_t listed, float scale, float softcap) {
+void bind_attention(uintptr_t q, uintptr_t keys, int key_type, uintptr_t values, int value_type, uintptr_t cells,
+                    uintptr_t starts, uintptr_t counts, uintptr_t sinks, uintptr_t out, int rows, int heads,
+                    int kv_heads, int dim, int value_dim, int64_t capacity, int64_t listed, float scale,
+                    float softcap) {
     const AttentionCall call = {at<float>(q),        at<void>(keys),     at<void>(values), at<int32_t>(cells),
                                 at<int32_t>(starts), at<int32_t>(counts), at<float>(sinks), at<float>(out),
                                 rows,                heads,              kv_heads,         dim,
-                                value_dim,           halves,             scale,            softcap};
+                                value_dim,           KVType(key_type),   KVType(value_type), scale,
+                                softcap};
     check_cells(call.cells, listed, capacity);
     check_ranges(call.starts, call.counts, rows, listed);
     nb::gil_scoped_release release;
@@ -59,8 +61,8 @@ void bind_attention(uintptr_t q, uintptr_t keys, uintptr_t values, bool halves, 
 }  // namespace
 
 void register_rows(nb::module_& m) {
-    m.def("attention", &bind_attention, "q"_a, "keys"_a, "values"_a, "halves"_a, "cells"_a, "starts"_a, "counts"_a,
-          "sinks"_a, "out"_a, "rows"_a, "heads"_a, "kv_heads"_a, "dim"_a, "value_dim"_a, "capacity"_a, "listed"_a,
+    m.def("attention", &bind_attention, "q"_a, "keys"_a, "key_type"_a, "values"_a, "value_type"_a, "cells"_a,
+          "starts"_a, "counts"_a, "sinks"_a, "out"_a, "rows"_a, "heads"_a, "kv_heads"_a, "dim"_a, "value_dim"_a, "capacity"_a, "listed"_a,
           "scale"_a, "softcap"_a, "Attention over index lists; raises IndexError for cells that do not exist.");
     m.def(
         "rms_norm",
@@ -91,13 +93,13 @@ void register_rows(nb::module_& m) {
         "gate"_a, "up"_a, "count"_a, "y"_a, "silu(gate) * up.");
     m.def(
         "store_rows",
-        [](uintptr_t target, bool halves, uintptr_t cells, uintptr_t from, int64_t rows, int64_t width,
+        [](uintptr_t target, int type, uintptr_t cells, uintptr_t from, int64_t rows, int64_t width,
            int64_t capacity) {
             check_cells(at<int32_t>(cells), rows, capacity);
             nb::gil_scoped_release release;
-            store_rows(at<void>(target), halves, at<int32_t>(cells), at<float>(from), rows, width);
+            store_rows(at<void>(target), KVType(type), at<int32_t>(cells), at<float>(from), rows, width);
         },
-        "target"_a, "halves"_a, "cells"_a, "source"_a, "rows"_a, "width"_a, "capacity"_a,
+        "target"_a, "type"_a, "cells"_a, "source"_a, "rows"_a, "width"_a, "capacity"_a,
         "Writes rows of floats to cells; raises IndexError for cells that do not exist.");
 }
 

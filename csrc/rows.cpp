@@ -1,6 +1,5 @@
 #include "rows.h"
 
-#include <cstring>
 #include <vector>
 
 #include "core/pool.h"
@@ -58,13 +57,12 @@ void swiglu(const float* gate, const float* up, int64_t count, float* y) {
     });
 }
 
-void store_rows(void* target, bool halves, const int32_t* cells, const float* from, int64_t rows, int64_t width) {
+void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width) {
     const RowKernels& kernels = row_kernels();
+    const int64_t row_bytes = kv_bytes(type, width);
     parallel_ranges(rows, rows_per_share(width), [&](int64_t begin, int64_t end, int) {
         for (int64_t row = begin; row < end; row++) {
-            const int64_t at = cells[row] * width;
-            if (halves) kernels.to_half(from + row * width, static_cast<uint16_t*>(target) + at, width);
-            else std::memcpy(static_cast<float*>(target) + at, from + row * width, width * sizeof(float));
+            kernels.store(type, from + row * width, static_cast<uint8_t*>(target) + cells[row] * row_bytes, width);
         }
     });
 }

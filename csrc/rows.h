@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "core/cpu.h"
+#include "kv.h"
 
 namespace puna {
 
@@ -19,7 +20,8 @@ struct RowKernels {
     void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
     // y = g * sigmoid(1.702 g) * (u + 1), g being gate but at most 7, u being up within -7 and 7: gpt-oss's gate.
     void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* y);
-    void (*to_half)(const float* from, uint16_t* to, int64_t count);
+    // Stores numbers of a cache; of its quantised types whole blocks.
+    void (*store)(KVType type, const float* from, void* to, int64_t count);
 };
 
 // Those of the CPU level in use.
@@ -36,6 +38,6 @@ void rms_norm(const float* x, const float* residual, const float* weight, float 
 void rope(float* x, const int32_t* positions, const float* frequencies, float magnitude, bool neox, int64_t rows,
           int64_t heads, int64_t dim, int64_t pairs);
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
-void store_rows(void* target, bool halves, const int32_t* cells, const float* from, int64_t rows, int64_t width);
+void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width);
 
 }  // namespace puna

@@ -1,5 +1,6 @@
 // The row kernels, compiled once per instruction set by rows_<set>.cpp.
 #pragma once
+#include "kv_pack.h"
 #include "rows.h"
 #include "vector.h"
 
@@ -96,14 +97,8 @@ void gate_range(const float* gate, const float* up, int64_t count, float* y) {
     }
 }
 
-void to_half(const float* from, half* to, int64_t count) {
-    int64_t i = 0;
-    for (; i + Vec::width <= count; i += Vec::width) Vec::load(from + i).store(to + i);
-    if (i < count) store_part(load_part(from + i, int(count - i)), to + i, int(count - i));
-}
-
 constexpr RowKernels row_kernels_here = {rms_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
-                                         gate_range<ClampedSwiglu>, to_half};
+                                         gate_range<ClampedSwiglu>, store_numbers};
 
 }  // namespace
 }  // namespace puna

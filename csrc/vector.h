@@ -189,11 +189,22 @@ PUNA_INLINE float sum_lanes(Vec a) {
 }
 
 PUNA_INLINE float max_lane(Vec a) {
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+    const __m256 eight = _mm256_max_ps(_mm512_castps512_ps256(a.v), _mm512_extractf32x8_ps(a.v, 1));
+#else
+    const __m256 eight = a.v;
+#endif
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+#else
     float lanes[Vec::width];
     a.store(lanes);
     float most = lanes[0];
     for (int i = 1; i < Vec::width; i++) most = lanes[i] > most ? lanes[i] : most;
     return most;
+#endif
 }
 
 // The first n < width values, zeros after them.

@@ -107,8 +107,9 @@ def route(
 def attention(
     q: int,
     keys: int,
+    key_type: int,
     values: int,
-    halves: bool,
+    value_type: int,
     cells: int,
     starts: int,
     counts: int,
@@ -147,9 +148,7 @@ def rope(
 def swiglu(gate: int, up: int, count: int, y: int) -> None:
     """silu(gate) * up."""
 
-def store_rows(
-    target: int, halves: bool, cells: int, source: int, rows: int, width: int, capacity: int
-) -> None:
+def store_rows(target: int, type: int, cells: int, source: int, rows: int, width: int, capacity: int) -> None:
     """
     Writes rows of floats to cells; raises IndexError for cells that do not exist.
     """

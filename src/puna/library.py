@@ -27,6 +27,7 @@ from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Failed, Generate, TokenLogprob
 from puna.errors import PunaError, RequestError
 from puna.gguf import open_gguf
+from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.options import Options
 from puna.prompt import ChatFormat, chat_format
@@ -65,11 +66,14 @@ def load(
     num_ctx: int | None = None,
     parallel: int = 8,
     num_thread: int = 0,
+    kv_cache_type: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
     """Load a model by name (`demo`, or any in the store) or by the path of a GGUF file.
 
-    `num_ctx` tokens of context for each of up to `parallel` requests at once. Raises
+    `num_ctx` tokens of context for each of up to `parallel` requests at once, kept as `kv_cache_type`
+    (f16, q8_0, q4_0, bf16, f32, or two of them for keys and values: "q8_0,q4_0"; by default what
+    `PUNA_KV_CACHE_TYPE` says, else f16). Raises
     `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `InsufficientMemoryError`, ...
     """
     stored: StoredModel | None = None
@@ -84,8 +88,9 @@ def load(
     with open_gguf(path) as file:
         context = min(context, file.get("context_length") or context)
         chat = chat_format(stored if stored is not None else file)
-    loaded = load_model(path, cache_tokens=context * parallel, progress=progress)
-    engine = Engine(loaded, context=context, parallel=parallel)
+    types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
+    loaded = load_model(path, cache_tokens=context * parallel, cache_types=types, progress=progress)
+    engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
     engine.start()
     return Model(engine, chat, defaults)
 

@@ -22,7 +22,7 @@ VARIABLES = {
     "PUNA_MAX_LOADED_MODELS": "How many models may be in memory (default 3)",
     "PUNA_MAX_QUEUE": "How many requests may wait for a model to load (default 512)",
     "PUNA_LOAD_TIMEOUT": "How long a load may go without progress (default 5m)",
-    "PUNA_KV_CACHE_TYPE": "Type the context is kept in: f16 or f32 (default f16)",
+    "PUNA_KV_CACHE_TYPE": "Type the context is kept in: f16, q8_0, q4_0, bf16 or f32 (default f16)",
     "PUNA_ORIGINS": "Origins that web pages may come from, separated by commas",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",

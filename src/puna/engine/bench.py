@@ -11,6 +11,7 @@ from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
+from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.options import Options
 
@@ -24,13 +25,14 @@ class Bench:
 
     def __init__(self, path: str | Path, *, context: int, parallel: int, threads: int = 0) -> None:
         ops.set_threads(threads)
-        loaded = load_model(path, cache_tokens=parallel * context)
+        types = KVTypes.from_env()
+        loaded = load_model(path, cache_tokens=parallel * context, cache_types=types)
         if loaded.trained_context and context > loaded.trained_context:
             raise RequestError(
                 f"{context} tokens of context are needed, and the model was trained for "
                 f"{loaded.trained_context}; use fewer prompt or generated tokens"
             )
-        self._engine = Engine(loaded, context=context, parallel=parallel)
+        self._engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
         self._vocab = loaded.tokenizer.vocab_size
         self._dice = random.Random(_SEED)
 

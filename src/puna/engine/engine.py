@@ -29,6 +29,7 @@ from puna.errors import (
     RequestError,
     RunnerError,
 )
+from puna.kvcache.types import HALVES, KVTypes
 from puna.model.input import Input
 from puna.model.load import LoadedModel
 from puna.sample import Sampler, log_probabilities
@@ -49,7 +50,7 @@ class Engine:
         context: int,
         parallel: int = 1,
         batch_size: int = 512,
-        cache_dtype: torch.dtype = torch.float16,
+        cache_types: KVTypes = HALVES,
     ) -> None:
         if loaded.trained_context and context > loaded.trained_context:
             log.warning("num_ctx %d is more than the model's %d; using that", context, loaded.trained_context)
@@ -58,7 +59,7 @@ class Engine:
         self.context = context
         self.parallel = parallel
         self.batch_size = min(batch_size, context)
-        self.cache = loaded.make_cache(sequences=parallel, context=context, dtype=cache_dtype)
+        self.cache = loaded.make_cache(sequences=parallel, context=context, types=cache_types)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._slots = Slots(self.cache, parallel)
         self._queue: deque[Sequence] = deque()

@@ -13,13 +13,13 @@ from puna import ops
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.cache import KVView, Shift
 from puna.kvcache.cells import Cells
+from puna.kvcache.types import HALVES, KVTypes
+from puna.ops import kv_pack, kv_row_bytes, kv_unpack, kv_zeros
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from puna.model.input import Batch
-
-_NUMPY_TYPES = {torch.float16: np.float16, torch.float32: np.float32}
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,18 @@ class KVShape:
     key_dim: int
     value_dim: int
 
-    def cell_bytes(self, dtype: torch.dtype) -> int:
-        """Bytes of one position's key and value."""
-        return self.kv_heads * (self.key_dim + self.value_dim) * dtype.itemsize
+    def cell_bytes(self, types: KVTypes) -> int:
+        """Bytes of one position's key and value. Raises `NotSupportedError` when a head fills no blocks."""
+        keys, values = kv_row_bytes(types.keys, self.key_dim), kv_row_bytes(types.values, self.value_dim)
+        return self.kv_heads * (keys + values)
 
 
 class CausalCache:
     """Keys and values of `sequences` sequences of at most `context` positions each.
 
-    `capacity` cells (default `sequences * context`) are shared by all. Storage is float16 or float32
-    and takes memory only as cells come into use. `shift` re-rotates keys; without it the middle of a
+    `capacity` cells (default `sequences * context`) are shared by all. Storage is of `types` and takes
+    memory only as cells come into use. Raises `NotSupportedError` when a layer's heads do not fill the
+    blocks of a quantised type. `shift` re-rotates keys; without it the middle of a
     sequence cannot be removed.
     """
 
@@ -50,16 +52,15 @@ class CausalCache:
         sequences: int,
         context: int,
         capacity: int | None = None,
-        dtype: torch.dtype = torch.float16,
+        types: KVTypes = HALVES,
         shift: Shift | None = None,
     ) -> None:
-        if dtype not in _NUMPY_TYPES:
-            raise NotSupportedError(f"a cache of {dtype} is not supported; use float16 or float32")
         self.cells = Cells(capacity or sequences * context, sequences, context)
         self._cell_table = torch.from_numpy(self.cells.table.reshape(-1))
         self._shift = shift
-        self._layers = [_Layer(self, shape, dtype) for shape in shapes]
-        self._bytes = self.cells.capacity * sum(shape.cell_bytes(dtype) for shape in shapes)
+        self._types = types
+        self._layers = [_Layer(self, shape, types) for shape in shapes]
+        self._bytes = self.cells.capacity * sum(shape.cell_bytes(types) for shape in shapes)
         self._batch_cells = torch.empty(0, dtype=torch.int32)
         self._starts = torch.empty(0, dtype=torch.int32)
         self._counts = torch.empty(0, dtype=torch.int32)
@@ -79,7 +80,7 @@ class CausalCache:
             self._added.append((sequence, int(cells.length[sequence])))
             cells.append(sequence, placed[begin:end])
         self._batch_cells = torch.from_numpy(placed)
-        self._starts = torch.from_numpy(sequences * np.int32(cells.longest))
+        self._starts = torch.from_numpy(sequences * np.int32(cells.table.shape[1]))
         self._counts = torch.from_numpy(positions - cells.base[sequences] + 1)
 
     def _check_span(self, sequence: int, positions: NDArray[np.int32]) -> None:
@@ -124,9 +125,9 @@ class CausalCache:
         self.cells.cut(sequence, begin, end)
         moved = torch.from_numpy(self.cells.cells(sequence)[begin:].astype(np.int64))
         for index, layer in enumerate(self._layers):
-            keys = layer.keys[moved].float()
+            keys = kv_unpack(layer.keys[moved])
             self._shift(index, keys, begin - end)
-            layer.keys[moved] = keys.to(layer.keys.dtype)
+            layer.keys[moved] = kv_pack(keys, self._types.keys)
 
     def _own(self, sequence: int, begin: int, end: int) -> None:
         """Give `sequence` copies of those of its entries [begin, end) that other sequences share."""
@@ -157,26 +158,19 @@ class CausalCache:
 class _Layer:
     """Storage of one layer."""
 
-    def __init__(self, cache: CausalCache, shape: KVShape, dtype: torch.dtype) -> None:
+    def __init__(self, cache: CausalCache, shape: KVShape, types: KVTypes) -> None:
         self._cache = cache
-        self.keys = _lazy_zeros((cache.cells.capacity, shape.kv_heads, shape.key_dim), dtype)
-        self.values = _lazy_zeros((cache.cells.capacity, shape.kv_heads, shape.value_dim), dtype)
-        self._key_rows = self.keys.view(cache.cells.capacity, -1)
-        self._value_rows = self.values.view(cache.cells.capacity, -1)
+        self.keys = kv_zeros(types.keys, cache.cells.capacity, shape.kv_heads, shape.key_dim)
+        self.values = kv_zeros(types.values, cache.cells.capacity, shape.kv_heads, shape.value_dim)
 
     def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         cells = self._cache._batch_cells
         rows = len(cells)
         if len(keys) != rows or len(values) != rows:
             raise ValueError(f"the batch has {rows} rows, got {len(keys)} keys and {len(values)} values")
-        ops.store_rows(self._key_rows, cells, keys.view(rows, -1))
-        ops.store_rows(self._value_rows, cells, values.view(rows, -1))
+        ops.store_rows(self.keys, cells, keys)
+        ops.store_rows(self.values, cells, values)
 
     def view(self) -> KVView:
         cache = self._cache
         return KVView(self.keys, self.values, cache._cell_table, cache._starts, cache._counts)
-
-
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Zeros whose pages the system provides when they are first written (torch.zeros writes them all)."""
-    return torch.from_numpy(np.zeros(shape, dtype=_NUMPY_TYPES[dtype]))

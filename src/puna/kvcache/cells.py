@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Cells looked at first when searching for free ones; doubled until enough are found.
 _SEARCH_WINDOW = 256
+#: Lists begin at multiples of this in the flattened table, so that attention rounds alike for every sequence.
+_ROW_ALIGNMENT = 512
 
 
 class Cells:
@@ -30,7 +32,8 @@ class Cells:
         self.capacity = capacity
         self.longest = longest
         # np.zeros is lazily backed: rows never used cost address space, not memory.
-        self.table: NDArray[np.int32] = np.zeros((sequences, longest), dtype=np.int32)
+        stride = -(-longest // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
+        self.table: NDArray[np.int32] = np.zeros((sequences, stride), dtype=np.int32)
         self.length: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.base: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.references: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)

@@ -12,6 +12,7 @@ import torch
 from puna.errors import UnsupportedModelError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import KVShape
+from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.nn.module import Module
 
@@ -35,7 +36,7 @@ class TextModel(Module):
         """The geometry of each layer's cache, known before any weight is read."""
 
     @abstractmethod
-    def make_cache(self, *, sequences: int, context: int, dtype: torch.dtype) -> Cache:
+    def make_cache(self, *, sequences: int, context: int, types: KVTypes) -> Cache:
         """A cache of the kind this model needs."""
 
     @abstractmethod

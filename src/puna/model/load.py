@@ -12,6 +12,7 @@ import torch
 from puna.errors import InsufficientMemoryError, ModelError, UnsupportedModelError
 from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
+from puna.kvcache.types import HALVES, KVTypes
 from puna.model.base import TextModel, model_for
 from puna.model.metadata import scalar
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
@@ -33,25 +34,32 @@ class LoadedModel:
     trained_context: int  # tokens; 0 = not stated
     weight_bytes: int
 
-    def make_cache(self, *, sequences: int, context: int, dtype: torch.dtype = torch.float16) -> Cache:
-        return self.model.make_cache(sequences=sequences, context=context, dtype=dtype)
+    def make_cache(self, *, sequences: int, context: int, types: KVTypes = HALVES) -> Cache:
+        return self.model.make_cache(sequences=sequences, context=context, types=types)
 
 
-def load_model(path: str | Path, *, cache_tokens: int = 0, progress: Progress | None = None) -> LoadedModel:
+def load_model(
+    path: str | Path,
+    *,
+    cache_tokens: int = 0,
+    cache_types: KVTypes = HALVES,
+    progress: Progress | None = None,
+) -> LoadedModel:
     """Open, check and load the model at `path`.
 
-    `cache_tokens` positions of cache are counted when checking that memory suffices. `progress` is
-    called with (bytes done, bytes in total) as weights come in.
+    `cache_tokens` positions of a cache of `cache_types` are counted when checking that memory suffices.
+    `progress` is called with (bytes done, bytes in total) as weights come in.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
-    tensors), `TokenizerError` and `InsufficientMemoryError`.
+    tensors), `TokenizerError`, `InsufficientMemoryError` and `NotSupportedError` (its heads do not fill the
+    blocks of a quantised cache).
     """
     file = open_gguf(path)
     if file.get("general.type", "model") not in ("model",):
         raise UnsupportedModelError(f"{file.path}: this is a {file.get('general.type')} file, not a model")
     architecture = model_for(file.architecture)
     options = architecture.read_options(file)
-    cell_bytes = sum(shape.cell_bytes(torch.float16) for shape in architecture.kv_shapes(options))
+    cell_bytes = sum(shape.cell_bytes(cache_types) for shape in architecture.kv_shapes(options))
     check_memory(file.path, _weight_bytes(file), cache_tokens * cell_bytes)
     tokenizer = tokenizer_from_gguf(file)
     source = _FileSource(file, progress)

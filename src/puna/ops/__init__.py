@@ -23,6 +23,7 @@ from torch import Tensor
 
 from puna.config import env
 from puna.ops.experts import Experts, ExpertWeights, Routing
+from puna.ops.kv import KV_TYPES, kv_pack, kv_row_bytes, kv_shape, kv_type, kv_unpack, kv_zeros
 from puna.ops.rope import Rope, Yarn
 from puna.ops.threads import set_threads, threads
 from puna.ops.weight import Weight
@@ -30,6 +31,7 @@ from puna.ops.weight import Weight
 __all__ = [
     "ExpertWeights",
     "Experts",
+    "KV_TYPES",
     "Rope",
     "Routing",
     "Weight",
@@ -39,6 +41,12 @@ __all__ = [
     "embedding",
     "experts",
     "implementation",
+    "kv_pack",
+    "kv_row_bytes",
+    "kv_shape",
+    "kv_type",
+    "kv_unpack",
+    "kv_zeros",
     "linear",
     "linear_many",
     "rms_norm",
@@ -162,7 +170,10 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
-    """`target[cells] = rows`: rows [T, ...], target [capacity, ...] f16 or f32, cells [T] distinct."""
+    """`target[cells] = rows`: rows [T, heads, dim], target as `kv_zeros` makes it, cells [T] distinct.
+
+    Rows are rounded or quantised to what the target stores (see `kv_pack`).
+    """
     _active.store_rows(target, cells, rows)
 
 
@@ -180,12 +191,15 @@ def attention(
     """Attention where every row has its own list of cells.
 
     Row t of `q` [T, heads, head_dim] sees `cells[starts[t] : starts[t] + counts[t]]` of
-    `keys` [capacity, kv_heads, head_dim] and `values` [capacity, kv_heads, value_dim], both
-    float16 or float32. Query head h reads key/value head `h * kv_heads // heads`. The result
-    [T, heads, value_dim] is `softmax(scale * q k) v`; where `softcap` is not 0 the scores go
-    through `softcap * tanh(score / softcap)` first, and `sinks` [heads] join the softmax's
-    denominator as one more score per head. A row with a count of 0 gives zeros.
+    `keys` [capacity, kv_heads, head_dim] and `values` [capacity, kv_heads, value_dim], each
+    stored as any of `KV_TYPES` (see `kv_zeros`). Query head h reads key/value head
+    `h * kv_heads // heads`. The result [T, heads, value_dim] is `softmax(scale * q k) v`; where
+    `softcap` is not 0 the scores go through `softcap * tanh(score / softcap)` first, and `sinks`
+    [heads] join the softmax's denominator as one more score per head. A row with a count of 0 gives zeros.
 
-    Rows of one sequence should name the same `start` with growing counts: they share loads.
+    Neighbouring rows that see parts of the same stretch of `cells` share the work on it: a prompt
+    (one start, growing counts), a sliding window (both growing), an image (equal ranges). A row's
+    result is the same bits whatever else is in the batch, wherever the cells lie, and wherever the
+    list begins as long as that is the same modulo 512.
     """
     return _active.attention(q, keys, values, cells, starts, counts, scale, softcap, sinks)

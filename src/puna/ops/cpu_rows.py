@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from puna import _native
+from puna.gguf import GGMLType
+from puna.ops.kv import KV_TYPES, kv_shape, kv_type
 from puna.ops.rope import Rope
 
 
@@ -25,10 +27,12 @@ def misfit(operation: str, **shapes: Tensor) -> ValueError:
     return ValueError(f"{operation}: shapes do not fit together: {given}")
 
 
-def _is_half(tensor: Tensor, name: str) -> bool:
-    if tensor.dtype not in (torch.float16, torch.float32):
-        raise ValueError(f"{name}: expected float16 or float32, got {tensor.dtype}")
-    return tensor.dtype is torch.float16
+def _kv_type(storage: Tensor, name: str) -> GGMLType:
+    kind = kv_type(storage)
+    if kind is None:
+        types = ", ".join(kind.name for kind in KV_TYPES)
+        raise ValueError(f"{name}: {storage.dtype} {list(storage.shape)} stores none of {types}")
+    return kind
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -79,12 +83,13 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
-    if not target.dim() or cells.dim() != 1 or rows.shape != (cells.shape[0], *target.shape[1:]):
+    kind = _kv_type(target, "store_rows target")
+    if not target.dim() or cells.dim() != 1 or rows.shape != (cells.shape[0], *kv_shape(target)[1:]):
         raise misfit("store_rows", target=target, cells=cells, rows=rows)
     if not cells.numel():
         return
     _native.store_rows(
-        address(target, target.dtype, "store_rows target"), _is_half(target, "store_rows target"),
+        address(target, target.dtype, "store_rows target"), int(kind),
         address(cells, torch.int32, "store_rows cells"), address(rows, torch.float32, "store_rows rows"),
         cells.numel(), rows.numel() // cells.numel(), target.shape[0],
     )  # fmt: skip
@@ -101,21 +106,22 @@ def attention(
     softcap: float = 0.0,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    fits = q.dim() == keys.dim() == values.dim() == 3
+    key_type, value_type = _kv_type(keys, "attention keys"), _kv_type(values, "attention values")
+    key_shape, value_shape = kv_shape(keys), kv_shape(values)
+    fits = q.dim() == len(key_shape) == len(value_shape) == 3
     if fits:
         rows, heads, dim = q.shape
-        capacity, kv_heads, value_dim = values.shape
-        fits = keys.shape == (capacity, kv_heads, dim) and kv_heads > 0 and heads % kv_heads == 0
+        capacity, kv_heads, value_dim = value_shape
+        fits = key_shape == (capacity, kv_heads, dim) and kv_heads > 0 and heads % kv_heads == 0
         fits = fits and starts.shape == counts.shape == (rows,) and cells.dim() == 1
         fits = fits and (sinks is None or sinks.shape == (heads,))
     if not fits:
         raise misfit("attention", q=q, keys=keys, values=values, cells=cells, starts=starts, counts=counts)
-    if keys.dtype is not values.dtype:
-        raise ValueError(f"attention: keys are {keys.dtype}, values {values.dtype}")
     result = torch.empty(rows, heads, value_dim)
     _native.attention(
-        address(q, torch.float32, "attention q"), address(keys, keys.dtype, "attention keys"),
-        address(values, values.dtype, "attention values"), _is_half(keys, "attention keys"),
+        address(q, torch.float32, "attention q"),
+        address(keys, keys.dtype, "attention keys"), int(key_type),
+        address(values, values.dtype, "attention values"), int(value_type),
         address(cells, torch.int32, "attention cells"), address(starts, torch.int32, "attention starts"),
         address(counts, torch.int32, "attention counts"),
         0 if sinks is None else address(sinks, torch.float32, "attention sinks"), result.data_ptr(),

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from puna.ops.experts import Experts, ExpertWeights, Routing
+from puna.ops.kv import kv_pack, kv_shape, kv_type, kv_unpack
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
@@ -98,7 +99,10 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
-    target[cells.long()] = rows.to(target.dtype)
+    kind = kv_type(target)
+    if kind is None:
+        raise ValueError(f"store_rows: nothing is stored as {target.dtype} {list(target.shape)}")
+    target[cells.long()] = kv_pack(rows, kind)
 
 
 def attention(
@@ -114,13 +118,13 @@ def attention(
 ) -> Tensor:
     rows, heads, _ = q.shape
     group = heads // keys.shape[1]
-    result = q.new_zeros(rows, heads, values.shape[2])
+    result = q.new_zeros(rows, heads, kv_shape(values)[2])
     for t, (start, count) in enumerate(zip(starts.tolist(), counts.tolist(), strict=True)):
         if count == 0:
             continue
         seen = cells[start : start + count].long()
-        key = keys[seen].to(q.dtype).repeat_interleave(group, dim=1)  # [count, heads, head_dim]
-        value = values[seen].to(q.dtype).repeat_interleave(group, dim=1)
+        key = kv_unpack(keys[seen]).to(q.dtype).repeat_interleave(group, dim=1)  # [count, heads, head_dim]
+        value = kv_unpack(values[seen]).to(q.dtype).repeat_interleave(group, dim=1)
         scores = torch.einsum("hd,nhd->hn", q[t], key) * scale
         if softcap:
             scores = softcap * torch.tanh(scores / softcap)

@@ -7,11 +7,10 @@ import os
 import socket
 import time
 
-import torch
-
 from puna import ops
 from puna.engine.engine import Engine
 from puna.errors import PunaError, RequestError
+from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.runner.frames import Channel
 from puna.runner.protocol import (
@@ -32,7 +31,6 @@ from puna.runner.protocol import (
 
 log = logging.getLogger("puna.runner")
 
-_CACHE_TYPES = {"f16": torch.float16, "f32": torch.float32}
 _PROGRESS_INTERVAL_S = 0.05
 
 
@@ -60,10 +58,7 @@ def serve(sock: socket.socket) -> None:
 
 
 def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
-    if request.kv_cache_type not in _CACHE_TYPES:
-        raise RequestError(
-            f"kv_cache_type '{request.kv_cache_type}' is not supported; use {' or '.join(_CACHE_TYPES)}"
-        )
+    cache_types = KVTypes.parse(request.kv_cache_type)
     ops.set_threads(request.num_thread)
     last = 0.0
 
@@ -74,13 +69,18 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
             last = now
             channel.send(Progress(done=done, total=total))
 
-    loaded = load_model(request.path, cache_tokens=request.num_ctx * request.parallel, progress=report)
+    loaded = load_model(
+        request.path,
+        cache_tokens=request.num_ctx * request.parallel,
+        cache_types=cache_types,
+        progress=report,
+    )
     engine = Engine(
         loaded,
         context=request.num_ctx,
         parallel=request.parallel,
         batch_size=request.num_batch,
-        cache_dtype=_CACHE_TYPES[request.kv_cache_type],
+        cache_types=cache_types,
     )
     channel.send(
         Loaded(

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from puna.config import env, env_int
-from puna.errors import PunaError, RequestError
+from puna.errors import RequestError
+from puna.kvcache.types import KVTypes
 from puna.server.cors import OriginRules, parse_origins
 
 #: `num_ctx` when neither the request, the model nor the environment says.
@@ -48,7 +49,7 @@ class Settings:
 
     @classmethod
     def from_env(cls) -> Settings:
-        """Malformed numbers and durations count as absent; a malformed origin raises `PunaError`."""
+        """Malformed numbers and durations count as absent; a bad origin or cache type raises `PunaError`."""
         parallel = env_int("NUM_PARALLEL", 0)
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", 300.0)
         context_length = env_int("CONTEXT_LENGTH", 0)
@@ -61,16 +62,9 @@ class Settings:
             parallel=parallel if parallel > 0 else None,
             max_loaded=max_loaded if max_loaded > 0 else 3,
             max_queue=max_queue if max_queue >= 0 else 512,
-            kv_cache_type=_kv_cache_type(),
+            kv_cache_type=str(KVTypes.from_env()),
             origins=parse_origins(env("ORIGINS")),
         )
-
-
-def _kv_cache_type() -> str:
-    value = env("KV_CACHE_TYPE", "f16").lower()
-    if value not in ("f16", "f32"):
-        raise PunaError(f"PUNA_KV_CACHE_TYPE: {value!r} is not available in this version; use f16 or f32")
-    return value
 
 
 def parse_duration_s(text: str) -> float:

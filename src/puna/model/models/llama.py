@@ -17,6 +17,7 @@ from puna import ops
 from puna.errors import ModelError, UnsupportedModelError
 from puna.kvcache.cache import Cache, LayerCache
 from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.types import KVTypes
 from puna.model.base import TextModel, register
 from puna.model.input import Batch
 from puna.model.metadata import number, required, scalar
@@ -153,9 +154,9 @@ class Llama(TextModel):
     def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
         ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), self._unscaled_rope)
 
-    def make_cache(self, *, sequences: int, context: int, dtype: torch.dtype) -> Cache:
+    def make_cache(self, *, sequences: int, context: int, types: KVTypes) -> Cache:
         shapes = self.kv_shapes(self.options)
-        return CausalCache(shapes, sequences=sequences, context=context, dtype=dtype, shift=self.shift)
+        return CausalCache(shapes, sequences=sequences, context=context, types=types, shift=self.shift)
 
     @classmethod
     def kv_shapes(cls, options: LlamaOptions) -> list[KVShape]:

@@ -1,0 +1,49 @@
+"""What keys and values are stored as. Knows no tensors: the server checks settings with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Self
+
+from puna.config import env
+from puna.errors import OptionError
+from puna.gguf import GGMLType
+
+_NAMES: Final = {
+    kind.name.lower(): kind
+    for kind in (GGMLType.F16, GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.BF16, GGMLType.F32)
+}
+
+
+@dataclass(frozen=True)
+class KVTypes:
+    """What the keys and what the values of a cache are stored as."""
+
+    keys: GGMLType = GGMLType.F16
+    values: GGMLType = GGMLType.F16
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """From `q8_0` (both) or `q8_0,q4_0` (keys, values). Raises `OptionError`."""
+        names = [name.strip().lower() for name in text.split(",")]
+        if len(names) > 2 or any(name not in _NAMES for name in names):
+            raise OptionError(
+                f"'{text}' is no type of key/value cache; use one of {', '.join(_NAMES)}, or two for keys "
+                "and values, as in q8_0,q4_0"
+            )
+        return cls(_NAMES[names[0]], _NAMES[names[-1]])
+
+    @classmethod
+    def from_env(cls) -> Self:
+        """From `PUNA_KV_CACHE_TYPE` or `OLLAMA_KV_CACHE_TYPE`; f16 without them. Raises `OptionError`."""
+        try:
+            return cls.parse(env("KV_CACHE_TYPE", "f16"))
+        except OptionError as error:
+            raise OptionError(f"PUNA_KV_CACHE_TYPE: {error}") from None
+
+    def __str__(self) -> str:
+        """As `parse` reads it."""
+        return f"{self.keys.name},{self.values.name}".lower()
+
+
+HALVES: Final = KVTypes()
