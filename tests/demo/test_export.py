@@ -15,6 +15,7 @@ from demo.packing import LONG, SHORT, encode, pack
 from demo.vocabulary import BOS_ID, END_ID, chat_prompt, train_vocabulary
 from puna import ops
 from puna.gguf import GGMLType, open_gguf
+from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import load_model
 from puna.model.tokenizer import tokenizer_from_gguf
@@ -57,7 +58,7 @@ def test_the_engine_computes_what_torch_computes(model: DemoModel, exported: Pat
     with ops.use("reference"), torch.inference_mode():
         expected = torch.log_softmax(model(torch.tensor([ids]))[0], -1)
         loaded = load_model(exported)
-        cache = loaded.make_cache(sequences=1, context=64, dtype=torch.float32)
+        cache = loaded.make_cache(sequences=1, context=64, types=KVTypes.parse("f32"))
         rows = list(range(len(ids)))
         batch = Batch.of(ids, rows, [0] * len(rows), rows)
         cache.start_forward(batch)

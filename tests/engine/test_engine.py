@@ -12,6 +12,7 @@ import torch
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Failed, Generate
 from puna.errors import ContextLengthError, RequestError
+from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from puna.options import Options
 
@@ -21,7 +22,7 @@ class Run:
 
     def __init__(self, loaded: LoadedModel, **settings: Any) -> None:
         self.engine = Engine(
-            loaded, **{"context": 64, "parallel": 4, "cache_dtype": torch.float32, **settings}
+            loaded, **{"context": 64, "parallel": 4, "cache_types": KVTypes.parse("f32"), **settings}
         )
         self.events: dict[int, list[Event]] = defaultdict(list)
 

@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
+from puna.ops import kv_unpack
 
 
 def add_shift(layer: int, keys: torch.Tensor, offset: int) -> None:
@@ -31,7 +33,7 @@ class Probe:
             sequences=sequences,
             context=context,
             capacity=capacity,
-            dtype=torch.float32,
+            types=KVTypes.parse("f32"),
             shift=shift,
         )
 
@@ -211,9 +213,38 @@ def test_a_sequence_cannot_outgrow_its_context() -> None:
     assert probe.cache.length(0) == 0
 
 
-def test_unknown_storage_types_are_refused() -> None:
-    with pytest.raises(NotSupportedError, match="float16 or float32"):
-        CausalCache([KVShape(1, 1, 1)], sequences=1, context=4, dtype=torch.int8)
+@pytest.mark.parametrize(
+    ("types", "bound"), [("f32", 0), ("f16", 2**-10), ("bf16", 2**-7), ("q8_0", 0.02), ("q4_0", 0.3)]
+)
+def test_every_type_keeps_and_shifts_what_was_stored(types: str, bound: float) -> None:
+    cache = CausalCache(
+        [KVShape(2, 64, 32)], sequences=2, context=16, types=KVTypes.parse(f"{types},f16"), shift=add_shift
+    )
+    keys, values = torch.rand(6, 2, 64), torch.rand(6, 2, 32)
+    cache.start_forward(Batch.of([0] * 6, list(range(6)), [0] * 6, []))
+    cache.layer(0).put(keys, values)
+    assert cache.allocated_bytes == 32 * KVShape(2, 64, 32).cell_bytes(KVTypes.parse(f"{types},f16"))
+    cache.copy_prefix(0, 1, 6)
+    cache.remove(0, 1, 3)
+    view = cache.layer(0).view()
+    for sequence, expected in ((0, torch.cat([keys[:1], keys[3:] - 2])), (1, keys)):
+        cells = torch.from_numpy(cache.cells.cells(sequence)).long()
+        assert (kv_unpack(view.keys[cells]) - expected).abs().max() <= bound
+        kept = values if sequence else values[[0, 3, 4, 5]]
+        assert torch.equal(view.values[cells], kept.half())
+
+
+def test_heads_that_fill_no_blocks_are_refused() -> None:
+    with pytest.raises(NotSupportedError, match="heads of 80 numbers do not fill Q8_0 blocks of 32; use f16"):
+        CausalCache([KVShape(1, 80, 64)], sequences=1, context=4, types=KVTypes.parse("q8_0"))
+    with pytest.raises(NotSupportedError, match="heads of 72 numbers do not fill Q4_0"):
+        KVShape(1, 64, 72).cell_bytes(KVTypes.parse("f16,q4_0"))
+
+
+def test_lists_of_all_sequences_round_alike() -> None:
+    probe = Probe(sequences=3, context=600)
+    probe.store([0, 1, 2], [0, 0, 0], [1, 2, 3])
+    assert (probe.cache.layer(0).view().starts % 512 == 0).all()
 
 
 operations = st.lists(

@@ -18,6 +18,7 @@ import torch
 from puna import ops
 from puna.demo import path as demo_path
 from puna.gguf import GGMLType, GGUFWriter, open_gguf
+from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import load_model
 from puna.model.tokenizer import tokenizer_from_gguf
@@ -74,10 +75,10 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
     return torch.log_softmax(torch.from_numpy(np.asarray(logits)).double(), dim=-1).numpy()
 
 
-def ours(case: Case, implementation: str, dtype: torch.dtype) -> np.ndarray:
+def ours(case: Case, implementation: str, types: str) -> np.ndarray:
     with ops.use(implementation), torch.inference_mode():
         loaded = load_model(case.path)
-        cache = loaded.make_cache(sequences=1, context=POSITIONS, dtype=dtype)
+        cache = loaded.make_cache(sequences=1, context=POSITIONS, types=KVTypes.parse(types))
         rows = list(range(len(case.tokens)))
         batch = Batch.of(case.tokens, rows, [0] * len(rows), rows)
         cache.start_forward(batch)
@@ -105,8 +106,8 @@ def test_as_close_to_float32_as_llama_cpp_and_to_llama_cpp_as_it_is_to_itself(
         peer = LlamaCpp(case.path, context=256, **settings)
         theirs[name] = log_softmax(peer.logits(case.tokens, at_once=at_once))
         peer.close()
-    exact = ours(case, "reference", torch.float32)
-    mine = ours(case, "cpu", torch.float16)
+    exact = ours(case, "reference", "f32")
+    mine = ours(case, "cpu", "f16")
 
     their_divergences = [divergence(exact, other) for other in theirs.values()]
     among_themselves = max(

@@ -110,7 +110,17 @@ def test_our_own_variables_win(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Settings.from_env().context_length == 2048
 
 
-def test_a_cache_type_that_is_not_there_yet_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OLLAMA_KV_CACHE_TYPE", "q8_0")
-    with pytest.raises(PunaError, match="q8_0"):
+@pytest.mark.parametrize(
+    ("value", "types"),
+    [("q8_0", "q8_0,q8_0"), ("F16", "f16,f16"), ("bf16, q4_0", "bf16,q4_0"), ("", "f16,f16")],
+)
+def test_cache_types(monkeypatch: pytest.MonkeyPatch, value: str, types: str) -> None:
+    monkeypatch.setenv("OLLAMA_KV_CACHE_TYPE", value)
+    assert Settings.from_env().kv_cache_type == types
+
+
+@pytest.mark.parametrize("value", ["q5_0", "f16,q8_0,q4_0", "f16,"])
+def test_a_cache_type_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    monkeypatch.setenv("PUNA_KV_CACHE_TYPE", value)
+    with pytest.raises(PunaError, match=f"PUNA_KV_CACHE_TYPE: '{value}'.*f16, q8_0, q4_0"):
         Settings.from_env()

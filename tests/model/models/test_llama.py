@@ -11,6 +11,7 @@ import torch
 from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Event, Generate
+from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from puna.options import Options
@@ -65,7 +66,7 @@ def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
 
 def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
     """Log-probabilities of every position, the prompt being read in `parts`, beside another sequence."""
-    cache = ours.make_cache(sequences=3, context=256, dtype=torch.float32)
+    cache = ours.make_cache(sequences=3, context=256, types=KVTypes.parse("f32"))
     other = [7, 8, 9]
     found, begin = [], 0
     for part in parts:
@@ -96,7 +97,7 @@ def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]
 def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     prompts = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
-    engine = Engine(ours, context=128, parallel=4, batch_size=16, cache_dtype=torch.float32)
+    engine = Engine(ours, context=128, parallel=4, batch_size=16, cache_types=KVTypes.parse("f32"))
     produced: dict[int, list[int]] = {number: [] for number in range(len(prompts))}
 
     def sink(event: Event) -> None:
@@ -129,7 +130,7 @@ def test_a_shift_puts_keys_where_they_would_have_been_computed(tmp_path: Path) -
     tokens = list(range(50, 90))
 
     def keys_after(kept: list[int], removed: tuple[int, int] | None) -> torch.Tensor:
-        cache = ours.make_cache(sequences=1, context=64, dtype=torch.float32)
+        cache = ours.make_cache(sequences=1, context=64, types=KVTypes.parse("f32"))
         batch = Batch.of(kept, list(range(len(kept))), [0] * len(kept), [])
         with torch.inference_mode():
             cache.start_forward(batch)
