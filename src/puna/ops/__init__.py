@@ -29,9 +29,9 @@ from puna.ops.threads import set_threads, threads
 from puna.ops.weight import Weight
 
 __all__ = [
+    "KV_TYPES",
     "ExpertWeights",
     "Experts",
-    "KV_TYPES",
     "Rope",
     "Routing",
     "Weight",
