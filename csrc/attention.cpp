@@ -97,7 +97,8 @@ float* scratch(int64_t count) {
 }
 
 // One block after the other, each by one thread.
-void attend_blocks(const AttentionCall& call, const AttentionKernels& kernel, const std::vector<AttentionBlock>& blocks) {
+void attend_blocks(const AttentionCall& call, const AttentionKernels& kernel,
+                   const std::vector<AttentionBlock>& blocks) {
     const int64_t count = int64_t(blocks.size());
     // Backwards: in a prompt the last rows see most, and starting with them leaves no straggler.
     parallel_for(count, [&](int64_t index, int) {
@@ -116,7 +117,8 @@ void attend_blocks(const AttentionCall& call, const AttentionKernels& kernel, co
 }
 
 // A few long rows: their chunks are the work to share out. Merged in order, they give the same bits.
-void attend_chunks(const AttentionCall& call, const AttentionKernels& kernel, const std::vector<AttentionBlock>& blocks) {
+void attend_chunks(const AttentionCall& call, const AttentionKernels& kernel,
+                   const std::vector<AttentionBlock>& blocks) {
     struct Part {
         int block, chunk;
         int64_t state;

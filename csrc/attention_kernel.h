@@ -160,7 +160,8 @@ void attend_tile(const AttentionCall& call, const Head& head, int vectors, const
             for (int n = begin; n < end; n++) Vec::splat(0).store(scores + i * tile_cells + n * Vec::width);
         }
         multiply_and_ask(
-            few, ahead, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride, keys + begin * Vec::width, tile_cells,
+            few, ahead, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride, keys + begin * Vec::width,
+            tile_cells,
                  call.dim, scores + begin * Vec::width, tile_cells);
         float* to = head.state.values + int64_t(m) * stride;
         for (int i = 0; i < taken; i++) {

@@ -50,7 +50,9 @@ void to_q8_0(const float* from, uint8_t* block, int64_t count) {
         for (int k = 0; k < kv_block; k += Vec::width) {
             // A scale that is 0 has codes of 0, and NaN codes do not matter.
             Vec codes = Vec::splat(0);
-            if (scale > 0) codes = round(min(Vec::splat(127), max(Vec::splat(-127), Vec::load(from + k) / Vec::splat(scale))));
+            if (scale > 0) {
+                codes = round(min(Vec::splat(127), max(Vec::splat(-127), Vec::load(from + k) / Vec::splat(scale))));
+            }
             float lanes[Vec::width];
             codes.store(lanes);
             for (int j = 0; j < Vec::width; j++) block[2 + k + j] = uint8_t(int8_t(lanes[j]));

@@ -109,7 +109,8 @@ PUNA_INLINE void unpack(const uint8_t* row, int count, float* to) {
         unpack_numbers(reinterpret_cast<const half*>(row), count, to, [](const half* p) { return Vec::load(p); });
     }
     if constexpr (type == KVType::bf16) {
-        unpack_numbers(reinterpret_cast<const bfloat*>(row), count, to, [](const bfloat* p) { return load_bfloats(p); });
+        unpack_numbers(reinterpret_cast<const bfloat*>(row), count, to,
+                       [](const bfloat* p) { return load_bfloats(p); });
     }
 }
 

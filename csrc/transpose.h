@@ -23,13 +23,19 @@ PUNA_INLINE void transpose(const float* from, int64_t from_stride, float* to, in
         turn_lanes(
             r + i, [](__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); },
             [](__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); },
-            [](__m512 a, __m512 b) { return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))); },
-            [](__m512 a, __m512 b) { return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b))); });
+            [](__m512 a, __m512 b) {
+                return _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+            },
+            [](__m512 a, __m512 b) {
+                return _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(a), _mm512_castps_pd(b)));
+            });
     }
     // Now lane l of r[4i + k] holds column 4l + k of rows 4i to 4i + 3.
     for (int k = 0; k < 4; k++) {
-        const __m512 a = _mm512_shuffle_f32x4(r[k], r[4 + k], 0x44), b = _mm512_shuffle_f32x4(r[8 + k], r[12 + k], 0x44);
-        const __m512 c = _mm512_shuffle_f32x4(r[k], r[4 + k], 0xee), d = _mm512_shuffle_f32x4(r[8 + k], r[12 + k], 0xee);
+        const __m512 a = _mm512_shuffle_f32x4(r[k], r[4 + k], 0x44);
+        const __m512 b = _mm512_shuffle_f32x4(r[8 + k], r[12 + k], 0x44);
+        const __m512 c = _mm512_shuffle_f32x4(r[k], r[4 + k], 0xee);
+        const __m512 d = _mm512_shuffle_f32x4(r[8 + k], r[12 + k], 0xee);
         _mm512_storeu_ps(to + k * to_stride, _mm512_shuffle_f32x4(a, b, 0x88));
         _mm512_storeu_ps(to + (4 + k) * to_stride, _mm512_shuffle_f32x4(a, b, 0xdd));
         _mm512_storeu_ps(to + (8 + k) * to_stride, _mm512_shuffle_f32x4(c, d, 0x88));
@@ -42,8 +48,12 @@ PUNA_INLINE void transpose(const float* from, int64_t from_stride, float* to, in
         turn_lanes(
             r + i, [](__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); },
             [](__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); },
-            [](__m256 a, __m256 b) { return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b))); },
-            [](__m256 a, __m256 b) { return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b))); });
+            [](__m256 a, __m256 b) {
+                return _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+            },
+            [](__m256 a, __m256 b) {
+                return _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(a), _mm256_castps_pd(b)));
+            });
     }
     for (int k = 0; k < 4; k++) {
         _mm256_storeu_ps(to + k * to_stride, _mm256_permute2f128_ps(r[k], r[4 + k], 0x20));
