@@ -62,8 +62,9 @@ void bind_attention(uintptr_t q, uintptr_t keys, int key_type, uintptr_t values,
 
 void register_rows(nb::module_& m) {
     m.def("attention", &bind_attention, "q"_a, "keys"_a, "key_type"_a, "values"_a, "value_type"_a, "cells"_a,
-          "starts"_a, "counts"_a, "sinks"_a, "out"_a, "rows"_a, "heads"_a, "kv_heads"_a, "dim"_a, "value_dim"_a, "capacity"_a, "listed"_a,
-          "scale"_a, "softcap"_a, "Attention over index lists; raises IndexError for cells that do not exist.");
+          "starts"_a, "counts"_a, "sinks"_a, "out"_a, "rows"_a, "heads"_a, "kv_heads"_a, "dim"_a, "value_dim"_a,
+          "capacity"_a, "listed"_a, "scale"_a, "softcap"_a,
+          "Attention over index lists; raises IndexError for cells that do not exist.");
     m.def(
         "rms_norm",
         [](uintptr_t x, uintptr_t residual, uintptr_t weight, float eps, int64_t rows, int64_t width, uintptr_t sum,
