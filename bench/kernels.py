@@ -21,7 +21,7 @@ from puna.gguf import GGMLType, quantize
 from puna.ops import Weight
 
 WORKING_SET = 512 << 20  # bytes of weights gone through in turn; last-level caches of servers are large
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "IQ4_XS")
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4")
 
 
 def seconds(run: Callable[[int], object], at_least_s: float = 0.3) -> float:
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2048)
     parser.add_argument("--columns", type=int, default=2048)
     parser.add_argument("--threads", type=int, default=0, help="default: physical cores")
-    parser.add_argument("--cpu", help="kernels to use: portable, avx2, avx512")
+    parser.add_argument("--cpu", help=f"kernels to use: {', '.join(_native.cpu_levels())}")
     arguments = parser.parse_args()
     ops.set_threads(arguments.threads)
     if arguments.cpu:

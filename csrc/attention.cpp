@@ -10,8 +10,8 @@ namespace {
 
 const AttentionKernels& kernels() {
 #if defined(__x86_64__)
-    if (cpu_level() == CpuLevel::avx512) return attention_avx512;
-    if (cpu_level() == CpuLevel::avx2) return attention_avx2;
+    if (vector_level() == CpuLevel::avx512) return attention_avx512;
+    if (vector_level() == CpuLevel::avx2) return attention_avx2;
 #endif
     return attention_portable;
 }

@@ -16,8 +16,8 @@ int64_t rows_per_share(int64_t width) { return share / (width + 1) + 1; }
 
 const RowKernels& row_kernels() {
 #if defined(__x86_64__)
-    if (cpu_level() == CpuLevel::avx512) return rows_avx512;
-    if (cpu_level() == CpuLevel::avx2) return rows_avx2;
+    if (vector_level() == CpuLevel::avx512) return rows_avx512;
+    if (vector_level() == CpuLevel::avx2) return rows_avx2;
 #endif
     return rows_portable;
 }

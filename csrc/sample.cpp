@@ -217,8 +217,8 @@ std::vector<Candidate> keep_typical(const std::vector<Candidate>& candidates, do
 
 const SampleKernels& sample_kernels() {
 #if defined(__x86_64__)
-    if (cpu_level() == CpuLevel::avx512) return sample_avx512;
-    if (cpu_level() == CpuLevel::avx2) return sample_avx2;
+    if (vector_level() == CpuLevel::avx512) return sample_avx512;
+    if (vector_level() == CpuLevel::avx2) return sample_avx2;
 #endif
     return sample_portable;
 }

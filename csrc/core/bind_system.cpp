@@ -14,11 +14,19 @@ namespace puna {
 void register_system(nb::module_& m) {
     m.def("features", [] { return cpu_features(); }, "Instruction sets of this CPU that the kernels know.");
     m.def("cpu_level", [] { return std::string(cpu_level_name(cpu_level())); },
-          "The kernels in use: 'portable', 'avx2', 'avx512' or 'neon'.");
+          "The kernels in use, one of `cpu_levels()`.");
+    m.def(
+        "cpu_levels",
+        [] {
+            std::vector<std::string> names;
+            for (CpuLevel level : runnable_cpu_levels()) names.push_back(cpu_level_name(level));
+            return names;
+        },
+        "Sets of kernels this CPU can run, the best one last: 'portable', 'avx2', 'avx_vnni', 'avx512', 'amx', 'neon'.");
     m.def(
         "set_cpu_level",
         [](const std::string& name) {
-            if (!limit_cpu_level(name)) {
+            if (!set_cpu_level(name)) {
                 throw nb::value_error(("this CPU cannot run the kernels '" + name + "'").c_str());
             }
         },

@@ -14,6 +14,8 @@
 #endif
 #if defined(__linux__)
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #endif
 
 namespace puna {
@@ -21,8 +23,18 @@ namespace {
 
 #if defined(__x86_64__)
 struct X86 {
-    bool avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false, avx_vnni = false;
+    bool avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false, avx_vnni = false, amx = false;
 };
+
+// Whether the system lets this process use AMX tiles: Linux wants to be asked, once per process.
+bool may_use_tiles() {
+#if defined(__linux__)
+    constexpr long request_permission = 0x1023, tile_data = 18;   // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return false;
+#endif
+}
 
 X86 read_x86() {
     X86 found;
@@ -34,6 +46,7 @@ X86 read_x86() {
     __asm__("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
     const bool ymm = (xcr0 & 0x06) == 0x06;   // the system saves AVX registers
     const bool zmm = (xcr0 & 0xe6) == 0xe6;   // and the AVX-512 ones
+    const bool tiles = (xcr0 & 0x60000) == 0x60000;
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return found;
     found.avx2 = ymm && (b >> 5 & 1);
     found.fma = ymm && fma;
@@ -41,44 +54,25 @@ X86 read_x86() {
     const bool f = b >> 16 & 1, dq = b >> 17 & 1, bw = b >> 30 & 1, vl = b >> 31 & 1;
     found.avx512 = zmm && f && dq && bw && vl;
     found.avx512_vnni = found.avx512 && (c >> 11 & 1);
+    found.amx = tiles && found.avx512_vnni && (d >> 24 & 1) && (d >> 25 & 1) && may_use_tiles();
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) found.avx_vnni = ymm && (a >> 4 & 1);
+    return found;
+}
+
+const X86& x86() {
+    static const X86 found = read_x86();
     return found;
 }
 #endif
 
-CpuLevel detect() {
-#if defined(__x86_64__)
-    const X86 x = read_x86();
-    if (x.avx2 && x.fma && x.f16c) return x.avx512_vnni ? CpuLevel::avx512 : CpuLevel::avx2;
-    return CpuLevel::portable;
-#elif defined(__aarch64__)
-    return CpuLevel::neon;
-#else
-    return CpuLevel::portable;
-#endif
-}
-
-bool parse_level(const std::string& name, CpuLevel& level) {
-    for (CpuLevel each : {CpuLevel::portable, CpuLevel::avx2, CpuLevel::avx512, CpuLevel::neon}) {
-        if (name == cpu_level_name(each)) {
-            level = each;
-            return true;
-        }
-    }
-    return false;
-}
-
-bool can_run(CpuLevel level) {
-    const CpuLevel best = detected_cpu_level();
-    if (level == CpuLevel::portable || level == best) return true;
-    return best != CpuLevel::neon && level < best;
-}
-
 std::atomic<CpuLevel>& current_level() {
     static std::atomic<CpuLevel> level = [] {
-        CpuLevel wanted;
+        const std::vector<CpuLevel> levels = runnable_cpu_levels();
         const char* name = std::getenv("PUNA_CPU");
-        return name && parse_level(name, wanted) && can_run(wanted) ? wanted : detected_cpu_level();
+        for (CpuLevel each : levels) {
+            if (name && std::string(name) == cpu_level_name(each)) return each;
+        }
+        return levels.back();
     }();
     return level;
 }
@@ -127,24 +121,45 @@ double cgroup_cores() {
 
 }  // namespace
 
-CpuLevel detected_cpu_level() {
-    static const CpuLevel level = detect();
-    return level;
+std::vector<CpuLevel> runnable_cpu_levels() {
+    std::vector<CpuLevel> levels = {CpuLevel::portable};
+#if defined(__x86_64__)
+    if (!x86().avx2 || !x86().fma || !x86().f16c) return levels;
+    levels.push_back(CpuLevel::avx2);
+    if (x86().avx_vnni) levels.push_back(CpuLevel::avx_vnni);
+    if (x86().avx512_vnni) levels.push_back(CpuLevel::avx512);
+    if (x86().amx) levels.push_back(CpuLevel::amx);
+#elif defined(__aarch64__)
+    levels.push_back(CpuLevel::neon);
+#endif
+    return levels;
 }
 
 CpuLevel cpu_level() { return current_level().load(std::memory_order_relaxed); }
 
-bool limit_cpu_level(const std::string& name) {
-    CpuLevel wanted;
-    if (!parse_level(name, wanted) || !can_run(wanted)) return false;
-    current_level().store(wanted, std::memory_order_relaxed);
-    return true;
+CpuLevel vector_level() {
+    switch (const CpuLevel level = cpu_level()) {
+        case CpuLevel::avx_vnni: return CpuLevel::avx2;
+        case CpuLevel::amx: return CpuLevel::avx512;
+        default: return level;
+    }
+}
+
+bool set_cpu_level(const std::string& name) {
+    for (CpuLevel each : runnable_cpu_levels()) {
+        if (name != cpu_level_name(each)) continue;
+        current_level().store(each, std::memory_order_relaxed);
+        return true;
+    }
+    return false;
 }
 
 const char* cpu_level_name(CpuLevel level) {
     switch (level) {
         case CpuLevel::avx2: return "avx2";
+        case CpuLevel::avx_vnni: return "avx_vnni";
         case CpuLevel::avx512: return "avx512";
+        case CpuLevel::amx: return "amx";
         case CpuLevel::neon: return "neon";
         default: return "portable";
     }
@@ -153,13 +168,14 @@ const char* cpu_level_name(CpuLevel level) {
 std::vector<std::string> cpu_features() {
     std::vector<std::string> names;
 #if defined(__x86_64__)
-    const X86 x = read_x86();
+    const X86& x = x86();
     if (x.avx2) names.push_back("avx2");
     if (x.fma) names.push_back("fma");
     if (x.f16c) names.push_back("f16c");
     if (x.avx_vnni) names.push_back("avx_vnni");
     if (x.avx512) names.push_back("avx512");
     if (x.avx512_vnni) names.push_back("avx512_vnni");
+    if (x.amx) names.push_back("amx");
 #elif defined(__aarch64__)
     names.push_back("neon");
 #endif

@@ -5,18 +5,21 @@
 
 namespace puna {
 
-// Instruction-set levels the kernels are written for, best last. A level includes the ones before it.
-enum class CpuLevel { portable = 0, avx2 = 1, avx512 = 2, neon = 3 };
+// Instruction-set levels the kernels are written for. `avx2` means AVX2, FMA and F16C; `avx_vnni` adds the
+// 8-bit dot product to it; `avx512` means F, BW, DQ, VL and VNNI; `amx` adds tiles of 8-bit products to that.
+enum class CpuLevel { portable, avx2, avx_vnni, avx512, amx, neon };
 
-// The best level of this processor. AVX2 means AVX2 + FMA + F16C; AVX-512 means F, BW, DQ, VL and VNNI.
-CpuLevel detected_cpu_level();
-
-// The level in use: the detected one, or a lower one chosen with PUNA_CPU or `limit_cpu_level`.
+// The level in use: the best of this processor, or another it can run, chosen with PUNA_CPU or `set_cpu_level`.
 CpuLevel cpu_level();
 
-// Uses at most `name` ("portable", "avx2", "avx512", "neon") for what is built from now on.
-// Returns false if the name is unknown or this processor cannot run it.
-bool limit_cpu_level(const std::string& name);
+// The set whose vectors of floats the level in use computes with: `avx_vnni` and `amx` add none of their own.
+CpuLevel vector_level();
+
+// Uses the level `name` for what is built from now on. Returns false if this processor cannot run it.
+bool set_cpu_level(const std::string& name);
+
+// The levels this processor can run, the best one last.
+std::vector<CpuLevel> runnable_cpu_levels();
 
 const char* cpu_level_name(CpuLevel level);
 

@@ -57,11 +57,11 @@ void mxfp4(const uint8_t* p, Block& b) {
 
 void iq4_xs(const uint8_t* p, Block& b) {
     const float d = half(p);
-    const uint16_t high = u16(p + 2);
+    int8_t scales[8];
+    unpack_scales_iq4_xs(p + 2, scales);
     for (int i = 0; i < 8; i++) {
         looked_up(p + 8 + 16 * i, iq4_values, b.q + 32 * i);
-        const int scale = (p[4 + i / 2] >> 4 * (i % 2) & 15) | (high >> 2 * i & 3) << 4;
-        b.scale[2 * i] = b.scale[2 * i + 1] = d * static_cast<float>(scale - 32);
+        b.scale[2 * i] = b.scale[2 * i + 1] = d * static_cast<float>(scales[i]);
         b.offset[2 * i] = b.offset[2 * i + 1] = 0;
     }
 }
@@ -77,16 +77,16 @@ void q2_k(const uint8_t* p, Block& b) {
 }
 
 void q3_k(const uint8_t* p, Block& b) {
-    const uint8_t *mask = p, *q = p + 32, *scales = p + 96;
+    const uint8_t *mask = p, *q = p + 32;
     const float d = half(p + 108);
+    int8_t scales[16];
+    unpack_scales_k3(p + 96, scales);
     for (int i = 0; i < 256; i++) {
         const int two = q[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3;
         b.q[i] = static_cast<int8_t>(two - (mask[i % 32] >> i / 32 & 1 ? 0 : 4));
     }
     for (int g = 0; g < 16; g++) {
-        const int low = g < 8 ? scales[g] & 15 : scales[g - 8] >> 4;
-        const int scale = low | (scales[8 + g % 4] >> 2 * (g / 4) & 3) << 4;
-        b.scale[g] = d * static_cast<float>(scale - 32);
+        b.scale[g] = d * static_cast<float>(scales[g]);
         b.offset[g] = 0;
     }
 }
@@ -171,6 +171,21 @@ void unpack_scales_k4(const uint8_t* packed, uint8_t scales[8], uint8_t mins[8])
         mins[j] = packed[j + 4] & 63;
         scales[j + 4] = static_cast<uint8_t>((packed[j + 8] & 15) | packed[j] >> 6 << 4);
         mins[j + 4] = static_cast<uint8_t>(packed[j + 8] >> 4 | packed[j + 4] >> 6 << 4);
+    }
+}
+
+void unpack_scales_k3(const uint8_t* packed, int8_t scales[16]) {
+    for (int g = 0; g < 16; g++) {
+        const int low = g < 8 ? packed[g] & 15 : packed[g - 8] >> 4;
+        scales[g] = static_cast<int8_t>((low | (packed[8 + g % 4] >> 2 * (g / 4) & 3) << 4) - 32);
+    }
+}
+
+void unpack_scales_iq4_xs(const uint8_t* packed, int8_t scales[8]) {
+    const uint16_t high = u16(packed);
+    for (int i = 0; i < 8; i++) {
+        const int low = packed[2 + i / 2] >> 4 * (i % 2) & 15;
+        scales[i] = static_cast<int8_t>((low | (high >> 2 * i & 3) << 4) - 32);
     }
 }
 

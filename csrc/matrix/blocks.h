@@ -29,6 +29,12 @@ const BlockType* block_type(FileType type);
 // The eight 6-bit (scale, min) pairs of a Q4_K or Q5_K block, from its 12 packed bytes.
 void unpack_scales_k4(const uint8_t* packed, uint8_t scales[8], uint8_t mins[8]);
 
+// The sixteen 6-bit scales of a Q3_K block, from its 12 packed bytes.
+void unpack_scales_k3(const uint8_t* packed, int8_t scales[16]);
+
+// The eight 6-bit scales of an IQ4_XS block, from 2 bytes of high and 4 of low bits.
+void unpack_scales_iq4_xs(const uint8_t* packed, int8_t scales[8]);
+
 // One row as float32. `columns` must fill whole blocks of a type that block_type() knows.
 void dequantize_row(FileType type, const uint8_t* row, int64_t columns, float* values);
 

@@ -9,7 +9,7 @@ namespace puna {
 // 256 values of one token as 8-bit integers. Scales: one for all 256 (in d[0]) where the weights have
 // super-blocks of 256, else one per 32. Where a value is NaN or infinite the scale is NaN, so that this
 // token's results are NaN and nobody else's are touched.
-struct ActivationBlock {
+struct alignas(64) ActivationBlock {
     int8_t q[256];
     int16_t sums16[16];   // sum of q over each 16
     int16_t sums32[8];    // over each 32, in pairs for multiply-add
@@ -20,11 +20,7 @@ struct ActivationBlock {
 enum class Scaling { per_256, per_32, none };   // none: the kernel reads float32
 
 inline constexpr Scaling scaling_of(Layout layout) {
-    switch (layout) {
-        case Layout::q4_k: case Layout::q5_k: case Layout::q6_k: return Scaling::per_256;
-        case Layout::q8_0: case Layout::q4_0: case Layout::scaled: return Scaling::per_32;
-        default: return Scaling::none;
-    }
+    return format_of(layout).floats() ? Scaling::none : format_of(layout).super ? Scaling::per_256 : Scaling::per_32;
 }
 
 // Blocks whose largest value is below this are quantised to zero: 127 divided by it must be finite.
@@ -37,6 +33,10 @@ constexpr int max_tile = 8;   // the most tokens a tile function of any instruct
 using TileFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
                               const void* const* x, float* const* y);
 
+// The same for any number of tokens.
+using WideFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
+                              const void* const* x, float* const* y, int64_t tokens);
+
 // Quantises one token's `columns` values (a multiple of 32).
 using QuantizeFunction = void (*)(const float* x, int64_t columns, ActivationBlock* blocks);
 
@@ -44,6 +44,8 @@ struct MatrixKernels {
     int rows;                                       // R
     int tile[layout_count];                         // tokens in the largest tile of a layout
     TileFunction product[layout_count][max_tile];   // [layout][tokens - 1]
+    WideFunction wide[layout_count];                // null, or worth calling for `wide_tokens` or more
+    int wide_tokens;
     QuantizeFunction quantize_per_256;
     QuantizeFunction quantize_per_32;
 };
@@ -51,10 +53,12 @@ struct MatrixKernels {
 const MatrixKernels& portable_matrix_kernels();
 #if defined(__x86_64__)
 const MatrixKernels& avx2_matrix_kernels();
-const MatrixKernels& avx512_matrix_kernels();   // not of every layout
+const MatrixKernels& avx_vnni_matrix_kernels();
+const MatrixKernels& avx512_matrix_kernels();
+const MatrixKernels& amx_matrix_kernels();
 #endif
 
-// The best table for `layout` at the CPU level in use.
-const MatrixKernels& matrix_kernels(Layout layout);
+// The table of the CPU level in use.
+const MatrixKernels& matrix_kernels();
 
 }  // namespace puna

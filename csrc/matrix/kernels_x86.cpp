@@ -1,33 +1,55 @@
-// The tables of the AVX2 and AVX-512 kernels, put together in portable code.
-#include "matrix/kernels.h"
+// The tables of x86 instruction sets, put together in portable code.
+#include "matrix/kernels_simd.h"
 
 #if defined(__x86_64__)
-#include "matrix/kernels_avx2.h"
-#include "matrix/kernels_avx512.h"
 
 namespace puna {
+namespace {
+
+MatrixKernels table(int rows, void (*add)(MatrixKernels&)) {
+    MatrixKernels kernels{};
+    kernels.rows = rows;
+    add_quantize_avx2(kernels);
+    add(kernels);
+    return kernels;
+}
+
+}  // namespace
 
 const MatrixKernels& avx2_matrix_kernels() {
-    static const MatrixKernels kernels = [] {
-        MatrixKernels table{};
-        table.rows = 8;
-        add_quantize_avx2(table);
-        add_super_blocks_avx2(table);
-        add_blocks_avx2(table);
-        add_floats_avx2(table);
-        return table;
-    }();
+    static const MatrixKernels kernels = table(8, [](MatrixKernels& to) {
+        add_super_blocks_avx2(to);
+        add_blocks_avx2(to);
+        add_floats_avx2(to);
+    });
+    return kernels;
+}
+
+const MatrixKernels& avx_vnni_matrix_kernels() {
+    static const MatrixKernels kernels = table(8, [](MatrixKernels& to) {
+        add_super_blocks_avxvnni(to);
+        add_blocks_avxvnni(to);
+        add_floats_avx2(to);
+    });
     return kernels;
 }
 
 const MatrixKernels& avx512_matrix_kernels() {
+    static const MatrixKernels kernels = table(16, [](MatrixKernels& to) {
+        add_super_blocks_avx512(to);
+        add_blocks_avx512(to);
+        add_floats_avx512(to);
+    });
+    return kernels;
+}
+
+const MatrixKernels& amx_matrix_kernels() {
     static const MatrixKernels kernels = [] {
-        MatrixKernels table{};
-        table.rows = 16;
-        add_quantize_avx2(table);
-        add_super_blocks_avx512(table);
-        add_blocks_avx512(table);
-        return table;
+        MatrixKernels to = avx512_matrix_kernels();
+        add_super_blocks_amx(to);
+        add_blocks_amx(to);
+        to.wide_tokens = 4;
+        return to;
     }();
     return kernels;
 }

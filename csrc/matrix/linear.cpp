@@ -74,12 +74,15 @@ void linear(const std::vector<Product>& products, const float* x, int64_t tokens
                  [&](int64_t i, int) { run(jobs[static_cast<size_t>(i)], tokens); });
 }
 
-const MatrixKernels& matrix_kernels([[maybe_unused]] Layout layout) {
+const MatrixKernels& matrix_kernels() {
 #if defined(__x86_64__)
-    if (cpu_level() == CpuLevel::avx512 && avx512_matrix_kernels().product[static_cast<int>(layout)][0]) {
-        return avx512_matrix_kernels();
+    switch (cpu_level()) {
+        case CpuLevel::avx2: return avx2_matrix_kernels();
+        case CpuLevel::avx_vnni: return avx_vnni_matrix_kernels();
+        case CpuLevel::avx512: return avx512_matrix_kernels();
+        case CpuLevel::amx: return amx_matrix_kernels();
+        default: break;
     }
-    if (cpu_level() >= CpuLevel::avx2 && cpu_level() != CpuLevel::neon) return avx2_matrix_kernels();
 #endif
     return portable_matrix_kernels();
 }

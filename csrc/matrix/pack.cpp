@@ -22,115 +22,144 @@ Layout layout_of(FileType type) {
         case FileType::f32: return Layout::f32;
         case FileType::f16: return Layout::f16;
         case FileType::bf16: return Layout::bf16;
+        case FileType::q4_0: return Layout::q4_0;
+        case FileType::q4_1: return Layout::q4_1;
+        case FileType::q5_0: return Layout::q5_0;
+        case FileType::q5_1: return Layout::q5_1;
+        case FileType::q8_0: return Layout::q8_0;
+        case FileType::q3_k: return Layout::q3_k;
         case FileType::q4_k: return Layout::q4_k;
         case FileType::q5_k: return Layout::q5_k;
         case FileType::q6_k: return Layout::q6_k;
-        case FileType::q4_0: return Layout::q4_0;
-        // Signed numbers of at most 8 bits times an f16 factor per 32: the same thing as Q8_0.
-        case FileType::q8_0: case FileType::q5_0: case FileType::iq4_nl: return Layout::q8_0;
-        default: return Layout::scaled;
+        case FileType::iq4_nl: return Layout::iq4_nl;
+        case FileType::iq4_xs: return Layout::iq4_xs;
+        case FileType::mxfp4: return Layout::mxfp4;
+        case FileType::q2_k: case FileType::tq1_0: case FileType::tq2_0: break;
     }
+    return Layout::q2_k;   // ternary numbers are Q2_K's with all scales and mins 1
 }
 
-// Where column `column` (0..31 of a block) of row `row` is among the vectors of its block.
-template <int R>
-struct Place {
-    int quad, byte;   // byte within a vector of 4 R
-    Place(int column, int row) : quad(column / 4), byte(4 * row + column % 4) {}
-    int nibble() const { return quad / 2 * 4 * R + byte; }
-    int nibble_shift() const { return 4 * (quad % 2); }
-    int two_bits() const { return quad / 4 * 4 * R + byte; }
-    int two_bits_shift() const { return 2 * (quad % 4); }
-    int whole() const { return quad * 4 * R + byte; }
+// Scales and mins of a super-block as the file has them.
+struct RawScales {
+    uint16_t d, dmin;
+    uint8_t scales[16], mins[16];
 };
 
-template <int R>
-int pair_place(int block, int row) { return block / 2 * 2 * R + 2 * row + block % 2; }
+uint16_t u16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8); }
 
-void put16(uint8_t* to, const uint8_t* from) { std::memcpy(to, from, 2); }
+RawScales super_scales(FileType type, const uint8_t* p) {
+    RawScales raw{};
+    const auto set_d = [&](const uint8_t* d, const uint8_t* dmin) { raw.d = u16(d), raw.dmin = u16(dmin); };
+    switch (type) {
+        case FileType::q4_k: case FileType::q5_k:
+            set_d(p, p + 2);
+            unpack_scales_k4(p + 4, raw.scales, raw.mins);
+            break;
+        case FileType::q6_k:
+            set_d(p + 208, p + 208);
+            std::memcpy(raw.scales, p + 192, 16);
+            break;
+        case FileType::q2_k:
+            set_d(p + 80, p + 82);
+            for (int g = 0; g < 16; g++) raw.scales[g] = p[g] & 15, raw.mins[g] = p[g] >> 4;
+            break;
+        case FileType::q3_k:
+            set_d(p + 108, p + 108);
+            unpack_scales_k3(p + 96, reinterpret_cast<int8_t*>(raw.scales));
+            break;
+        case FileType::iq4_xs:
+            set_d(p, p);
+            unpack_scales_iq4_xs(p + 2, reinterpret_cast<int8_t*>(raw.scales));
+            break;
+        default: {   // ternary: d * (q - 1)
+            const uint8_t* d = p + (type == FileType::tq1_0 ? 52 : 64);
+            set_d(d, d);
+            std::memset(raw.scales, 1, sizeof raw.scales);
+            std::memset(raw.mins, 1, sizeof raw.mins);
+        }
+    }
+    return raw;
+}
 
-// The chunk was zeroed; numbers are or-ed in.
-template <int R, class L>
-void pack_super_block(const uint8_t* source, FileType type, int row, uint8_t* chunk) {
+// What a block's value is stored as.
+uint8_t stored_number(const Format& format, FileType type, int value) {
+    if (format.codebook == Codebook::none) {
+        const bool ternary = type == FileType::tq1_0 || type == FileType::tq2_0;
+        return static_cast<uint8_t>(value + (ternary ? 1 : format.excess));
+    }
+    const int8_t* table = format.codebook == Codebook::iq4_nl ? iq4_nl_table : mxfp4_table;
+    return static_cast<uint8_t>(std::find(table, table + 16, value + format.excess) - table);
+}
+
+// The bits of quad q that plane `bits` wide holds at `byte` of a vector: which vector, and how far up.
+struct Bit {
+    int vector, shift;
+    Bit(int quad, int bits) : vector(quad / (8 / bits)), shift(bits * (quad % (8 / bits))) {}
+};
+
+// Writes the number of column `column` (of a block whose planes, zeroed before, start at `low` and `high`).
+void put_number(const Offsets& offsets, uint8_t* low, uint8_t* high, int column, int row, uint8_t number) {
+    const int byte = 4 * row + column % 4, vector = 4 * offsets.rows, low_bits = offsets.format.low_bits;
+    const Bit at(column / 4, low_bits);
+    low[at.vector * vector + byte] |= static_cast<uint8_t>((number & ((1 << low_bits) - 1)) << at.shift);
+    if (const int high_bits = offsets.format.high_bits) {
+        const Bit above(column / 4, high_bits);
+        high[above.vector * vector + byte] |= static_cast<uint8_t>((number >> low_bits) << above.shift);
+    }
+}
+
+int get_number(const Offsets& offsets, const uint8_t* low, const uint8_t* high, int column, int row) {
+    const int byte = 4 * row + column % 4, vector = 4 * offsets.rows, low_bits = offsets.format.low_bits;
+    const Bit at(column / 4, low_bits);
+    int number = low[at.vector * vector + byte] >> at.shift & ((1 << low_bits) - 1);
+    if (const int high_bits = offsets.format.high_bits) {
+        const Bit above(column / 4, high_bits);
+        number |= (high[above.vector * vector + byte] >> above.shift & ((1 << high_bits) - 1)) << low_bits;
+    }
+    const Format& format = offsets.format;
+    if (format.codebook == Codebook::iq4_nl) return iq4_nl_table[number];
+    if (format.codebook == Codebook::mxfp4) return mxfp4_table[number] - format.excess;
+    return format.is_signed ? static_cast<int8_t>(number) : number - format.excess;
+}
+
+int pair_place(const Offsets& offsets, int index, int row) {
+    return index / 2 * 2 * offsets.rows + 2 * row + index % 2;
+}
+
+void put16(uint8_t* to, uint16_t bits) { std::memcpy(to, &bits, 2); }
+
+// Power-of-two exponents as bfloat16: half of what they say, for the doubled values of the codebook.
+uint16_t mxfp4_factor(uint8_t e) { return static_cast<uint16_t>(e < 2 ? 0x20 << e : (e - 1) << 7); }
+
+// One row of one chunk. `blocks` is the number of 32-column blocks in it; the chunk was zeroed.
+void pack_row_chunk(const Offsets& offsets, FileType type, const uint8_t* source, int blocks, int row, uint8_t* chunk) {
+    const BlockType& of = *block_type(type);
+    const Format& format = offsets.format;
+    uint8_t* numbers = chunk + (format.super ? offsets.numbers() : offsets.header() * blocks);
+    const int step = format.super ? offsets.low_plane() : offsets.planes();
+    uint8_t* high = numbers + (format.super ? 8 * offsets.low_plane() : offsets.low_plane());
+    const int high_step = format.super ? offsets.planes() - offsets.low_plane() : offsets.planes();
+    if (format.super) {
+        const RawScales raw = super_scales(type, source);
+        put16(chunk + 2 * row, raw.d);
+        if (format.mins) put16(chunk + 2 * offsets.rows + 2 * row, raw.dmin);
+        for (int g = 0; g < 256 / format.group; g++) {
+            chunk[offsets.scales() + pair_place(offsets, g, row)] = raw.scales[g];
+            if (format.mins) chunk[offsets.mins() + pair_place(offsets, g, row)] = raw.mins[g];
+        }
+    }
     Block block;
-    block_type(type)->decode(source, block);
-    const int shift = type == FileType::q6_k ? 32 : 0;
-    for (int i = 0; i < 256; i++) {
-        const int b = i / 32, value = block.q[i] + shift;
-        const Place<R> place(i % 32, row);
-        chunk[L::low + b * 16 * R + place.nibble()] |= static_cast<uint8_t>((value & 15) << place.nibble_shift());
-        if (L::high_bits == 1) {
-            chunk[L::high + b * 4 * R + place.byte] |= static_cast<uint8_t>((value >> 4) << place.quad);
-        } else if (L::high_bits == 2) {
-            chunk[L::high + b * 8 * R + place.two_bits()] |=
-                static_cast<uint8_t>((value >> 4) << place.two_bits_shift());
+    for (int first = 0; first < blocks; first += of.elements / 32, source += of.bytes) {
+        of.decode(source, block);
+        if (!format.super) {   // all but MXFP4 start with an f16 factor, followed by a min if they have one
+            uint8_t* factor = chunk + first * offsets.factors() + 2 * row;
+            put16(factor, type == FileType::mxfp4 ? mxfp4_factor(source[0]) : u16(source));
+            if (format.mins) put16(factor + blocks * offsets.factors(), u16(source + 2));
         }
-    }
-}
-
-template <int R, class L>
-void pack_scales_k4(const uint8_t* source, int row, uint8_t* chunk) {
-    put16(chunk + L::d + 2 * row, source);
-    put16(chunk + L::dmin + 2 * row, source + 2);
-    uint8_t scales[8], mins[8];
-    unpack_scales_k4(source + 4, scales, mins);
-    for (int b = 0; b < 8; b++) {
-        chunk[L::scales + pair_place<R>(b, row)] = scales[b];
-        chunk[L::mins + pair_place<R>(b, row)] = mins[b];
-    }
-}
-
-template <int R>
-void pack_q6_k_scales(const uint8_t* source, int row, uint8_t* chunk) {
-    put16(chunk + Q6K<R>::d + 2 * row, source + 208);
-    for (int b = 0; b < 16; b++) chunk[Q6K<R>::scales + pair_place<R>(b, row)] = source[192 + b];
-}
-
-// One row of one chunk. `blocks` is the number of 32-column blocks in it.
-template <int R>
-void pack_row_chunk(Layout layout, FileType type, const uint8_t* source, int blocks, int row, uint8_t* chunk) {
-    if (layout == Layout::q4_k) {
-        pack_super_block<R, Q4K<R>>(source, type, row, chunk);
-        pack_scales_k4<R, Q4K<R>>(source, row, chunk);
-    } else if (layout == Layout::q5_k) {
-        pack_super_block<R, Q5K<R>>(source, type, row, chunk);
-        pack_scales_k4<R, Q5K<R>>(source, row, chunk);
-    } else if (layout == Layout::q6_k) {
-        pack_super_block<R, Q6K<R>>(source, type, row, chunk);
-        pack_q6_k_scales<R>(source, row, chunk);
-    } else if (layout == Layout::q8_0 || layout == Layout::q4_0) {
-        const BlockType& of = *block_type(type);
-        uint8_t* numbers = chunk + 2 * R * blocks;
-        for (int b = 0; b < blocks; b++, source += of.bytes) {
-            Block block;
-            of.decode(source, block);
-            put16(chunk + 2 * (R * b + row), source);   // all these types start with their factor
-            for (int i = 0; i < 32; i++) {
-                const Place<R> place(i, row);
-                if (layout == Layout::q8_0) {
-                    numbers[b * Q80<R>::numbers + place.whole()] = static_cast<uint8_t>(block.q[i]);
-                } else {
-                    numbers[b * Q40<R>::numbers + place.nibble()] |=
-                        static_cast<uint8_t>((block.q[i] + 8) << place.nibble_shift());
-                }
-            }
-        }
-    } else {
-        const BlockType& of = *block_type(type);
-        float* scales = reinterpret_cast<float*>(chunk);
-        float* offsets = scales + 2 * R * blocks;
-        uint8_t* numbers = chunk + 16 * R * blocks;
-        for (int first = 0; first < blocks; first += of.elements / 32, source += of.bytes) {
-            Block block;
-            of.decode(source, block);
-            for (int g = 0; g < of.elements / 16; g++) {
-                scales[(2 * first + g) * R + row] = block.scale[g];
-                offsets[(2 * first + g) * R + row] = block.offset[g];
-            }
-            for (int i = 0; i < of.elements; i++) {
-                const int b = first + i / 32;
-                numbers[b * Scaled<R>::numbers + Place<R>(i % 32, row).whole()] = static_cast<uint8_t>(block.q[i]);
-            }
+        for (int i = 0; i < of.elements; i++) {
+            const int b = first + i / 32;
+            put_number(offsets, numbers + b * step, high + b * high_step, i % 32, row,
+                       stored_number(format, type, block.q[i]));
         }
     }
 }
@@ -151,86 +180,12 @@ void pack_row(Layout layout, FileType type, const uint8_t* source, int64_t colum
     for (int64_t k = 0; k < columns; k += chunk_columns) {
         const int blocks = static_cast<int>(std::min<int64_t>(columns - k, chunk_columns) / 32);
         const uint8_t* from = source + k / of.elements * of.bytes;
-        uint8_t* chunk = group + packed_bytes(layout, group_rows, k);
-        if (group_rows == 8) pack_row_chunk<8>(layout, type, from, blocks, row, chunk);
-        else pack_row_chunk<16>(layout, type, from, blocks, row, chunk);
+        pack_row_chunk(offsets_of(layout, group_rows), type, from, blocks, row,
+                       group + packed_bytes(layout, group_rows, k));
     }
 }
 
-template <int R, class L>
-void unpack_super_block(const uint8_t* chunk, int row, int shift, Block& block) {
-    for (int i = 0; i < 256; i++) {
-        const int b = i / 32;
-        const Place<R> place(i % 32, row);
-        int value = chunk[L::low + b * 16 * R + place.nibble()] >> place.nibble_shift() & 15;
-        if (L::high_bits == 1) value |= (chunk[L::high + b * 4 * R + place.byte] >> place.quad & 1) << 4;
-        if (L::high_bits == 2) {
-            value |= (chunk[L::high + b * 8 * R + place.two_bits()] >> place.two_bits_shift() & 3) << 4;
-        }
-        block.q[i] = static_cast<int8_t>(value - shift);
-    }
-}
-
-float half_at(const uint8_t* p) {
-    uint16_t bits;
-    std::memcpy(&bits, p, 2);
-    return float_from_half(bits);
-}
-
-template <int R, class L>
-void unpack_scales_k4(const uint8_t* chunk, int row, Block& block) {
-    const float d = half_at(chunk + L::d + 2 * row), dmin = half_at(chunk + L::dmin + 2 * row);
-    for (int g = 0; g < 16; g++) {
-        block.scale[g] = d * static_cast<float>(chunk[L::scales + pair_place<R>(g / 2, row)]);
-        block.offset[g] = -(dmin * static_cast<float>(chunk[L::mins + pair_place<R>(g / 2, row)]));
-    }
-}
-
-template <int R>
-void unpack_row_chunk(Layout layout, const uint8_t* chunk, int blocks, int row, Block& block) {
-    if (layout == Layout::q4_k) {
-        unpack_super_block<R, Q4K<R>>(chunk, row, 0, block);
-        unpack_scales_k4<R, Q4K<R>>(chunk, row, block);
-    } else if (layout == Layout::q5_k) {
-        unpack_super_block<R, Q5K<R>>(chunk, row, 0, block);
-        unpack_scales_k4<R, Q5K<R>>(chunk, row, block);
-    } else if (layout == Layout::q6_k) {
-        unpack_super_block<R, Q6K<R>>(chunk, row, 32, block);
-        const float d = half_at(chunk + Q6K<R>::d + 2 * row);
-        for (int g = 0; g < 16; g++) {
-            const auto scale = static_cast<int8_t>(chunk[Q6K<R>::scales + pair_place<R>(g, row)]);
-            block.scale[g] = d * static_cast<float>(scale);
-            block.offset[g] = 0;
-        }
-    } else if (layout == Layout::q8_0 || layout == Layout::q4_0) {
-        const uint8_t* numbers = chunk + 2 * R * blocks;
-        for (int g = 0; g < 2 * blocks; g++) {
-            block.scale[g] = half_at(chunk + 2 * (R * (g / 2) + row));
-            block.offset[g] = 0;
-        }
-        for (int i = 0; i < 32 * blocks; i++) {
-            const Place<R> place(i % 32, row);
-            if (layout == Layout::q8_0) {
-                block.q[i] = static_cast<int8_t>(numbers[i / 32 * Q80<R>::numbers + place.whole()]);
-            } else {
-                const uint8_t both = numbers[i / 32 * Q40<R>::numbers + place.nibble()];
-                block.q[i] = static_cast<int8_t>((both >> place.nibble_shift() & 15) - 8);
-            }
-        }
-    } else {
-        const float* scales = reinterpret_cast<const float*>(chunk);
-        const float* offsets = scales + 2 * R * blocks;
-        const uint8_t* numbers = chunk + 16 * R * blocks;
-        for (int g = 0; g < 2 * blocks; g++) {
-            block.scale[g] = scales[g * R + row];
-            block.offset[g] = offsets[g * R + row];
-        }
-        for (int i = 0; i < 32 * blocks; i++) {
-            block.q[i] =
-                static_cast<int8_t>(numbers[i / 32 * Scaled<R>::numbers + Place<R>(i % 32, row).whole()]);
-        }
-    }
-}
+float half_at(const uint8_t* p) { return float_from_half(u16(p)); }
 
 uint8_t* allocate(size_t bytes) {
     // Whole huge pages where the system gives them: streaming through 4 KiB pages costs a tenth of the speed.
@@ -248,28 +203,45 @@ uint8_t* allocate(size_t bytes) {
 void PackedMatrix::Free::operator()(uint8_t* p) const { std::free(p); }
 
 int64_t packed_bytes(Layout layout, int group_rows, int64_t columns) {
-    const auto super = [&](int bytes8, int bytes16) { return columns / 256 * (group_rows == 8 ? bytes8 : bytes16); };
-    const auto blocks = [&](int bytes8, int bytes16) { return columns / 32 * (group_rows == 8 ? bytes8 : bytes16); };
-    switch (layout) {
-        case Layout::f32: return columns * group_rows * 4;
-        case Layout::f16: case Layout::bf16: return columns * group_rows * 2;
-        case Layout::q4_k: return super(Q4K<8>::bytes, Q4K<16>::bytes);
-        case Layout::q5_k: return super(Q5K<8>::bytes, Q5K<16>::bytes);
-        case Layout::q6_k: return super(Q6K<8>::bytes, Q6K<16>::bytes);
-        case Layout::q8_0: return blocks(Q80<8>::block, Q80<16>::block);
-        case Layout::q4_0: return blocks(Q40<8>::block, Q40<16>::block);
-        default: return blocks(Scaled<8>::block, Scaled<16>::block);
-    }
+    if (layout == Layout::f32) return columns * group_rows * 4;
+    if (scaling_of(layout) == Scaling::none) return columns * group_rows * 2;
+    const Offsets offsets = offsets_of(layout, group_rows);
+    return offsets.format.super ? columns / 256 * offsets.super_block() : columns / 32 * offsets.block();
 }
 
 void unpack_chunk(Layout layout, int group_rows, const uint8_t* chunk, int64_t columns, int row, Block& block) {
+    const Offsets offsets = offsets_of(layout, group_rows);
+    const Format& format = offsets.format;
     const int blocks = static_cast<int>(columns / 32);
-    if (group_rows == 8) unpack_row_chunk<8>(layout, chunk, blocks, row, block);
-    else unpack_row_chunk<16>(layout, chunk, blocks, row, block);
+    const uint8_t* numbers = chunk + (format.super ? offsets.numbers() : offsets.header() * blocks);
+    const int step = format.super ? offsets.low_plane() : offsets.planes();
+    const uint8_t* high = numbers + (format.super ? 8 * offsets.low_plane() : offsets.low_plane());
+    const int high_step = format.super ? offsets.planes() - offsets.low_plane() : offsets.planes();
+    for (int i = 0; i < 32 * blocks; i++) {
+        const int b = i / 32;
+        block.q[i] = static_cast<int8_t>(get_number(offsets, numbers + b * step, high + b * high_step, i % 32, row));
+    }
+    for (int g = 0; g < 2 * blocks; g++) {
+        block.offset[g] = 0;
+        if (format.super) {
+            const int at = pair_place(offsets, 16 * g / format.group, row);
+            const uint8_t scale = chunk[offsets.scales() + at];
+            const int factor = format.signed_scales ? static_cast<int8_t>(scale) : scale;
+            block.scale[g] = half_at(chunk + 2 * row) * static_cast<float>(factor);
+            if (format.mins) {
+                const float dmin = half_at(chunk + 2 * offsets.rows + 2 * row);
+                block.offset[g] = -(dmin * static_cast<float>(chunk[offsets.mins() + at]));
+            }
+        } else {
+            const uint8_t* factor = chunk + g / 2 * offsets.factors() + 2 * row;
+            block.scale[g] = layout == Layout::mxfp4 ? float_from_bfloat(u16(factor)) : half_at(factor);
+            if (format.mins) block.offset[g] = half_at(factor + blocks * offsets.factors());
+        }
+    }
 }
 
 PackedMatrix::PackedMatrix(const uint8_t* data, size_t bytes, FileType type, int64_t rows, int64_t columns)
-    : kernels_(&matrix_kernels(layout_of(type))), layout_(layout_of(type)), rows_(rows), columns_(columns) {
+    : kernels_(&matrix_kernels()), layout_(layout_of(type)), rows_(rows), columns_(columns) {
     const BlockType* of = block_type(type);
     if (!of) throw std::invalid_argument("type " + std::to_string(static_cast<int>(type)) + " has no kernel");
     if (rows < 0 || columns < 0 || columns % of->elements != 0) {

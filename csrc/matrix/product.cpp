@@ -10,23 +10,32 @@ namespace {
 // A task is worth at least this many bytes of weights times tokens (about 10 us).
 constexpr int64_t least_work = 128 << 10;
 
+// Tokens that meet a row group one after another while both lie in the second-level cache.
+constexpr int64_t cached_tokens = 64;
+
 }  // namespace
 
 void multiply(const PackedMatrix& m, int64_t first, int64_t groups, const void* const* x, float* const* y,
               int64_t tokens) {
     const MatrixKernels& kernels = m.kernels();
     const int layout = static_cast<int>(m.layout());
-    const int64_t tile = kernels.tile[layout];
+    if (kernels.wide[layout] && tokens >= kernels.wide_tokens) {
+        if (groups > 0) kernels.wide[layout](m.group(first), m.stride(), groups, m.columns(), x, y, tokens);
+        return;
+    }
     // Few tokens: one pass over the weights. More: a few groups at a time, because float kernels work on several,
     // and four fit the first-level cache's share of a chunk while tiles of tokens pass by.
-    const int64_t step = tokens <= tile ? groups : 4;
-    for (int64_t group = 0; group < groups; group += step) {
-        const int64_t together = std::min(step, groups - group);
-        for (int64_t t = 0; t < tokens; t += tile) {
-            const int64_t n = std::min(tile, tokens - t);
-            float* out[max_tile];
-            for (int64_t i = 0; i < n; i++) out[i] = y[t + i] + group * kernels.rows;
-            kernels.product[layout][n - 1](m.group(first + group), m.stride(), together, m.columns(), x + t, out);
+    const int64_t tile = kernels.tile[layout], step = tokens <= tile ? groups : 4;
+    for (int64_t begin = 0; begin < tokens; begin += cached_tokens) {
+        const int64_t end = std::min(tokens, begin + cached_tokens);
+        for (int64_t group = 0; group < groups; group += step) {
+            const int64_t together = std::min(step, groups - group);
+            for (int64_t t = begin; t < end; t += tile) {
+                const int64_t n = std::min(tile, end - t);
+                float* out[max_tile];
+                for (int64_t i = 0; i < n; i++) out[i] = y[t + i] + group * kernels.rows;
+                kernels.product[layout][n - 1](m.group(first + group), m.stride(), together, m.columns(), x + t, out);
+            }
         }
     }
 }

@@ -8,8 +8,8 @@
 
 namespace puna {
 
-// Tokens that meet a row group one after another while both lie in the second-level cache.
-constexpr int64_t token_block = 64;
+// Tokens that `multiply` takes at a time.
+constexpr int64_t token_block = 256;
 
 // The most rows of a group of any instruction set.
 constexpr int64_t max_group_rows = 32;

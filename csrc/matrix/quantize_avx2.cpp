@@ -1,6 +1,6 @@
 // Activations to 8-bit integers with AVX2.
-#include "matrix/kernels_avx2.h"
-#include "matrix/tile_avx2.h"
+#include "matrix/kernels_simd.h"
+#include "matrix/lanes_avx2.h"
 
 namespace puna {
 namespace {
@@ -12,7 +12,7 @@ PUNA_INLINE uint32_t largest_bits(const float* x, int n) {
     for (int j = 0; j < 4; j++) most[j] = _mm256_setzero_si256();
     for (int i = 0; i < n; i += 32) {
         for (int j = 0; j < 4; j++) {
-            most[j] = _mm256_max_epi32(most[j], _mm256_and_si256(load256(x + i + 8 * j), magnitude));
+            most[j] = _mm256_max_epi32(most[j], _mm256_and_si256(Avx2::load(x + i + 8 * j), magnitude));
         }
     }
     const __m256i all = _mm256_max_epi32(_mm256_max_epi32(most[0], most[1]), _mm256_max_epi32(most[2], most[3]));

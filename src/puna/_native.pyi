@@ -4,11 +4,17 @@ Kernels of Puna. Arrays are passed as addresses and sizes; nothing here knows to
 
 from collections.abc import Sequence
 
+
 def features() -> list[str]:
     """Instruction sets of this CPU that the kernels know."""
 
 def cpu_level() -> str:
-    """The kernels in use: 'portable', 'avx2', 'avx512' or 'neon'."""
+    """The kernels in use, one of `cpu_levels()`."""
+
+def cpu_levels() -> list[str]:
+    """
+    Sets of kernels this CPU can run, the best one last: 'portable', 'avx2', 'avx_vnni', 'avx512', 'amx', 'neon'.
+    """
 
 def set_cpu_level(name: str) -> None:
     """
@@ -34,10 +40,13 @@ class Matrix:
 
     @property
     def rows(self) -> int: ...
+
     @property
     def columns(self) -> int: ...
+
     @property
     def nbytes(self) -> int: ...
+
     def unpack_rows(self, ids: int, count: int, out: int) -> None:
         """out [count, columns] float32 = the rows `ids` (int32, in range)."""
 
@@ -46,14 +55,7 @@ def can_decode(type: int) -> bool:
     Whether matrices of this GGUF type can be packed and embedded without converting them first.
     """
 
-def linear(
-    matrices: Sequence[Matrix],
-    biases: Sequence[int],
-    x: int,
-    tokens: int,
-    columns: int,
-    outputs: Sequence[int],
-) -> None:
+def linear(matrices: Sequence[Matrix], biases: Sequence[int], x: int, tokens: int, columns: int, outputs: Sequence[int]) -> None:
     """
     outputs[i] [tokens, rows] = x [tokens, columns] @ matrices[i].T + biases[i].
 
@@ -65,66 +67,19 @@ def embed(data: int, type: int, columns: int, ids: int, tokens: int, out: int) -
     out [tokens, columns] float32 = the rows `ids` (int32, in range) of a matrix as the file has it.
     """
 
-def experts(
-    gate: Matrix,
-    up: Matrix,
-    down: Matrix,
-    gate_bias: int,
-    up_bias: int,
-    down_bias: int,
-    count: int,
-    activation: int,
-    scale_inputs: bool,
-    x: int,
-    chosen: int,
-    shares: int,
-    tokens: int,
-    per_token: int,
-    out: int,
-) -> None:
+def experts(gate: Matrix, up: Matrix, down: Matrix, gate_bias: int, up_bias: int, down_bias: int, count: int, activation: int, scale_inputs: bool, x: int, chosen: int, shares: int, tokens: int, per_token: int, out: int) -> None:
     """
     Feed-forward networks chosen per token, the matrices of all `count` experts one below the other.
 
     0 stands for no bias. Raises IndexError for experts that do not exist.
     """
 
-def route(
-    logits: int,
-    bias: int,
-    tokens: int,
-    count: int,
-    per_token: int,
-    sigmoid: bool,
-    normalize: bool,
-    scale: float,
-    chosen: int,
-    shares: int,
-) -> None:
+def route(logits: int, bias: int, tokens: int, count: int, per_token: int, sigmoid: bool, normalize: bool, scale: float, chosen: int, shares: int) -> None:
     """
     Writes the int32 numbers of the best experts of each token and their float32 shares.
     """
 
-def attention(
-    q: int,
-    keys: int,
-    key_type: int,
-    values: int,
-    value_type: int,
-    cells: int,
-    starts: int,
-    counts: int,
-    sinks: int,
-    out: int,
-    rows: int,
-    heads: int,
-    kv_heads: int,
-    dim: int,
-    value_dim: int,
-    capacity: int,
-    listed: int,
-    scale: float,
-    softcap: float,
-) -> None:
+def attention(q: int, keys: int, key_type: int, values: int, value_type: int, cells: int, starts: int, counts: int, sinks: int, out: int, rows: int, heads: int, kv_heads: int, dim: int, value_dim: int, capacity: int, listed: int, scale: float, softcap: float) -> None:
     """
     Attention over index lists; raises IndexError for cells that do not exist.
     """
@@ -132,17 +87,7 @@ def attention(
 def rms_norm(x: int, residual: int, weight: int, eps: float, rows: int, width: int, sum: int, y: int) -> None:
     """RMS norm of rows, of x + residual when residual is not 0."""
 
-def rope(
-    x: int,
-    positions: int,
-    frequencies: int,
-    magnitude: float,
-    neox: bool,
-    rows: int,
-    heads: int,
-    dim: int,
-    pairs: int,
-) -> None:
+def rope(x: int, positions: int, frequencies: int, magnitude: float, neox: bool, rows: int, heads: int, dim: int, pairs: int) -> None:
     """Rotary embedding, in place."""
 
 def swiglu(gate: int, up: int, count: int, y: int) -> None:
@@ -153,16 +98,7 @@ def store_rows(target: int, type: int, cells: int, source: int, rows: int, width
     Writes rows of floats to cells; raises IndexError for cells that do not exist.
     """
 
-def choose(
-    logits: int,
-    count: int,
-    temperature: float,
-    top_k: int,
-    typical_p: float,
-    top_p: float,
-    min_p: float,
-    uniform: float,
-) -> int:
+def choose(logits: int, count: int, temperature: float, top_k: int, typical_p: float, top_p: float, min_p: float, uniform: float) -> int:
     """
     The token drawn with the random number `uniform`, or -1 when the logits allow none.
     """

@@ -10,7 +10,9 @@ import pytest
 from puna import ops
 
 LEVELS = (
-    ("portable", "neon") if platform.machine() in ("aarch64", "arm64") else ("portable", "avx2", "avx512")
+    ("portable", "neon")
+    if platform.machine() in ("aarch64", "arm64")
+    else ("portable", "avx2", "avx_vnni", "avx512", "amx")
 )
 KERNELS = [f"cpu-{level}" for level in LEVELS]
 

@@ -1,0 +1,65 @@
+// Numbers of one quad (4 columns of R rows) out of their bit planes, for any instruction set.
+//
+// `Lanes` stands for an instruction set: see quantized_product.h.
+#pragma once
+#include "matrix/layout.h"
+
+#define PUNA_INLINE inline __attribute__((always_inline))
+
+namespace puna {
+namespace {
+
+// A codebook as bytes; `flipped` adds 128, so that signed entries become unsigned ones.
+struct Table {
+    uint8_t entries[16];
+};
+
+constexpr Table table_of(Codebook codebook, bool flipped) {
+    Table table{};
+    for (int i = 0; i < 16; i++) {
+        const int entry = codebook == Codebook::iq4_nl ? iq4_nl_table[i] : mxfp4_table[i];
+        table.entries[i] = static_cast<uint8_t>(entry + (flipped ? 128 : 0));
+    }
+    return table;
+}
+
+template <Codebook codebook, bool flipped>
+constexpr Table table = table_of(codebook, flipped);
+
+// Whether products take the numbers with 128 added, because they can only take unsigned ones.
+template <class Lanes, Layout layout>
+constexpr bool flipped = format_of(layout).is_signed && !Lanes::signed_bytes;
+
+// By how much the numbers that products take are too large.
+template <class Lanes, Layout layout>
+constexpr int excess = flipped<Lanes, layout> ? 128 : format_of(layout).excess;
+
+constexpr int log2_of(int power) { return power <= 1 ? 0 : 1 + log2_of(power / 2); }
+
+// Quad i of a block of 32 columns whose planes start at `low` and `high`.
+template <class Lanes, Layout layout, int i>
+PUNA_INLINE typename Lanes::Bytes quad(const uint8_t* low, const uint8_t* high) {
+    constexpr Format f = format_of(layout);
+    constexpr int vector = 4 * Lanes::rows, per_vector = 8 / f.low_bits, bit = f.low_bits * (i % per_vector);
+    typename Lanes::Bytes numbers = Lanes::load(low + i / per_vector * vector);
+    if constexpr (f.low_bits < 8) {
+        numbers = Lanes::template masked<(1 << f.low_bits) - 1>(Lanes::template shifted<-bit>(numbers));
+    }
+    if constexpr (f.high_bits == 1) {
+        const auto bits = Lanes::template shifted<f.low_bits - i>(Lanes::load(high));
+        numbers = Lanes::either(numbers, Lanes::template masked<1 << f.low_bits>(bits));
+    } else if constexpr (f.high_bits == 2) {
+        const auto bits = Lanes::template shifted<f.low_bits - 2 * (i % 4)>(Lanes::load(high + i / 4 * vector));
+        numbers = Lanes::either(numbers, Lanes::template masked<3 << f.low_bits>(bits));
+    }
+    if constexpr (f.codebook != Codebook::none) {
+        return Lanes::looked_up(numbers, table<f.codebook, flipped<Lanes, layout>>.entries);
+    } else if constexpr (flipped<Lanes, layout>) {
+        return Lanes::flip_top_bits(numbers);
+    } else {
+        return numbers;
+    }
+}
+
+}  // namespace
+}  // namespace puna

@@ -1,0 +1,229 @@
+// Products of quantised weights with 8-bit activations, for any layout, instruction set and number of tokens.
+//
+// An instruction set is a struct `Lanes` (lanes_<set>.h) with
+//   rows, tile          R, and the most tokens for which the running sums fit its registers
+//   signed_bytes        whether products take 8-bit numbers with their sign
+//   Bytes, Ints, Floats vectors of 4 R bytes, R 32-bit integers, R floats, and the operations on them
+//   Products<bits>      sums of products of numbers of that many bits with activations: a Part takes `chain`
+//                       quads before it may overflow
+//   Sum, Scale          what Parts times scales are added up in, over a chunk
+// Integers are exact whatever their order, and float operations are the same in every tile: a token's results
+// do not depend on the tokens beside it.
+#pragma once
+#include <utility>
+
+#include "matrix/kernels.h"
+#include "matrix/quads.h"
+
+namespace puna {
+namespace {
+
+template <int n>
+using Index = std::integral_constant<int, n>;
+
+// body(Index<0>()), ..., body(Index<n - 1>())
+template <class Body, int... i>
+PUNA_INLINE void unrolled(std::integer_sequence<int, i...>, Body&& body) {
+    (body(Index<i>()), ...);
+}
+template <int n, class Body>
+PUNA_INLINE void unrolled(Body&& body) {
+    unrolled(std::make_integer_sequence<int, n>(), body);
+}
+
+// One stream is read from front to back: the hardware follows it within a page, this carries it over the edge.
+constexpr int prefetch_distance = 2048;   // bytes: measured, 1024 and 4096 are a few per cent slower
+
+PUNA_INLINE void prefetch(const uint8_t* from, int bytes, int distance = prefetch_distance) {
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance + i);
+}
+
+// Adds the products of block b of a super-block, times their scales, to the sums of T tokens.
+template <class Lanes, Layout layout, int T, int b>
+PUNA_INLINE void add_super_block(const uint8_t* chunk, const ActivationBlock* const* a, typename Lanes::Sum* sums) {
+    constexpr Format f = format_of(layout);
+    constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
+    using Products = typename Lanes::template Products<f.bits()>;
+    constexpr int group = f.group / 4;   // quads that share a scale
+    constexpr int chain = Products::chain < group ? Products::chain : group;
+    constexpr int slice = offsets.super_block() / 8;
+    prefetch(chunk + b * slice / 64 * 64, ((b + 1) * slice - b * slice / 64 * 64));
+    typename Products::Part part[T];
+    unrolled<8>([&](auto index) __attribute__((always_inline)) {
+        constexpr int i = decltype(index)::value;
+        const auto numbers = Products::prepared(
+            quad<Lanes, layout, i>(chunk + offsets.numbers() + b * offsets.low_plane(),
+                                   chunk + offsets.high_numbers() + b * (offsets.planes() - offsets.low_plane())));
+        constexpr bool first = i % chain == 0, last = i % chain == chain - 1;
+        constexpr int scale_index = (32 * b + 4 * i) / f.group;
+        for (int t = 0; t < T; t++) {
+            if constexpr (first) part[t] = Products::none();
+            part[t] = Products::add(part[t], numbers, a[t]->q + 32 * b + 4 * i);
+        }
+        if constexpr (last) {
+            const auto scale = Products::template scale<f.signed_scales, scale_index % 2>(
+                chunk + offsets.scales() + scale_index / 2 * 2 * Lanes::rows);
+            for (int t = 0; t < T; t++) sums[t] = Products::add_scaled(sums[t], part[t], scale);
+        }
+    });
+}
+
+// Sums, over the groups of columns that share a scale, of T tokens' activations times `factors` (scales or mins).
+template <class Lanes, int group, bool is_signed, int T>
+PUNA_INLINE void add_group_sums(const uint8_t* factors, const ActivationBlock* const* a, typename Lanes::Ints* sums) {
+    for (int t = 0; t < T; t++) sums[t] = Lanes::splat(0);
+    for (int pair = 0; pair < 128 / group; pair++) {
+        const auto pairs = Lanes::template widened<is_signed>(factors + pair * 2 * Lanes::rows);
+        for (int t = 0; t < T; t++) {
+            const int16_t* with = group == 16 ? a[t]->sums16 : a[t]->sums32;
+            sums[t] = Lanes::add_pairs(sums[t], pairs, with + 2 * pair);
+        }
+    }
+}
+
+// Takes what every number is too large by out of the sums of a super-block.
+template <class Lanes, Layout layout, int T>
+PUNA_INLINE void take_excess(const uint8_t* chunk, const ActivationBlock* const* a, typename Lanes::Sum* sums) {
+    constexpr int excess = puna::excess<Lanes, layout>;
+    if constexpr (excess != 0) {
+        constexpr Format f = format_of(layout);
+        typename Lanes::Ints rest[T];
+        add_group_sums<Lanes, f.group, f.signed_scales, T>(chunk + offsets_of(layout, Lanes::rows).scales(), a, rest);
+        for (int t = 0; t < T; t++) {
+            sums[t] = Lanes::less(sums[t], Lanes::template shifted_up<log2_of(excess)>(rest[t]));
+        }
+    }
+}
+
+// Adds a whole super-block to the totals, its sums being complete.
+template <class Lanes, Layout layout, int T>
+PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock* const* a,
+                                    const typename Lanes::Sum* sums, typename Lanes::Floats* totals) {
+    constexpr Format f = format_of(layout);
+    const auto d = Lanes::halves(chunk);
+    if constexpr (f.mins) {
+        typename Lanes::Ints least[T];
+        add_group_sums<Lanes, f.group, false, T>(chunk + offsets_of(layout, Lanes::rows).mins(), a, least);
+        const auto dmin = Lanes::halves(chunk + 2 * Lanes::rows);
+        for (int t = 0; t < T; t++) {
+            const auto factor = Lanes::times(dmin, Lanes::splat(a[t]->d[0]));
+            totals[t] = Lanes::subtract_product(factor, Lanes::floats(least[t]), totals[t]);
+        }
+    }
+    for (int t = 0; t < T; t++) {
+        const auto factor = Lanes::times(d, Lanes::splat(a[t]->d[0]));
+        totals[t] = Lanes::add_product(factor, Lanes::floats(sums[t]), totals[t]);
+    }
+}
+
+template <class Lanes, Layout layout, int T>
+void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
+                   float* const* y) {
+    constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
+    using Floats = typename Lanes::Floats;
+    for (int64_t group = 0; group < groups; group++, weights += stride) {
+        Floats totals[T];
+        const ActivationBlock* a[T];
+        for (int t = 0; t < T; t++) {
+            totals[t] = Lanes::splat(0.0f);
+            a[t] = static_cast<const ActivationBlock*>(x[t]);
+        }
+        const uint8_t* chunk = weights;
+        for (int64_t k = 0; k < columns; k += chunk_columns, chunk += offsets.super_block()) {
+            typename Lanes::Sum sums[T];
+            for (int t = 0; t < T; t++) sums[t] = Lanes::no_sum();
+            unrolled<8>([&](auto b) __attribute__((always_inline)) {
+                add_super_block<Lanes, layout, T, decltype(b)::value>(chunk, a, sums);
+            });
+            take_excess<Lanes, layout, T>(chunk, a, sums);
+            finish_super_block<Lanes, layout, T>(chunk, a, sums, totals);
+            for (int t = 0; t < T; t++) a[t]++;
+        }
+        for (int t = 0; t < T; t++) Lanes::store(y[t] + group * Lanes::rows, totals[t]);
+    }
+}
+
+// Sums of the products of one block of 32 columns for T tokens, without the numbers' excess.
+template <class Lanes, Layout layout, int T>
+PUNA_INLINE void block_sums(const uint8_t* numbers, const ActivationBlock* const* a, int b,
+                            typename Lanes::Ints* sums) {
+    constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
+    constexpr int excess = puna::excess<Lanes, layout>;
+    using Products = typename Lanes::template Products<format_of(layout).bits()>;
+    constexpr int chain = Products::chain < 8 ? Products::chain : 8;
+    typename Products::Part part[T];
+    for (int t = 0; t < T; t++) sums[t] = Lanes::splat(-excess * a[t]->wide32[b]);
+    unrolled<8>([&](auto index) __attribute__((always_inline)) {
+        constexpr int i = decltype(index)::value;
+        const auto quad_numbers =
+            Products::prepared(quad<Lanes, layout, i>(numbers, numbers + offsets.low_plane()));
+        constexpr bool first = i % chain == 0, last = i % chain == chain - 1;
+        for (int t = 0; t < T; t++) {
+            if constexpr (first) part[t] = Products::from(sums[t]);
+            part[t] = Products::add(part[t], quad_numbers, a[t]->q + 32 * b + 4 * i);
+            if constexpr (last) sums[t] = Products::to(part[t], sums[t]);
+        }
+    });
+}
+
+// Adds the products of block b of a chunk to the totals of T tokens.
+template <class Lanes, Layout layout, int T>
+PUNA_INLINE void finish_block(const uint8_t* factors, const uint8_t* mins, const ActivationBlock* const* a, int b,
+                              const typename Lanes::Ints* sums, typename Lanes::Floats* totals) {
+    const auto d = layout == Layout::mxfp4 ? Lanes::brain_floats(factors) : Lanes::halves(factors);
+    for (int t = 0; t < T; t++) {
+        const auto da = Lanes::splat(a[t]->d[b]);
+        totals[t] = Lanes::add_product(Lanes::times(d, da), Lanes::floats(sums[t]), totals[t]);
+        if constexpr (format_of(layout).mins) {
+            const auto sum = Lanes::splat(static_cast<float>(a[t]->wide32[b]));
+            totals[t] = Lanes::add_product(Lanes::times(Lanes::halves(mins), da), sum, totals[t]);
+        }
+    }
+}
+
+template <class Lanes, Layout layout, int T>
+void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
+                   float* const* y) {
+    constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
+    for (int64_t group = 0; group < groups; group++, weights += stride) {
+        typename Lanes::Floats totals[T];
+        const ActivationBlock* a[T];
+        for (int t = 0; t < T; t++) {
+            totals[t] = Lanes::splat(0.0f);
+            a[t] = static_cast<const ActivationBlock*>(x[t]);
+        }
+        const uint8_t* factors = weights;
+        for (int64_t k = 0; k < columns; k += chunk_columns) {
+            const int blocks = columns - k < chunk_columns ? static_cast<int>((columns - k) / 32) : 8;
+            const uint8_t* mins = factors + offsets.factors() * blocks;
+            const uint8_t* numbers = factors + offsets.header() * blocks;
+            for (int b = 0; b < blocks; b++, numbers += offsets.planes()) {
+                prefetch(numbers, offsets.planes());
+                typename Lanes::Ints sums[T];
+                block_sums<Lanes, layout, T>(numbers, a, b, sums);
+                finish_block<Lanes, layout, T>(factors + offsets.factors() * b, mins + offsets.factors() * b, a, b, sums,
+                                               totals);
+            }
+            factors = numbers;
+            for (int t = 0; t < T; t++) a[t]++;
+        }
+        for (int t = 0; t < T; t++) Lanes::store(y[t] + group * Lanes::rows, totals[t]);
+    }
+}
+
+template <class Lanes, Layout layout, int... T>
+void set_product(MatrixKernels& kernels, std::integer_sequence<int, T...>) {
+    constexpr int l = static_cast<int>(layout);
+    kernels.tile[l] = Lanes::tile;
+    if constexpr (format_of(layout).super) ((kernels.product[l][T] = super_product<Lanes, layout, T + 1>), ...);
+    else ((kernels.product[l][T] = block_product<Lanes, layout, T + 1>), ...);
+}
+
+// Fills the table's products of `layouts`.
+template <class Lanes, Layout... layouts>
+void set_products(MatrixKernels& kernels) {
+    (set_product<Lanes, layouts>(kernels, std::make_integer_sequence<int, Lanes::tile>()), ...);
+}
+
+}  // namespace
+}  // namespace puna

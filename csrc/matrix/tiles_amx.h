@@ -1,0 +1,83 @@
+// AMX tile instructions, with their memory operands spelled out: the compiler's own intrinsics do not say what
+// they read, and it has moved stores behind them.
+#pragma once
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "matrix/kernels.h"
+#include "matrix/quads.h"
+
+namespace puna {
+namespace {
+
+// The shapes of the eight tile registers.
+struct TileShapes {
+    uint8_t palette = 1, start_row = 0, reserved[14] = {};
+    uint16_t row_bytes[16] = {};
+    uint8_t rows[16] = {};
+
+    void set(int tile, int row_count, int bytes) {
+        rows[tile] = static_cast<uint8_t>(row_count);
+        row_bytes[tile] = static_cast<uint16_t>(bytes);
+    }
+};
+static_assert(sizeof(TileShapes) == 64, "what ldtilecfg reads");
+
+// Tiles are configured while an object of this lives.
+struct UseTiles {
+    explicit UseTiles(const TileShapes& shapes) { __asm__ volatile("ldtilecfg %0" ::"m"(shapes)); }
+    ~UseTiles() { __asm__ volatile("tilerelease" ::: "memory"); }
+    UseTiles(const UseTiles&) = delete;
+    UseTiles& operator=(const UseTiles&) = delete;
+};
+
+template <int tile>
+PUNA_INLINE void zero_tile() { __asm__ volatile("tilezero %%tmm%c0" ::"i"(tile)); }
+
+template <int tile>
+PUNA_INLINE void load_tile(const void* from, int64_t stride) {
+    __asm__ volatile("tileloadd (%0,%1,1), %%tmm%c2" ::"r"(from), "r"(stride), "i"(tile) : "memory");
+}
+
+template <int tile>
+PUNA_INLINE void store_tile(void* to, int64_t stride) {
+    __asm__ volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(tile) : "memory");
+}
+
+// sums += tokens * numbers: tokens [16, 4 n] signed, numbers [n, 16][4] signed or not, sums [16, 16] of 32 bits.
+template <bool is_signed, int sums, int tokens, int numbers>
+PUNA_INLINE void multiply_tiles() {
+    if constexpr (is_signed) {
+        __asm__ volatile("tdpbssd %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(numbers), "i"(tokens), "i"(sums));
+    } else {
+        __asm__ volatile("tdpbsud %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(numbers), "i"(tokens), "i"(sums));
+    }
+}
+
+constexpr int wide_tile = 16;   // tokens
+
+// One chunk of up to 16 tokens' activations, as the rows of tiles: where they lie if they lie evenly, else copied.
+struct TokenRows {
+    const int8_t* first;
+    int64_t stride;
+
+    PUNA_INLINE TokenRows(const void* const* x, int64_t chunk, int count, int8_t (*copies)[chunk_columns]) {
+        const auto row = [&](int t) { return (static_cast<const ActivationBlock*>(x[t]) + chunk)->q; };
+        first = row(0);
+        stride = count > 1 ? row(1) - first : 0;
+        bool even = count == wide_tile;
+        for (int t = 2; even && t < count; t++) even = row(t) - row(t - 1) == stride;
+        if (even) return;
+        for (int t = 0; t < count; t++) {
+            for (int i = 0; i < chunk_columns; i += 64) {
+                _mm512_store_si512(copies[t] + i, _mm512_loadu_si512(row(t) + i));
+            }
+        }
+        first = copies[0];
+        stride = chunk_columns;
+    }
+};
+
+}  // namespace
+}  // namespace puna
