@@ -60,9 +60,11 @@ def linear(
     All are addresses of float32 values; 0 stands for no bias.
     """
 
-def embed(data: int, type: int, columns: int, ids: int, tokens: int, out: int) -> None:
+def embed(data: int, type: int, rows: int, columns: int, ids: int, tokens: int, out: int) -> None:
     """
-    out [tokens, columns] float32 = the rows `ids` (int32, in range) of a matrix as the file has it.
+    out [tokens, columns] float32 = the rows `ids` (int32) of a matrix [rows, columns] as the file has it.
+
+    Raises IndexError for rows there are not.
     """
 
 def experts(
@@ -147,6 +149,15 @@ def rope(
 def swiglu(gate: int, up: int, count: int, y: int) -> None:
     """silu(gate) * up."""
 
+def add(a: int, b: int, count: int, y: int) -> None:
+    """a + b."""
+
+def multiply(a: int, b: int, count: int, y: int) -> None:
+    """a * b."""
+
+def scale(a: int, factor: float, count: int, y: int) -> None:
+    """a * factor."""
+
 def store_rows(
     target: int, halves: bool, cells: int, source: int, rows: int, width: int, capacity: int
 ) -> None:
@@ -173,3 +184,24 @@ def top_k(logits: int, count: int, k: int, ids: int) -> None:
 
 def sum_of_exponentials(logits: int, count: int, largest: float) -> float:
     """Sum of e^(logit - largest)."""
+
+class Program:
+    """Kernel calls that were noted while they were made."""
+
+    def __init__(self) -> None: ...
+    def begin(self) -> None:
+        """
+        Notes the kernel calls of this thread from now on. Raises RuntimeError inside another recording.
+        """
+
+    def end(self) -> None:
+        """Stops noting."""
+
+    def run(self) -> None:
+        """
+        Makes all calls again. The addresses they were given must still be valid.
+        """
+
+    @property
+    def names(self) -> list[str]:
+        """The functions called, in order."""

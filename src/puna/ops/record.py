@@ -1,0 +1,217 @@
+"""Recording the kernel calls of a computation once, to make them all again with one call.
+
+What CUDA graphs are on a GPU. The extension notes each kernel call with its arguments (`csrc/program.h`),
+which are addresses; so a computation can be replayed when nothing but kernels computes in it, and when what
+it reads anew each time lies in tensors that stay where they are. The first is not taken on trust: while
+recording, every torch operation is looked at. Views and allocations pass; sums and products, which models
+write as `+` and `*`, are done by kernels that give the same bits; anything else is an obstacle, and there
+is no program.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from puna import _native
+
+aten = torch.ops.aten
+_ALLOCATIONS = {
+    aten.empty.memory_format,
+    aten.empty_like.default,
+    aten.new_empty.default,
+}
+#: Ways out of torch, after which Python could do anything with the values.
+_READS = {Tensor.numpy, Tensor.tolist, Tensor.__array__, Tensor.__dlpack__, Tensor.untyped_storage}
+_ALIGNMENT = 64
+
+
+class Program:
+    """A recorded computation: `run` does it again and leaves what comes out in `result`, always this tensor."""
+
+    def __init__(self, calls: _native.Program, result: Tensor, arena: _Arena) -> None:
+        self._calls = calls
+        self._arena = arena
+        self.result = result
+
+    def run(self) -> None:
+        """Raises what the kernels raise."""
+        self._calls.run()
+
+    def spoil(self) -> None:
+        """Make nonsense (NaN, indices of -1) of every value the program is to compute."""
+        self._arena.spoil()
+
+    @property
+    def kernels(self) -> list[str]:
+        """The kernels in order, by the names of the extension's functions."""
+        return self._calls.names
+
+    @property
+    def nbytes(self) -> int:
+        """Memory for intermediate values and the result."""
+        return self._arena.nbytes
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What came of recording: the result, and a program or the reason why there is none."""
+
+    result: Tensor
+    program: Program | None
+    obstacle: str = ""
+
+
+def record(compute: Callable[[], Tensor]) -> Recorded:
+    """Call `compute`, noting what it does.
+
+    What it computes goes to memory of the program's own, in which later values take the place of those that
+    are not needed any more, as they do in `compute`. Tensors it reads are kept alive, those in a model's
+    weights excepted: the model must outlive the program. Errors of `compute` are passed on.
+    """
+    calls, arena = _native.Program(), _Arena()
+    operations, methods = _Operations(arena), _Methods(arena)
+    calls.begin()
+    try:
+        with operations, methods:
+            result = compute()
+    finally:
+        calls.end()
+    obstacle = operations.obstacle or methods.obstacle
+    if not obstacle and not arena.holds(result):
+        obstacle = "the result is not computed by kernels"
+    if obstacle:
+        return Recorded(result, None, obstacle)
+    return Recorded(result, Program(calls, result, arena))
+
+
+class _Arena:
+    """The memory of a recorded computation. A block is free again when no tensor uses it."""
+
+    def __init__(self) -> None:
+        self._blocks: list[Tensor] = []  # uint8
+        self._free: list[Tensor] = []
+        self._watched: dict[int, weakref.ref[Any]] = {}
+        self._kept: list[Tensor] = []
+
+    def address(self, tensor: Tensor) -> int:
+        """Where `tensor` lies; if that is not in this memory, it is kept alive."""
+        if not self.holds(tensor):
+            self._kept.append(tensor)
+        return tensor.data_ptr()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.numel() for block in self._blocks)
+
+    def empty(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """A contiguous tensor."""
+        wanted = max(shape.numel() * dtype.itemsize, 1)
+        block = min(
+            (block for block in self._free if block.numel() >= wanted), key=Tensor.numel, default=None
+        )
+        if block is None:
+            block = torch.empty(-(-wanted // _ALIGNMENT) * _ALIGNMENT, dtype=torch.uint8)
+            self._blocks.append(block)
+        else:
+            self._free = [other for other in self._free if other is not block]
+        # torch holds this very array until the last tensor over it is gone, views included.
+        memory = block.numpy()[:wanted]
+        key = id(memory)
+
+        def release(_: object) -> None:
+            del self._watched[key]
+            self._free.append(block)
+
+        self._watched[key] = weakref.ref(memory, release)
+        values = torch.from_numpy(memory)
+        return values[: shape.numel() * dtype.itemsize].view(dtype).view(shape)
+
+    def holds(self, tensor: Tensor) -> bool:
+        begin = tensor.data_ptr()
+        return any(0 <= begin - block.data_ptr() < block.numel() for block in self._blocks)
+
+    def spoil(self) -> None:
+        for block in self._blocks:
+            block.fill_(255)
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees every torch operation on tensors."""
+
+    def __init__(self, arena: _Arena) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._arena = arena
+        self.obstacle = ""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _ALLOCATIONS:
+            planned = func(*args, **{**kwargs, "device": "meta", "pin_memory": False})
+            if planned.is_contiguous() and torch.device(kwargs.get("device") or "cpu").type == "cpu":
+                return self._arena.empty(planned.shape, planned.dtype)
+        elif not kwargs and (combined := self._combined(func, *args)) is not None:
+            return combined
+        result = func(*args, **kwargs)
+        if func._schema.is_mutable or not _is_view(result, args):
+            self.obstacle = self.obstacle or f"it uses {func}"
+        return result
+
+    def _combined(self, func: Any, *args: Any) -> Tensor | None:
+        """A sum or product done by a kernel, if this is one of contiguous float32 tensors of equal shape."""
+        if len(args) != 2 or not _plain(args[0]):
+            return None
+        first, second = args
+        result = self._arena.empty(first.shape, first.dtype)
+        target, address, count = result.data_ptr(), self._arena.address, first.numel()
+        if func is aten.mul.Tensor and isinstance(second, (int, float)):
+            _native.scale(address(first), second, count, target)
+        elif func is aten.mul.Tensor and _plain(second) and second.shape == first.shape:
+            _native.multiply(address(first), address(second), count, target)
+        elif func is aten.add.Tensor and _plain(second) and second.shape == first.shape:
+            _native.add(address(first), address(second), count, target)
+        else:
+            return None
+        return result
+
+
+class _Methods(TorchFunctionMode):
+    """Sees every call of torch from Python: which tensors kernels are given, and which are read otherwise."""
+
+    def __init__(self, arena: _Arena) -> None:
+        super().__init__()
+        self._arena = arena
+        self.obstacle = ""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _READS:
+            self.obstacle = self.obstacle or f"it reads a tensor's values with {func.__name__}"
+        elif func == Tensor.data_ptr:
+            return self._arena.address(args[0])
+        return func(*args, **(kwargs or {}))
+
+
+def _plain(value: Any) -> bool:
+    return (
+        isinstance(value, Tensor) and value.dtype is torch.float32 and value.is_contiguous() and value.is_cpu
+    )
+
+
+def _is_view(result: Any, args: tuple[Any, ...]) -> bool:
+    """Whether `result`, one tensor or several, is nothing but memory of the arguments."""
+    results = [result] if isinstance(result, Tensor) else result
+    if not isinstance(results, (list, tuple)) or not results:
+        return False
+    given = {value.untyped_storage().data_ptr() for value in args if isinstance(value, Tensor)}
+    return all(isinstance(value, Tensor) and value.untyped_storage().data_ptr() in given for value in results)
