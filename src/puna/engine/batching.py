@@ -88,6 +88,6 @@ def assemble(shares: Items[Share]) -> Batch:
         tokens=torch.tensor([item.token for item in inputs], dtype=torch.int32),
         positions=torch.from_numpy(np.concatenate(positions)),
         sequences=np.concatenate(sequences),
-        outputs=torch.tensor(outputs, dtype=torch.int64),
+        outputs=None if len(outputs) == len(inputs) else torch.tensor(outputs, dtype=torch.int64),
         payloads=[(row, item.payload) for row, item in enumerate(inputs) if item.payload is not None],
     )

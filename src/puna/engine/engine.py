@@ -18,6 +18,7 @@ import torch
 from puna.engine.batching import Share, assemble, plan
 from puna.engine.events import Chunk, Done, Failed, Generate, TokenLogprob, TopLogprob
 from puna.engine.fitting import shift_count, truncate
+from puna.engine.replay import Replay
 from puna.engine.sequence import Sequence, Sink
 from puna.engine.slots import Slots
 from puna.engine.text import Piece, Released, TextStream
@@ -60,6 +61,7 @@ class Engine:
         self.batch_size = min(batch_size, context)
         self.cache = loaded.make_cache(sequences=parallel, context=context, dtype=cache_dtype)
         self.step_started: float | None = None  # time.monotonic() of the running step
+        self._replay = Replay(loaded.model, self.cache)
         self._slots = Slots(self.cache, parallel)
         self._queue: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -229,7 +231,7 @@ class Engine:
         with torch.inference_mode():
             self.cache.start_forward(batch)
             try:
-                logits = self.loaded.model.forward(batch, self.cache)
+                logits = self._replay.forward(batch)
             except BaseException:
                 self.cache.undo_forward()
                 raise

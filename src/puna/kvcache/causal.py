@@ -60,10 +60,16 @@ class CausalCache:
         self._shift = shift
         self._layers = [_Layer(self, shape, dtype) for shape in shapes]
         self._bytes = self.cells.capacity * sum(shape.cell_bytes(dtype) for shape in shapes)
-        self._batch_cells = torch.empty(0, dtype=torch.int32)
-        self._starts = torch.empty(0, dtype=torch.int32)
-        self._counts = torch.empty(0, dtype=torch.int32)
+        self.generation = 0
+        self._make_row_buffers(64)
         self._added: list[tuple[int, int]] = []  # (sequence, length before) of the running forward pass
+
+    def _make_row_buffers(self, rows: int) -> None:
+        """Buffers for what `start_forward` says of each row; they stay where they are, see `generation`."""
+        self.generation += 1
+        self._row_buffers = np.zeros((3, rows), dtype=np.int32)  # cell, start, count
+        self._row_tensors = torch.from_numpy(self._row_buffers)
+        self._batch_cells, self._starts, self._counts = self._row_tensors[:, :0]
 
     def start_forward(self, batch: Batch) -> None:
         sequences, positions = batch.sequences, batch.positions.numpy()
@@ -78,9 +84,15 @@ class CausalCache:
             sequence = int(sequences[begin])
             self._added.append((sequence, int(cells.length[sequence])))
             cells.append(sequence, placed[begin:end])
-        self._batch_cells = torch.from_numpy(placed)
-        self._starts = torch.from_numpy(sequences * np.int32(cells.longest))
-        self._counts = torch.from_numpy(positions - cells.base[sequences] + 1)
+        rows = len(sequences)
+        if rows > self._row_buffers.shape[1]:
+            self._make_row_buffers(2 * rows)
+        cell, start, count = self._row_buffers[:, :rows]
+        cell[:] = placed
+        np.multiply(sequences, cells.longest, out=start)
+        np.subtract(positions, cells.base[sequences], out=count)
+        count += 1
+        self._batch_cells, self._starts, self._counts = self._row_tensors[:, :rows]
 
     def _check_span(self, sequence: int, positions: NDArray[np.int32]) -> None:
         expected = self.cells.end(sequence)
