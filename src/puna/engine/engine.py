@@ -228,13 +228,12 @@ class Engine:
     def _forward(self, shares: list[Share]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
         """Logits [complete shares, vocab]; the shares' inputs go from waiting to remembered."""
         batch = assemble(shares)
-        with torch.inference_mode():
-            self.cache.start_forward(batch)
-            try:
-                logits = self._replay.forward(batch)
-            except BaseException:
-                self.cache.undo_forward()
-                raise
+        self.cache.start_forward(batch)
+        try:
+            logits = self._replay.forward(batch)
+        except BaseException:
+            self.cache.undo_forward()
+            raise
         for share in shares:
             assert share.sequence.slot is not None
             share.sequence.slot.inputs += share.sequence.waiting[: share.count]

@@ -44,18 +44,18 @@ class Replay:
         self._generation: int | None = None
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """`model.forward(batch, cache)` after `cache.start_forward(batch)`; raises the same errors.
+        """`model.forward(batch, cache)` in inference mode, after `cache.start_forward(batch)`; raises the same errors.
 
         The logits may lie in memory that the next call overwrites.
         """
         if not self._enabled or batch.outputs is not None or batch.payloads:
-            return self._model.forward(batch, self._cache)
+            return self._evaluate(batch)
         generation = self._cache.generation
         if generation != self._generation:
             self._steps.clear()
             self._generation = generation
         if generation is None or ops.implementation() != "cpu":
-            return self._model.forward(batch, self._cache)
+            return self._evaluate(batch)
         rows = len(batch)
         step = self._steps.pop(rows, None)
         if step is not None:
@@ -63,8 +63,12 @@ class Replay:
             return self._replay(step, batch)
         self._seen[rows] += 1
         if self._seen[rows] == 1:
-            return self._model.forward(batch, self._cache)
+            return self._evaluate(batch)
         return self._record(batch)
+
+    def _evaluate(self, batch: Batch) -> torch.Tensor:
+        with torch.inference_mode():
+            return self._model.forward(batch, self._cache)
 
     def _replay(self, step: _Step, batch: Batch) -> torch.Tensor:
         step.take(batch)
@@ -73,7 +77,7 @@ class Replay:
         try:
             step.program.run()
         except Exception:  # said better on the usual way, where it comes up again
-            return self._model.forward(batch, self._cache)
+            return self._evaluate(batch)
         return step.program.result
 
     def _record(self, batch: Batch) -> torch.Tensor:
@@ -82,9 +86,9 @@ class Replay:
 
         fixed = Batch(batch.tokens.clone(), batch.positions.clone(), _SEALED, None)
         try:
-            recorded = record(lambda: self._model.forward(fixed, self._cache))
+            recorded = record(lambda: self._evaluate(fixed))
         except Exception as error:
-            logits = self._model.forward(batch, self._cache)
+            logits = self._evaluate(batch)
             self._give_up(f"{type(error).__name__}: {error}")  # which the usual way has not met
             return logits
         if recorded.program is None:
@@ -108,7 +112,7 @@ class Replay:
             replayed, complaint = None, f"{type(error).__name__}: {error}"
         else:
             complaint = "its logits differ"
-        logits = self._model.forward(batch, self._cache)
+        logits = self._evaluate(batch)
         if replayed is not None and torch.equal(replayed.view(torch.int32), logits.view(torch.int32)):
             step.proven = True
         else:
@@ -139,7 +143,7 @@ class _Step:
 
 
 class _Sealed:
-    """Stands for `Batch.sequences` in a recorded pass, where what a model made of them would stay for good."""
+    """Stands for `Batch.sequences` in a recorded pass: what a model made of them would never change."""
 
     def _refuse(self, *_: Any) -> Any:
         raise TypeError("it reads Batch.sequences")

@@ -13,14 +13,18 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from puna import _native
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 aten = torch.ops.aten
 _ALLOCATIONS = {
@@ -34,7 +38,7 @@ _ALIGNMENT = 64
 
 
 class Program:
-    """A recorded computation: `run` does it again and leaves what comes out in `result`, always this tensor."""
+    """A recorded computation: `run` does it again; `result`, always the same tensor, has what comes out."""
 
     def __init__(self, calls: _native.Program, result: Tensor, arena: _Arena) -> None:
         self._calls = calls
@@ -96,8 +100,8 @@ class _Arena:
     """The memory of a recorded computation. A block is free again when no tensor uses it."""
 
     def __init__(self) -> None:
-        self._blocks: list[Tensor] = []  # uint8
-        self._free: list[Tensor] = []
+        self._blocks: list[NDArray[np.uint8]] = []
+        self._free: list[NDArray[np.uint8]] = []
         self._watched: dict[int, weakref.ref[Any]] = {}
         self._kept: list[Tensor] = []
 
@@ -109,21 +113,16 @@ class _Arena:
 
     @property
     def nbytes(self) -> int:
-        return sum(block.numel() for block in self._blocks)
+        return sum(block.size for block in self._blocks)
 
     def empty(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """A contiguous tensor."""
-        wanted = max(shape.numel() * dtype.itemsize, 1)
-        block = min(
-            (block for block in self._free if block.numel() >= wanted), key=Tensor.numel, default=None
-        )
-        if block is None:
-            block = torch.empty(-(-wanted // _ALIGNMENT) * _ALIGNMENT, dtype=torch.uint8)
-            self._blocks.append(block)
-        else:
-            self._free = [other for other in self._free if other is not block]
+        size = shape.numel() * dtype.itemsize
+        fitting = [block for block in self._free if block.size >= size]
+        block = min(fitting, key=len) if fitting else self._new_block(size)
+        self._free = [other for other in self._free if other is not block]
         # torch holds this very array until the last tensor over it is gone, views included.
-        memory = block.numpy()[:wanted]
+        memory = block[:size]
         key = id(memory)
 
         def release(_: object) -> None:
@@ -131,16 +130,21 @@ class _Arena:
             self._free.append(block)
 
         self._watched[key] = weakref.ref(memory, release)
-        values = torch.from_numpy(memory)
-        return values[: shape.numel() * dtype.itemsize].view(dtype).view(shape)
+        return torch.from_numpy(memory).view(dtype).view(shape)
+
+    def _new_block(self, size: int) -> NDArray[np.uint8]:
+        memory = np.empty(size + _ALIGNMENT, np.uint8)
+        begin = -memory.ctypes.data % _ALIGNMENT
+        self._blocks.append(memory[begin : begin + max(size, 1)])
+        return self._blocks[-1]
 
     def holds(self, tensor: Tensor) -> bool:
         begin = tensor.data_ptr()
-        return any(0 <= begin - block.data_ptr() < block.numel() for block in self._blocks)
+        return any(0 <= begin - block.ctypes.data < block.size for block in self._blocks)
 
     def spoil(self) -> None:
         for block in self._blocks:
-            block.fill_(255)
+            block.fill(255)
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
