@@ -1,11 +1,11 @@
 """Where the time of a decode step goes: in kernels, and in each part of the engine around them.
 
-    python bench/steps.py MODEL.gguf [--streams 1] [--steps 64] [--threads 0] [--repetitions 5]
+    python bench/steps.py MODEL.gguf [--streams 1] [--steps 64] [--threads 0] [--repetitions 5] [--cpu]
 
-Kernel time is what passes inside the extension's functions ("program": all those of a replayed pass, which
-PUNA_REPLAY=0 switches off); everything else is Python, torch and numpy. The
+Kernel time is what passes inside the extension's functions; everything else is Python, torch and numpy. The
 parts are timed exclusively (what a part calls is counted where it belongs) in runs of their own, because
-timing itself takes time; the total comes from runs without any timers, interleaved with them.
+timing itself takes time; the total comes from runs without any timers, interleaved with them. With --cpu,
+for a busy machine, it is processor time of the stepping thread that is counted, which wants --threads 1.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ PROMPT = 16
 class Stopwatch:
     """Exclusive time by part: a part's clock stands while another it called is running."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self.seconds: dict[str, float] = defaultdict(float)
         self._running: list[str] = []
         self._since = 0.0
@@ -55,8 +56,17 @@ class Stopwatch:
 
         return call
 
+    def timed_program(self, program: record.Program) -> None:
+        """Runs a replayed pass; its time is shared out as its kernels say."""
+        begin = self._clock()
+        by_kernel = program.run_timed()
+        passed, total = self._clock() - begin, sum(by_kernel.values())
+        for kernel, seconds in by_kernel.items():
+            self.seconds[f"kernel {kernel}"] += passed * seconds / total
+        self._since += passed  # none of it is the caller's
+
     def _switch(self) -> None:
-        now = time.perf_counter()
+        now = self._clock()
         if self._running:
             self.seconds[self._running[-1]] += now - self._since
         self._since = now
@@ -84,7 +94,7 @@ def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
     timed_native = SimpleNamespace(**{**vars(native), **kernels})
     replace(cpu, "_native", timed_native)
     replace(cpu_rows, "_native", timed_native)
-    part("kernel program", record.Program, "run")
+    replace(record.Program, "run", lambda program: watch.timed_program(program))
     part("replay", Replay, "forward")
     part("plan, assemble", engine_module, "plan", "assemble")
     part("cache", CausalCache, "start_forward")
@@ -120,7 +130,9 @@ def decode(engine: Engine, streams: int, steps: int, dice: random.Random) -> Ite
     yield
 
 
-def measure(engine: Engine, streams: int, steps: int, repetitions: int) -> tuple[float, dict[str, float]]:
+def measure(
+    engine: Engine, streams: int, steps: int, repetitions: int, clock: Callable[[], float]
+) -> tuple[float, dict[str, float]]:
     """Seconds of a step, and of each part: the least of all repetitions, for interruptions only add."""
     dice = random.Random(7)
     totals: list[float] = []
@@ -128,10 +140,10 @@ def measure(engine: Engine, streams: int, steps: int, repetitions: int) -> tuple
     for _ in range(repetitions + 1):
         run = decode(engine, streams, steps, dice)
         next(run)
-        begin = time.perf_counter()
+        begin = clock()
         next(run)
-        totals.append((time.perf_counter() - begin) / steps)
-        run, watch = decode(engine, streams, steps, dice), Stopwatch()
+        totals.append((clock() - begin) / steps)
+        run, watch = decode(engine, streams, steps, dice), Stopwatch(clock)
         next(run)
         with watching(engine, watch):
             next(run)
@@ -147,10 +159,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--cpu", action="store_true")
     chosen = parser.parse_args()
     ops.set_threads(chosen.threads)
     engine = Engine(load_model(chosen.model), context=PROMPT + chosen.steps + 2, parallel=chosen.streams)
-    total, parts = measure(engine, chosen.streams, chosen.steps, chosen.repetitions)
+    total, parts = measure(
+        engine,
+        chosen.streams,
+        chosen.steps,
+        chosen.repetitions,
+        time.thread_time if chosen.cpu else time.perf_counter,
+    )
     engine.close()
     kernels = sum(seconds for name, seconds in parts.items() if name.startswith("kernel"))
     print(f"{chosen.model.name}, {chosen.streams} streams, {ops.threads()} threads")

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <stdexcept>
 
 #include "registrations.h"
@@ -35,6 +36,17 @@ void Program::run() const {
     for (const auto& call : calls_) call.second();
 }
 
+std::vector<double> Program::run_timed() const {
+    using Clock = std::chrono::steady_clock;
+    std::vector<double> seconds;
+    for (const auto& call : calls_) {
+        const Clock::time_point begin = Clock::now();
+        call.second();
+        seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    return seconds;
+}
+
 std::vector<std::string> Program::names() const {
     std::vector<std::string> result;
     for (const auto& call : calls_) result.emplace_back(call.first);
@@ -49,6 +61,8 @@ void register_program(nb::module_& m) {
         .def("end", &Program::end, "Stops noting.")
         .def("run", &Program::run, nb::call_guard<nb::gil_scoped_release>(),
              "Makes all calls again. The addresses they were given must still be valid.")
+        .def("run_timed", &Program::run_timed, nb::call_guard<nb::gil_scoped_release>(),
+             "As run(); returns the seconds each call took.")
         .def_prop_ro("names", &Program::names, "The functions called, in order.");
 }
 

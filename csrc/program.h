@@ -26,6 +26,9 @@ public:
     // All calls in order. What one of them throws ends the run.
     void run() const;
 
+    // As run(); returns the seconds each call took.
+    std::vector<double> run_timed() const;
+
     std::vector<std::string> names() const;
 
     // The one being recorded on this thread, or null.

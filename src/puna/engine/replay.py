@@ -1,10 +1,10 @@
 """Forward passes without Python in the way: a decode step recorded once and replayed afterwards.
 
-Only batches of which every row is wanted come into question, one row per stream that is decoding. The second
-time a number of rows is seen, its pass is recorded (`ops/record.py`). The third time the program is tried: its
-memory is filled with nonsense, it runs, the model runs as usual, and only if both gave the same bits is the
-program used from then on. So a model, cache or kernel that breaks the rules of replaying costs speed, never
-a wrong answer. With PUNA_REPLAY=0 nothing is recorded.
+Only batches of which every row is wanted come into question: one row per stream that is decoding. The second
+time a number of rows is seen, its pass is recorded (`ops/record.py`). The third time the program is tried:
+its memory is filled with nonsense, it runs, the model runs as usual, and only if both gave the same bits is
+the program used from then on. So a model, cache or kernel that breaks the rules of replaying costs speed,
+never a wrong answer. With PUNA_REPLAY=0 nothing is recorded.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Replay:
         self._generation: int | None = None
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        """`model.forward(batch, cache)` in inference mode, after `cache.start_forward(batch)`; raises the same errors.
+        """`model.forward(batch, cache)` in inference mode, after `cache.start_forward(batch)`.
 
-        The logits may lie in memory that the next call overwrites.
+        Raises the same errors. The logits may lie in memory that the next call overwrites.
         """
         if not self._enabled or batch.outputs is not None or batch.payloads:
             return self._evaluate(batch)

@@ -49,6 +49,13 @@ class Program:
         """Raises what the kernels raise."""
         self._calls.run()
 
+    def run_timed(self) -> dict[str, float]:
+        """As `run`; returns the seconds spent in each kind of kernel."""
+        seconds: dict[str, float] = {}
+        for kernel, spent in zip(self._calls.names, self._calls.run_timed(), strict=True):
+            seconds[kernel] = seconds.get(kernel, 0.0) + spent
+        return seconds
+
     def spoil(self) -> None:
         """Make nonsense (NaN, indices of -1) of every value the program is to compute."""
         self._arena.spoil()
