@@ -213,16 +213,23 @@ def test_a_full_cache_is_refused_before_anything_runs(tiny: LoadedModel) -> None
         pair.step(0)
 
 
-def test_programs_are_dropped_when_they_grow_too_many(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("puna.engine.replay._MOST_PROGRAMS", 2)
-    pair = Pair(tiny)
-    for streams in (1, 2, 3):
+def test_programs_of_all_sizes_share_their_memory(tiny: LoadedModel) -> None:
+    pair = Pair(tiny, streams=16)
+    sizes = []
+    for streams in range(16, 8, -1):
         for _ in range(4):
             pair.step(*range(streams))
-    assert pair.proven == [2, 3]
-    monkeypatch.setattr("puna.engine.replay._MOST_BYTES", 1)
-    for _ in range(4):
-        pair.step(0)
-    assert pair.proven == [1]
+        assert pair.replay._memory is not None
+        sizes.append(pair.replay._memory.nbytes)
+    assert sizes == sizes[:1] * 8
+    for streams in range(9, 17):  # and each still gives its own results
+        pair.step(*range(streams))
+
+
+def test_very_many_rows_are_not_recorded(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("puna.engine.replay._MOST_ROWS", 2)
+    pair = Pair(tiny)
+    for streams in (2, 3):
+        for _ in range(4):
+            pair.step(*range(streams))
+    assert pair.proven == [2]

@@ -14,9 +14,14 @@ from puna import ops
 pytest.importorskip("puna._native", exc_type=ImportError)
 
 from puna import _native
-from puna.ops.record import record
+from puna.ops.record import Memory, Recorded
+from puna.ops.record import record as record_into
 
 ROWS, WIDTH = 3, 64
+
+
+def record(compute: Callable[[], Tensor]) -> Recorded:
+    return record_into(compute, Memory())
 
 
 class Inputs:
@@ -149,13 +154,16 @@ def test_the_memory_of_what_is_not_needed_any_more_is_used_again(inputs: Inputs)
             values = ops.rms_norm(values, inputs.norm, 1e-5)
         return values
 
-    short, long = record(lambda: chain(3)).program, record(lambda: chain(100)).program
-    assert short is not None
-    assert long is not None
-    assert short.nbytes == long.nbytes
+    memory = Memory()
+    sizes = []
+    for length in (3, 100):
+        program = record_into(lambda: chain(length), memory).program  # noqa: B023  called at once
+        sizes.append(memory.nbytes)
+    assert sizes[0] == sizes[1]
     inputs.change()
-    long.run()
-    assert torch.equal(long.result, chain(100))
+    assert program is not None
+    program.run()
+    assert torch.equal(program.result, chain(100))
 
 
 def test_a_view_keeps_its_memory_to_itself(inputs: Inputs) -> None:

@@ -111,6 +111,7 @@ class Engine:
             sequence.sink(_failed(sequence.id, RunnerError("the model was unloaded")))
         self._running.clear()
         self._queue.clear()
+        self._replay.close()
         self.cache.close()
 
     def _prepare(self, request: Generate, sink: Sink) -> Sequence:

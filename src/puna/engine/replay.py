@@ -23,13 +23,12 @@ from puna.model.input import Batch
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
     from puna.model.base import TextModel
-    from puna.ops.record import Program
+    from puna.ops.record import Memory, Program
 
 log = logging.getLogger("puna.engine")
 
-#: Programs, one per number of rows, and the memory of all of them together.
-_MOST_PROGRAMS = 32
-_MOST_BYTES = 128 << 20
+#: With more rows than this, what Python takes is not worth a program.
+_MOST_ROWS = 64
 
 
 class Replay:
@@ -40,7 +39,8 @@ class Replay:
         self._cache = cache
         self._enabled = env_bool("REPLAY", True)
         self._seen: Counter[int] = Counter()
-        self._steps: dict[int, _Step] = {}  # by rows, the least recently used first
+        self._steps: dict[int, _Step] = {}  # by rows
+        self._memory: Memory | None = None  # of all programs
         self._generation: int | None = None
 
     def forward(self, batch: Batch) -> torch.Tensor:
@@ -48,7 +48,8 @@ class Replay:
 
         Raises the same errors. The logits may lie in memory that the next call overwrites.
         """
-        if not self._enabled or batch.outputs is not None or batch.payloads:
+        rows = len(batch)
+        if not self._enabled or batch.outputs is not None or batch.payloads or rows > _MOST_ROWS:
             return self._evaluate(batch)
         generation = self._cache.generation
         if generation != self._generation:
@@ -56,15 +57,19 @@ class Replay:
             self._generation = generation
         if generation is None or ops.implementation() != "cpu":
             return self._evaluate(batch)
-        rows = len(batch)
-        step = self._steps.pop(rows, None)
+        step = self._steps.get(rows)
         if step is not None:
-            self._steps[rows] = step
             return self._replay(step, batch)
         self._seen[rows] += 1
         if self._seen[rows] == 1:
             return self._evaluate(batch)
         return self._record(batch)
+
+    def close(self) -> None:
+        """Let go of all programs and what they keep alive, the cache's storage among it."""
+        self._enabled = False
+        self._steps.clear()
+        self._memory = None
 
     def _evaluate(self, batch: Batch) -> torch.Tensor:
         with torch.inference_mode():
@@ -82,11 +87,12 @@ class Replay:
 
     def _record(self, batch: Batch) -> torch.Tensor:
         """The usual pass, recorded if that is possible."""
-        from puna.ops.record import record
+        from puna.ops.record import Memory, record
 
+        self._memory = self._memory or Memory()
         fixed = Batch(batch.tokens.clone(), batch.positions.clone(), _SEALED, None)
         try:
-            recorded = record(lambda: self._evaluate(fixed))
+            recorded = record(lambda: self._evaluate(fixed), self._memory)
         except Exception as error:
             logits = self._evaluate(batch)
             self._give_up(f"{type(error).__name__}: {error}")  # which the usual way has not met
@@ -95,11 +101,6 @@ class Replay:
             self._give_up(recorded.obstacle)
             return recorded.result
         self._steps[len(batch)] = _Step(recorded.program, fixed)
-        while len(self._steps) > 1 and (
-            len(self._steps) > _MOST_PROGRAMS
-            or sum(step.program.nbytes for step in self._steps.values()) > _MOST_BYTES
-        ):
-            del self._steps[next(iter(self._steps))]
         return recorded.result
 
     def _try(self, step: _Step, batch: Batch) -> torch.Tensor:
@@ -121,8 +122,7 @@ class Replay:
 
     def _give_up(self, reason: str) -> None:
         log.debug("%s runs without replay: %s", type(self._model).__name__, reason)
-        self._enabled = False
-        self._steps.clear()
+        self.close()
 
 
 @dataclass
