@@ -28,7 +28,7 @@ from puna.engine.replay import Replay
 from puna.engine.text import TextStream
 from puna.kvcache.causal import CausalCache
 from puna.model.load import load_model
-from puna.ops import cpu, cpu_rows, record
+from puna.ops import cpu, cpu_experts, cpu_rows, record
 from puna.options import Options
 from puna.sample import Sampler, choice
 
@@ -92,8 +92,8 @@ def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
         if callable(function) and not isinstance(function, type)
     }
     timed_native = SimpleNamespace(**{**vars(native), **kernels})
-    replace(cpu, "_native", timed_native)
-    replace(cpu_rows, "_native", timed_native)
+    for module in (cpu, cpu_rows, cpu_experts):
+        replace(module, "_native", timed_native)
     replace(record.Program, "run", lambda program: watch.timed_program(program))
     part("replay", Replay, "forward")
     part("plan, assemble", engine_module, "plan", "assemble")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from puna.engine.replay import Replay
 from puna.errors import CacheFullError
 from puna.kvcache.cache import Cache
 from puna.model.input import Batch
-from puna.model.load import LoadedModel
+from puna.model.load import LoadedModel, load_model
+from tests.tiny import TinyLlama, tiny_llama_gguf
 
 pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="the C++ extension is not built")
 
@@ -75,6 +77,15 @@ def test_every_number_of_streams_is_replayed_to_the_bit(tiny: LoadedModel, dtype
         for _ in range(5):
             pair.step(*range(streams))
     assert pair.proven == list(range(1, STREAMS + 1))
+
+
+def test_experts_are_chosen_anew_in_every_replay(tmp_path: Path) -> None:
+    mixtral = load_model(tiny_llama_gguf(tmp_path / "mixtral.gguf", TinyLlama(experts=4)))
+    pair = Pair(mixtral)
+    for streams in (1, 2, 5):
+        for _ in range(6):
+            pair.step(*range(streams))
+    assert pair.proven == [1, 2, 5]
 
 
 def test_streams_may_come_and_go_and_change_places(tiny: LoadedModel) -> None:

@@ -36,6 +36,13 @@ class Inputs:
         self.keys, self.values = torch.randn(16, 2, 16), torch.randn(16, 2, 16)
         self.weight = ops.Weight.from_tensor("w", torch.randn(40, WIDTH))
         self.norm = torch.rand(WIDTH)
+        self.layer = ops.Experts(
+            *(
+                ops.ExpertWeights(ops.Weight.from_tensor("exps", torch.randn(shape)), 4)
+                for shape in ((4 * 16, WIDTH), (4 * 16, WIDTH), (4 * 24, 16))
+            )
+        )
+        self.router = ops.Weight.from_tensor("router", torch.randn(4, WIDTH))
         self.rope = ops.Rope.build(16)
         self.change()
 
@@ -56,15 +63,22 @@ def attention(i: Inputs) -> Tensor:
     return ops.attention(query, i.keys, i.values, i.cells, i.starts, i.counts, 0.25)
 
 
+def experts(i: Inputs) -> Tensor:
+    chosen, shares = ops.route(ops.linear(i.x, i.router), ops.Routing(2))
+    return ops.experts(i.x, chosen, shares, i.layer)
+
+
 #: For each function of the extension that a forward pass may call, an operation that calls it.
 CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add": lambda i: i.x + i.x,
     "attention": attention,
     "embed": lambda i: ops.embedding(i.ids, i.weight),
+    "experts": experts,
     "linear": lambda i: ops.linear(i.x, i.weight),
     "multiply": lambda i: i.x * i.x,
     "rms_norm": lambda i: ops.rms_norm(i.x, i.norm, 1e-5),
     "rope": rope,
+    "route": lambda i: ops.route(i.x, ops.Routing(4))[1],
     "scale": lambda i: i.x * 0.3,
     "swiglu": lambda i: ops.swiglu(i.x, i.x),
 }
