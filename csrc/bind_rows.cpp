@@ -2,10 +2,13 @@
 // the values of indices are checked here.
 #include <nanobind/nanobind.h>
 
+#include <algorithm>
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 #include "attention.h"
+#include "program.h"
 #include "registrations.h"
 #include "rows.h"
 
@@ -20,7 +23,7 @@ T* at(uintptr_t address) {
     return reinterpret_cast<T*>(address);
 }
 
-// Raises IndexError unless 0 <= cells[i] < capacity for all i.
+// Throws std::out_of_range, Python's IndexError, unless 0 <= cells[i] < capacity for all i.
 void check_cells(const int32_t* cells, int64_t count, int64_t capacity) {
     int32_t least = 0, most = -1;
     for (int64_t i = 0; i < count; i++) {
@@ -28,18 +31,23 @@ void check_cells(const int32_t* cells, int64_t count, int64_t capacity) {
         most = cells[i] > most ? cells[i] : most;
     }
     if (least < 0 || most >= capacity) {
-        throw nb::index_error(("cell " + std::to_string(least < 0 ? least : most) + " is not among the " +
-                               std::to_string(capacity) + " cells there are").c_str());
+        throw std::out_of_range("cell " + std::to_string(least < 0 ? least : most) + " is not among the " +
+                                std::to_string(capacity) + " cells there are");
     }
 }
 
-void check_ranges(const int32_t* starts, const int32_t* counts, int64_t rows, int64_t listed) {
-    for (int64_t i = 0; i < rows; i++) {
-        if (starts[i] < 0 || counts[i] < 0 || int64_t(starts[i]) + counts[i] > listed) {
-            throw nb::index_error(("row " + std::to_string(i) + " names cells " + std::to_string(starts[i]) + " to " +
-                                   std::to_string(int64_t(starts[i]) + counts[i]) + " of a list of " +
-                                   std::to_string(listed)).c_str());
+// The same for the cells each row names, which are a small part of a long table.
+void check_lists(const AttentionCall& call, int64_t listed, int64_t capacity) {
+    int64_t checked = 0;   // entries from the row's start that an earlier row with this start named
+    for (int64_t i = 0; i < call.rows; i++) {
+        const int64_t start = call.starts[i], count = call.counts[i];
+        if (start < 0 || count < 0 || start + count > listed) {
+            throw std::out_of_range("row " + std::to_string(i) + " names cells " + std::to_string(start) + " to " +
+                                    std::to_string(start + count) + " of a list of " + std::to_string(listed));
         }
+        if (i == 0 || start != call.starts[i - 1]) checked = 0;
+        if (count > checked) check_cells(call.cells + start + checked, count - checked, capacity);
+        checked = std::max(checked, count);
     }
 }
 
@@ -52,10 +60,10 @@ void bind_attention(uintptr_t q, uintptr_t keys, int key_type, uintptr_t values,
                                 rows,                heads,              kv_heads,         dim,
                                 value_dim,           KVType(key_type),   KVType(value_type), scale,
                                 softcap};
-    check_cells(call.cells, listed, capacity);
-    check_ranges(call.starts, call.counts, rows, listed);
-    nb::gil_scoped_release release;
-    attention(call);
+    perform("attention", [=] {
+        check_lists(call, listed, capacity);
+        attention(call);
+    });
 }
 
 }  // namespace
@@ -69,9 +77,10 @@ void register_rows(nb::module_& m) {
         "rms_norm",
         [](uintptr_t x, uintptr_t residual, uintptr_t weight, float eps, int64_t rows, int64_t width, uintptr_t sum,
            uintptr_t y) {
-            nb::gil_scoped_release release;
-            rms_norm(at<float>(x), at<float>(residual), at<float>(weight), eps, rows, width, at<float>(sum),
-                     at<float>(y));
+            perform("rms_norm", [=] {
+                rms_norm(at<float>(x), at<float>(residual), at<float>(weight), eps, rows, width, at<float>(sum),
+                         at<float>(y));
+            });
         },
         "x"_a, "residual"_a, "weight"_a, "eps"_a, "rows"_a, "width"_a, "sum"_a, "y"_a,
         "RMS norm of rows, of x + residual when residual is not 0.");
@@ -79,26 +88,45 @@ void register_rows(nb::module_& m) {
         "rope",
         [](uintptr_t x, uintptr_t positions, uintptr_t frequencies, float magnitude, bool neox, int64_t rows,
            int64_t heads, int64_t dim, int64_t pairs) {
-            nb::gil_scoped_release release;
-            rope(at<float>(x), at<int32_t>(positions), at<float>(frequencies), magnitude, neox, rows, heads, dim,
-                 pairs);
+            perform("rope", [=] {
+                rope(at<float>(x), at<int32_t>(positions), at<float>(frequencies), magnitude, neox, rows, heads, dim,
+                     pairs);
+            });
         },
         "x"_a, "positions"_a, "frequencies"_a, "magnitude"_a, "neox"_a, "rows"_a, "heads"_a, "dim"_a, "pairs"_a,
         "Rotary embedding, in place.");
     m.def(
         "swiglu",
         [](uintptr_t gate, uintptr_t up, int64_t count, uintptr_t y) {
-            nb::gil_scoped_release release;
-            swiglu(at<float>(gate), at<float>(up), count, at<float>(y));
+            perform("swiglu", [=] { swiglu(at<float>(gate), at<float>(up), count, at<float>(y)); });
         },
         "gate"_a, "up"_a, "count"_a, "y"_a, "silu(gate) * up.");
+    m.def(
+        "add",
+        [](uintptr_t a, uintptr_t b, int64_t count, uintptr_t y) {
+            perform("add", [=] { add(at<float>(a), at<float>(b), count, at<float>(y)); });
+        },
+        "a"_a, "b"_a, "count"_a, "y"_a, "a + b.");
+    m.def(
+        "multiply",
+        [](uintptr_t a, uintptr_t b, int64_t count, uintptr_t y) {
+            perform("multiply", [=] { multiply(at<float>(a), at<float>(b), count, at<float>(y)); });
+        },
+        "a"_a, "b"_a, "count"_a, "y"_a, "a * b.");
+    m.def(
+        "scale",
+        [](uintptr_t a, float factor, int64_t count, uintptr_t y) {
+            perform("scale", [=] { scale(at<float>(a), factor, count, at<float>(y)); });
+        },
+        "a"_a, "factor"_a, "count"_a, "y"_a, "a * factor.");
     m.def(
         "store_rows",
         [](uintptr_t target, int type, uintptr_t cells, uintptr_t from, int64_t rows, int64_t width,
            int64_t capacity) {
-            check_cells(at<int32_t>(cells), rows, capacity);
-            nb::gil_scoped_release release;
-            store_rows(at<void>(target), KVType(type), at<int32_t>(cells), at<float>(from), rows, width);
+            perform("store_rows", [=] {
+                check_cells(at<int32_t>(cells), rows, capacity);
+                store_rows(at<void>(target), KVType(type), at<int32_t>(cells), at<float>(from), rows, width);
+            });
         },
         "target"_a, "type"_a, "cells"_a, "source"_a, "rows"_a, "width"_a, "capacity"_a,
         "Writes rows of floats to cells; raises IndexError for cells that do not exist.");

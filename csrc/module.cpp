@@ -7,4 +7,5 @@ NB_MODULE(_native, m) {
     puna::register_experts(m);
     puna::register_rows(m);
     puna::register_sample(m);
+    puna::register_program(m);
 }

@@ -7,6 +7,7 @@ namespace puna {
 void register_system(nanobind::module_& m);   // threads and CPU features
 void register_matrix(nanobind::module_& m);   // packed matrices, linear, embedding
 void register_experts(nanobind::module_& m);  // mixtures of experts
+void register_program(nanobind::module_& m);  // recorded kernel calls
 void register_sample(nanobind::module_& m);   // from logits to a token
 void register_rows(nanobind::module_& m);     // attention, norms, rotary embedding, gates, cache writes
 

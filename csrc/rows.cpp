@@ -57,6 +57,24 @@ void swiglu(const float* gate, const float* up, int64_t count, float* y) {
     });
 }
 
+void add(const float* a, const float* b, int64_t count, float* y) {
+    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; i++) y[i] = a[i] + b[i];
+    });
+}
+
+void multiply(const float* a, const float* b, int64_t count, float* y) {
+    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; i++) y[i] = a[i] * b[i];
+    });
+}
+
+void scale(const float* a, float factor, int64_t count, float* y) {
+    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; i++) y[i] = a[i] * factor;
+    });
+}
+
 void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width) {
     const RowKernels& kernels = row_kernels();
     const int64_t row_bytes = kv_bytes(type, width);

@@ -38,6 +38,10 @@ void rms_norm(const float* x, const float* residual, const float* weight, float 
 void rope(float* x, const int32_t* positions, const float* frequencies, float magnitude, bool neox, int64_t rows,
           int64_t heads, int64_t dim, int64_t pairs);
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
+// y = a + b, a * b and a * factor, to the bit what torch gives.
+void add(const float* a, const float* b, int64_t count, float* y);
+void multiply(const float* a, const float* b, int64_t count, float* y);
+void scale(const float* a, float factor, int64_t count, float* y);
 void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width);
 
 }  // namespace puna

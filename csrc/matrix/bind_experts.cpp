@@ -2,9 +2,11 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 
 #include "matrix/experts.h"
+#include "program.h"
 #include "registrations.h"
 #include "route.h"
 
@@ -22,8 +24,8 @@ T* at(uintptr_t address) {
 void check_chosen(const int32_t* chosen, int64_t places, int64_t count) {
     for (int64_t i = 0; i < places; i++) {
         if (chosen[i] < 0 || chosen[i] >= count) {
-            throw nb::index_error(("expert " + std::to_string(chosen[i]) + " is not among the " +
-                                   std::to_string(count) + " experts there are").c_str());
+            throw std::out_of_range("expert " + std::to_string(chosen[i]) + " is not among the " +
+                                    std::to_string(count) + " experts there are");
         }
     }
 }
@@ -35,18 +37,18 @@ void bind_experts(const PackedMatrix& gate, const PackedMatrix& up, const Packed
         up.columns() != gate.columns()) {
         throw nb::value_error("experts: the matrices do not fit together");
     }
-    check_chosen(at<int32_t>(chosen), tokens * per_token, count);
     const Experts layer = {count, &gate, &up, &down, at<float>(gate_bias), at<float>(up_bias), at<float>(down_bias),
                            static_cast<Gate>(activation), scale_inputs};
-    nb::gil_scoped_release release;
-    experts(layer, at<float>(x), at<int32_t>(chosen), at<float>(shares), tokens, per_token, at<float>(out));
+    perform("experts", [=] {
+        check_chosen(at<int32_t>(chosen), tokens * per_token, count);
+        experts(layer, at<float>(x), at<int32_t>(chosen), at<float>(shares), tokens, per_token, at<float>(out));
+    });
 }
 
 void bind_route(uintptr_t logits, uintptr_t bias, int64_t tokens, int64_t count, int64_t per_token, bool sigmoid,
                 bool normalize, float scale, uintptr_t chosen, uintptr_t shares) {
     const Routing routing = {count, per_token, sigmoid, normalize, scale, at<float>(bias)};
-    nb::gil_scoped_release release;
-    route(routing, at<float>(logits), tokens, at<int32_t>(chosen), at<float>(shares));
+    perform("route", [=] { route(routing, at<float>(logits), tokens, at<int32_t>(chosen), at<float>(shares)); });
 }
 
 }  // namespace

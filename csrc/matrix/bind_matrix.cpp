@@ -1,9 +1,13 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/vector.h>
 
+#include <stdexcept>
+#include <string>
+
 #include "core/pool.h"
 #include "matrix/linear.h"
 #include "matrix/pack.h"
+#include "program.h"
 #include "registrations.h"
 
 namespace nb = nanobind;
@@ -28,23 +32,31 @@ void call_linear(const std::vector<const PackedMatrix*>& matrices, const std::ve
         if (matrices[i]->columns() != columns) throw nb::value_error("a matrix has another number of columns than x");
         products.push_back({matrices[i], pointer<const float>(biases[i]), pointer<float>(outputs[i])});
     }
-    nb::gil_scoped_release release;
-    linear(products, pointer<const float>(x), tokens, columns);
+    perform("linear", [products = std::move(products), x, tokens, columns] {
+        linear(products, pointer<const float>(x), tokens, columns);
+    });
 }
 
-// Rows that `ids` name, of a matrix as the file has it.
-void embed(uintptr_t data, int type, int64_t columns, uintptr_t ids, int64_t tokens, uintptr_t out) {
+// Rows that `ids` name, of a matrix [rows, columns] as the file has it.
+void embed(uintptr_t data, int type, int64_t rows, int64_t columns, uintptr_t ids, int64_t tokens, uintptr_t out) {
     const auto of_type = static_cast<FileType>(type);
     const BlockType* of = block_type(of_type);
     if (!of) throw nb::value_error("this type has no native dequantisation");
-    nb::gil_scoped_release release;
     const int64_t row_bytes = columns / of->elements * of->bytes;
-    parallel_ranges(tokens, 16, [&](int64_t begin, int64_t end, int) {
-        for (int64_t t = begin; t < end; t++) {
-            const int64_t row = pointer<const int32_t>(ids)[t];
-            dequantize_row(of_type, pointer<const uint8_t>(data) + row * row_bytes, columns,
-                           pointer<float>(out) + t * columns);
+    perform("embed", [=] {
+        const int32_t* row = pointer<const int32_t>(ids);
+        for (int64_t t = 0; t < tokens; t++) {
+            if (row[t] < 0 || row[t] >= rows) {
+                throw std::out_of_range("the matrix has " + std::to_string(rows) + " rows, asked for row " +
+                                        std::to_string(row[t]));
+            }
         }
+        parallel_ranges(tokens, 16, [&](int64_t begin, int64_t end, int) {
+            for (int64_t t = begin; t < end; t++) {
+                dequantize_row(of_type, pointer<const uint8_t>(data) + row[t] * row_bytes, columns,
+                               pointer<float>(out) + t * columns);
+            }
+        });
     });
 }
 
@@ -81,8 +93,9 @@ void register_matrix(nb::module_& m) {
     m.def("linear", &call_linear, "matrices"_a, "biases"_a, "x"_a, "tokens"_a, "columns"_a, "outputs"_a,
           "outputs[i] [tokens, rows] = x [tokens, columns] @ matrices[i].T + biases[i].\n\n"
           "All are addresses of float32 values; 0 stands for no bias.");
-    m.def("embed", &embed, "data"_a, "type"_a, "columns"_a, "ids"_a, "tokens"_a, "out"_a,
-          "out [tokens, columns] float32 = the rows `ids` (int32, in range) of a matrix as the file has it.");
+    m.def("embed", &embed, "data"_a, "type"_a, "rows"_a, "columns"_a, "ids"_a, "tokens"_a, "out"_a,
+          "out [tokens, columns] float32 = the rows `ids` (int32) of a matrix [rows, columns] as the file has it.\n\n"
+          "Raises IndexError for rows there are not.");
 }
 
 }  // namespace puna

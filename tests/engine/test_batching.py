@@ -96,6 +96,7 @@ def test_a_batch_holds_each_share_at_its_positions_and_wants_logits_of_complete_
     assert batch.tokens.tolist() == [300, 0, 1, 2]
     assert batch.positions.tolist() == [2, 7, 8, 9]
     assert batch.sequences.tolist() == [3, 0, 0, 0]
+    assert batch.outputs is not None
     assert batch.outputs.tolist() == [0]
 
 

@@ -269,7 +269,7 @@ def test_one_poisoned_sequence_ends_alone(tiny: LoadedModel, monkeypatch: pytest
 
     def poisoned(batch, cache):
         logits = forward(batch, cache)
-        rows = batch.sequences[batch.outputs.numpy()]
+        rows = batch.sequences if batch.outputs is None else batch.sequences[batch.outputs.numpy()]
         logits[torch.from_numpy(np.flatnonzero(rows == 0))] = float("nan")
         return logits
 

@@ -7,11 +7,19 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from numpy.typing import NDArray
 
 from puna.errors import CacheFullError
 from puna.kvcache.cells import Cells
 
 CAPACITY, SEQUENCES, LONGEST = 24, 3, 20
+
+
+def append(cells: Cells, sequence: int, count: int) -> NDArray[np.int32]:
+    """`count` new cells at the end of a sequence."""
+    placed, begin = cells.allocate(count), int(cells.length[sequence])
+    cells.append(np.full(count, sequence, np.int32), np.arange(begin, begin + count, dtype=np.int32), placed)
+    return placed
 
 
 class CellsMachine(RuleBasedStateMachine):
@@ -34,11 +42,10 @@ class CellsMachine(RuleBasedStateMachine):
             with pytest.raises(CacheFullError, match=f"{free} free cells of {CAPACITY}"):
                 self.cells.allocate(count)
             return
-        placed = self.cells.allocate(count)
+        placed = append(self.cells, sequence, count)
         for cell in placed.tolist():
             self.contents[cell] = item = object()
             self.expected[sequence].append(item)
-        self.cells.append(sequence, placed)
 
     @rule(source=sequences, taker=sequences, count=st.integers(0, LONGEST))
     def share(self, source: int, taker: int, count: int) -> None:
@@ -77,15 +84,15 @@ TestCells = CellsMachine.TestCase
 
 def test_the_lowest_free_cells_are_taken_in_order() -> None:
     cells = Cells(8, 2, 8)
-    cells.append(0, cells.allocate(3))
-    cells.append(1, cells.allocate(3))
+    append(cells, 0, 3)
+    append(cells, 1, 3)
     cells.cut(0, 1, 2)
     assert cells.allocate(3).tolist() == [1, 6, 7]
 
 
 def test_allocating_too_much_changes_nothing() -> None:
     cells = Cells(4, 1, 8)
-    cells.append(0, cells.allocate(3))
+    append(cells, 0, 3)
     with pytest.raises(CacheFullError):
         cells.allocate(2)
     cells.check()
@@ -94,7 +101,7 @@ def test_allocating_too_much_changes_nothing() -> None:
 
 def test_free_cells_far_apart_are_found() -> None:
     cells = Cells(100_000, 1, 100_000)
-    cells.append(0, cells.allocate(100_000))
+    append(cells, 0, 100_000)
     cells.cut(0, 99_999, 100_000)
     cells.cut(0, 5, 6)
     assert cells.allocate(2).tolist() == [5, 99_999]

@@ -27,6 +27,7 @@ VARIABLES = {
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
     "PUNA_OPS": "`reference` computes without the native kernels",
+    "PUNA_REPLAY": "`0` makes decode steps call each kernel from Python, for comparison",
     "PUNA_NOHISTORY": "Keep no history of what was typed",
     "PUNA_EDITOR": "Editor for Ctrl-G in the interactive prompt",
     "NO_COLOR": "No colours",
@@ -86,6 +87,7 @@ PAGES = {
             "PUNA_NOPRUNE",
             "PUNA_DEBUG",
             "PUNA_OPS",
+            "PUNA_REPLAY",
         ),
     ),
     "create": Page(

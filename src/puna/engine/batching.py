@@ -34,6 +34,8 @@ def plan(sequences: Items[Sequence], budget: int, first: int = 0) -> list[Share]
     stay together and alone exceed the budget may exceed it, in a batch of their own.
     """
     shares = [Share(sequence, 1) for sequence in sequences if sequence.decoding][:budget]
+    if len(shares) == len(sequences):
+        return shares
     budget -= len(shares)
     turned = [*sequences[first:], *sequences[:first]]
     prompts = [sequence for sequence in turned if sequence.waiting and not sequence.decoding][:budget]
@@ -73,21 +75,22 @@ def first_group(inputs: Items[Input]) -> int:
 def assemble(shares: Items[Share]) -> Batch:
     """The batch of `shares`: their inputs one after another, logits wanted where a share is complete."""
     inputs: list[Input] = []
+    positions: list[int] = []
+    sequences: list[int] = []
     outputs: list[int] = []
-    positions, sequences = [], []
     for share in shares:
         slot = share.sequence.slot
         assert slot is not None, "only sequences with a slot are planned"
-        inputs += share.sequence.waiting[: share.count]
         begin = len(slot.inputs)
-        positions.append(np.arange(begin, begin + share.count, dtype=np.int32))
-        sequences.append(np.full(share.count, slot.index, dtype=np.int32))
+        inputs += share.sequence.waiting[: share.count]
+        positions += range(begin, begin + share.count)
+        sequences += [slot.index] * share.count
         if share.complete:
             outputs.append(len(inputs) - 1)
     return Batch(
-        tokens=torch.tensor([item.token for item in inputs], dtype=torch.int32),
-        positions=torch.from_numpy(np.concatenate(positions)),
-        sequences=np.concatenate(sequences),
-        outputs=torch.tensor(outputs, dtype=torch.int64),
+        tokens=torch.from_numpy(np.array([item.token for item in inputs], np.int32)),
+        positions=torch.from_numpy(np.array(positions, np.int32)),
+        sequences=np.array(sequences, np.int32),
+        outputs=None if len(outputs) == len(inputs) else torch.tensor(outputs, dtype=torch.int64),
         payloads=[(row, item.payload) for row, item in enumerate(inputs) if item.payload is not None],
     )

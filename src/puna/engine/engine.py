@@ -18,6 +18,7 @@ import torch
 from puna.engine.batching import Share, assemble, plan
 from puna.engine.events import Chunk, Done, Failed, Generate, TokenLogprob, TopLogprob
 from puna.engine.fitting import shift_count, truncate
+from puna.engine.replay import Replay
 from puna.engine.sequence import Sequence, Sink
 from puna.engine.slots import Slots
 from puna.engine.text import Piece, Released, TextStream
@@ -61,6 +62,7 @@ class Engine:
         self.batch_size = min(batch_size, context)
         self.cache = loaded.make_cache(sequences=parallel, context=context, types=cache_types)
         self.step_started: float | None = None  # time.monotonic() of the running step
+        self._replay = Replay(loaded.model, self.cache)
         self._slots = Slots(self.cache, parallel)
         self._queue: deque[Sequence] = deque()
         self._running: list[Sequence] = []
@@ -110,6 +112,7 @@ class Engine:
             sequence.sink(_failed(sequence.id, RunnerError("the model was unloaded")))
         self._running.clear()
         self._queue.clear()
+        self._replay.close()
         self.cache.close()
 
     def _prepare(self, request: Generate, sink: Sink) -> Sequence:
@@ -227,13 +230,12 @@ class Engine:
     def _forward(self, shares: list[Share]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
         """Logits [complete shares, vocab]; the shares' inputs go from waiting to remembered."""
         batch = assemble(shares)
-        with torch.inference_mode():
-            self.cache.start_forward(batch)
-            try:
-                logits = self.loaded.model.forward(batch, self.cache)
-            except BaseException:
-                self.cache.undo_forward()
-                raise
+        self.cache.start_forward(batch)
+        try:
+            logits = self._replay.forward(batch)
+        except BaseException:
+            self.cache.undo_forward()
+            raise
         for share in shares:
             assert share.sequence.slot is not None
             share.sequence.slot.inputs += share.sequence.waiting[: share.count]

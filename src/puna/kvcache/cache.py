@@ -46,7 +46,22 @@ class Cache(Protocol):
     One forward pass is `start_forward`, then for each layer `layer(i)` with `put` and `view`. If the
     pass fails after `start_forward`, `undo_forward` takes its entries back. Between passes the other
     operations may be called. A failing operation changes nothing.
+
+    The operations of a pass may be done several times after one `start_forward`, with the same result:
+    what `undo_forward` must be able to bring back, a pass cannot have destroyed.
     """
+
+    @property
+    def generation(self) -> int | None:
+        """Says whether the operations of a pass can be recorded and replayed for later batches.
+
+        As long as this number stays the same, what `layer(i)` hands out and does in a pass differs
+        between two batches with the same number of rows only in the *values* of tensors that `start_forward`
+        has filled: the tensors' addresses and shapes, and every plain number given to an operation, are the
+        same. A change of storage or of buffers means another number, larger than those before.
+
+        None: this cache's passes differ in other ways, and are never replayed.
+        """
 
     def start_forward(self, batch: Batch) -> None:
         """Make room for every row of `batch`, whose positions must continue their sequences.

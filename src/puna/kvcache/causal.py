@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,45 +60,61 @@ class CausalCache:
         self._types = types
         self._layers = [_Layer(self, shape, types) for shape in shapes]
         self._bytes = self.cells.capacity * sum(shape.cell_bytes(types) for shape in shapes)
-        self._batch_cells = torch.empty(0, dtype=torch.int32)
-        self._starts = torch.empty(0, dtype=torch.int32)
-        self._counts = torch.empty(0, dtype=torch.int32)
-        self._added: list[tuple[int, int]] = []  # (sequence, length before) of the running forward pass
+        self.generation = 0
+        self._make_row_buffers(64)
+        self._lengths_before = self.cells.length.copy()  # before the last start_forward
+
+    def _make_row_buffers(self, rows: int) -> None:
+        """Buffers for what `start_forward` says of each row; they stay where they are, see `generation`."""
+        self.generation += 1
+        self._row_buffers = np.zeros((3, rows), dtype=np.int32)
+        self._show_rows(0)
+
+    def _show_rows(self, rows: int) -> None:
+        tensors = torch.from_numpy(self._row_buffers)[:, :rows]
+        self._batch_cells, self._starts, self._counts = tensors.unbind()
 
     def start_forward(self, batch: Batch) -> None:
         sequences, positions = batch.sequences, batch.positions.numpy()
-        cells = self.cells
-        edges = np.flatnonzero(np.diff(sequences)) + 1
-        spans = np.concatenate(([0], edges, [len(sequences)])).tolist()
-        for begin, end in pairwise(spans):
-            self._check_span(int(sequences[begin]), positions[begin:end])
-        placed = cells.allocate(len(sequences))
-        self._added = []
-        for begin, end in pairwise(spans):
-            sequence = int(sequences[begin])
-            self._added.append((sequence, int(cells.length[sequence])))
-            cells.append(sequence, placed[begin:end])
-        self._batch_cells = torch.from_numpy(placed)
-        self._starts = torch.from_numpy(sequences * np.int32(cells.table.shape[1]))
-        self._counts = torch.from_numpy(positions - cells.base[sequences] + 1)
+        cells, rows = self.cells, len(sequences)
+        entries = positions - cells.base[sequences]
+        self._check_continues(sequences, entries)
+        placed = cells.allocate(rows)
+        self._lengths_before = cells.length.copy()
+        cells.append(sequences, entries, placed)
+        if rows > self._row_buffers.shape[1]:
+            self._make_row_buffers(2 * rows)
+        if rows != len(self._batch_cells):
+            self._show_rows(rows)
+        buffers = self._row_buffers
+        buffers[0, :rows] = placed
+        np.multiply(sequences, cells.table.shape[1], out=buffers[1, :rows])
+        np.add(entries, 1, out=buffers[2, :rows])
 
-    def _check_span(self, sequence: int, positions: NDArray[np.int32]) -> None:
-        expected = self.cells.end(sequence)
-        if positions[0] != expected or (np.diff(positions) != 1).any():
+    def _check_continues(self, sequences: NDArray[np.int32], entries: NDArray[np.int32]) -> None:
+        cells = self.cells
+        expected = cells.length[sequences]
+        if len(sequences) > 1:
+            same = sequences[1:] == sequences[:-1]
+            expected[1:][same] = entries[:-1][same] + 1
+        wrong = entries != expected
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            sequence = int(sequences[row])
             raise ValueError(
-                f"sequence {sequence} continues at position {expected}, "
-                f"the batch has positions {positions[0]} to {positions[-1]} in {len(positions)} rows"
+                f"sequence {sequence} continues at position {cells.end(sequence)} without gaps, "
+                f"row {row} of the batch has position {cells.base[sequence] + entries[row]}"
             )
-        if self.cells.length[sequence] + len(positions) > self.cells.longest:
+        if entries.max() >= cells.longest:
+            sequence = int(sequences[np.argmax(entries)])
             raise CacheFullError(
-                f"sequence {sequence} holds {self.cells.length[sequence]} positions, {len(positions)} more "
-                f"would exceed the context of {self.cells.longest}"
+                f"sequence {sequence} holds {cells.length[sequence]} positions, "
+                f"{np.count_nonzero(sequences == sequence)} more would exceed the context of {cells.longest}"
             )
 
     def undo_forward(self) -> None:
-        for sequence, length in reversed(self._added):
-            self.cells.truncate(sequence, length)
-        self._added = []
+        for sequence in np.flatnonzero(self.cells.length > self._lengths_before).tolist():
+            self.cells.truncate(sequence, int(self._lengths_before[sequence]))
 
     def layer(self, index: int) -> _Layer:
         return self._layers[index]

@@ -80,11 +80,15 @@ class Cells:
             self.free += len(freed)
             self._lowest_free = min(self._lowest_free, int(freed.min()))
 
-    def append(self, sequence: int, cells: NDArray[np.int32]) -> None:
-        """Add already allocated `cells` at the end of `sequence`."""
-        begin = int(self.length[sequence])
-        self.table[sequence, begin : begin + len(cells)] = cells
-        self.length[sequence] += len(cells)
+    def append(
+        self, sequences: NDArray[np.int32], entries: NDArray[np.int32], cells: NDArray[np.int32]
+    ) -> None:
+        """Already allocated `cells[i]` becomes entry `entries[i]` of `sequences[i]`, each at its end.
+
+        Rows of one sequence are in ascending order of entry.
+        """
+        self.table[sequences, entries] = cells
+        self.length[sequences] = entries + 1  # of several rows of a sequence the last one counts
 
     def share(self, source: int, target: int, count: int) -> None:
         """`target` becomes the first `count` entries of `source`; what it held before is released."""

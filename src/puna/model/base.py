@@ -41,7 +41,7 @@ class TextModel(Module):
 
     @abstractmethod
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
-        """Logits float32 [len(batch.outputs), vocab] of the wanted rows; the cache remembers all rows."""
+        """Logits float32 [wanted, vocab] of the rows `batch.outputs`; the cache remembers all rows."""
 
 
 M = TypeVar("M", bound=type[TextModel])

@@ -36,11 +36,11 @@ class Batch:
     tokens: torch.Tensor  # int32 [rows]
     positions: torch.Tensor  # int32 [rows], relative to the row's sequence
     sequences: NDArray[np.int32]  # [rows], cache sequence of each row
-    outputs: torch.Tensor  # int64 [wanted], rows whose logits are asked for, ascending
+    outputs: torch.Tensor | None  # int64 [wanted], rows whose logits are asked for, ascending; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)  # (row, payload) of non-text inputs
 
     def __len__(self) -> int:
-        return len(self.sequences)
+        return len(self.tokens)
 
     @classmethod
     def of(cls, tokens: list[int], positions: list[int], sequences: list[int], outputs: list[int]) -> Batch:

@@ -36,9 +36,12 @@ def embedding(tokens: Tensor, weight: Weight) -> Tensor:
     if data is None or not _native.can_decode(int(weight.type)):
         return weight.rows(tokens)
     ids, count = address(tokens, torch.int32, "embedding tokens"), tokens.numel()
-    weight.check_rows(tokens)
     result = torch.empty(count, weight.shape[1])
-    _native.embed(data.ctypes.data, int(weight.type), weight.shape[1], ids, count, result.data_ptr())
+    try:
+        _native.embed(data.ctypes.data, int(weight.type), *weight.shape, ids, count, result.data_ptr())
+    except IndexError:
+        weight.check_rows(tokens)  # says which weight
+        raise
     return result
 
 

@@ -50,7 +50,7 @@ class Penalties:
         A seen token's logit is divided by `repeat` (multiplied when negative), then lowered by
         `frequency` times its count and once by `presence`.
         """
-        seen = self._seen()
+        seen = self._seen() if self.active else self._counts
         if not seen.size:
             return logits
         values = logits[seen]

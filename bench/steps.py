@@ -1,0 +1,183 @@
+"""Where the time of a decode step goes: in kernels, and in each part of the engine around them.
+
+    python bench/steps.py MODEL.gguf [--streams 1] [--steps 64] [--threads 0] [--repetitions 5] [--cpu]
+
+Kernel time is what passes inside the extension's functions; everything else is Python, torch and numpy. The
+parts are timed exclusively (what a part calls is counted where it belongs) in runs of their own, because
+timing itself takes time; the total comes from runs without any timers, interleaved with them. With --cpu,
+for a busy machine, it is processor time of the stepping thread that is counted, which wants --threads 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from puna import ops
+from puna.engine import engine as engine_module
+from puna.engine.engine import Engine
+from puna.engine.events import Done, Event, Generate
+from puna.engine.replay import Replay
+from puna.engine.text import TextStream
+from puna.kvcache.causal import CausalCache
+from puna.model.load import load_model
+from puna.ops import cpu, cpu_experts, cpu_rows, record
+from puna.options import Options
+from puna.sample import Sampler, choice
+
+PROMPT = 16
+
+
+class Stopwatch:
+    """Exclusive time by part: a part's clock stands while another it called is running."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.seconds: dict[str, float] = defaultdict(float)
+        self._running: list[str] = []
+        self._since = 0.0
+
+    def timed(self, part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._switch()
+            self._running.append(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._switch()
+                self._running.pop()
+
+        return call
+
+    def timed_program(self, program: record.Program) -> None:
+        """Runs a replayed pass; its time is shared out as its kernels say."""
+        begin = self._clock()
+        by_kernel = program.run_timed()
+        passed, total = self._clock() - begin, sum(by_kernel.values())
+        for kernel, seconds in by_kernel.items():
+            self.seconds[f"kernel {kernel}"] += passed * seconds / total
+        self._since += passed  # none of it is the caller's
+
+    def _switch(self) -> None:
+        now = self._clock()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+
+@contextmanager
+def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
+    """Inside, `watch` times the engine's parts and every kernel."""
+    before: list[tuple[Any, str, Any]] = []
+
+    def replace(owner: Any, name: str, value: Any) -> None:
+        before.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
+
+    def part(label: str, owner: Any, *names: str) -> None:
+        for name in names:
+            replace(owner, name, watch.timed(label, getattr(owner, name)))
+
+    native = cpu._native
+    kernels = {
+        name: watch.timed(f"kernel {name}", function)
+        for name, function in vars(native).items()
+        if callable(function) and not isinstance(function, type)
+    }
+    timed_native = SimpleNamespace(**{**vars(native), **kernels})
+    for module in (cpu, cpu_rows, cpu_experts):
+        replace(module, "_native", timed_native)
+    replace(record.Program, "run", lambda program: watch.timed_program(program))
+    part("replay", Replay, "forward")
+    part("plan, assemble", engine_module, "plan", "assemble")
+    part("cache", CausalCache, "start_forward")
+    part("sampling", Sampler, "sample", "accept")
+    replace(choice, "_choose_native", watch.timed("kernel choose", choice._choose_native))
+    part("text", TextStream, "feed")
+    part("text", engine.loaded.tokenizer, "piece")
+    part("model, ops", engine.loaded.model, "forward")
+    part("engine", engine, "step")
+    try:
+        yield
+    finally:
+        for owner, name, value in reversed(before):
+            setattr(owner, name, value)
+
+
+def decode(engine: Engine, streams: int, steps: int, dice: random.Random) -> Iterator[None]:
+    """Yields once when all prompts are read, then decodes `steps` tokens per stream and yields again."""
+    ended = []
+
+    def sink(event: Event) -> None:
+        if isinstance(event, Done):
+            ended.append(event)
+
+    options = Options(temperature=0.0, num_predict=steps + 1)
+    for number in range(streams):
+        prompt = [dice.randrange(engine.loaded.tokenizer.vocab_size) for _ in range(PROMPT)]
+        engine.submit(Generate(id=number, prompt=prompt, options=options, ignore_eos=True), sink)
+    engine.step()
+    yield
+    while len(ended) < streams:
+        engine.step()
+    yield
+
+
+def measure(
+    engine: Engine, streams: int, steps: int, repetitions: int, clock: Callable[[], float]
+) -> tuple[float, dict[str, float]]:
+    """Seconds of a step, and of each part: the least of all repetitions, for interruptions only add."""
+    dice = random.Random(7)
+    totals: list[float] = []
+    parts: dict[str, list[float]] = defaultdict(list)
+    for _ in range(repetitions + 1):
+        run = decode(engine, streams, steps, dice)
+        next(run)
+        begin = clock()
+        next(run)
+        totals.append((clock() - begin) / steps)
+        run, watch = decode(engine, streams, steps, dice), Stopwatch(clock)
+        next(run)
+        with watching(engine, watch):
+            next(run)
+        for name, seconds in watch.seconds.items():
+            parts[name].append(seconds / steps)
+    return min(totals[1:]), {name: min(values[1:]) for name, values in parts.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--streams", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--repetitions", type=int, default=5)
+    parser.add_argument("--cpu", action="store_true")
+    chosen = parser.parse_args()
+    ops.set_threads(chosen.threads)
+    engine = Engine(load_model(chosen.model), context=PROMPT + chosen.steps + 2, parallel=chosen.streams)
+    total, parts = measure(
+        engine,
+        chosen.streams,
+        chosen.steps,
+        chosen.repetitions,
+        time.thread_time if chosen.cpu else time.perf_counter,
+    )
+    engine.close()
+    kernels = sum(seconds for name, seconds in parts.items() if name.startswith("kernel"))
+    print(f"{chosen.model.name}, {chosen.streams} streams, {ops.threads()} threads")
+    print(f"{'step':24}{total * 1e6:10.1f} us  {chosen.streams / total:8.1f} tokens/s")
+    print(f"{'outside kernels':24}{(total - kernels) * 1e6:10.1f} us  {100 * (1 - kernels / total):6.1f} %")
+    for name, seconds in sorted(parts.items(), key=lambda item: -item[1]):
+        print(f"{name:24}{seconds * 1e6:10.1f} us  {100 * seconds / total:6.1f} %")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,246 @@
+"""A replayed decode step gives the model's logits to the bit, whatever happened to the sequences before."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from puna import ops
+from puna.engine.replay import Replay
+from puna.errors import CacheFullError
+from puna.kvcache.cache import Cache
+from puna.model.input import Batch
+from puna.model.load import LoadedModel, load_model
+from tests.tiny import TinyLlama, tiny_llama_gguf
+
+pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="the C++ extension is not built")
+
+STREAMS = 9
+
+
+class Pair:
+    """The same sequences in two caches, one evaluated with replaying and one without."""
+
+    def __init__(
+        self, loaded: LoadedModel, dtype: torch.dtype = torch.float16, streams: int = STREAMS
+    ) -> None:
+        self.model = loaded.model
+        self.caches = [loaded.make_cache(sequences=streams, context=96, dtype=dtype) for _ in range(2)]
+        self.replay = Replay(self.model, self.caches[0])
+        self.vocab = loaded.tokenizer.vocab_size
+        self.dice = random.Random(3)
+
+    def batch(self, rows: dict[int, int]) -> Batch:
+        """The next `rows[sequence]` inputs of each sequence, logits wanted of the last of each."""
+        sequences = [sequence for sequence, count in rows.items() for _ in range(count)]
+        positions = [
+            self.caches[1].length(sequence) + i for sequence, count in rows.items() for i in range(count)
+        ]
+        tokens = [self.dice.randrange(self.vocab) for _ in sequences]
+        batch = Batch.of(tokens, positions, sequences, [])
+        last = [i for i in range(len(sequences)) if [*sequences, -1][i + 1] != sequences[i]]
+        batch.outputs = None if len(last) == len(tokens) else torch.tensor(last)
+        return batch
+
+    def step(self, *decoding: int, **prompts: int) -> torch.Tensor:
+        """One token for each of `decoding`, and `s3=5` for five of sequence 3; compares, returns logits."""
+        rows = dict.fromkeys(decoding, 1) | {int(k[1:]): count for k, count in prompts.items()}
+        batch = self.batch(rows)
+        self.caches[0].start_forward(batch)
+        replayed = self.replay.forward(batch).clone()
+        self.caches[1].start_forward(batch)
+        with torch.inference_mode():
+            expected = self.model.forward(batch, self.caches[1])
+        assert torch.equal(replayed.view(torch.int32), expected.view(torch.int32))
+        return expected
+
+    def both(self, operation: str, *arguments: Any) -> None:
+        for cache in self.caches:
+            getattr(cache, operation)(*arguments)
+
+    @property
+    def proven(self) -> list[int]:
+        """The batch sizes that are replayed."""
+        return sorted(rows for rows, step in self.replay._steps.items() if step.proven)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_every_number_of_streams_is_replayed_to_the_bit(tiny: LoadedModel, dtype: torch.dtype) -> None:
+    pair = Pair(tiny, dtype)
+    for sequence in range(STREAMS):
+        pair.step(**{f"s{sequence}": 3 + sequence})
+    for streams in range(1, STREAMS + 1):
+        for _ in range(5):
+            pair.step(*range(streams))
+    assert pair.proven == list(range(1, STREAMS + 1))
+
+
+def test_experts_are_chosen_anew_in_every_replay(tmp_path: Path) -> None:
+    mixtral = load_model(tiny_llama_gguf(tmp_path / "mixtral.gguf", TinyLlama(experts=4)))
+    pair = Pair(mixtral)
+    for streams in (1, 2, 5):
+        for _ in range(6):
+            pair.step(*range(streams))
+    assert pair.proven == [1, 2, 5]
+
+
+def test_streams_may_come_and_go_and_change_places(tiny: LoadedModel) -> None:
+    pair = Pair(tiny)
+    for sequence in range(STREAMS):
+        pair.step(**{f"s{sequence}": 1 + 2 * sequence})
+    for round_ in range(40):
+        chosen = pair.dice.sample(range(STREAMS), 1 + round_ % 4)
+        if round_ % 7 == 3:  # one ends, and another prompt takes its place while others go on
+            ended, *others = chosen
+            pair.both("remove", ended, 0)
+            pair.step(*others, **{f"s{ended}": 6})
+        else:
+            pair.step(*chosen)
+    assert pair.proven == [1, 2, 3, 4]
+
+
+def test_shared_prefixes_and_shifts_are_seen(tiny: LoadedModel) -> None:
+    pair = Pair(tiny)
+    pair.step(s0=20)
+    for _ in range(4):
+        pair.step(0)
+    pair.both("copy_prefix", 0, 1, 15)
+    for _ in range(4):
+        pair.step(0, 1)
+    pair.both("remove", 0, 4, 10)  # later positions move down, where cells are shared in copies
+    for _ in range(4):
+        pair.step(0, 1)
+    pair.both("remove", 1, 7)
+    for _ in range(3):
+        pair.step(1, 0)
+    assert pair.proven == [1, 2]
+
+
+def test_larger_batches_move_the_buffers_and_nothing_stale_is_used(tiny: LoadedModel) -> None:
+    pair = Pair(tiny)
+    for _ in range(4):
+        pair.step(0)
+    before = pair.caches[0].generation
+    pair.step(s1=80)  # more rows than there were buffers for
+    assert pair.caches[0].generation != before
+    for _ in range(4):
+        pair.step(0)
+    assert pair.proven == [1]
+
+
+def test_a_model_that_computes_with_torch_runs_as_ever(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forward = tiny.model.forward
+    monkeypatch.setattr(tiny.model, "forward", lambda batch, cache: torch.tanh(forward(batch, cache)))
+    pair = Pair(tiny)
+    with caplog.at_level("DEBUG", "puna.engine"):
+        for _ in range(6):
+            pair.step(0, 1)
+    assert pair.proven == []
+    assert [record.message for record in caplog.records] == [
+        "Llama runs without replay: it uses aten.tanh.default"
+    ]
+
+
+def test_a_model_that_looks_at_the_sequences_runs_as_ever(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forward = tiny.model.forward
+
+    def by_sequence(batch: Batch, cache: Cache) -> torch.Tensor:
+        return forward(batch, cache) * (1 + int(batch.sequences.max()))
+
+    monkeypatch.setattr(tiny.model, "forward", by_sequence)
+    pair = Pair(tiny)
+    for sequence in (0, 1, 2, 3, 2, 1):
+        pair.step(sequence)
+    assert pair.proven == []
+
+
+def test_a_pass_that_depends_on_what_nobody_sees_is_found_out(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    forward, calls = tiny.model.forward, iter(range(100))
+
+    def drifting(batch: Batch, cache: Cache) -> torch.Tensor:
+        return forward(batch, cache) * (1 + next(calls) // 2)
+
+    monkeypatch.setattr(tiny.model, "forward", drifting)
+    pair = Pair(tiny)
+    with caplog.at_level("DEBUG", "puna.engine"):
+        for _ in range(6):
+            pair.step(0)  # the pair calls it twice per step, so that both see the same factor
+    assert pair.proven == []
+    assert "its logits differ" in caplog.text
+
+
+def test_a_cache_can_say_that_it_is_not_to_be_replayed(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair(tiny)
+    monkeypatch.setattr(pair.caches[0], "generation", None)
+    for _ in range(4):
+        pair.step(0)
+    assert not pair.replay._steps
+
+
+def test_the_environment_switches_it_off(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUNA_REPLAY", "0")
+    pair = Pair(tiny)
+    for _ in range(4):
+        pair.step(0)
+    assert not pair.replay._steps
+
+
+def test_errors_are_those_of_the_usual_way_and_can_be_undone(tiny: LoadedModel) -> None:
+    pair = Pair(tiny)
+    for _ in range(4):
+        pair.step(0)
+    assert pair.proven == [1]
+    cache = pair.caches[0]
+    length = cache.length(0)
+    bad = Batch.of([pair.vocab + 5], [length], [0], [])
+    bad.outputs = None
+    cache.start_forward(bad)
+    with pytest.raises(IndexError, match=r"'token_embd\.weight' has \d+ rows"):
+        pair.replay.forward(bad)
+    cache.undo_forward()
+    assert cache.length(0) == length
+    pair.step(0)
+    assert pair.proven == [1]
+
+
+def test_a_full_cache_is_refused_before_anything_runs(tiny: LoadedModel) -> None:
+    pair = Pair(tiny, streams=1)
+    pair.step(s0=90)
+    for _ in range(6):
+        pair.step(0)
+    with pytest.raises(CacheFullError):
+        pair.step(0)
+
+
+def test_programs_of_all_sizes_share_their_memory(tiny: LoadedModel) -> None:
+    pair = Pair(tiny, streams=16)
+    sizes = []
+    for streams in range(16, 8, -1):
+        for _ in range(4):
+            pair.step(*range(streams))
+        assert pair.replay._memory is not None
+        sizes.append(pair.replay._memory.nbytes)
+    assert sizes == sizes[:1] * 8
+    for streams in range(9, 17):  # and each still gives its own results
+        pair.step(*range(streams))
+
+
+def test_very_many_rows_are_not_recorded(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("puna.engine.replay._MOST_ROWS", 2)
+    pair = Pair(tiny)
+    for streams in (2, 3):
+        for _ in range(4):
+            pair.step(*range(streams))
+    assert pair.proven == [2]
