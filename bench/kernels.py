@@ -21,7 +21,21 @@ from puna.gguf import GGMLType, quantize
 from puna.ops import Weight
 
 WORKING_SET = 512 << 20  # bytes of weights gone through in turn; last-level caches of servers are large
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_0", "Q4_K", "Q5_K", "Q6_K", "Q2_K", "Q3_K", "IQ4_NL", "MXFP4")
+TYPES = (
+    "F32",
+    "F16",
+    "BF16",
+    "Q8_0",
+    "Q4_0",
+    "Q5_0",
+    "Q4_K",
+    "Q5_K",
+    "Q6_K",
+    "Q2_K",
+    "Q3_K",
+    "IQ4_NL",
+    "MXFP4",
+)
 
 
 def seconds(run: Callable[[int], object], at_least_s: float = 0.3) -> float:

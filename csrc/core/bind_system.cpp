@@ -22,7 +22,7 @@ void register_system(nb::module_& m) {
             for (CpuLevel level : runnable_cpu_levels()) names.push_back(cpu_level_name(level));
             return names;
         },
-        "Sets of kernels this CPU can run, the best one last: 'portable', 'avx2', 'avx_vnni', 'avx512', 'amx', 'neon'.");
+        "Sets of kernels this CPU can run, the best one last: 'portable', 'avx2', ...");
     m.def(
         "set_cpu_level",
         [](const std::string& name) {

@@ -12,7 +12,7 @@ def cpu_level() -> str:
 
 def cpu_levels() -> list[str]:
     """
-    Sets of kernels this CPU can run, the best one last: 'portable', 'avx2', 'avx_vnni', 'avx512', 'amx', 'neon'.
+    Sets of kernels this CPU can run, the best one last: 'portable', 'avx2', ...
     """
 
 def set_cpu_level(name: str) -> None:

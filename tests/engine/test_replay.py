@@ -13,6 +13,7 @@ from puna import ops
 from puna.engine.replay import Replay
 from puna.errors import CacheFullError
 from puna.kvcache.cache import Cache
+from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from tests.tiny import TinyLlama, tiny_llama_gguf
@@ -25,11 +26,10 @@ STREAMS = 9
 class Pair:
     """The same sequences in two caches, one evaluated with replaying and one without."""
 
-    def __init__(
-        self, loaded: LoadedModel, dtype: torch.dtype = torch.float16, streams: int = STREAMS
-    ) -> None:
+    def __init__(self, loaded: LoadedModel, types: str = "f16", streams: int = STREAMS) -> None:
         self.model = loaded.model
-        self.caches = [loaded.make_cache(sequences=streams, context=96, dtype=dtype) for _ in range(2)]
+        kinds = KVTypes.parse(types)
+        self.caches = [loaded.make_cache(sequences=streams, context=96, types=kinds) for _ in range(2)]
         self.replay = Replay(self.model, self.caches[0])
         self.vocab = loaded.tokenizer.vocab_size
         self.dice = random.Random(3)
@@ -68,9 +68,9 @@ class Pair:
         return sorted(rows for rows, step in self.replay._steps.items() if step.proven)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
-def test_every_number_of_streams_is_replayed_to_the_bit(tiny: LoadedModel, dtype: torch.dtype) -> None:
-    pair = Pair(tiny, dtype)
+@pytest.mark.parametrize("types", ["f16", "f32", "bf16,f32"])
+def test_every_number_of_streams_is_replayed_to_the_bit(tiny: LoadedModel, types: str) -> None:
+    pair = Pair(tiny, types)
     for sequence in range(STREAMS):
         pair.step(**{f"s{sequence}": 3 + sequence})
     for streams in range(1, STREAMS + 1):

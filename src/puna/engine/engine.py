@@ -13,7 +13,6 @@ import time
 from collections import deque
 
 import numpy as np
-import torch
 
 from puna.engine.batching import Share, assemble, plan
 from puna.engine.events import Chunk, Done, Failed, Generate, TokenLogprob, TopLogprob
