@@ -12,6 +12,8 @@ const AttentionKernels& kernels() {
 #if defined(__x86_64__)
     if (vector_level() == CpuLevel::avx512) return attention_avx512;
     if (vector_level() == CpuLevel::avx2) return attention_avx2;
+#elif defined(__aarch64__)
+    if (vector_level() == CpuLevel::neon) return attention_neon;
 #endif
     return attention_portable;
 }

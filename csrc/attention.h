@@ -77,6 +77,8 @@ inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
 extern const AttentionKernels attention_portable;
 #if defined(__x86_64__)
 extern const AttentionKernels attention_avx2, attention_avx512;
+#elif defined(__aarch64__)
+extern const AttentionKernels attention_neon;
 #endif
 
 // All rows. The call must be valid: every listed cell exists, heads is a multiple of kv_heads.

@@ -18,6 +18,8 @@ const RowKernels& row_kernels() {
 #if defined(__x86_64__)
     if (vector_level() == CpuLevel::avx512) return rows_avx512;
     if (vector_level() == CpuLevel::avx2) return rows_avx2;
+#elif defined(__aarch64__)
+    if (vector_level() == CpuLevel::neon) return rows_neon;
 #endif
     return rows_portable;
 }

@@ -30,6 +30,8 @@ const RowKernels& row_kernels();
 extern const RowKernels rows_portable;
 #if defined(__x86_64__)
 extern const RowKernels rows_avx2, rows_avx512;
+#elif defined(__aarch64__)
+extern const RowKernels rows_neon;
 #endif
 
 // Whole batches, shared out among the threads. Arrays are contiguous; `residual` and `sum` may be null together.

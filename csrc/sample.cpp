@@ -219,6 +219,8 @@ const SampleKernels& sample_kernels() {
 #if defined(__x86_64__)
     if (vector_level() == CpuLevel::avx512) return sample_avx512;
     if (vector_level() == CpuLevel::avx2) return sample_avx2;
+#elif defined(__aarch64__)
+    if (vector_level() == CpuLevel::neon) return sample_neon;
 #endif
     return sample_portable;
 }

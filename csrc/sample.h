@@ -22,6 +22,8 @@ const SampleKernels& sample_kernels();
 extern const SampleKernels sample_portable;
 #if defined(__x86_64__)
 extern const SampleKernels sample_avx2, sample_avx512;
+#elif defined(__aarch64__)
+extern const SampleKernels sample_neon;
 #endif
 
 // Writes the ids of the `k` <= count largest logits, descending; the lower id comes first among equals.

@@ -7,6 +7,8 @@
 
 #if defined(__AVX2__)
 #include <immintrin.h>
+#elif defined(PUNA_NEON)   // said by the build: every aarch64 compiler has NEON, for the portable files too
+#include <arm_neon.h>
 #endif
 
 #if defined(__AVX512F__) && defined(__GNUC__) && !defined(__clang__)
@@ -72,7 +74,7 @@ PUNA_INLINE Vec operator-(Vec a, Vec b) { return {_mm512_sub_ps(a.v, b.v)}; }
 PUNA_INLINE Vec operator*(Vec a, Vec b) { return {_mm512_mul_ps(a.v, b.v)}; }
 PUNA_INLINE Vec operator/(Vec a, Vec b) { return {_mm512_div_ps(a.v, b.v)}; }
 PUNA_INLINE Vec fma(Vec a, Vec b, Vec c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
-// A NaN in `b` stays; one in `a` is lost.
+// A NaN in `b` stays; one in `a` may be lost.
 PUNA_INLINE Vec min(Vec a, Vec b) { return {_mm512_min_ps(a.v, b.v)}; }
 PUNA_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 PUNA_INLINE Vec round(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
@@ -114,6 +116,35 @@ PUNA_INLINE Vec scale_by_power(Vec a, Vec n) {
 }
 PUNA_INLINE uint32_t greater(Vec a, Vec b) {
     return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)));
+}
+
+#elif defined(PUNA_NEON)
+
+struct Vec {
+    static constexpr int width = 4;
+    float32x4_t v;
+
+    static PUNA_INLINE Vec splat(float x) { return {vdupq_n_f32(x)}; }
+    static PUNA_INLINE Vec load(const float* p) { return {vld1q_f32(p)}; }
+    static PUNA_INLINE Vec load(const half* p) { return {vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)))}; }
+    PUNA_INLINE void store(float* p) const { vst1q_f32(p, v); }
+    PUNA_INLINE void store(half* p) const { vst1_u16(p, vreinterpret_u16_f16(vcvt_f16_f32(v))); }
+};
+PUNA_INLINE Vec operator+(Vec a, Vec b) { return {vaddq_f32(a.v, b.v)}; }
+PUNA_INLINE Vec operator-(Vec a, Vec b) { return {vsubq_f32(a.v, b.v)}; }
+PUNA_INLINE Vec operator*(Vec a, Vec b) { return {vmulq_f32(a.v, b.v)}; }
+PUNA_INLINE Vec operator/(Vec a, Vec b) { return {vdivq_f32(a.v, b.v)}; }
+PUNA_INLINE Vec fma(Vec a, Vec b, Vec c) { return {vfmaq_f32(c.v, a.v, b.v)}; }
+PUNA_INLINE Vec min(Vec a, Vec b) { return {vminq_f32(a.v, b.v)}; }
+PUNA_INLINE Vec max(Vec a, Vec b) { return {vmaxq_f32(a.v, b.v)}; }
+PUNA_INLINE Vec round(Vec a) { return {vrndnq_f32(a.v)}; }
+PUNA_INLINE Vec scale_by_power(Vec a, Vec n) {
+    const int32x4_t bits = vshlq_n_s32(vaddq_s32(vcvtq_s32_f32(n.v), vdupq_n_s32(127)), 23);
+    return {vmulq_f32(a.v, vreinterpretq_f32_s32(bits))};
+}
+PUNA_INLINE uint32_t greater(Vec a, Vec b) {
+    constexpr uint32_t places[4] = {1, 2, 4, 8};
+    return vaddvq_u32(vandq_u32(vcgtq_f32(a.v, b.v), vld1q_u32(places)));
 }
 
 #else
@@ -173,6 +204,8 @@ PUNA_INLINE void sum_lanes(Vec a, Vec b, Vec c, Vec d, float* sums) {
 #endif
     const __m256 all = _mm256_hadd_ps(ab, cd);
     _mm_storeu_ps(sums, _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1)));
+#elif defined(PUNA_NEON)
+    vst1q_f32(sums, vpaddq_f32(vpaddq_f32(a.v, b.v), vpaddq_f32(c.v, d.v)));
 #else
     const auto sum = [](Vec x) { return (x.v[0] + x.v[1]) + (x.v[2] + x.v[3]); };
     sums[0] = sum(a), sums[1] = sum(b), sums[2] = sum(c), sums[3] = sum(d);
@@ -243,6 +276,9 @@ PUNA_INLINE Vec exp(Vec x) {
 #elif defined(__AVX2__)
     const __m256 floored = _mm256_blendv_ps(result.v, _mm256_setzero_ps(), _mm256_cmp_ps(x.v, low.v, _CMP_LT_OQ));
     return {_mm256_blendv_ps(floored, _mm256_set1_ps(1.0f / 0.0f), _mm256_cmp_ps(x.v, high.v, _CMP_GT_OQ))};
+#elif defined(PUNA_NEON)
+    const float32x4_t floored = vbslq_f32(vcltq_f32(x.v, low.v), vdupq_n_f32(0), result.v);
+    return {vbslq_f32(vcgtq_f32(x.v, high.v), vdupq_n_f32(1.0f / 0.0f), floored)};
 #else
     Vec chosen;
     for (int i = 0; i < 4; i++) {

@@ -16,6 +16,9 @@
 #include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 #endif
 
 namespace puna {
@@ -62,6 +65,16 @@ X86 read_x86() {
 const X86& x86() {
     static const X86 found = read_x86();
     return found;
+}
+#endif
+
+#if defined(__aarch64__)
+bool has_dotprod() {
+#if defined(__linux__)
+    return getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+#else
+    return false;
+#endif
 }
 #endif
 
@@ -131,6 +144,7 @@ std::vector<CpuLevel> runnable_cpu_levels() {
     if (x86().amx) levels.push_back(CpuLevel::amx);
 #elif defined(__aarch64__)
     levels.push_back(CpuLevel::neon);
+    if (has_dotprod()) levels.push_back(CpuLevel::dotprod);
 #endif
     return levels;
 }
@@ -141,6 +155,7 @@ CpuLevel vector_level() {
     switch (const CpuLevel level = cpu_level()) {
         case CpuLevel::avx_vnni: return CpuLevel::avx2;
         case CpuLevel::amx: return CpuLevel::avx512;
+        case CpuLevel::dotprod: return CpuLevel::neon;
         default: return level;
     }
 }
@@ -161,6 +176,7 @@ const char* cpu_level_name(CpuLevel level) {
         case CpuLevel::avx512: return "avx512";
         case CpuLevel::amx: return "amx";
         case CpuLevel::neon: return "neon";
+        case CpuLevel::dotprod: return "dotprod";
         default: return "portable";
     }
 }
@@ -178,6 +194,7 @@ std::vector<std::string> cpu_features() {
     if (x.amx) names.push_back("amx");
 #elif defined(__aarch64__)
     names.push_back("neon");
+    if (has_dotprod()) names.push_back("dotprod");
 #endif
     return names;
 }

@@ -10,7 +10,7 @@ import pytest
 from puna import ops
 
 LEVELS = (
-    ("portable", "neon")
+    ("portable", "neon", "dotprod")
     if platform.machine() in ("aarch64", "arm64")
     else ("portable", "avx2", "avx_vnni", "avx512", "amx")
 )
