@@ -56,6 +56,9 @@ const MatrixKernels& avx2_matrix_kernels();
 const MatrixKernels& avx_vnni_matrix_kernels();
 const MatrixKernels& avx512_matrix_kernels();
 const MatrixKernels& amx_matrix_kernels();
+#elif defined(__aarch64__)
+const MatrixKernels& neon_matrix_kernels();
+const MatrixKernels& dotprod_matrix_kernels();
 #endif
 
 // The table of the CPU level in use.

@@ -20,4 +20,13 @@ void add_floats_avx512(MatrixKernels& kernels);
 void add_super_blocks_amx(MatrixKernels& kernels);
 void add_blocks_amx(MatrixKernels& kernels);
 
+void add_quantize_neon(MatrixKernels& kernels);   // activations
+
+void add_super_blocks_neon(MatrixKernels& kernels);
+void add_blocks_neon(MatrixKernels& kernels);
+void add_floats_neon(MatrixKernels& kernels);
+
+void add_super_blocks_dotprod(MatrixKernels& kernels);
+void add_blocks_dotprod(MatrixKernels& kernels);
+
 }  // namespace puna

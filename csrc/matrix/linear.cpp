@@ -83,6 +83,12 @@ const MatrixKernels& matrix_kernels() {
         case CpuLevel::amx: return amx_matrix_kernels();
         default: break;
     }
+#elif defined(__aarch64__)
+    switch (cpu_level()) {
+        case CpuLevel::neon: return neon_matrix_kernels();
+        case CpuLevel::dotprod: return dotprod_matrix_kernels();
+        default: break;
+    }
 #endif
     return portable_matrix_kernels();
 }
