@@ -1,0 +1,39 @@
+// Tests the kernels of every level this processor runs against plain double-precision arithmetic: no Python, so that
+// it can be built for another processor and run in an emulator. Prints a line per level; fails if a check fails.
+#include <cstdio>
+
+#include "check.h"
+#include "core/cpu.h"
+#include "core/pool.h"
+
+namespace puna::test {
+namespace {
+
+int checks = 0, failures = 0;
+
+}  // namespace
+
+void check(bool good, const std::string& what) {
+    checks++;
+    if (good) return;
+    if (++failures <= 20) std::printf("%s: %s\n", cpu_level_name(cpu_level()), what.c_str());
+}
+
+}  // namespace puna::test
+
+int main() {
+    using namespace puna;
+    set_thread_count(2);
+    for (const CpuLevel level : runnable_cpu_levels()) {
+        set_cpu_level(cpu_level_name(level));
+        const int checks_before = test::checks, failures_before = test::failures;
+        test::test_rows();
+        test::test_sampling();
+        test::test_attention();
+        test::test_matrices();
+        std::printf("%s: %d checks, %d failed\n", cpu_level_name(level), test::checks - checks_before,
+                    test::failures - failures_before);
+        std::fflush(stdout);
+    }
+    return test::failures == 0 ? 0 : 1;
+}
