@@ -112,7 +112,6 @@ struct Avx512 {
 
 // As above, with integer sums over a chunk: what AMX tiles come to.
 struct Avx512Exact : Avx512 {
-    static constexpr int tile = 4;   // for the few tokens that tiles are not worth it for
     using Sum = Ints;
 
     static PUNA_INLINE Sum no_sum() { return _mm512_setzero_si512(); }
