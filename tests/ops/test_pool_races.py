@@ -1,4 +1,4 @@
-"""The thread pool under ThreadSanitizer: a C++ program of its own, because Python and torch are not built for it."""
+"""The thread pool under ThreadSanitizer: a C++ program of its own; Python and torch are not built for it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def built(folder: Path, source: Path) -> Path:
     if probe.returncode != 0:
         pytest.skip(f"the pool is not tested for races: no ThreadSanitizer: {probe.stderr.strip()[-300:]}")
     subprocess.run(
-        [compiler(), *flags, source, CORE / "pool.cpp", CORE / "cpu.cpp", "-o", program], check=True, timeout=240
+        [compiler(), *flags, source, CORE / "pool.cpp", CORE / "cpu.cpp", "-o", program],
+        check=True,
+        timeout=240,
     )
     return program
 
