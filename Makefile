@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 # What an installation depends on. Python files do not: the installation is editable.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv test test-fast lint bench test-peers bench-peers clean distclean help
+.PHONY: run venv test test-fast test-sanitize lint bench test-peers bench-peers clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -21,6 +21,10 @@ test: .venv/developed ## run all tests
 
 test-fast: .venv/developed ## run the tests that take no time and start no servers
 	$(BIN)/python -m pytest -m "not slow and not e2e" $(PYTEST_ARGS)
+
+test-sanitize: .venv/developed ## run the kernels' tests on a build that watches memory and arithmetic
+	$(BIN)/python tests/native/sanitize.py $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/ops/test_pool_races.py
 
 lint: .venv/developed ## check style, types and layers
 	$(BIN)/ruff check

@@ -11,6 +11,7 @@ import llama_cpp
 import numpy as np
 
 _DECODE_PROMPT = 16
+_CHUNK = 512  # tokens evaluated to fill the cache; the rest of it is copies of theirs
 
 
 class LlamaCpp:
@@ -26,6 +27,7 @@ class LlamaCpp:
         batch: int = 512,
         repack: bool = True,  # weights in the layout of its fastest kernels, or as the file has them
         flash: bool = True,
+        shared_cells: bool = False,  # one pool of cells for all sequences, as `fill` needs
     ) -> None:
         self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)  # kept alive with us
         llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
@@ -42,12 +44,14 @@ class LlamaCpp:
         settings.n_seq_max = parallel
         settings.n_threads = settings.n_threads_batch = threads
         settings.flash_attn_type = int(flash)
+        settings.kv_unified = shared_cells
         self._context = llama_cpp.llama_init_from_model(self._model, settings)
         if not self._context:
             raise RuntimeError(f"llama.cpp cannot make a context for {path}")
         self._memory = llama_cpp.llama_get_memory(self._context)
         self._vocab = llama_cpp.llama_vocab_n_tokens(llama_cpp.llama_model_get_vocab(self._model))
         self._batch_size = batch
+        self._filled = 0
         self._dice = random.Random(7)
 
     def close(self) -> None:
@@ -82,6 +86,42 @@ class LlamaCpp:
             self._decode([(self._dice.randrange(self._vocab), position, s, True) for s in range(streams)])
             llama_cpp.llama_synchronize(self._context)
         return streams * length / (time.perf_counter() - begin)
+
+    def fill(self, depth: int) -> None:
+        """Makes the first sequence hold `depth` positions. Needs `parallel=2`: the second one is for copying.
+
+        512 random tokens are evaluated; the others get copies of their keys and values, moved to their
+        positions. What decoding costs depends on how many there are, not on what is in them.
+        """
+        self._clear()
+        self._decode([(token, i, 0, i + 1 == _CHUNK) for i, token in enumerate(self._tokens(_CHUNK))])
+        llama_cpp.llama_synchronize(self._context)
+        size = llama_cpp.llama_state_seq_get_size(self._context, 0)
+        state = (ctypes.c_uint8 * size)()
+        llama_cpp.llama_state_seq_get_data(self._context, state, size, 0)
+        for start in range(_CHUNK, depth, _CHUNK):
+            if not llama_cpp.llama_state_seq_set_data(self._context, state, size, 1):
+                raise RuntimeError("llama.cpp cannot copy a part of its cache")
+            llama_cpp.llama_memory_seq_add(self._memory, 1, 0, -1, start)
+            llama_cpp.llama_memory_seq_cp(self._memory, 1, 0, -1, -1)
+            llama_cpp.llama_memory_seq_rm(self._memory, 1, -1, -1)
+        llama_cpp.llama_memory_seq_rm(self._memory, 0, depth, -1)
+        self._filled = llama_cpp.llama_memory_seq_pos_max(self._memory, 0) + 1
+        if self._filled != depth:
+            raise RuntimeError(f"llama.cpp's cache holds {self._filled} positions, not {depth}")
+
+    def decode_filled(self, length: int) -> float:
+        """Generated tokens per second of one sequence, after the positions of `fill`."""
+        llama_cpp.llama_memory_seq_rm(self._memory, 0, self._filled, -1)
+        self._decode(
+            [(self._dice.randrange(self._vocab), self._filled, 0, True)]
+        )  # moves keys put off so far
+        llama_cpp.llama_synchronize(self._context)
+        begin = time.perf_counter()
+        for position in range(self._filled + 1, self._filled + 1 + length):
+            self._decode([(self._dice.randrange(self._vocab), position, 0, True)])
+            llama_cpp.llama_synchronize(self._context)
+        return length / (time.perf_counter() - begin)
 
     def logits(self, tokens: list[int], *, at_once: int) -> np.ndarray:
         """Raw logits [len(tokens), vocab] of every position, evaluated `at_once` tokens at a time."""

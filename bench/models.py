@@ -13,14 +13,9 @@ import numpy as np
 
 from puna.gguf import FileType, GGMLType, GGUFWriter
 
-Q4_K, Q6_K, Q8_0, Q4_0, F16, F32 = (
-    GGMLType.Q4_K,
-    GGMLType.Q6_K,
-    GGMLType.Q8_0,
-    GGMLType.Q4_0,
-    GGMLType.F16,
-    GGMLType.F32,
-)
+Q4_K, Q5_K, Q6_K = GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K
+Q8_0, Q4_0, F16 = GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.F16
+IQ4_XS, MXFP4 = GGMLType.IQ4_XS, GGMLType.MXFP4
 
 
 @dataclass(frozen=True)
@@ -43,19 +38,38 @@ SHAPES = {
     "135m": Shape(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
     "1b": Shape(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
     "8x150m": Shape(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # Mixtral, made small
+    "3b": Shape(3072, 8192, 28, 24, 8, 128, 128256, 500000.0),  # Llama 3.2 3B
 }
 
-FILE_TYPES = {"q4_k_m": 15, "q8_0": 7, "q4_0": 2, "f16": 1}
+
+@dataclass(frozen=True)
+class Mix:
+    """How llama.cpp's quantiser fills a file of one name."""
+
+    label: FileType
+    most: GGMLType  # of most matrices
+    better: GGMLType  # of those it gives more bits
+    head: GGMLType  # of the embedding, which is the output matrix too
+
+
+MIXES = {
+    "q4_k_m": Mix(FileType.Q4_K_M, Q4_K, Q6_K, Q6_K),
+    "q5_k_m": Mix(FileType.Q5_K_M, Q5_K, Q6_K, Q6_K),
+    "q6_k": Mix(FileType.Q6_K, Q6_K, Q6_K, Q6_K),
+    "q4_0": Mix(FileType.Q4_0, Q4_0, Q4_0, Q6_K),
+    "q8_0": Mix(FileType.Q8_0, Q8_0, Q8_0, Q8_0),
+    "iq4_xs": Mix(FileType.IQ4_XS, IQ4_XS, IQ4_XS, Q6_K),
+    "mxfp4": Mix(FileType.MXFP4, MXFP4, MXFP4, Q8_0),
+    "f16": Mix(FileType.F16, F16, F16, F16),
+}
 
 
 def types(mix: str, layer: int, layers: int) -> dict[str, GGMLType]:
     """The type of each matrix of a layer, as llama.cpp's quantiser chooses for `mix`."""
-    if mix != "q4_k_m":
-        return {"": {"q8_0": Q8_0, "q4_0": Q4_0, "f16": F16}[mix]}
     # More bits for the first and last eighth of the layers and every third of the others.
     more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
-    better = Q6_K if more else Q4_K
-    return {"attn_v": better, "ffn_down": better, "ffn_down_exps": better, "": Q4_K}
+    better = MIXES[mix].better if more else MIXES[mix].most
+    return {"attn_v": better, "ffn_down": better, "ffn_down_exps": better, "": MIXES[mix].most}
 
 
 def random_model(name: str, mix: str, folder: Path) -> Path:
@@ -67,7 +81,7 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
     shape, dice = SHAPES[name], np.random.default_rng(1)
     writer = GGUFWriter(path, "llama")
     writer.add("general.name", f"random {name} {mix}")
-    writer.add("general.file_type", FileType(FILE_TYPES[mix]).value)
+    writer.add("general.file_type", MIXES[mix].label.value)
     writer.add("block_count", shape.layers)
     writer.add("context_length", 131072)
     writer.add("embedding_length", shape.hidden)
@@ -82,7 +96,7 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
         writer.add("expert_count", shape.experts)
         writer.add("expert_used_count", shape.experts_used)
     _add_vocabulary(writer, shape.vocab)
-    head = {"q4_k_m": Q6_K, "q4_0": Q6_K, "q8_0": Q8_0, "f16": F16}[mix]
+    head = MIXES[mix].head
     _add(
         writer,
         dice,
@@ -144,6 +158,13 @@ def random_blocks(dice: np.random.Generator, kind: GGMLType, count: int, spread:
     elif kind is Q4_K:
         set_half(0, spread / (4.6 * 37))
         set_half(2, 7.5 * spread / (4.6 * 37))
+    elif kind is Q5_K:
+        set_half(0, spread / (9.2 * 37))
+        set_half(2, 15.5 * spread / (9.2 * 37))
+    elif kind is IQ4_XS:  # its levels spread by 73, its scales are 6 bits with a sign
+        set_half(0, spread / (73 * 18))
+    elif kind is MXFP4:  # a power of two, biased by 128 because the levels are stored doubled
+        blocks[:, 0] = 128 + round(np.log2(spread / 5.9))
     else:
         raise ValueError(f"no random blocks of {kind.name}")
     return blocks

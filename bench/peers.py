@@ -1,126 +1,159 @@
 """Puna and llama.cpp side by side: same file, same threads, taking turns in one process.
 
-    make bench-peers                                  # installs llama-cpp-python once, runs this
-    python bench/peers.py --model MODEL.gguf ...      # any model
+    make bench-peers                                    # installs llama-cpp-python once, runs everything
+    python bench/peers.py --rows "1b q4_k_m, f16"       # some rows; prints, and leaves docs/ alone
+    python bench/peers.py --quick                       # one repetition of everything, to try it out
+    python bench/peers.py --model MODEL.gguf ...        # any model
 
-Prints a table and writes it to docs/performance-table.md. What counts is the ratio of medians: the
-machine may be busy, but it is equally busy for both.
+A complete run writes docs/performance.json, docs/performance-table.md and docs/performance.svg. What
+counts is the ratio of medians: the machine may be busy, but it is equally busy for both, and who goes
+first alternates. The models are made on first use in build/bench-models.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import statistics
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import llama_cpp
+import roofline
 from llama_cpp_peer import LlamaCpp
-from models import random_model
+from models import SHAPES, random_model
+from report import Result, Run, line, write
+from rows import CASES, Case, Test, chosen, decode, prompt
 
+import puna
 from puna import ops
 from puna.engine.bench import Bench
+from puna.errors import PunaError
 
 ROOT = Path(__file__).resolve().parents[1]
+MODELS = ROOT / "build" / "bench-models"
 
 
-@dataclass
-class Row:
-    model: str
-    test: str
-    ours: list[float]
-    theirs: list[float]
-
-    @property
-    def ratio(self) -> float:
-        return statistics.median(self.ours) / statistics.median(self.theirs)
+def rate(engine: Bench | LlamaCpp, test: Test) -> float:
+    """Tokens per second of one run of `test`."""
+    if test.kind == "prompt":
+        return engine.read(test.streams, test.tokens)
+    if test.depth:
+        return engine.decode_filled(test.tokens)
+    return engine.decode(test.streams, test.tokens)
 
 
-def compare(name: str, path: Path, arguments: argparse.Namespace) -> list[Row]:
-    """All tests on one file."""
-    streams, prompt, generate = arguments.parallel, arguments.prompt, arguments.generate
-    context = max(prompt, 16 + generate) + 8
-    ours = Bench(path, context=context, parallel=streams, threads=arguments.threads)
-    theirs = LlamaCpp(path, context=context, parallel=streams, threads=arguments.threads)
-    tests: list[tuple[str, Callable[[], float], Callable[[], float]]] = [
-        (f"prompt {prompt}", lambda: ours.read(1, prompt), lambda: theirs.read(1, prompt)),
-        (f"decode {generate}", lambda: ours.decode(1, generate), lambda: theirs.decode(1, generate)),
-        (
-            f"decode {generate}, {streams} streams",
-            lambda: ours.decode(streams, generate),
-            lambda: theirs.decode(streams, generate),
-        ),
-    ]
-    rows = []
-    for test, run_ours, run_theirs in tests:
-        row = Row(name, test, [], [])
-        for repetition in range(arguments.repetitions + 1):
-            figures = run_ours(), run_theirs()
-            if repetition:  # the first warms up
-                row.ours.append(figures[0])
-                row.theirs.append(figures[1])
-        print(
-            f"{name:>20}  {test:<24} puna {statistics.median(row.ours):8.1f}  "
-            f"llama.cpp {statistics.median(row.theirs):8.1f} tokens/s  ratio {row.ratio:.2f}",
-            flush=True,
-        )
-        rows.append(row)
-    ours.close()
-    theirs.close()
-    return rows
+def warm_up(engine: Bench | LlamaCpp, test: Test) -> None:
+    """Has memory provided and threads started: a short run of the same kind."""
+    if test.depth:
+        engine.fill(test.depth)
+    rate(engine, replace(test, tokens=min(test.tokens, 256 if test.kind == "prompt" else 4)))
 
 
-def table(rows: list[Row], threads: int) -> str:
-    """The results as Markdown."""
-    lines = [
-        f"Tokens per second, medians, {threads} threads, {_cpu_name()}.",
-        "",
-        "| model | test | Puna | llama.cpp | ratio |",
-        "|---|---|---:|---:|---:|",
-    ]
-    lines += [
-        f"| {row.model} | {row.test} | {statistics.median(row.ours):.1f} "
-        f"| {statistics.median(row.theirs):.1f} | {row.ratio:.2f} |"
-        for row in rows
-    ]
-    return "\n".join(lines) + "\n"
+def take_turns(ours: Bench, theirs: LlamaCpp, test: Test, times: int) -> tuple[list[float], list[float]]:
+    """Figures of both, `times` each; who went first is second the next time."""
+    engines: list[Bench | LlamaCpp] = [ours, theirs]
+    figures: list[list[float]] = [[], []]
+    for repetition in range(times):
+        for which in (0, 1) if repetition % 2 == 0 else (1, 0):
+            figures[which].append(rate(engines[which], test))
+    return figures[0], figures[1]
 
 
-def _cpu_name() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return "unknown processor"
+def compare(name: str, path: Path, tests: Sequence[Test], threads: int, repetitions: int) -> Iterator[Result]:
+    """Results of the tests of one model, as they come."""
+    context, parallel = max(test.context for test in tests), max(test.streams for test in tests)
+    deep = any(test.depth for test in tests)
+    costs = roofline.need(path)
+    ours = Bench(path, context=context, parallel=parallel, threads=threads)
+    theirs = LlamaCpp(
+        path, context=context, parallel=parallel + deep, threads=threads, shared_cells=deep
+    )  # filling its cache takes a second sequence
+    try:
+        for test in tests:
+            warm_up(ours, test)
+            warm_up(theirs, test)
+            yield Result(
+                name, test.label, test.kind, *take_turns(ours, theirs, test, repetitions), test.bar,
+                tokens=test.tokens, streams=test.streams,
+                step_bytes=costs.decode_bytes(test.streams, test.depth + test.tokens / 2),
+                prompt_products=costs.prompt_products(test.tokens), floats=costs.floats,
+            )  # fmt: skip
+    finally:
+        ours.close()
+        theirs.close()
+
+
+def versions() -> str:
+    """What was compared."""
+    return f"Puna {puna.__version__}, llama-cpp-python {llama_cpp.__version__}"
+
+
+def kernels() -> str:
+    """Which of its implementations Puna computes with."""
+    if (name := ops.implementation()) != "cpu":
+        return name
+    from puna import _native
+
+    return _native.cpu_level()
+
+
+def load_warning() -> str | None:
+    """A warning when other programs use the machine."""
+    busy, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if busy <= 0.5 * cores:
+        return None
+    return (
+        f"warning: other programs keep {busy:.1f} of {cores} cores busy; llama.cpp, whose threads wait for "
+        "each other at every step, suffers more than Puna: do not publish these figures"
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Puna and llama.cpp side by side")
-    parser.add_argument(
-        "--model", type=Path, action="append", help="a GGUF file; default: random 1B and 135M"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--prompt", type=int, default=512)
-    parser.add_argument("--generate", type=int, default=64)
-    parser.add_argument("--parallel", type=int, default=8)
+    parser.add_argument("--rows", help="only rows with all words of one of these comma-separated parts")
+    parser.add_argument("--quick", action="store_true", help="one repetition")
+    parser.add_argument("--model", type=Path, action="append", help="GGUF files instead of the usual rows")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--repetitions", type=int, default=5)
-    parser.add_argument("--output", type=Path, default=ROOT / "docs" / "performance-table.md")
+    parser.add_argument("--output", type=Path, help="folder for the results (default: docs, if complete)")
     arguments = parser.parse_args()
-    print(f"kernels: {ops.implementation()}", flush=True)
+    repetitions = 1 if arguments.quick else arguments.repetitions
+    cases = chosen(arguments.rows) if arguments.rows else CASES
+    if not cases:
+        parser.error(f"no row matches {arguments.rows!r}")
     if arguments.model:
-        models = [(path.name, path) for path in arguments.model]
-    else:
-        shapes = [("1b", "q4_k_m"), ("1b", "q8_0"), ("135m", "q8_0")]
-        folder = ROOT / "build" / "bench-models"
-        models = [(f"{shape} {mix}", random_model(shape, mix, folder)) for shape, mix in shapes]
-    rows = [row for name, path in models for row in compare(name, path, arguments)]
-    text = table(rows, arguments.threads)
-    print("\n" + text)
-    arguments.output.parent.mkdir(exist_ok=True)
-    arguments.output.write_text(text)
+        usual = (prompt(512), decode(32), decode(16, streams=8))
+        cases = tuple(Case(str(path), "", usual) for path in arguments.model)
+    if warning := load_warning():
+        print(warning, file=sys.stderr)
+    began = time.time()
+    run = Run(kernels(), versions(), roofline.measure(arguments.threads))
+    print(f"{run.versions}; {run.kernels}\n{run.machine.sentence()}", flush=True)
+    for case in cases:
+        if not case.mix:
+            name, path = Path(case.shape).name, Path(case.shape)
+        elif case.shape in SHAPES:
+            name, path = case.name, random_model(case.shape, case.mix, MODELS)
+        else:
+            print(f"{case.name:>14}  left out: there is no such shape in models.py", flush=True)
+            continue
+        try:
+            for result in compare(name, path, case.tests, arguments.threads, repetitions):
+                run.results.append(result)
+                print(line(result, run.machine), flush=True)
+        except PunaError as error:
+            print(f"{name:>14}  left out: {error}", flush=True)
+    print(f"took {(time.time() - began) / 60:.0f} minutes")
+    complete = not (arguments.rows or arguments.quick or arguments.model)
+    if complete or arguments.output:
+        write(run, arguments.output or ROOT / "docs")
 
 
 if __name__ == "__main__":

@@ -7,17 +7,23 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
+from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
+from puna.model.input import Batch, Input
 from puna.model.load import load_model
 from puna.options import Options
 
 _SEED = 7
 #: Tokens in the context before decoding is timed.
 _DECODE_PROMPT = 16
+#: Tokens the cache is filled with at a time.
+_CHUNK = 512
 
 
 class Bench:
@@ -35,10 +41,13 @@ class Bench:
         self._engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
         self._vocab = loaded.tokenizer.vocab_size
         self._dice = random.Random(_SEED)
+        self._filled: list[int] = []
+        with open_gguf(path) as file:
+            self._kv_shapes = type(loaded.model).kv_shapes(loaded.model.read_options(file))
 
     def read(self, streams: int, length: int) -> float:
         """Prompt tokens per second: from the first step until every stream has its first token."""
-        ended = self._submit(streams, length, 1)
+        ended = self._submit([self._tokens(length) for _ in range(streams)], 1)
         begin = time.perf_counter()
         while len(ended) < streams:
             self._engine.step()
@@ -46,18 +55,58 @@ class Bench:
 
     def decode(self, streams: int, length: int) -> float:
         """Generated tokens per second over all streams, their prompts already read."""
-        ended = self._submit(streams, _DECODE_PROMPT, length + 1)
+        ended = self._submit([self._tokens(_DECODE_PROMPT) for _ in range(streams)], length + 1)
         self._engine.step()  # reads all prompts and gives every stream its first token
         begin = time.perf_counter()
         while len(ended) < streams:
             self._engine.step()
         return streams * length / (time.perf_counter() - begin)
 
+    def fill(self, depth: int) -> None:
+        """Make the cache hold `depth` tokens, for `decode_filled` to go on from.
+
+        They are not evaluated: their keys and values are random numbers. What decoding costs depends on
+        how many there are, not on what is in them.
+        """
+        engine, tokens = self._engine, self._tokens(depth)
+        found = engine.slots.take([Input(token) for token in tokens], reuse=False)
+        if found is None:
+            raise GenerationError("all sequences of the engine are busy")
+        slot = found[0]
+        shapes = self._kv_shapes
+        generator = torch.Generator().manual_seed(_SEED)
+        for start in range(0, depth, _CHUNK):
+            part = range(start, min(start + _CHUNK, depth))
+            batch = Batch.of(tokens[part.start : part.stop], list(part), [slot.index] * len(part), [])
+            engine.cache.start_forward(batch)
+            for index, shape in enumerate(shapes):
+                keys = torch.randn(len(part), shape.kv_heads, shape.key_dim, generator=generator)
+                values = torch.randn(len(part), shape.kv_heads, shape.value_dim, generator=generator)
+                engine.cache.layer(index).put(keys, values)
+        slot.inputs.extend(Input(token) for token in tokens)
+        engine.slots.give_back(slot)
+        self._filled = tokens
+
+    def decode_filled(self, length: int) -> float:
+        """Generated tokens per second of one stream, after the tokens of `fill`."""
+        ended = self._submit([self._filled], length + 1)
+        self._engine.step()  # evaluates the last of them again and gives the stream its first token
+        begin = time.perf_counter()
+        while not ended:
+            self._engine.step()
+        took = time.perf_counter() - begin
+        if ended[0].cached < len(self._filled) - 1:
+            raise GenerationError("the cache does not hold the tokens it was filled with")
+        return length / took
+
     def close(self) -> None:
         self._engine.close()
 
-    def _submit(self, streams: int, length: int, predict: int) -> list[Done]:
-        """Requests with prompts nobody has in the cache, decoding greedily past end tokens."""
+    def _tokens(self, length: int) -> list[int]:
+        return [self._dice.randrange(self._vocab) for _ in range(length)]
+
+    def _submit(self, prompts: list[list[int]], predict: int) -> list[Done]:
+        """Requests for `predict` tokens after each prompt, decoding greedily past end tokens."""
         ended: list[Done] = []
 
         def sink(event: Event) -> None:
@@ -67,8 +116,7 @@ class Bench:
                 ended.append(event)
 
         options = Options(temperature=0.0, num_predict=predict)
-        for number in range(streams):
-            tokens = [self._dice.randrange(self._vocab) for _ in range(length)]
+        for number, tokens in enumerate(prompts):
             self._engine.submit(Generate(id=number, prompt=tokens, options=options, ignore_eos=True), sink)
         return ended
 

@@ -62,7 +62,7 @@ class Engine:
         self.cache = loaded.make_cache(sequences=parallel, context=context, types=cache_types)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._replay = Replay(loaded.model, self.cache)
-        self._slots = Slots(self.cache, parallel)
+        self.slots = Slots(self.cache, parallel)
         self._queue: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._first = 0  # whose prompt is served first in the next batch
@@ -199,7 +199,7 @@ class Engine:
 
     def _admit(self) -> None:
         while self._queue:
-            found = self._slots.take(self._queue[0].prompt)
+            found = self.slots.take(self._queue[0].prompt)
             if found is None:
                 return
             sequence = self._queue.popleft()
@@ -221,7 +221,7 @@ class Engine:
                 del slot.inputs[begin:end]
             except NotSupportedError:  # evaluate again what is to stay
                 kept = [*slot.inputs[:begin], *slot.inputs[end:]]
-                self._slots.drop(slot)
+                self.slots.drop(slot)
                 sequence.waiting = kept + sequence.waiting
             except PunaError as error:
                 self._fail(sequence, error)
@@ -297,12 +297,12 @@ class Engine:
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         sequence.sink(_failed(sequence.id, error))
         assert sequence.slot is not None
-        self._slots.drop(sequence.slot)
+        self.slots.drop(sequence.slot)
         self._leave(sequence)
 
     def _leave(self, sequence: Sequence) -> None:
         assert sequence.slot is not None
-        self._slots.give_back(sequence.slot)
+        self.slots.give_back(sequence.slot)
         self._running.remove(sequence)
 
 

@@ -1,0 +1,213 @@
+"""What a comparison is written as: a line per result, a Markdown table, a chart, JSON.
+
+python bench/report.py        # writes table and chart again from docs/performance.json
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass, field
+from html import escape
+from pathlib import Path
+
+from roofline import Machine
+from rows import BANDWIDTH_BAR
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+@dataclass
+class Result:
+    """Tokens per second of one test, one figure per repetition, and what the test costs."""
+
+    model: str
+    test: str
+    kind: str  # "prompt" or "decode"
+    ours: list[float]
+    theirs: list[float]
+    bar: float | None
+    tokens: int
+    streams: int
+    step_bytes: float  # read per decode step, weights as in the file
+    prompt_products: float  # multiply-adds of the whole prompt
+    floats: bool  # weights of a float type
+
+    @property
+    def our_rate(self) -> float:
+        return statistics.median(self.ours)
+
+    @property
+    def their_rate(self) -> float:
+        return statistics.median(self.theirs)
+
+    @property
+    def ratio(self) -> float:
+        return self.our_rate / self.their_rate
+
+    @property
+    def met(self) -> bool:
+        return self.bar is None or self.ratio >= self.bar
+
+    def share(self, machine: Machine) -> float | None:
+        """Of what bounds this test: read bandwidth when decoding one stream, multiply-adds for a prompt."""
+        if self.kind == "prompt":
+            peak = machine.float_peak if self.floats else machine.byte_peak
+            return self.our_rate / self.tokens * self.prompt_products / peak if peak else None
+        if self.streams > 1 or not machine.read:
+            return None
+        return self.our_rate * self.step_bytes / machine.read
+
+
+@dataclass
+class Run:
+    """All results of a run, and where they come from."""
+
+    kernels: str
+    versions: str
+    machine: Machine
+    results: list[Result] = field(default_factory=list)
+    processor: str = field(default_factory=lambda: processor())
+
+
+def processor() -> str:
+    """The processor's name and what it can do with 8-bit integers."""
+    name, flags = "unknown processor", ""
+    for text in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = text.partition(":")
+        if key.strip() == "model name":
+            name = value.strip()
+        elif key.strip() in ("flags", "Features"):
+            flags = value
+    known = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
+    found = [flag for flag in known if flag in flags.split()]
+    return f"{name} ({', '.join(found)})" if found else name
+
+
+def line(result: Result, machine: Machine) -> str:
+    """One result for the terminal."""
+    share, bar = result.share(machine), ""
+    if result.bar is not None:
+        bar = f", bar {result.bar:.1f} {'met' if result.met else 'MISSED'}"
+    of = "peak" if result.kind == "prompt" else "bandwidth"
+    return (
+        f"{result.model:>14}  {result.test:<18} puna {spread(result.ours):<24} "
+        f"llama.cpp {spread(result.theirs):<24} ratio {result.ratio:.2f}{bar}"
+        + (f"; {share:.0%} of {of}" if share is not None else "")
+    )
+
+
+def spread(rates: list[float]) -> str:
+    """Median and extremes."""
+    return f"{statistics.median(rates):.1f} ({min(rates):.1f} to {max(rates):.1f})"
+
+
+def table(run: Run) -> str:
+    """The results as Markdown."""
+    text = [
+        f"Tokens per second: median, least and most of {len(run.results[0].ours)} runs taking turns. "
+        f"{run.versions}, {run.machine.threads} threads each, {run.processor}; kernels: {run.kernels}.",
+        "",
+        f"The machine, measured in the same run: {run.machine.sentence()}.",
+        "",
+        "| model | test | Puna | llama.cpp | ratio | bar | share of the machine |",
+        "|---|---|---:|---:|---:|---:|---:|",
+    ]
+    for result in run.results:
+        bar = "" if result.bar is None else f"{result.bar:.1f} {'✓' if result.met else '✗'}"
+        text.append(
+            f"| {result.model} | {result.test} | {spread(result.ours)} | {spread(result.theirs)} "
+            f"| **{result.ratio:.2f}** | {bar} | {_share(result, run.machine)} |"
+        )
+    return "\n".join(text) + "\n"
+
+
+def _share(result: Result, machine: Machine) -> str:
+    share = result.share(machine)
+    if share is None:
+        return ""
+    if result.kind == "prompt":
+        return f"{share:.0%} of {'float32' if result.floats else '8-bit'} peak"
+    mark = "✓" if share >= BANDWIDTH_BAR else "✗"
+    return f"{share:.0%} of bandwidth {mark}"
+
+
+# --- the chart ---------------------------------------------------------------------------
+
+ROW, TOP, LEFT, WIDTH, RIGHT = 24, 64, 214, 430, 76
+
+STYLE = """
+  text { font: 13px system-ui, sans-serif; fill: #1f2328 }
+  .title { font-size: 15px; font-weight: 600 }
+  .quiet { fill: #59636e } .axis { stroke: #59636e } .grid { stroke: #d1d9e0 }
+  .ahead { fill: #1a7f37 } .behind { fill: #bc4c00 } .bar { stroke: #0969da; stroke-width: 2.5 }
+  @media (prefers-color-scheme: dark) {
+    text { fill: #f0f6fc } .quiet { fill: #9198a1 } .axis { stroke: #9198a1 } .grid { stroke: #3d444d }
+    .ahead { fill: #3fb950 } .behind { fill: #db6d28 } .bar { stroke: #58a6ff }
+  }
+"""
+
+
+def chart(run: Run) -> str:
+    """Ratios to llama.cpp as an SVG that is readable on light and dark pages."""
+    longest = max([3.0, *(result.ratio for result in run.results), *(r.bar or 0 for r in run.results)])
+    unit = WIDTH / longest
+    height = TOP + ROW * len(run.results) + 34
+    bottom = TOP + ROW * len(run.results) + 4
+
+    def x(ratio: float) -> str:
+        return f"{LEFT + ratio * unit:.1f}"
+
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {LEFT + WIDTH + RIGHT} {height}" role="img">',
+        "<title>Speed of Puna as a multiple of llama.cpp's</title>",
+        f"<style>{STYLE}</style>",
+        '<text class="title" x="12" y="24">Speed of Puna, as a multiple of llama.cpp’s</text>',
+        '<text class="quiet" x="12" y="44">same file, same threads, taking turns; '
+        "blue lines are the bars to reach</text>",
+    ]
+    for tick in range(int(longest) + 1):
+        kind = "axis" if tick == 1 else "grid"
+        parts.append(f'<line class="{kind}" x1="{x(tick)}" x2="{x(tick)}" y1="{TOP - 6}" y2="{bottom}"/>')
+        parts.append(
+            f'<text class="quiet" x="{x(tick)}" y="{bottom + 17}" text-anchor="middle">{tick}×</text>'
+        )
+    for number, result in enumerate(run.results):
+        y = TOP + ROW * number
+        label = escape(f"{result.model}, {result.test}")
+        kind = "ahead" if result.ratio >= 1 else "behind"
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 13}" text-anchor="end">{label}</text>')
+        parts.append(
+            f'<rect class="{kind}" x="{LEFT}" y="{y + 1}" height="16" rx="2" '
+            f'width="{result.ratio * unit:.1f}"/>'
+        )
+        if result.bar is not None:
+            parts.append(
+                f'<line class="bar" x1="{x(result.bar)}" x2="{x(result.bar)}" y1="{y - 2}" y2="{y + 20}"/>'
+            )
+        end = max(result.ratio, result.bar or 0)
+        parts.append(f'<text x="{LEFT + end * unit + 7:.1f}" y="{y + 13}">{result.ratio:.2f}×</text>')
+    return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+# --- files -------------------------------------------------------------------------------
+
+
+def write(run: Run, folder: Path) -> None:
+    """performance.json, performance-table.md and performance.svg in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "performance.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
+    (folder / "performance-table.md").write_text(table(run))
+    (folder / "performance.svg").write_text(chart(run))
+    print(f"wrote performance.json, performance-table.md and performance.svg to {folder}")
+
+
+def read(path: Path) -> Run:
+    """A run that `write` wrote."""
+    data = json.loads(path.read_text())
+    results = [Result(**result) for result in data.pop("results")]
+    return Run(machine=Machine(**data.pop("machine")), results=results, **data)
+
+
+if __name__ == "__main__":
+    write(read(DOCS / "performance.json"), DOCS)

@@ -1,0 +1,292 @@
+// What this machine can do at most: read memory, multiply and add. Compiled by roofline.py for the processor it runs
+// on. Every figure is the best of several tries: an upper bound is wanted, and a busy machine only lowers it.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <ctime>
+#include <thread>
+#include <vector>
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+typedef uint64_t Line __attribute__((vector_size(64)));
+
+// Seconds in which all of `threads` threads do body(thread), from the common start to the last end.
+template <class Body>
+double seconds(int threads, Body body) {
+    std::atomic<int> ready{0};
+    std::atomic<bool> go{false};
+    std::vector<std::thread> workers;
+    for (int i = 0; i < threads; i++) {
+        workers.emplace_back([&, i] {
+            ready.fetch_add(1);
+            while (!go.load()) std::this_thread::yield();
+            body(i);
+        });
+    }
+    while (ready.load() < threads) std::this_thread::yield();
+    const auto begin = Clock::now();
+    go.store(true);
+    for (std::thread& worker : workers) worker.join();
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+}
+
+// Reads `lines` lines as `streams` streams side by side, asking for lines `ahead` lines early (0: leave that to the
+// processor). The number of streams matters: a prefetcher follows only so many, and few keep too little under way.
+template <int streams>
+uint64_t read(const Line* from, size_t lines, size_t ahead) {
+    const size_t length = lines / streams;
+    Line sums[streams] = {};
+    for (size_t i = 0; i < length; i++) {
+        for (int s = 0; s < streams; s++) {
+            const Line* at = from + s * length + i;
+            if (ahead) __builtin_prefetch(at + ahead, 0, 3);
+            sums[s] ^= *at;
+        }
+    }
+    uint64_t all = 0;
+    for (int s = 0; s < streams; s++) {
+        for (int i = 0; i < 8; i++) all ^= sums[s][i];
+    }
+    return all;
+}
+
+std::atomic<uint64_t> sink;   // keeps results from being optimised away
+
+template <class T>
+void keep(const T& value) {
+    unsigned char bytes[sizeof(T)];
+    std::memcpy(bytes, &value, sizeof bytes);
+    sink.fetch_xor(bytes[0]);
+}
+
+// Seconds of processor time the calling thread has had: unlike those of a clock on the wall, not lost to others.
+double own_seconds() {
+    timespec now{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+    return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Multiply-adds per second of `threads` threads together; body(rounds) returns how many it did.
+template <class Body>
+double rate(int threads, Body body) {
+    double best = 0;
+    for (int attempt = 0; attempt < 10; attempt++) {
+        std::vector<double> rates(static_cast<size_t>(threads));
+        seconds(threads, [&](int i) {
+            const double begin = own_seconds();
+            const auto done = static_cast<double>(body(int64_t{1} << 20));
+            rates[static_cast<size_t>(i)] = done / (own_seconds() - begin);
+        });
+        double together = 0;
+        for (const double each : rates) together += each;
+        best = std::max(best, together);
+    }
+    return best;
+}
+
+// Hides what a register holds, so that equal steps of a loop are not folded into one.
+template <class T>
+inline void pin(T& value) {
+#if defined(__x86_64__)
+    __asm__ volatile("" : "+v"(value));
+#else
+    __asm__ volatile("" : "+w"(value));
+#endif
+}
+
+constexpr int chains = 12;   // independent sums: more than latency times instructions per cycle
+
+int64_t floats(int64_t rounds) {
+#if defined(__AVX512F__)
+    __m512 sum[chains], a = _mm512_set1_ps(1e-9f);
+    for (auto& s : sum) s = _mm512_set1_ps(0);
+    for (int64_t i = 0; i < rounds; i++) {
+        pin(a);
+#pragma GCC unroll 12
+        for (auto& s : sum) s = _mm512_fmadd_ps(a, a, s);
+    }
+    auto all = sum[0];
+    for (int i = 1; i < chains; i++) all += sum[i];
+    keep(all);
+    return rounds * chains * 16;
+#elif defined(__FMA__)
+    __m256 sum[chains], a = _mm256_set1_ps(1e-9f);
+    for (auto& s : sum) s = _mm256_set1_ps(0);
+    for (int64_t i = 0; i < rounds; i++) {
+        pin(a);
+#pragma GCC unroll 12
+        for (auto& s : sum) s = _mm256_fmadd_ps(a, a, s);
+    }
+    auto all = sum[0];
+    for (int i = 1; i < chains; i++) all += sum[i];
+    keep(all);
+    return rounds * chains * 8;
+#elif defined(__aarch64__)
+    float32x4_t sum[chains], a = vdupq_n_f32(1e-9f);
+    for (auto& s : sum) s = vdupq_n_f32(0);
+    for (int64_t i = 0; i < rounds; i++) {
+        pin(a);
+#pragma GCC unroll 12
+        for (auto& s : sum) s = vfmaq_f32(s, a, a);
+    }
+    auto all = sum[0];
+    for (int i = 1; i < chains; i++) all += sum[i];
+    keep(all);
+    return rounds * chains * 4;
+#else
+    (void)rounds;
+    return 0;
+#endif
+}
+
+int64_t bytes(int64_t rounds) {
+#if defined(__AVX512VNNI__)
+    __m512i sum[chains], a = _mm512_set1_epi8(1);
+    for (auto& s : sum) s = _mm512_setzero_si512();
+    for (int64_t i = 0; i < rounds; i++) {
+        pin(a);
+#pragma GCC unroll 12
+        for (auto& s : sum) s = _mm512_dpbusd_epi32(s, a, a);
+    }
+    auto all = sum[0];
+    for (int i = 1; i < chains; i++) all += sum[i];
+    keep(all);
+    return rounds * chains * 64;
+#elif defined(__AVXVNNI__)
+    __m256i sum[chains], a = _mm256_set1_epi8(1);
+    for (auto& s : sum) s = _mm256_setzero_si256();
+    for (int64_t i = 0; i < rounds; i++) {
+        pin(a);
+#pragma GCC unroll 12
+        for (auto& s : sum) s = _mm256_dpbusd_avx_epi32(s, a, a);
+    }
+    auto all = sum[0];
+    for (int i = 1; i < chains; i++) all += sum[i];
+    keep(all);
+    return rounds * chains * 32;
+#elif defined(__AVX2__)
+    // Without VNNI: products in pairs to 16 bits, and a 16-bit sum.
+    __m256i sum[chains], a = _mm256_set1_epi8(1);
+    for (auto& s : sum) s = _mm256_setzero_si256();
+    for (int64_t i = 0; i < rounds; i++) {
+        pin(a);
+#pragma GCC unroll 12
+        for (auto& s : sum) {
+            s = _mm256_add_epi16(s, _mm256_maddubs_epi16(a, a));
+            pin(a);   // or the product would be computed once for all sums
+        }
+    }
+    auto all = sum[0];
+    for (int i = 1; i < chains; i++) all += sum[i];
+    keep(all);
+    return rounds * chains * 32;
+#elif defined(__ARM_FEATURE_DOTPROD)
+    int32x4_t sum[chains];
+    int8x16_t a = vdupq_n_s8(1);
+    for (auto& s : sum) s = vdupq_n_s32(0);
+    for (int64_t i = 0; i < rounds; i++) {
+        pin(a);
+#pragma GCC unroll 12
+        for (auto& s : sum) s = vdotq_s32(s, a, a);
+    }
+    auto all = sum[0];
+    for (int i = 1; i < chains; i++) all += sum[i];
+    keep(all);
+    return rounds * chains * 16;
+#else
+    (void)rounds;
+    return 0;
+#endif
+}
+
+#if defined(__AMX_INT8__) && defined(SYS_arch_prctl)
+int64_t tiles(int64_t rounds) {
+    alignas(64) unsigned char layout[64] = {1};   // palette 1: eight tiles of 16 rows of 64 bytes
+    for (int tile = 0; tile < 8; tile++) layout[16 + 2 * tile] = 64, layout[48 + tile] = 16;
+    // By hand, with all 64 bytes as the operand: GCC 12's intrinsic names eight of them, and optimising then
+    // removes the stores of the others.
+    __asm__ volatile("ldtilecfg %0" : : "m"(layout));
+    _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
+    _tile_zero(4); _tile_zero(5); _tile_zero(6); _tile_zero(7);
+    for (int64_t i = 0; i < rounds / 16; i++) {
+        _tile_dpbssd(0, 4, 6);
+        _tile_dpbssd(1, 4, 7);
+        _tile_dpbssd(2, 5, 6);
+        _tile_dpbssd(3, 5, 7);
+    }
+    _tile_release();
+    return rounds / 16 * 4 * 16 * 16 * 64;
+}
+#endif
+
+}  // namespace
+
+extern "C" {
+
+// Bytes per second that `threads` threads read from `size` bytes beyond the caches. Each has its own part, in huge
+// pages where the system gives them; best of several ways to go through it, as no one way suits every processor.
+double read_bandwidth(int threads, size_t size, int passes) {
+    const size_t part = size / static_cast<size_t>(threads) & ~((size_t{2} << 20) - 1), lines = part / sizeof(Line);
+    void* memory = mmap(nullptr, part * static_cast<size_t>(threads) + (2 << 20), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (memory == MAP_FAILED) return 0;
+    const auto first = (reinterpret_cast<uintptr_t>(memory) + (2 << 20) - 1) & ~uintptr_t((2 << 20) - 1);
+    auto* base = reinterpret_cast<unsigned char*>(first);
+    madvise(base, part * static_cast<size_t>(threads), MADV_HUGEPAGE);
+    seconds(threads, [&](int i) { std::memset(base + static_cast<size_t>(i) * part, i + 1, part); });
+    // Short passes, each over the next piece: among many, some have the machine to themselves.
+    constexpr size_t piece = (32 << 20) / sizeof(Line);
+    double best = 0;
+    size_t at = 0;
+    for (int pass = 0; pass < passes; pass++) {
+        for (const int streams : {1, 2, 4, 8}) {
+            for (const size_t ahead : {size_t{0}, size_t{16}, size_t{64}}) {
+                if (at + piece > lines) at = 0;
+                const double took = seconds(threads, [&](int i) {
+                    const Line* from = reinterpret_cast<const Line*>(base + static_cast<size_t>(i) * part) + at;
+                    uint64_t found = 0;
+                    if (streams == 1) found = read<1>(from, piece, ahead);
+                    if (streams == 2) found = read<2>(from, piece, ahead);
+                    if (streams == 4) found = read<4>(from, piece, ahead);
+                    if (streams == 8) found = read<8>(from, piece, ahead);
+                    sink.fetch_xor(found);
+                });
+                best = std::max(best, static_cast<double>(piece * sizeof(Line)) * threads / took);
+                at += piece;
+            }
+        }
+    }
+    munmap(memory, part * static_cast<size_t>(threads) + (2 << 20));
+    return best;
+}
+
+// Multiply-adds per second: float32, 8-bit integers in vectors, 8-bit integers in AMX tiles; 0: cannot.
+double float_peak(int threads) { return rate(threads, floats); }
+double byte_peak(int threads) { return rate(threads, bytes); }
+double tile_peak(int threads) {
+#if defined(__AMX_INT8__) && defined(SYS_arch_prctl)
+    constexpr int request_permission = 0x1023, tile_data = 18;   // the system gives tile memory on request only
+    if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0) return 0;
+    return rate(threads, tiles);
+#else
+    (void)threads;
+    return 0;
+#endif
+}
+
+}  // extern "C"

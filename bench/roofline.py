@@ -1,0 +1,143 @@
+"""What the machine can do at most, and what a model needs of it: bytes read, multiply-adds.
+
+python bench/roofline.py                 prints the machine's limits
+python bench/roofline.py MODEL.gguf      and what the model can reach with them
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from puna.gguf import GGMLType, open_gguf
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+READ_BYTES = 1 << 30  # beyond the last-level caches of servers
+FLOATS = {GGMLType.F32, GGMLType.F16, GGMLType.BF16}
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Limits of some threads together; 0 = not known."""
+
+    threads: int
+    read: float  # bytes per second
+    float_peak: float  # float32 multiply-adds per second
+    byte_peak: float  # 8-bit multiply-adds per second, vector instructions
+    tile_peak: float  # 8-bit multiply-adds per second, AMX tiles
+
+    def sentence(self) -> str:
+        """For people."""
+        parts = [
+            f"reads {self.read / 1e9:.1f} GB/s",
+            f"{self.byte_peak / 1e9:.0f} G 8-bit multiply-adds/s",
+            f"{self.float_peak / 1e9:.0f} G float32 ones",
+        ]
+        if self.tile_peak:
+            parts.append(f"{self.tile_peak / 1e9:.0f} G 8-bit ones in AMX tiles")
+        return f"{self.threads} threads: " + ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Need:
+    """What evaluating tokens costs, counted from the file."""
+
+    layer_bytes: float  # of the matrices every token passes through (of experts: those it uses)
+    layer_products: float  # multiply-adds per token in them
+    head_bytes: float  # of the output matrix, needed for tokens that are sampled only
+    head_products: float
+    cell_bytes: float  # of one earlier position's keys and values, float16
+    cell_products: float  # multiply-adds with one earlier position
+    floats: bool  # whether the matrices are of a float type
+
+    def decode_bytes(self, streams: int, depth: float) -> float:
+        """Bytes read in one step of `streams` sequences with `depth` positions each."""
+        return self.layer_bytes + self.head_bytes + streams * depth * self.cell_bytes
+
+    def prompt_products(self, length: int) -> float:
+        """Multiply-adds of reading a prompt of `length` tokens and sampling once."""
+        return length * self.layer_products + self.head_products + length * length / 2 * self.cell_products
+
+
+def load_library() -> ctypes.CDLL:
+    """The measuring kernels, compiled for this processor: there must be a C++ compiler."""
+    compiler = os.environ.get("CXX", "c++")
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "roofline.so"
+        command = [compiler, "-std=c++17", "-O3", "-march=native", "-shared", "-fPIC", "-pthread"]
+        subprocess.run([*command, SOURCE, "-o", library], check=True)
+        loaded = ctypes.CDLL(str(library))
+    loaded.read_bandwidth.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.c_int]
+    for function in (loaded.read_bandwidth, loaded.float_peak, loaded.byte_peak, loaded.tile_peak):
+        function.restype = ctypes.c_double
+    return loaded
+
+
+def measure(threads: int) -> Machine:
+    """The machine's limits, in a few seconds."""
+    library = load_library()
+    return Machine(
+        threads,
+        read=library.read_bandwidth(threads, READ_BYTES, 20),
+        float_peak=library.float_peak(threads),
+        byte_peak=library.byte_peak(threads),
+        tile_peak=library.tile_peak(threads),
+    )
+
+
+def need(path: Path) -> Need:
+    """What a Llama-like model costs per token."""
+    with open_gguf(path) as file:
+        experts = int(file.get("expert_count", 0) or 0)
+        used = int(file.get("expert_used_count", 0) or 0) / experts if experts else 1.0
+        layers, heads = int(file.get("block_count")), int(file.get("attention.head_count"))
+        kv_heads = int(file.get("attention.head_count_kv", heads))
+        head_dim = int(file.get("attention.key_length", file.get("embedding_length") // heads))
+        layer_bytes = layer_products = head_bytes = head_products = 0.0
+        kinds = set()
+        for name, tensor in file.tensors.items():
+            if len(tensor.shape) < 2:
+                continue
+            values = 1
+            for size in tensor.shape:
+                values *= size
+            stored = tensor.type.nbytes(values)
+            if name.startswith("blk."):
+                share = used if "_exps." in name else 1.0
+                layer_bytes, layer_products = layer_bytes + share * stored, layer_products + share * values
+                kinds.add(tensor.type)
+            elif name == "output.weight" or "output.weight" not in file.tensors:
+                head_bytes, head_products = head_bytes + stored, head_products + values
+    return Need(
+        layer_bytes, layer_products, head_bytes, head_products,
+        cell_bytes=2.0 * layers * 2 * kv_heads * head_dim,
+        cell_products=2.0 * layers * heads * head_dim,
+        floats=bool(kinds) and kinds <= FLOATS,
+    )  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The machine's limits, and a model's")
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    arguments = parser.parse_args()
+    machine = measure(arguments.threads)
+    print(machine.sentence())
+    if arguments.model:
+        costs = need(arguments.model)
+        peak = machine.float_peak if costs.floats else machine.byte_peak
+        print(
+            f"decoding reads {costs.decode_bytes(1, 0) / 1e6:.0f} MB per token: at most "
+            f"{machine.read / costs.decode_bytes(1, 0):.1f} tokens/s\n"
+            f"a prompt of 512 tokens takes {costs.prompt_products(512) / 1e9:.0f} G multiply-adds: at most "
+            f"{512 * peak / costs.prompt_products(512):.0f} tokens/s"
+        )
+
+
+if __name__ == "__main__":
+    main()

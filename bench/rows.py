@@ -1,0 +1,82 @@
+"""The rows of the comparison: which models, which tests, and how far ahead Puna is to be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Test:
+    """One measurement: reading a prompt of `tokens` tokens, or decoding as many."""
+
+    kind: str  # "prompt" or "decode"
+    tokens: int
+    streams: int = 1
+    depth: int = 0  # tokens in the cache before decoding, beyond the short prompt
+    bar: float | None = None  # the ratio to llama.cpp that is wanted
+
+    @property
+    def label(self) -> str:
+        if self.kind == "prompt":
+            return f"prompt of {self.tokens}"
+        if self.depth:
+            return f"decode after {self.depth}"
+        return "decode" if self.streams == 1 else f"decode, {self.streams} streams"
+
+    @property
+    def context(self) -> int:
+        """Positions each sequence needs."""
+        return self.tokens + self.depth + 24
+
+
+@dataclass(frozen=True)
+class Case:
+    """Tests of one model that are run on the same loaded engines."""
+
+    shape: str
+    mix: str
+    tests: tuple[Test, ...]
+
+    @property
+    def name(self) -> str:
+        return f"{self.shape} {self.mix}"
+
+
+def prompt(tokens: int, bar: float | None = None) -> Test:
+    return Test("prompt", tokens, bar=bar)
+
+
+def decode(tokens: int, bar: float | None = None, *, streams: int = 1, depth: int = 0) -> Test:
+    return Test("decode", tokens, streams, depth, bar)
+
+
+CASES = (
+    Case("1b", "q4_k_m", (prompt(512, 2.0), decode(32, 1.5), decode(16, 3.5, streams=8))),
+    Case("1b", "q4_k_m", (prompt(4096, 2.5),)),
+    Case("1b", "q4_k_m", (decode(16, 1.5, depth=16384),)),
+    Case("1b", "q8_0", (prompt(512, 1.8), decode(32, 1.4))),
+    Case("1b", "q4_0", (prompt(512, 1.8), decode(32, 1.4))),
+    Case("1b", "q5_k_m", (prompt(512, 1.5),)),
+    Case("1b", "q6_k", (prompt(512, 1.5),)),
+    Case("1b", "iq4_xs", (prompt(512),)),
+    Case("1b", "mxfp4", (prompt(512),)),
+    Case("1b", "f16", (prompt(512, 1.5), decode(16, 1.2))),
+    Case("135m", "q8_0", (decode(64, 1.3), decode(16, streams=8))),
+    Case("3b", "q4_k_m", (prompt(512), decode(16))),
+    Case("8x150m", "q4_k_m", (prompt(512), decode(32), decode(16, streams=8))),
+)
+
+#: The share of the measured read bandwidth that decoding one stream is to use.
+BANDWIDTH_BAR = 0.85
+
+
+def chosen(pattern: str) -> tuple[Case, ...]:
+    """The cases with the tests whose "model test" contains all words of one of the comma-separated parts."""
+    wanted = [part.lower().split() for part in pattern.split(",")]
+
+    def matches(case: Case, test: Test) -> bool:
+        words = f"{case.name} {test.label}".replace(",", "").split()
+        return any(all(word in words for word in part) for part in wanted)
+
+    kept = [Case(c.shape, c.mix, tuple(t for t in c.tests if matches(c, t))) for c in CASES]
+    return tuple(case for case in kept if case.tests)

@@ -1,0 +1,62 @@
+"""The thread pool under ThreadSanitizer: a C++ program of its own; Python and torch are not built for it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+CORE = ROOT / "csrc" / "core"
+
+pytestmark = pytest.mark.slow
+
+
+def compiler() -> str:
+    """A C++ compiler; skips when there is none."""
+    for name in (os.environ.get("CXX"), "c++", "g++", "clang++"):
+        if name and (path := shutil.which(name)):
+            return path
+    pytest.skip("the pool is not tested for races: no C++ compiler")
+
+
+def built(folder: Path, source: Path) -> Path:
+    """The program `source` with the pool, built with ThreadSanitizer; skips where that cannot be linked."""
+    program = folder / source.stem
+    flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{ROOT / 'csrc'}"]
+    nothing = folder / "nothing.cpp"
+    nothing.write_text("int main() {}\n")
+    probe = subprocess.run(
+        [compiler(), *flags, nothing, "-o", folder / "nothing"], capture_output=True, text=True, check=False
+    )
+    if probe.returncode != 0:
+        pytest.skip(f"the pool is not tested for races: no ThreadSanitizer: {probe.stderr.strip()[-300:]}")
+    subprocess.run(
+        [compiler(), *flags, source, CORE / "pool.cpp", CORE / "cpu.cpp", "-o", program],
+        check=True,
+        timeout=240,
+    )
+    return program
+
+
+def run(program: Path) -> subprocess.CompletedProcess[str]:
+    """Runs it with the memory layout older sanitizers need: addresses that are not randomised."""
+    plain = [setarch, "-R"] if (setarch := shutil.which("setarch")) else []
+    if plain and subprocess.run([*plain, "true"], capture_output=True, check=False).returncode != 0:
+        plain = []  # a container may forbid it
+    done = subprocess.run(
+        [*plain, program], capture_output=True, text=True, timeout=240, check=False,
+        env={"PATH": os.defpath, "TSAN_OPTIONS": "halt_on_error=0 exitcode=66"},
+    )  # fmt: skip
+    if "unexpected memory mapping" in done.stderr:
+        pytest.skip("the pool is not tested for races: ThreadSanitizer cannot run on this kernel")
+    return done
+
+
+def test_the_pool_has_no_races(tmp_path: Path) -> None:
+    done = run(built(tmp_path, ROOT / "tests" / "native" / "pool_races.cpp"))
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "all right" in done.stdout
