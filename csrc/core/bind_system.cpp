@@ -1,3 +1,7 @@
+#if defined(__linux__)
+#include <malloc.h>
+#endif
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -31,6 +35,17 @@ void register_system(nb::module_& m) {
             }
         },
         "name"_a, "Use other kernels for matrices packed from now on (for tests and measurements).");
+    m.def(
+        "keep_freed_memory",
+        [] {
+#if defined(__GLIBC__)
+            // Activations of a long prompt are tens of megabytes, freed and taken again in every layer. By default
+            // the C library gives such memory back each time, and the system has to clear it anew.
+            mallopt(M_MMAP_THRESHOLD, 256 << 20);
+            mallopt(M_TRIM_THRESHOLD, 256 << 20);
+#endif
+        },
+        "Has this process keep up to 256 MiB of freed memory for the next time.");
     m.def("usable_cores", &usable_cores, "Physical cores this process may use, within its cgroup's quota.");
     m.def("threads", &thread_count, "Threads the kernels use.");
     m.def("set_threads", &set_thread_count, "count"_a, nb::call_guard<nb::gil_scoped_release>(),

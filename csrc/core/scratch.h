@@ -2,7 +2,12 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <new>
+
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 
 namespace puna {
 
@@ -42,11 +47,18 @@ private:
         void grow(size_t wanted) {
             if (wanted <= size) return;
             release();
-            data = static_cast<char*>(::operator new[](wanted, std::align_val_t(64)));
+            // Huge pages where the system gives them: tokens lie kilobytes apart.
+            constexpr size_t huge = size_t{2} << 20;
+            void* memory = nullptr;
+            if (posix_memalign(&memory, wanted < huge ? 64 : huge, wanted) != 0) throw std::bad_alloc();
+#if defined(__linux__)
+            if (wanted >= huge) madvise(memory, wanted, MADV_HUGEPAGE);
+#endif
+            data = static_cast<char*>(memory);
             size = wanted;
         }
         void release() {
-            ::operator delete[](data, std::align_val_t(64));
+            std::free(data);
             data = nullptr;
             size = 0;
         }

@@ -17,6 +17,7 @@ struct alignas(64) Buffers {
     uint8_t numbers[8][8][4 * R];        // [block][quad]
     int32_t sums[2][wide_tile][R];       // one is filled while the other is read
     int8_t tokens[wide_tile][chunk_columns];
+    float totals[token_block][R];        // results lie far apart: they are written once
 };
 
 template <Layout layout>
@@ -42,10 +43,10 @@ PUNA_INLINE void multiply_block(const TokenRows& x, int b, Buffers& buffers) {
     store_tile<sums>(buffers.sums[turn], 4 * R);
 }
 
-// Chunk k, of `blocks` blocks, with T tokens (8 or 16), of which `count` are there: adds to y, or begins it.
+// Chunk k, of `blocks` blocks, with T tokens (8 or 16), of which `count` are there: adds to their totals.
 template <Layout layout, int T>
 void tile_chunk(const uint8_t* factors, int blocks, const void* const* x, int64_t k, int count,
-                            float* const* y, int64_t group, Buffers& buffers) {
+                            float (*to)[R], Buffers& buffers) {
     constexpr Offsets offsets = offsets_of(layout, R);
     const TokenRows rows(x, k, count, buffers.tokens);
     const ActivationBlock* a[T];
@@ -53,7 +54,7 @@ void tile_chunk(const uint8_t* factors, int blocks, const void* const* x, int64_
     for (int t = 0; t < T; t++) {
         const int at = t < count ? t : count - 1;
         a[t] = static_cast<const ActivationBlock*>(x[at]) + k;
-        totals[t] = k == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(y[at] + group * R);
+        totals[t] = k == 0 ? _mm512_setzero_ps() : _mm512_load_ps(to[at]);
     }
     const auto finish = [&](int b) __attribute__((always_inline)) {
         __m512i sums[T];
@@ -68,7 +69,7 @@ void tile_chunk(const uint8_t* factors, int blocks, const void* const* x, int64_
         if (b + 2 < blocks) multiply_block<0>(rows, b + 2, buffers);
         if (b + 1 < blocks) finish(b + 1);
     }
-    for (int t = 0; t < T && t < count; t++) _mm512_storeu_ps(y[t] + group * R, totals[t]);
+    for (int t = 0; t < T && t < count; t++) _mm512_store_ps(to[t], totals[t]);
 }
 
 template <Layout layout>
@@ -94,9 +95,12 @@ void wide_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_
             for (int64_t t = 0; t < tokens; t += wide_tile) {
                 const int count = tokens - t < wide_tile ? static_cast<int>(tokens - t) : wide_tile;
                 const auto run = count > 8 ? tile_chunk<layout, 16> : tile_chunk<layout, 8>;
-                run(chunk, blocks, x + t, begin / chunk_columns, count, y + t, group, buffers);
+                run(chunk, blocks, x + t, begin / chunk_columns, count, buffers.totals + t, buffers);
             }
             chunk += bytes;
+        }
+        for (int64_t t = 0; t < tokens; t++) {
+            _mm512_storeu_ps(y[t] + group * R, _mm512_load_ps(buffers.totals[t]));
         }
     }
 }

@@ -33,7 +33,10 @@ constexpr int max_tile = 8;   // the most tokens a tile function of any instruct
 using TileFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
                               const void* const* x, float* const* y);
 
-// The same for any number of tokens.
+// Tokens that products are made of at a time.
+constexpr int64_t token_block = 256;
+
+// The same for any number of tokens up to token_block.
 using WideFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
                               const void* const* x, float* const* y, int64_t tokens);
 

@@ -8,9 +8,6 @@
 
 namespace puna {
 
-// Tokens that `multiply` takes at a time.
-constexpr int64_t token_block = 256;
-
 // The most rows of a group of any instruction set.
 constexpr int64_t max_group_rows = 32;
 

@@ -29,6 +29,7 @@ struct alignas(64) Buffers {
     uint8_t numbers[most_groups][2][64][4 * R];   // [group][plane][quad]
     int32_t sums[most_groups][2][wide_tile][R];
     int8_t tokens[wide_tile][chunk_columns];
+    float totals[most_groups][token_block][R];    // results lie far apart: they are written once
 };
 
 // Both halves of a 32-bit lane.
@@ -95,10 +96,10 @@ PUNA_INLINE void multiply_chunk(const TokenRows& x, Buffers& buffers) {
     });
 }
 
-// Adds the sums of one row group and `count` tokens, at most 16, to their results, or begins them.
+// Adds the sums of one row group and `count` tokens, at most 16, to their totals.
 template <Layout layout>
 PUNA_INLINE void finish_chunk(const uint8_t* chunk, const void* const* x, int64_t k, int count,
-                              const int32_t (*sums)[wide_tile][R], float* const* y, int64_t group) {
+                              const int32_t (*sums)[wide_tile][R], float (*to)[R]) {
     for (int from = 0; from < count; from += 8) {
         const ActivationBlock* a[8];
         __m512i sum[8];
@@ -106,7 +107,7 @@ PUNA_INLINE void finish_chunk(const uint8_t* chunk, const void* const* x, int64_
         for (int t = 0; t < 8; t++) {
             const int at = from + t < count ? from + t : count - 1;
             a[t] = static_cast<const ActivationBlock*>(x[at]) + k;
-            totals[t] = k == 0 ? _mm512_setzero_ps() : _mm512_loadu_ps(y[at] + group * R);
+            totals[t] = k == 0 ? _mm512_setzero_ps() : _mm512_load_ps(to[at]);
             sum[t] = _mm512_load_si512(sums[0][at]);
             if constexpr (planes<layout> == 2) {
                 const __m512i above = _mm512_slli_epi32(_mm512_load_si512(sums[1][at]), split<layout>);
@@ -114,7 +115,7 @@ PUNA_INLINE void finish_chunk(const uint8_t* chunk, const void* const* x, int64_
             }
         }
         finish_super_block<Avx512Exact, layout, 8>(chunk, a, sum, totals);
-        for (int t = 0; t < 8 && from + t < count; t++) _mm512_storeu_ps(y[from + t] + group * R, totals[t]);
+        for (int t = 0; t < 8 && from + t < count; t++) _mm512_store_ps(to[from + t], totals[t]);
     }
 }
 
@@ -134,9 +135,12 @@ PUNA_INLINE void some_groups(const uint8_t* weights, int64_t stride, int64_t gro
             const int count = tokens - t < wide_tile ? static_cast<int>(tokens - t) : wide_tile;
             multiply_chunk<layout, G>(TokenRows(x + t, k, count, buffers.tokens), buffers);
             for (int g = 0; g < G; g++) {
-                finish_chunk<layout>(weights + g * stride, x + t, k, count, buffers.sums[g], y + t, group + g);
+                finish_chunk<layout>(weights + g * stride, x + t, k, count, buffers.sums[g], buffers.totals[g] + t);
             }
         }
+    }
+    for (int64_t t = 0; t < tokens; t++) {
+        for (int g = 0; g < G; g++) _mm512_storeu_ps(y[t] + (group + g) * R, _mm512_load_ps(buffers.totals[g][t]));
     }
 }
 

@@ -24,12 +24,23 @@ struct TileShapes {
 };
 static_assert(sizeof(TileShapes) == 64, "what ldtilecfg reads");
 
-// Tiles are configured while an object of this lives.
-struct UseTiles {
-    explicit UseTiles(const TileShapes& shapes) { __asm__ volatile("ldtilecfg %0" ::"m"(shapes)); }
-    ~UseTiles() { __asm__ volatile("tilerelease" ::: "memory"); }
+// Tiles are configured while an object of this lives. Afterwards they are as before: another library in this
+// process may have configured its own once for all on this thread.
+class UseTiles {
+public:
+    explicit UseTiles(const TileShapes& shapes) {
+        __asm__ volatile("sttilecfg %0" : "=m"(before_));
+        __asm__ volatile("ldtilecfg %0" ::"m"(shapes));
+    }
+    ~UseTiles() {
+        if (before_.palette) __asm__ volatile("ldtilecfg %0" ::"m"(before_));
+        else __asm__ volatile("tilerelease" ::: "memory");
+    }
     UseTiles(const UseTiles&) = delete;
     UseTiles& operator=(const UseTiles&) = delete;
+
+private:
+    TileShapes before_;
 };
 
 template <int tile>

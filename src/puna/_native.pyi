@@ -20,6 +20,9 @@ def set_cpu_level(name: str) -> None:
     Use other kernels for matrices packed from now on (for tests and measurements).
     """
 
+def keep_freed_memory() -> None:
+    """Has this process keep up to 256 MiB of freed memory for the next time."""
+
 def usable_cores() -> int:
     """Physical cores this process may use, within its cgroup's quota."""
 

@@ -14,6 +14,7 @@ from collections import deque
 
 import numpy as np
 
+from puna import ops
 from puna.engine.batching import Share, assemble, plan
 from puna.engine.events import Chunk, Done, Failed, Generate, TokenLogprob, TopLogprob
 from puna.engine.fitting import shift_count, truncate
@@ -59,6 +60,7 @@ class Engine:
         self.context = context
         self.parallel = parallel
         self.batch_size = min(batch_size, context)
+        ops.keep_freed_memory()
         self.cache = loaded.make_cache(sequences=parallel, context=context, types=cache_types)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._replay = Replay(loaded.model, self.cache)

@@ -25,7 +25,7 @@ from puna.config import env
 from puna.ops.experts import Experts, ExpertWeights, Routing
 from puna.ops.kv import KV_TYPES, kv_pack, kv_row_bytes, kv_shape, kv_type, kv_unpack, kv_zeros
 from puna.ops.rope import Rope, Yarn
-from puna.ops.threads import set_threads, threads
+from puna.ops.threads import keep_freed_memory, set_threads, threads
 from puna.ops.weight import Weight
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "embedding",
     "experts",
     "implementation",
+    "keep_freed_memory",
     "kv_pack",
     "kv_row_bytes",
     "kv_shape",
