@@ -77,11 +77,10 @@ class CausalCache:
     def start_forward(self, batch: Batch) -> None:
         sequences, positions = batch.sequences, batch.positions.numpy()
         cells, rows = self.cells, len(sequences)
-        entries = positions - cells.base[sequences]
-        self._check_continues(sequences, entries)
+        self._check_continues(sequences, positions)
         placed = cells.allocate(rows)
         self._lengths_before = cells.length.copy()
-        cells.append(sequences, entries, placed)
+        cells.append(sequences, positions, placed)
         if rows > self._row_buffers.shape[1]:
             self._make_row_buffers(2 * rows)
         if rows != len(self._batch_cells):
@@ -89,24 +88,24 @@ class CausalCache:
         buffers = self._row_buffers
         buffers[0, :rows] = placed
         np.multiply(sequences, cells.table.shape[1], out=buffers[1, :rows])
-        np.add(entries, 1, out=buffers[2, :rows])
+        np.add(positions, 1, out=buffers[2, :rows])
 
-    def _check_continues(self, sequences: NDArray[np.int32], entries: NDArray[np.int32]) -> None:
+    def _check_continues(self, sequences: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
         cells = self.cells
         expected = cells.length[sequences]
         if len(sequences) > 1:
             same = sequences[1:] == sequences[:-1]
-            expected[1:][same] = entries[:-1][same] + 1
-        wrong = entries != expected
+            expected[1:][same] = positions[:-1][same] + 1
+        wrong = positions != expected
         if wrong.any():
             row = int(np.argmax(wrong))
             sequence = int(sequences[row])
             raise ValueError(
-                f"sequence {sequence} continues at position {cells.end(sequence)} without gaps, "
-                f"row {row} of the batch has position {cells.base[sequence] + entries[row]}"
+                f"sequence {sequence} continues at position {cells.length[sequence]} without gaps, "
+                f"row {row} of the batch has position {positions[row]}"
             )
-        if entries.max() >= cells.longest:
-            sequence = int(sequences[np.argmax(entries)])
+        if positions.max() >= cells.longest:
+            sequence = int(sequences[np.argmax(positions)])
             raise CacheFullError(
                 f"sequence {sequence} holds {cells.length[sequence]} positions, "
                 f"{np.count_nonzero(sequences == sequence)} more would exceed the context of {cells.longest}"
@@ -120,7 +119,7 @@ class CausalCache:
         return self._layers[index]
 
     def length(self, sequence: int) -> int:
-        return self.cells.end(sequence)
+        return int(self.cells.length[sequence])
 
     def copy_prefix(self, source: int, target: int, count: int) -> None:
         self.cells.share(source, target, count)
@@ -159,7 +158,7 @@ class CausalCache:
         self.cells.replace(sequence, shared, fresh)
 
     def can_resume(self, sequence: int, position: int) -> bool:
-        return 0 <= position <= self.cells.end(sequence)
+        return bool(0 <= position <= self.cells.length[sequence])
 
     @property
     def allocated_bytes(self) -> int:
