@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -31,7 +32,10 @@ class KVView:
 
 
 class LayerCache(Protocol):
-    """One layer's share of a cache during a forward pass."""
+    """One layer's share of a cache during a forward pass.
+
+    A layer that uses the keys and values of another takes that one's `view` and puts nothing itself.
+    """
 
     def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store the batch's keys float32 [rows, kv_heads, key_dim] and values [rows, kv_heads, value_dim]."""
@@ -40,61 +44,100 @@ class LayerCache(Protocol):
         """Everything the batch's rows may see, including what `put` just stored."""
 
 
-class Cache(Protocol):
+class Cache(ABC):
     """What a model remembers of several sequences.
 
     One forward pass is `start_forward`, then for each layer `layer(i)` with `put` and `view`. If the
     pass fails after `start_forward`, `undo_forward` takes its entries back. Between passes the other
-    operations may be called. A failing operation changes nothing.
+    operations may be called. A failing operation changes nothing: those that can fail are made of a plan,
+    which finds out whether they can be done, and of the deed it returns, which cannot fail.
 
     The operations of a pass may be done several times after one `start_forward`, with the same result:
     what `undo_forward` must be able to bring back, a pass cannot have destroyed.
     """
 
-    @property
-    def generation(self) -> int | None:
-        """Says whether the operations of a pass can be recorded and replayed for later batches.
-
-        As long as this number stays the same, what `layer(i)` hands out and does in a pass differs
-        between two batches with the same number of rows only in the *values* of tensors that `start_forward`
-        has filled: the tensors' addresses and shapes, and every plain number given to an operation, are the
-        same. A change of storage or of buffers means another number, larger than those before.
-
-        None: this cache's passes differ in other ways, and are never replayed.
-        """
+    #: Says whether the operations of a pass can be recorded and replayed for later batches.
+    #:
+    #: As long as this number stays the same, what `layer(i)` hands out and does in a pass differs
+    #: between two batches with the same number of rows only in the *values* of tensors that `start_forward`
+    #: has filled: the tensors' addresses and shapes, and every plain number given to an operation, are the
+    #: same. A change of storage or of buffers means another number, larger than those before.
+    #:
+    #: None: this cache's passes differ in other ways, and are never replayed.
+    generation: int | None
 
     def start_forward(self, batch: Batch) -> None:
         """Make room for every row of `batch`, whose positions must continue their sequences.
 
         Raises `CacheFullError` when there are fewer free cells than rows.
         """
-
-    def undo_forward(self) -> None:
-        """Forget the rows of the last `start_forward`."""
-
-    def layer(self, index: int) -> LayerCache:
-        """The storage of layer `index`."""
-
-    def length(self, sequence: int) -> int:
-        """The position the next input of `sequence` must have."""
-
-    def copy_prefix(self, source: int, target: int, count: int) -> None:
-        """Let `target` begin with the first `count` positions of `source`, without copying data."""
+        self.plan_forward(batch)()
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Forget positions [begin, end) of `sequence`; `None` means to the end.
 
         Later positions move down by `end - begin` and their keys are rotated accordingly. Raises
-        `NotSupportedError` when the model cannot do that, and `CacheFullError` when cells shared with
-        another sequence would have to be copied and none are free.
+        `NotSupportedError` when the model cannot do that or what stays would not be all that the next
+        input has to see, and `CacheFullError` when cells shared with another sequence would have to be
+        copied and none are free. `remove(sequence, 0)` always succeeds.
         """
+        self.plan_removal(sequence, begin, end)()
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether an input at `position` would see all it has to."""
+        return position >= 0 and self.resume_point(sequence, position) == position
+
+    @abstractmethod
+    def plan_forward(self, batch: Batch) -> Callable[[], None]:
+        """What `start_forward` will do; raises the errors of that and changes nothing."""
+
+    @abstractmethod
+    def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        """What `remove` will do; raises the errors of that and changes nothing."""
+
+    @abstractmethod
+    def undo_forward(self) -> None:
+        """Forget the rows of the last `start_forward`. What it dropped because nobody sees it stays gone."""
+
+    @abstractmethod
+    def layer(self, index: int) -> LayerCache:
+        """The storage of layer `index`."""
+
+    @abstractmethod
+    def length(self, sequence: int) -> int:
+        """The position the next input of `sequence` must have."""
+
+    @abstractmethod
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        """Let `target` begin with the first `count` positions of `source`, without copying data.
+
+        Ask `can_resume(target, count)` afterwards: not every cache remembers all of a prefix.
+        """
+
+    @abstractmethod
+    def resume_point(self, sequence: int, position: int) -> int:
+        """The last position, at most `position`, where an input would see all it has to.
+
+        After `remove(sequence, that)` the sequence can be continued there.
+        """
 
     @property
+    @abstractmethod
     def allocated_bytes(self) -> int:
-        """Bytes of key and value storage if every cell were used."""
+        """Bytes of storage if every cell were used."""
 
+    @property
+    @abstractmethod
+    def provided_bytes(self) -> int:
+        """Bytes of storage that memory has been provided for so far."""
+
+    @abstractmethod
+    def compact(self, most: int = 1024) -> bool:
+        """Move up to `most` cells to where the sequences' cells lie together; True when there is more to do.
+
+        Changes no result. When all is in place, storage behind the last cell is given back to the system.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Give all memory back."""

@@ -38,17 +38,17 @@ class Cells:
         self.first: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.length: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.references: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
-        self._free = FreeCells(capacity)
+        self.free_cells = FreeCells(capacity)
 
     @property
     def free(self) -> int:
         """How many cells nobody holds."""
-        return self._free.count
+        return self.free_cells.count
 
     @property
     def highest_used(self) -> int:
         """One more than the highest cell somebody holds."""
-        return self._free.highest_used()
+        return self.free_cells.highest_used()
 
     def cells(self, sequence: int) -> NDArray[np.int32]:
         """The cells of `sequence` in order of position: a view, valid until the next change."""
@@ -60,7 +60,7 @@ class Cells:
         Raises `CacheFullError`, changing nothing, when fewer are free.
         """
         self.check_room(count, self.free)
-        chosen = self._free.take(count)
+        chosen = self.free_cells.take(count)
         self.references[chosen] = 1
         return chosen
 
@@ -78,9 +78,7 @@ class Cells:
             return
         left = self.references[cells] - 1
         self.references[cells] = left
-        freed = cells[left == 0]
-        if len(freed):
-            self._free.give(freed)
+        self.free_cells.give(cells[left == 0])
 
     def append(
         self, sequences: NDArray[np.int32], entries: NDArray[np.int32], cells: NDArray[np.int32]
@@ -146,8 +144,7 @@ class Cells:
         if len(cells):
             np.subtract.at(self.references, cells, 1)
             freed = cells[self.references[cells] == 0]
-            if len(freed):
-                self._free.give(np.unique(freed))  # several sequences may have dropped the same cell
+            self.free_cells.give(np.unique(freed))  # several sequences may have dropped the same cell
         np.maximum(self.first, np.minimum(firsts, self.length), out=self.first)
 
     def replace(self, sequence: int, entries: NDArray[np.int64], cells: NDArray[np.int32]) -> None:
@@ -165,7 +162,7 @@ class Cells:
             counted[cells] += 1
         if not np.array_equal(counted, self.references):
             raise AssertionError("reference counts differ from what the sequences hold")
-        if not np.array_equal(counted == 0, self._free.is_free()):
+        if not np.array_equal(counted == 0, self.free_cells.is_free()):
             raise AssertionError("what is said to be free differs from what nobody holds")
         if self.free != int((counted == 0).sum()):
             raise AssertionError(f"{self.free} cells are said to be free, {int((counted == 0).sum())} are")

@@ -45,8 +45,16 @@ class FreeCells:
         self.count -= count
         return cells
 
+    def claim(self, cells: NDArray[np.int32]) -> None:
+        """Take just these free `cells` (distinct)."""
+        self._free[cells] = False
+        np.subtract.at(self._in_blocks, cells >> _SHIFT, 1)
+        self.count -= len(cells)
+
     def give(self, cells: NDArray[np.int32]) -> None:
-        """`cells` (distinct, not empty) are free again."""
+        """`cells` (distinct) are free again."""
+        if not len(cells):
+            return
         self._free[cells] = True
         blocks = cells >> _SHIFT
         lowest = int(blocks.min())
@@ -60,6 +68,13 @@ class FreeCells:
         return self._free[: self._capacity]
 
     def highest_used(self) -> int:
-        """One more than the highest cell in use; 0 when all are free. Looks at all cells."""
-        used = (~self.is_free()).nonzero()[0]
-        return int(used[-1]) + 1 if len(used) else 0
+        """One more than the highest cell in use; 0 when all are free."""
+        partly = (self._in_blocks < _BLOCK).nonzero()[0]
+        for block in partly[
+            :-3:-1
+        ].tolist():  # the last block may only seem so, being cut off by the capacity
+            cells = range(block * _BLOCK, min((block + 1) * _BLOCK, self._capacity))
+            used = (~self._free[cells.start : cells.stop]).nonzero()[0]
+            if len(used):
+                return cells.start + int(used[-1]) + 1
+        return 0
