@@ -132,7 +132,7 @@ class Cache(ABC):
         """Bytes of storage that memory has been provided for so far."""
 
     @abstractmethod
-    def compact(self, most: int = 1024) -> bool:
+    def compact(self, most: int = 256) -> bool:
         """Move up to `most` cells to where the sequences' cells lie together; True when there is more to do.
 
         Changes no result. When all is in place, storage behind the last cell is given back to the system.

@@ -234,7 +234,7 @@ class CausalCache(Cache):
     def provided_bytes(self) -> int:
         return self.storage.provided_bytes
 
-    def compact(self, most: int = 1024) -> bool:
+    def compact(self, most: int = 256) -> bool:
         moves = plan_moves(self.cells, most)
         if moves is None:
             self.storage.shrink(self.cells.highest_used)
