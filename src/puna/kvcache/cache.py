@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,6 +44,34 @@ class LayerCache(Protocol):
         """Everything the batch's rows may see, including what `put` just stored."""
 
 
+class LayerState:
+    """The states of one recurrent layer, one to a sequence, during a forward pass.
+
+    `rows[i]` are the rows [begin, end) of the batch's i-th sequence. A pass reads what each sequence's state
+    was before its rows, and writes what it is after them.
+    """
+
+    def __init__(self, states: dict[str, torch.Tensor]) -> None:
+        self.states = states  # [slots, ...] float32
+        self.rows: list[tuple[int, int]] = []
+        self._sources = self._targets = torch.empty(0, dtype=torch.int64)
+
+    def begin(self, rows: list[tuple[int, int]], sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """A pass starts that reads slots `sources` (int64) and writes slots `targets`."""
+        self.rows, self._sources, self._targets = rows, sources, targets
+
+    def read(self, name: str) -> torch.Tensor:
+        """The state before each sequence's rows: [sequences of the batch, ...]."""
+        return self.states[name][self._sources]
+
+    def write(self, name: str, state: torch.Tensor) -> None:
+        """The state after each sequence's rows: [sequences of the batch, ...]."""
+        expected = (len(self.rows), *self.states[name].shape[1:])
+        if state.shape != expected:
+            raise ValueError(f"state '{name}' of this batch is {list(expected)}, got {list(state.shape)}")
+        self.states[name][self._targets] = state
+
+
 class Cache(ABC):
     """What a model remembers of several sequences.
 
@@ -56,15 +84,23 @@ class Cache(ABC):
     what `undo_forward` must be able to bring back, a pass cannot have destroyed.
     """
 
-    #: Says whether the operations of a pass can be recorded and replayed for later batches.
-    #:
-    #: As long as this number stays the same, what `layer(i)` hands out and does in a pass differs
-    #: between two batches with the same number of rows only in the *values* of tensors that `start_forward`
-    #: has filled: the tensors' addresses and shapes, and every plain number given to an operation, are the
-    #: same. A change of storage or of buffers means another number, larger than those before.
-    #:
-    #: None: this cache's passes differ in other ways, and are never replayed.
-    generation: int | None
+    @property
+    @abstractmethod
+    def generation(self) -> int | None:
+        """Says whether the operations of a pass can be recorded and replayed for later batches.
+
+        As long as this number stays the same, what `layer(i)` hands out and does in a pass differs
+        between two batches with the same number of rows only in the *values* of tensors that `start_forward`
+        has filled: the tensors' addresses and shapes, and every plain number given to an operation, are the
+        same. A change of storage or of buffers means another number, larger than those before.
+
+        None: this cache's passes differ in other ways, and are never replayed.
+        """
+
+    @property
+    @abstractmethod
+    def layers(self) -> Iterable[int]:
+        """The numbers of the layers whose contents are kept here."""
 
     def start_forward(self, batch: Batch) -> None:
         """Make room for every row of `batch`, whose positions must continue their sequences.
@@ -102,6 +138,10 @@ class Cache(ABC):
     @abstractmethod
     def layer(self, index: int) -> LayerCache:
         """The storage of layer `index`."""
+
+    def state(self, index: int) -> LayerState:
+        """The states of recurrent layer `index`."""
+        raise KeyError(f"layer {index} has no states")
 
     @abstractmethod
     def length(self, sequence: int) -> int:

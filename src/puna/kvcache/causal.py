@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -55,9 +55,17 @@ class CausalCache(Cache):
         named = shapes if isinstance(shapes, Mapping) else dict(enumerate(shapes))
         self.storage = KVStorage(named, self.cells.capacity, types)
         self._layers = {index: _Layer(self, stored) for index, stored in self.storage.layers.items()}
-        self.generation = 0
+        self._generation = 0
         self._make_row_buffers(64)
         self._lengths_before = self.cells.length.copy()  # before the last start_forward
+
+    @property
+    def generation(self) -> int | None:
+        return self._generation
+
+    @property
+    def layers(self) -> Iterable[int]:
+        return self.storage.layers.keys()
 
     # --- what windows and chunks do otherwise -----------------------------------------------------
 
@@ -120,7 +128,7 @@ class CausalCache(Cache):
 
     def _make_row_buffers(self, rows: int) -> None:
         """Buffers for what `start_forward` says of each row; they stay where they are, see `generation`."""
-        self.generation = (self.generation or 0) + 1
+        self._generation += 1
         self._row_buffers = np.zeros((3, rows), dtype=np.int32)
         self._show_rows(0)
 
