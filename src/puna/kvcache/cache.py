@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from puna.errors import CacheFileError
+
 if TYPE_CHECKING:
     from puna.model.input import Batch
 
@@ -42,6 +44,31 @@ class LayerCache(Protocol):
 
     def view(self) -> KVView:
         """Everything the batch's rows may see, including what `put` just stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One sequence of a cache, ready for a file. Names of tensors begin with the number of their layer."""
+
+    tensors: dict[str, torch.Tensor]
+    facts: dict[str, list[int]]
+
+    def fact(self, name: str) -> list[int]:
+        """Raises `CacheFileError` when there is none of that name."""
+        if name not in self.facts:
+            raise CacheFileError(f"a cache of this kind needs '{name}', which was not saved; evaluate again")
+        return self.facts[name]
+
+    def rows(self, name: str, storage: torch.Tensor, count: int) -> torch.Tensor:
+        """The `count` rows of `storage` saved as `name`. Raises `CacheFileError` when they are not that."""
+        found, expected = self.tensors.get(name), (count, *storage.shape[1:])
+        if found is None or found.shape != expected or found.dtype != storage.dtype:
+            was = "nothing" if found is None else f"{list(found.shape)} {found.dtype}"
+            raise CacheFileError(
+                f"'{name}' is {list(expected)} {storage.dtype} in this cache, and {was} was saved; "
+                "use the same model and the same types of keys and values, or evaluate again"
+            )
+        return found
 
 
 class LayerState:
@@ -159,6 +186,18 @@ class Cache(ABC):
         """The last position, at most `position`, where an input would see all it has to.
 
         After `remove(sequence, that)` the sequence can be continued there.
+        """
+
+    @abstractmethod
+    def save(self, sequence: int) -> Saved:
+        """All that is remembered of `sequence`, copied."""
+
+    @abstractmethod
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        """What makes `sequence`, whatever it held, what was saved.
+
+        Raises `CacheFileError` when that does not fit this cache and `CacheFullError` when there is no room;
+        nothing is changed by that.
         """
 
     @property

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from puna import ops
-from puna.errors import CacheFullError, NotSupportedError
-from puna.kvcache.cache import Cache, KVView, Shift
+from puna.errors import CacheFileError, CacheFullError, NotSupportedError
+from puna.kvcache.cache import Cache, KVView, Saved, Shift
 from puna.kvcache.cells import Cells
 from puna.kvcache.compaction import move, plan_moves
 from puna.kvcache.storage import KVShape, KVStorage, Stored
@@ -233,6 +233,37 @@ class CausalCache(Cache):
         position = min(position, self.length(sequence))
         seen = self._first_visible(np.array([position], dtype=np.int32))[0]
         return position if seen >= self.cells.first[sequence] else 0
+
+    def save(self, sequence: int) -> Saved:
+        cells = self.cells
+        extent = [int(cells.first[sequence]), int(cells.length[sequence])]
+        return Saved(self.storage.read(_index(cells.cells(sequence))), {"extent": extent})
+
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        cells = self.cells
+        extent = saved.fact("extent")
+        if len(extent) != 2 or not 0 <= extent[0] <= extent[1]:
+            raise CacheFileError(f"a sequence cannot extend over positions {extent}; the file is damaged")
+        first, length = extent
+        if length > cells.longest:
+            raise CacheFullError(f"{length} positions were saved, and the context is {cells.longest}")
+        seen = int(self._first_visible(np.array([length], dtype=np.int32))[0])
+        if seen < first:
+            raise CacheFileError(
+                f"positions before {first} were not saved, and this cache has to see those from {seen} on; "
+                "evaluate again"
+            )
+        self.storage.check_fits(saved, length - first)
+        held = cells.cells(sequence)
+        cells.check_room(length - first, cells.free + int((cells.references[held] == 1).sum()))
+        return partial(self._restore, sequence, first, length, saved)
+
+    def _restore(self, sequence: int, first: int, length: int, saved: Saved) -> None:
+        cells = self.cells
+        cells.truncate(sequence, 0)
+        placed = self._allocate(length - first)
+        cells.put(sequence, first, placed)
+        self.storage.write(_index(placed), saved)
 
     @property
     def allocated_bytes(self) -> int:

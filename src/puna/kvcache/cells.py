@@ -90,6 +90,12 @@ class Cells:
         self.table[sequences, entries] = cells
         self.length[sequences] = entries + 1  # of several rows of a sequence the last one counts
 
+    def put(self, sequence: int, first: int, cells: NDArray[np.int32]) -> None:
+        """Already allocated `cells` become all there is of `sequence`, which is empty, from `first` on."""
+        end = first + len(cells)
+        self.table[sequence, first:end] = cells
+        self.first[sequence], self.length[sequence] = first, end
+
     def share(self, source: int, target: int, count: int) -> None:
         """`target` becomes the first `count` entries of `source`; what it held before is released."""
         count = min(count, int(self.length[source]))

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from puna import ops
-from puna.errors import CacheFullError
-from puna.kvcache.cache import Cache, KVView
+from puna.errors import CacheFileError, CacheFullError
+from puna.kvcache.cache import Cache, KVView, Saved
 from puna.kvcache.cells import Cells
 from puna.kvcache.compaction import move, plan_moves
 from puna.kvcache.storage import KVShape, KVStorage, Stored
@@ -167,6 +167,35 @@ class EncoderCache(Cache):
 
     def resume_point(self, sequence: int, position: int) -> int:
         return min(position, self._lengths[sequence])
+
+    def save(self, sequence: int) -> Saved:
+        cells = torch.from_numpy(self.cells.cells(sequence).astype(np.int64))
+        images = [number for i in self._images[sequence] for number in (i.position, i.begin, i.end)]
+        return Saved(self.storage.read(cells), {"images": images, "length": [self._lengths[sequence]]})
+
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        numbers, cells = saved.fact("images"), self.cells
+        if len(numbers) % 3 or len(saved.fact("length")) != 1:
+            raise CacheFileError("the images saved make no sense; the file is damaged")
+        images = [_Image(*numbers[i : i + 3]) for i in range(0, len(numbers), 3)]
+        count = images[-1].end if images else 0
+        self.storage.check_fits(saved, count)
+        if count > cells.longest:
+            raise CacheFullError(
+                f"images of {count} entries were saved, and there is room for {cells.longest}"
+            )
+        cells.check_room(count, cells.free + int((cells.references[cells.cells(sequence)] == 1).sum()))
+        return partial(self._restore, sequence, images, saved)
+
+    def _restore(self, sequence: int, images: list[_Image], saved: Saved) -> None:
+        self._keep(sequence, [])
+        placed = self.cells.allocate(images[-1].end if images else 0)
+        if len(placed):
+            self.storage.provide(int(placed[-1]) + 1)
+        self.cells.put(sequence, 0, placed)
+        self.storage.write(torch.from_numpy(placed.astype(np.int64)), saved)
+        self._images[sequence] = images
+        self._lengths[sequence] = saved.fact("length")[0]
 
     @property
     def allocated_bytes(self) -> int:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from puna.errors import NotSupportedError
-from puna.kvcache.cache import Cache, LayerState
+from puna.kvcache.cache import Cache, LayerState, Saved
 from puna.kvcache.checkpoints import MOST, Checkpoints
 from puna.kvcache.free import FreeCells
 from puna.kvcache.storage import Region
@@ -208,6 +208,39 @@ class RecurrentCache(Cache):
             return self._lengths[sequence]
         best = self._checkpoints[sequence].best(position)
         return 0 if best is None else best + 1
+
+    def save(self, sequence: int) -> Saved:
+        """The checkpoints and, last, the state now."""
+        lengths = [position + 1 for position in self._checkpoints[sequence].positions]
+        lengths += [self._lengths[sequence]]
+        slots = torch.tensor([self._slot_at(sequence, length) for length in lengths])
+        tensors = {
+            f"{index}.{name}": states[slots]
+            for index, layer in self._layers.items()
+            for name, states in layer.states.items()
+        }
+        return Saved(tensors, {"lengths": lengths})
+
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        lengths = saved.fact("lengths")
+        for index, layer in self._layers.items():
+            for name, states in layer.states.items():
+                saved.rows(f"{index}.{name}", states, len(lengths))
+        return partial(self._restore, sequence, lengths, saved)
+
+    def _restore(self, sequence: int, lengths: list[int], saved: Saved) -> None:
+        self._truncate(sequence, 0)
+        self._release([self._slots[sequence]])
+        kept = max(len(lengths) - 1 - self._most, 0)  # a cache with fewer checkpoints takes the last
+        slots = self._free.take(len(lengths) - kept)
+        self._provided = max(self._provided, int(slots[-1]) + 1)
+        self._references[slots] = 1
+        for index, layer in self._layers.items():
+            for name, states in layer.states.items():
+                states[torch.from_numpy(slots.astype(np.int64))] = saved.tensors[f"{index}.{name}"][kept:]
+        for length, slot in zip(lengths[kept:-1], slots[:-1].tolist(), strict=True):
+            self._checkpoints[sequence].record(length - 1, slot)
+        self._slots[sequence], self._lengths[sequence] = int(slots[-1]), lengths[-1]
 
     @property
     def allocated_bytes(self) -> int:

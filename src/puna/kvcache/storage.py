@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from puna.kvcache.cache import Saved
 from puna.kvcache.types import KVTypes
 from puna.ops import kv_row_bytes, kv_storage
 
@@ -112,6 +113,25 @@ class KVStorage:
         """Cells `targets` (int64) become what cells `sources` were before any of them is written."""
         for tensor in self._tensors():
             tensor[targets] = tensor[sources]
+
+    def read(self, cells: Tensor) -> dict[str, Tensor]:
+        """Copies of `cells` (int64) by layer and half."""
+        found = {}
+        for index, layer in self.layers.items():
+            found[f"{index}.keys"], found[f"{index}.values"] = layer.keys[cells], layer.values[cells]
+        return found
+
+    def check_fits(self, saved: Saved, count: int) -> None:
+        """Raise `CacheFileError` unless `saved` holds `count` cells that `read` could have read here."""
+        for index, layer in self.layers.items():
+            saved.rows(f"{index}.keys", layer.keys, count)
+            saved.rows(f"{index}.values", layer.values, count)
+
+    def write(self, cells: Tensor, saved: Saved) -> None:
+        """`cells` (int64) become what was read."""
+        for index, layer in self.layers.items():
+            layer.keys[cells] = saved.tensors[f"{index}.keys"]
+            layer.values[cells] = saved.tensors[f"{index}.values"]
 
     def _tensors(self) -> Iterable[Tensor]:
         for layer in self.layers.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
-from puna.kvcache.cache import Cache, LayerCache, LayerState
+from puna.kvcache.cache import Cache, LayerCache, LayerState, Saved
 
 if TYPE_CHECKING:
     from puna.model.input import Batch
@@ -74,6 +74,24 @@ class WrapperCache(Cache):
             if min(points) == position:
                 return position
             position = min(points)
+
+    def save(self, sequence: int) -> Saved:
+        tensors, facts = {}, {}
+        for number, cache in enumerate(self.caches):
+            saved = cache.save(sequence)
+            tensors.update(saved.tensors)  # layers' numbers keep them apart
+            facts.update({f"{number}.{name}": fact for name, fact in saved.facts.items()})
+        return Saved(tensors, facts)
+
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        plans = []
+        for number, cache in enumerate(self.caches):
+            prefix = f"{number}."
+            facts = {
+                name.removeprefix(prefix): f for name, f in saved.facts.items() if name.startswith(prefix)
+            }
+            plans.append(cache.plan_restore(sequence, Saved(saved.tensors, facts)))
+        return _all_of(plans)
 
     @property
     def allocated_bytes(self) -> int:
