@@ -6,6 +6,7 @@ import psutil
 import torch
 
 from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.storage import FIRST_STEP, KVStorage
 from puna.kvcache.types import HALVES
 from puna.model.input import Batch
@@ -106,3 +107,30 @@ def test_copying_reads_everything_before_it_writes() -> None:
     keys.copy_(torch.arange(4).view(4, 1, 1))
     storage.copy(torch.tensor([1, 2, 0]), torch.tensor([0, 1, 2]))
     assert keys.flatten().tolist() == [1, 2, 0, 3]
+
+
+def test_many_steps_take_no_more_memory_than_few() -> None:
+    """Sequences come and go, slide, share and are cut; nothing is left behind by any of it."""
+    cache = SlidingCache([KVShape(1, 8, 8)], window=8, sequences=4, context=256, shift=lambda *_: None)
+    rows = torch.zeros(4, 1, 8)
+
+    def run(steps: int) -> None:
+        for step in range(steps):
+            positions = [cache.length(s) for s in range(4)]
+            cache.start_forward(Batch.of([0] * 4, positions, [0, 1, 2, 3], []))
+            cache.layer(0).put(rows, rows)
+            if step % 50 == 49:
+                cache.copy_prefix(step % 4, (step + 1) % 4, 10**6)
+                cache.remove((step + 2) % 4, 0)
+                cache.remove(step % 4, 0, 5)
+                cache.compact()
+            for s in range(4):
+                if cache.length(s) > 200:
+                    cache.remove(s, 0)
+
+    run(1000)
+    before, provided = resident(), cache.provided_bytes
+    run(4000)
+    assert cache.provided_bytes == provided
+    assert resident() - before < 2 * MIB
+    cache.cells.check()
