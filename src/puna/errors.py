@@ -95,6 +95,10 @@ class CacheFullError(PunaError):
     """The KV cache has fewer free cells than the batch needs."""
 
 
+class CacheFileError(PunaError):
+    """A saved sequence cannot be restored: the file is damaged, or of another model or other cache types."""
+
+
 class NotSupportedError(PunaError):
     """The model or cache cannot do this operation; the caller should fall back."""
 

@@ -183,7 +183,7 @@ def test_a_cache_can_say_that_it_is_not_to_be_replayed(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = Pair(tiny)
-    monkeypatch.setattr(pair.caches[0], "generation", None)
+    monkeypatch.setattr(type(pair.caches[0]), "generation", None)
     for _ in range(4):
         pair.step(0)
     assert not pair.replay._steps

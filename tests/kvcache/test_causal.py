@@ -17,40 +17,7 @@ from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.ops import kv_unpack
-
-
-def add_shift(layer: int, keys: torch.Tensor, offset: int) -> None:
-    """A "rotation" whose effect can be read off: add the offset."""
-    keys += offset
-
-
-class Probe:
-    """A one-layer cache of single numbers: stores data, reports what each row sees."""
-
-    def __init__(self, sequences: int = 1, context: int = 16, shift=add_shift, capacity: int | None = None):
-        self.cache = CausalCache(
-            [KVShape(1, 1, 1)],
-            sequences=sequences,
-            context=context,
-            capacity=capacity,
-            types=KVTypes.parse("f32"),
-            shift=shift,
-        )
-
-    def store(self, sequences: list[int], positions: list[int], data: list[float]) -> list[list[float]]:
-        """One forward pass; per row the keys it may see, in order of position."""
-        self.cache.start_forward(Batch.of([0] * len(data), positions, sequences, []))
-        layer = self.cache.layer(0)
-        values = torch.tensor(data, dtype=torch.float32).view(-1, 1, 1)
-        layer.put(values, values)
-        view = layer.view()
-        return [
-            view.keys[view.cells[start : start + count].long()].flatten().tolist()
-            for start, count in zip(view.starts.tolist(), view.counts.tolist(), strict=True)
-        ]
-
-    def cells(self, sequence: int) -> list[int]:
-        return self.cache.cells.cells(sequence).tolist()
+from tests.kvcache.probe import Probe, add_shift
 
 
 def test_scenarios_1_and_2_rows_see_themselves_and_what_came_before() -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from numpy.typing import NDArray
 
 from puna.errors import CacheFullError
 from puna.kvcache.cells import Cells
+from puna.kvcache.free import FreeCells
 
 CAPACITY, SEQUENCES, LONGEST = 24, 3, 20
 
@@ -29,7 +30,7 @@ class CellsMachine(RuleBasedStateMachine):
         super().__init__()
         self.cells = Cells(CAPACITY, SEQUENCES, LONGEST)
         self.contents: dict[int, object] = {}  # cell -> what was "written" there
-        self.expected: list[list[object]] = [[] for _ in range(SEQUENCES)]
+        self.expected: list[list[object | None]] = [[] for _ in range(SEQUENCES)]
 
     sequences = st.integers(0, SEQUENCES - 1)
 
@@ -68,6 +69,15 @@ class CellsMachine(RuleBasedStateMachine):
         self.cells.cut(sequence, begin, end)
         del self.expected[sequence][begin:end]
 
+    @rule(firsts=st.lists(st.integers(0, LONGEST), min_size=SEQUENCES, max_size=SEQUENCES))
+    def expire(self, firsts: list[int]) -> None:
+        wanted = np.array(firsts, np.int32)
+        freed, before = self.cells.freed_by(self.cells.expired(wanted)), self.cells.free
+        self.cells.expire(wanted)
+        assert self.cells.free == before + freed
+        for expected, first in zip(self.expected, firsts, strict=True):
+            expected[:first] = [None] * min(first, len(expected))
+
     @invariant()
     def books_balance(self) -> None:
         self.cells.check()
@@ -75,7 +85,12 @@ class CellsMachine(RuleBasedStateMachine):
     @invariant()
     def every_sequence_holds_what_was_written(self) -> None:
         for sequence, expected in enumerate(self.expected):
-            assert [self.contents[cell] for cell in self.cells.cells(sequence).tolist()] == expected
+            held = [self.contents[cell] for cell in self.cells.cells(sequence).tolist()]
+            assert held == [item for item in expected if item is not None]
+            first = int(self.cells.first[sequence])
+            assert all(item is None for item in expected[:first])
+            assert None not in expected[first:]
+            assert self.cells.length[sequence] == len(expected)
 
 
 CellsMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
@@ -105,6 +120,25 @@ def test_free_cells_far_apart_are_found() -> None:
     cells.cut(0, 99_999, 100_000)
     cells.cut(0, 5, 6)
     assert cells.allocate(2).tolist() == [5, 99_999]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 1500), st.data())
+def test_free_cells_are_the_lowest(capacity: int, data: st.DataObject) -> None:
+    free, expected = FreeCells(capacity), set(range(capacity))
+    for _ in range(8):
+        count = data.draw(st.integers(0, len(expected)))
+        taken = free.take(count).tolist()
+        assert taken == sorted(expected)[:count]
+        expected -= set(taken)
+        used = sorted(set(range(capacity)) - expected)
+        assert free.highest_used() == (used[-1] + 1 if used else 0)
+        back = data.draw(st.lists(st.sampled_from(used), unique=True)) if used else []
+        if back:
+            free.give(np.array(back, np.int32))
+            expected |= set(back)
+        assert free.count == len(expected)
+        assert free.is_free().nonzero()[0].tolist() == sorted(expected)
 
 
 def test_check_finds_a_leak() -> None:

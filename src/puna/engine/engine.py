@@ -154,15 +154,17 @@ class Engine:
     # --- on the stepping thread --------------------------------------------------------
 
     def _run(self) -> None:
+        tidying = False  # idle, with the cache still to be compacted
         while True:
             with self._changed:
-                while not (
-                    self._incoming or self._queue or self._running or self._closing or self._cancelled
-                ):
+                while not (tidying or self._has_work()):
                     self._changed.wait()
                 if self._closing:
                     return
-            self.step()
+            tidying = self.step() or (tidying and self.cache.compact())
+
+    def _has_work(self) -> bool:
+        return bool(self._incoming or self._queue or self._running or self._closing or self._cancelled)
 
     def step(self) -> bool:
         """Evaluate one batch and sample from it. False when there was nothing to do."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from puna.errors import NotSupportedError
-
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
     from puna.model.input import Input
@@ -39,19 +37,17 @@ class Slots:
         idle = [slot for slot in self._slots if not slot.busy]
         if not idle:
             return None
-        matches = {slot.index: common_prefix(slot.inputs, prompt) if reuse else 0 for slot in idle}
+        matches = {slot.index: self._reusable(slot, prompt) if reuse else 0 for slot in idle}
         slot = max(idle, key=lambda slot: (matches[slot.index], -slot.last_used))
-        kept = min(matches[slot.index], len(prompt) - 1)
-        if not self._cache.can_resume(slot.index, kept):
-            kept = 0
-        try:
-            self._cache.remove(slot.index, kept)
-        except NotSupportedError:
-            kept = 0
-            self._cache.remove(slot.index, 0)
+        kept = matches[slot.index]
+        self._cache.remove(slot.index, kept)
         del slot.inputs[kept:]
         slot.busy = True
         return slot, kept
+
+    def _reusable(self, slot: Slot, prompt: list[Input]) -> int:
+        """How many inputs of `prompt` need not be evaluated again in `slot`."""
+        return self._cache.resume_point(slot.index, min(common_prefix(slot.inputs, prompt), len(prompt) - 1))
 
     def give_back(self, slot: Slot) -> None:
         """The request is over; what the cache really holds stays usable."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import torch
+
+from puna.errors import CacheFileError
 
 if TYPE_CHECKING:
     from puna.model.input import Batch
@@ -31,7 +34,10 @@ class KVView:
 
 
 class LayerCache(Protocol):
-    """One layer's share of a cache during a forward pass."""
+    """One layer's share of a cache during a forward pass.
+
+    A layer that uses the keys and values of another takes that one's `view` and puts nothing itself.
+    """
 
     def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Store the batch's keys float32 [rows, kv_heads, key_dim] and values [rows, kv_heads, value_dim]."""
@@ -40,18 +46,73 @@ class LayerCache(Protocol):
         """Everything the batch's rows may see, including what `put` just stored."""
 
 
-class Cache(Protocol):
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """One sequence of a cache, ready for a file. Names of tensors begin with the number of their layer."""
+
+    tensors: dict[str, torch.Tensor]
+    facts: dict[str, list[int]]
+
+    def fact(self, name: str) -> list[int]:
+        """Raises `CacheFileError` when there is none of that name."""
+        if name not in self.facts:
+            raise CacheFileError(f"a cache of this kind needs '{name}', which was not saved; evaluate again")
+        return self.facts[name]
+
+    def rows(self, name: str, storage: torch.Tensor, count: int) -> torch.Tensor:
+        """The `count` rows of `storage` saved as `name`. Raises `CacheFileError` when they are not that."""
+        found, expected = self.tensors.get(name), (count, *storage.shape[1:])
+        if found is None or found.shape != expected or found.dtype != storage.dtype:
+            was = "nothing" if found is None else f"{list(found.shape)} {found.dtype}"
+            raise CacheFileError(
+                f"'{name}' is {list(expected)} {storage.dtype} in this cache, and {was} was saved; "
+                "use the same model and the same types of keys and values, or evaluate again"
+            )
+        return found
+
+
+class LayerState:
+    """The states of one recurrent layer, one to a sequence, during a forward pass.
+
+    `rows[i]` are the rows [begin, end) of the batch's i-th sequence. A pass reads what each sequence's state
+    was before its rows, and writes what it is after them.
+    """
+
+    def __init__(self, states: dict[str, torch.Tensor]) -> None:
+        self.states = states  # [slots, ...] float32
+        self.rows: list[tuple[int, int]] = []
+        self._sources = self._targets = torch.empty(0, dtype=torch.int64)
+
+    def begin(self, rows: list[tuple[int, int]], sources: torch.Tensor, targets: torch.Tensor) -> None:
+        """A pass starts that reads slots `sources` (int64) and writes slots `targets`."""
+        self.rows, self._sources, self._targets = rows, sources, targets
+
+    def read(self, name: str) -> torch.Tensor:
+        """The state before each sequence's rows: [sequences of the batch, ...]."""
+        return self.states[name][self._sources]
+
+    def write(self, name: str, state: torch.Tensor) -> None:
+        """The state after each sequence's rows: [sequences of the batch, ...]."""
+        expected = (len(self.rows), *self.states[name].shape[1:])
+        if state.shape != expected:
+            raise ValueError(f"state '{name}' of this batch is {list(expected)}, got {list(state.shape)}")
+        self.states[name][self._targets] = state
+
+
+class Cache(ABC):
     """What a model remembers of several sequences.
 
     One forward pass is `start_forward`, then for each layer `layer(i)` with `put` and `view`. If the
     pass fails after `start_forward`, `undo_forward` takes its entries back. Between passes the other
-    operations may be called. A failing operation changes nothing.
+    operations may be called. A failing operation changes nothing: those that can fail are made of a plan,
+    which finds out whether they can be done, and of the deed it returns, which cannot fail.
 
     The operations of a pass may be done several times after one `start_forward`, with the same result:
     what `undo_forward` must be able to bring back, a pass cannot have destroyed.
     """
 
     @property
+    @abstractmethod
     def generation(self) -> int | None:
         """Says whether the operations of a pass can be recorded and replayed for later batches.
 
@@ -63,38 +124,99 @@ class Cache(Protocol):
         None: this cache's passes differ in other ways, and are never replayed.
         """
 
+    @property
+    @abstractmethod
+    def layers(self) -> Iterable[int]:
+        """The numbers of the layers whose contents are kept here."""
+
     def start_forward(self, batch: Batch) -> None:
         """Make room for every row of `batch`, whose positions must continue their sequences.
 
         Raises `CacheFullError` when there are fewer free cells than rows.
         """
-
-    def undo_forward(self) -> None:
-        """Forget the rows of the last `start_forward`."""
-
-    def layer(self, index: int) -> LayerCache:
-        """The storage of layer `index`."""
-
-    def length(self, sequence: int) -> int:
-        """The position the next input of `sequence` must have."""
-
-    def copy_prefix(self, source: int, target: int, count: int) -> None:
-        """Let `target` begin with the first `count` positions of `source`, without copying data."""
+        self.plan_forward(batch)()
 
     def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
         """Forget positions [begin, end) of `sequence`; `None` means to the end.
 
         Later positions move down by `end - begin` and their keys are rotated accordingly. Raises
-        `NotSupportedError` when the model cannot do that, and `CacheFullError` when cells shared with
-        another sequence would have to be copied and none are free.
+        `NotSupportedError` when the model cannot do that or what stays would not be all that the next
+        input has to see, and `CacheFullError` when cells shared with another sequence would have to be
+        copied and none are free. `remove(sequence, 0)` always succeeds.
         """
+        self.plan_removal(sequence, begin, end)()
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether an input at `position` would see all it has to."""
+        return position >= 0 and self.resume_point(sequence, position) == position
+
+    @abstractmethod
+    def plan_forward(self, batch: Batch) -> Callable[[], None]:
+        """What `start_forward` will do; raises the errors of that and changes nothing."""
+
+    @abstractmethod
+    def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        """What `remove` will do; raises the errors of that and changes nothing."""
+
+    @abstractmethod
+    def undo_forward(self) -> None:
+        """Forget the rows of the last `start_forward`. What it dropped because nobody sees it stays gone."""
+
+    @abstractmethod
+    def layer(self, index: int) -> LayerCache:
+        """The storage of layer `index`."""
+
+    def state(self, index: int) -> LayerState:
+        """The states of recurrent layer `index`."""
+        raise KeyError(f"layer {index} has no states")
+
+    @abstractmethod
+    def length(self, sequence: int) -> int:
+        """The position the next input of `sequence` must have."""
+
+    @abstractmethod
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        """Let `target` begin with the first `count` positions of `source`, without copying data.
+
+        Ask `can_resume(target, count)` afterwards: not every cache remembers all of a prefix.
+        """
+
+    @abstractmethod
+    def resume_point(self, sequence: int, position: int) -> int:
+        """The last position, at most `position`, where an input would see all it has to.
+
+        After `remove(sequence, that)` the sequence can be continued there.
+        """
+
+    @abstractmethod
+    def save(self, sequence: int) -> Saved:
+        """All that is remembered of `sequence`, copied."""
+
+    @abstractmethod
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        """What makes `sequence`, whatever it held, what was saved.
+
+        Raises `CacheFileError` when that does not fit this cache and `CacheFullError` when there is no room;
+        nothing is changed by that.
+        """
 
     @property
+    @abstractmethod
     def allocated_bytes(self) -> int:
-        """Bytes of key and value storage if every cell were used."""
+        """Bytes of storage if every cell were used."""
 
+    @property
+    @abstractmethod
+    def provided_bytes(self) -> int:
+        """Bytes of storage that memory has been provided for so far."""
+
+    @abstractmethod
+    def compact(self, most: int = 256) -> bool:
+        """Move up to `most` cells to where the sequences' cells lie together; True when there is more to do.
+
+        Changes no result. When all is in place, storage behind the last cell is given back to the system.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Give all memory back."""

@@ -2,51 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from puna import ops
-from puna.errors import CacheFullError, NotSupportedError
-from puna.kvcache.cache import KVView, Shift
+from puna.errors import CacheFileError, CacheFullError, NotSupportedError
+from puna.kvcache.cache import Cache, KVView, Saved, Shift
 from puna.kvcache.cells import Cells
+from puna.kvcache.compaction import move, plan_moves
+from puna.kvcache.storage import KVShape, KVStorage, Stored
 from puna.kvcache.types import HALVES, KVTypes
-from puna.ops import kv_pack, kv_row_bytes, kv_unpack, kv_zeros
+from puna.ops import kv_pack, kv_unpack
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from puna.model.input import Batch
 
+__all__ = ["CausalCache", "KVShape"]
 
-@dataclass(frozen=True)
-class KVShape:
-    """The geometry of one layer's storage."""
-
-    kv_heads: int
-    key_dim: int
-    value_dim: int
-
-    def cell_bytes(self, types: KVTypes) -> int:
-        """Bytes of one position's key and value. Raises `NotSupportedError` when a head fills no blocks."""
-        keys, values = kv_row_bytes(types.keys, self.key_dim), kv_row_bytes(types.values, self.value_dim)
-        return self.kv_heads * (keys + values)
+#: Cells whose keys are rotated together: as float32 they take memory beside the cache.
+_ROTATED_TOGETHER = 4096
 
 
-class CausalCache:
+class CausalCache(Cache):
     """Keys and values of `sequences` sequences of at most `context` positions each.
 
-    `capacity` cells (default `sequences * context`) are shared by all. Storage is of `types` and takes
-    memory only as cells come into use. Raises `NotSupportedError` when a layer's heads do not fill the
-    blocks of a quantised type. `shift` re-rotates keys; without it the middle of a
-    sequence cannot be removed.
+    `shapes` are those of layers 0, 1, ..., or of the layers that a mapping names. `capacity` cells (default
+    `sequences * context`) are shared by all. Storage is of `types` and takes memory only as cells come into
+    use. Raises `NotSupportedError` when a layer's heads do not fill the blocks of a quantised type. `shift`
+    re-rotates keys; without it the middle of a sequence cannot be removed.
     """
 
     def __init__(
         self,
-        shapes: list[KVShape],
+        shapes: Sequence[KVShape] | Mapping[int, KVShape],
         *,
         sequences: int,
         context: int,
@@ -58,30 +52,64 @@ class CausalCache:
         self._cell_table = torch.from_numpy(self.cells.table.reshape(-1))
         self._shift = shift
         self._types = types
-        self._layers = [_Layer(self, shape, types) for shape in shapes]
-        self._bytes = self.cells.capacity * sum(shape.cell_bytes(types) for shape in shapes)
-        self.generation = 0
+        named = shapes if isinstance(shapes, Mapping) else dict(enumerate(shapes))
+        self.storage = KVStorage(named, self.cells.capacity, types)
+        self._layers = {index: _Layer(self, stored) for index, stored in self.storage.layers.items()}
+        self._generation = 0
         self._make_row_buffers(64)
         self._lengths_before = self.cells.length.copy()  # before the last start_forward
 
-    def _make_row_buffers(self, rows: int) -> None:
-        """Buffers for what `start_forward` says of each row; they stay where they are, see `generation`."""
-        self.generation += 1
-        self._row_buffers = np.zeros((3, rows), dtype=np.int32)
-        self._show_rows(0)
+    @property
+    def generation(self) -> int | None:
+        return self._generation
 
-    def _show_rows(self, rows: int) -> None:
-        tensors = torch.from_numpy(self._row_buffers)[:, :rows]
-        self._batch_cells, self._starts, self._counts = tensors.unbind()
+    @property
+    def layers(self) -> Iterable[int]:
+        return self.storage.layers.keys()
 
-    def start_forward(self, batch: Batch) -> None:
-        sequences, positions = batch.sequences, batch.positions.numpy()
+    # --- what windows and chunks do otherwise -----------------------------------------------------
+
+    def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The first position an input at each of `positions` sees."""
+        return np.zeros_like(positions)
+
+    def _needed_from(self) -> NDArray[np.int32] | None:
+        """The first position of each sequence that is still of use; None: all are."""
+        return None
+
+    # --- a forward pass ---------------------------------------------------------------------------
+
+    def plan_forward(self, batch: Batch) -> Callable[[], None]:
+        cells, sequences, positions = self.cells, batch.sequences, batch.positions.numpy()
+        self._check_continues(sequences, positions)
+        begins, ends = self._first_visible(positions), positions + 1
+        for begin, end in batch.spans:
+            if not (0 <= begin < end <= len(batch)) or (sequences[begin:end] != sequences[begin]).any():
+                raise ValueError(f"rows {begin} to {end} of the batch are no span of one sequence")
+            begins[begin:end] = np.minimum(begins[begin:end], positions[begin])
+            ends[begin:end] = positions[end - 1] + 1
+        self._check_complete(sequences, positions, begins)
+        needed = self._needed_from()
+        free = cells.free
+        if free < len(batch) and needed is not None:
+            free += cells.freed_by(cells.expired(needed))
+        cells.check_room(len(batch), free)
+        return partial(self._begin, sequences, positions, begins, ends, needed)
+
+    def _begin(
+        self,
+        sequences: NDArray[np.int32],
+        positions: NDArray[np.int32],
+        begins: NDArray[np.int32],
+        ends: NDArray[np.int32],
+        needed: NDArray[np.int32] | None,
+    ) -> None:
         cells, rows = self.cells, len(sequences)
-        entries = positions - cells.base[sequences]
-        self._check_continues(sequences, entries)
-        placed = cells.allocate(rows)
+        if needed is not None:
+            cells.expire(needed)
+        placed = self._allocate(rows)
         self._lengths_before = cells.length.copy()
-        cells.append(sequences, entries, placed)
+        cells.append(sequences, positions, placed)
         if rows > self._row_buffers.shape[1]:
             self._make_row_buffers(2 * rows)
         if rows != len(self._batch_cells):
@@ -89,27 +117,56 @@ class CausalCache:
         buffers = self._row_buffers
         buffers[0, :rows] = placed
         np.multiply(sequences, cells.table.shape[1], out=buffers[1, :rows])
-        np.add(entries, 1, out=buffers[2, :rows])
+        buffers[1, :rows] += begins
+        np.subtract(ends, begins, out=buffers[2, :rows])
 
-    def _check_continues(self, sequences: NDArray[np.int32], entries: NDArray[np.int32]) -> None:
+    def _allocate(self, count: int) -> NDArray[np.int32]:
+        placed = self.cells.allocate(count)
+        if count:
+            self.storage.provide(int(placed[-1]) + 1)
+        return placed
+
+    def _make_row_buffers(self, rows: int) -> None:
+        """Buffers for what `start_forward` says of each row; they stay where they are, see `generation`."""
+        self._generation += 1
+        self._row_buffers = np.zeros((3, rows), dtype=np.int32)
+        self._show_rows(0)
+
+    def _show_rows(self, rows: int) -> None:
+        tensors = torch.from_numpy(self._row_buffers)[:, :rows]
+        self._batch_cells, self._starts, self._counts = tensors.unbind()
+
+    def _check_continues(self, sequences: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
         cells = self.cells
         expected = cells.length[sequences]
         if len(sequences) > 1:
             same = sequences[1:] == sequences[:-1]
-            expected[1:][same] = entries[:-1][same] + 1
-        wrong = entries != expected
+            expected[1:][same] = positions[:-1][same] + 1
+        wrong = positions != expected
         if wrong.any():
             row = int(np.argmax(wrong))
             sequence = int(sequences[row])
             raise ValueError(
-                f"sequence {sequence} continues at position {cells.end(sequence)} without gaps, "
-                f"row {row} of the batch has position {cells.base[sequence] + entries[row]}"
+                f"sequence {sequence} continues at position {cells.length[sequence]} without gaps, "
+                f"row {row} of the batch has position {positions[row]}"
             )
-        if entries.max() >= cells.longest:
-            sequence = int(sequences[np.argmax(entries)])
+        if positions.max() >= cells.longest:
+            sequence = int(sequences[np.argmax(positions)])
             raise CacheFullError(
                 f"sequence {sequence} holds {cells.length[sequence]} positions, "
                 f"{np.count_nonzero(sequences == sequence)} more would exceed the context of {cells.longest}"
+            )
+
+    def _check_complete(
+        self, sequences: NDArray[np.int32], positions: NDArray[np.int32], begins: NDArray[np.int32]
+    ) -> None:
+        missing = begins < self.cells.first[sequences]
+        if missing.any():
+            row = int(np.argmax(missing))
+            sequence = int(sequences[row])
+            raise ValueError(
+                f"sequence {sequence} cannot be continued at position {positions[row]}: positions "
+                f"{begins[row]} to {self.cells.first[sequence] - 1} are forgotten; ask can_resume first"
             )
 
     def undo_forward(self) -> None:
@@ -120,63 +177,123 @@ class CausalCache:
         return self._layers[index]
 
     def length(self, sequence: int) -> int:
-        return self.cells.end(sequence)
+        return int(self.cells.length[sequence])
+
+    # --- between passes ---------------------------------------------------------------------------
 
     def copy_prefix(self, source: int, target: int, count: int) -> None:
         self.cells.share(source, target, count)
 
-    def remove(self, sequence: int, begin: int, end: int | None = None) -> None:
-        length = int(self.cells.length[sequence])
+    def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        cells = self.cells
+        first, length = int(cells.first[sequence]), int(cells.length[sequence])
         if begin < 0 or (end is not None and end < begin):
             raise ValueError(f"cannot remove positions {begin} to {end} of sequence {sequence}")
         if begin >= length or end == begin:
-            return
+            return _nothing
         if end is None or end >= length:
-            self.cells.truncate(sequence, begin)
-            return
+            return partial(cells.truncate, sequence, begin)
         if self._shift is None:
             raise NotSupportedError("this model's keys cannot be moved to other positions")
-        self._own(sequence, end, length)
-        self.cells.cut(sequence, begin, end)
-        moved = torch.from_numpy(self.cells.cells(sequence)[begin:].astype(np.int64))
-        for index, layer in enumerate(self._layers):
-            keys = kv_unpack(layer.keys[moved])
-            self._shift(index, keys, begin - end)
-            layer.keys[moved] = kv_pack(keys, self._types.keys)
+        gone = end - begin
+        left = first if first < begin else max(begin, first - gone)
+        seen = int(self._first_visible(np.array([length - gone], dtype=np.int32))[0])
+        if seen < left:
+            raise NotSupportedError(
+                f"without positions {begin} to {end - 1} sequence {sequence} would have to see positions "
+                f"{seen} to {left - 1}, which are forgotten; evaluate it again"
+            )
+        references = cells.references[cells.table[sequence, :length]]
+        shared = int((references[max(end, first) :] > 1).sum())
+        cells.check_room(shared, cells.free + int((references[max(begin, first) : end] == 1).sum()))
+        return partial(self._cut, sequence, begin, end)
 
-    def _own(self, sequence: int, begin: int, end: int) -> None:
-        """Give `sequence` copies of those of its entries [begin, end) that other sequences share."""
-        row = self.cells.table[sequence, begin:end]
-        shared = np.flatnonzero(self.cells.references[row] > 1) + begin
-        if not len(shared):
-            return
-        fresh = self.cells.allocate(len(shared))
-        source = torch.from_numpy(self.cells.table[sequence, shared].astype(np.int64))
-        target = torch.from_numpy(fresh.astype(np.int64))
-        for layer in self._layers:
-            layer.keys[target] = layer.keys[source]
-            layer.values[target] = layer.values[source]
-        self.cells.replace(sequence, shared, fresh)
+    def _cut(self, sequence: int, begin: int, end: int) -> None:
+        """Remove a middle and rotate the keys behind it, in copies where another sequence holds them too."""
+        cells, offset = self.cells, begin - end
+        cells.cut(sequence, begin, end)
+        begin = max(begin, int(cells.first[sequence]))
+        row = cells.table[sequence, begin : cells.length[sequence]]
+        shared = (cells.references[row] > 1).nonzero()[0]
+        if len(shared):
+            fresh = self._allocate(len(shared))
+            self.storage.copy(_index(row[shared]), _index(fresh))
+            cells.replace(sequence, shared + begin, fresh)
+        for piece in range(0, len(row), _ROTATED_TOGETHER):
+            self._rotate(_index(row[piece : piece + _ROTATED_TOGETHER]), offset)
 
-    def can_resume(self, sequence: int, position: int) -> bool:
-        return 0 <= position <= self.cells.end(sequence)
+    def _rotate(self, cells: torch.Tensor, offset: int) -> None:
+        assert self._shift is not None
+        for index, stored in self.storage.layers.items():
+            keys = kv_unpack(stored.keys[cells])
+            self._shift(index, keys, offset)
+            stored.keys[cells] = kv_pack(keys, self._types.keys)
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        position = min(position, self.length(sequence))
+        seen = self._first_visible(np.array([position], dtype=np.int32))[0]
+        return position if seen >= self.cells.first[sequence] else 0
+
+    def save(self, sequence: int) -> Saved:
+        cells = self.cells
+        extent = [int(cells.first[sequence]), int(cells.length[sequence])]
+        return Saved(self.storage.read(_index(cells.cells(sequence))), {"extent": extent})
+
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        cells = self.cells
+        extent = saved.fact("extent")
+        if len(extent) != 2 or not 0 <= extent[0] <= extent[1]:
+            raise CacheFileError(f"a sequence cannot extend over positions {extent}; the file is damaged")
+        first, length = extent
+        if length > cells.longest:
+            raise CacheFullError(f"{length} positions were saved, and the context is {cells.longest}")
+        seen = int(self._first_visible(np.array([length], dtype=np.int32))[0])
+        if seen < first:
+            raise CacheFileError(
+                f"positions before {first} were not saved, and this cache has to see those from {seen} on; "
+                "evaluate again"
+            )
+        self.storage.check_fits(saved, length - first)
+        held = cells.cells(sequence)
+        cells.check_room(length - first, cells.free + int((cells.references[held] == 1).sum()))
+        return partial(self._restore, sequence, first, length, saved)
+
+    def _restore(self, sequence: int, first: int, length: int, saved: Saved) -> None:
+        cells = self.cells
+        cells.truncate(sequence, 0)
+        placed = self._allocate(length - first)
+        cells.put(sequence, first, placed)
+        self.storage.write(_index(placed), saved)
 
     @property
     def allocated_bytes(self) -> int:
-        return self._bytes
+        return self.storage.allocated_bytes
+
+    @property
+    def provided_bytes(self) -> int:
+        return self.storage.provided_bytes
+
+    def compact(self, most: int = 256) -> bool:
+        moves = plan_moves(self.cells, most)
+        if moves is None:
+            self.storage.shrink(self.cells.highest_used)
+            return False
+        self.storage.copy(*map(_index, moves))
+        move(self.cells, *moves)
+        return True
 
     def close(self) -> None:
         self._layers.clear()
-        self._bytes = 0
+        self.storage.close()
 
 
 class _Layer:
-    """Storage of one layer."""
+    """One layer during a pass."""
 
-    def __init__(self, cache: CausalCache, shape: KVShape, types: KVTypes) -> None:
+    def __init__(self, cache: CausalCache, stored: Stored) -> None:
         self._cache = cache
-        self.keys = kv_zeros(types.keys, cache.cells.capacity, shape.kv_heads, shape.key_dim)
-        self.values = kv_zeros(types.values, cache.cells.capacity, shape.kv_heads, shape.value_dim)
+        self.keys = stored.keys
+        self.values = stored.values
 
     def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
         cells = self._cache._batch_cells
@@ -189,3 +306,11 @@ class _Layer:
     def view(self) -> KVView:
         cache = self._cache
         return KVView(self.keys, self.values, cache._cell_table, cache._starts, cache._counts)
+
+
+def _index(cells: NDArray[np.int32]) -> torch.Tensor:
+    return torch.from_numpy(cells.astype(np.int64))
+
+
+def _nothing() -> None:
+    pass

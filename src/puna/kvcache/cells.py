@@ -1,11 +1,13 @@
 """Which cell holds what: the bookkeeping of a cache, without any tensors.
 
-A cell is one row of every layer's key and value storage. A sequence is an ordered list of cells,
-its positions being consecutive: entry i of a sequence holds position `base + i`. Cells are placed
-anywhere; several sequences may hold the same cell (`share`), which is then not to be written.
+A cell is one row of every layer's key and value storage. A sequence is an ordered list of cells, entry i
+holding position i; a cache that forgets what nobody can see any more drops entries from the front, and
+`first` says where the list really begins. Cells are placed anywhere; several sequences may hold the same
+cell (`share`), which is then not to be written.
 
-The lists are rows of one table, so that "the cells a batch row may see" is a start and a count
-into the flattened table, and no list is ever copied or searched.
+The lists are rows of one table, so that "the cells a batch row may see" is a start and a count into the
+flattened table, and no list is ever copied or searched. Entries stay at their positions when others are
+dropped: where attention cuts a list into chunks depends on positions alone.
 """
 
 from __future__ import annotations
@@ -15,12 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puna.errors import CacheFullError
+from puna.kvcache.free import FreeCells
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Cells looked at first when searching for free ones; doubled until enough are found.
-_SEARCH_WINDOW = 256
 #: Lists begin at multiples of this in the flattened table, so that attention rounds alike for every sequence.
 _ROW_ALIGNMENT = 512
 
@@ -34,51 +35,50 @@ class Cells:
         # np.zeros is lazily backed: rows never used cost address space, not memory.
         stride = -(-longest // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
         self.table: NDArray[np.int32] = np.zeros((sequences, stride), dtype=np.int32)
+        self.first: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.length: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
-        self.base: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.references: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
-        self.free = capacity
-        self._lowest_free = 0  # no free cell has a smaller index
+        self.free_cells = FreeCells(capacity)
+
+    @property
+    def free(self) -> int:
+        """How many cells nobody holds."""
+        return self.free_cells.count
+
+    @property
+    def highest_used(self) -> int:
+        """One more than the highest cell somebody holds."""
+        return self.free_cells.highest_used()
 
     def cells(self, sequence: int) -> NDArray[np.int32]:
         """The cells of `sequence` in order of position: a view, valid until the next change."""
-        return self.table[sequence, : self.length[sequence]]
-
-    def end(self, sequence: int) -> int:
-        """The position the next entry of `sequence` must have."""
-        return int(self.base[sequence] + self.length[sequence])
+        return self.table[sequence, self.first[sequence] : self.length[sequence]]
 
     def allocate(self, count: int) -> NDArray[np.int32]:
         """The `count` lowest free cells, ascending, now referenced once.
 
         Raises `CacheFullError`, changing nothing, when fewer are free.
         """
-        if count > self.free:
+        self.check_room(count, self.free)
+        chosen = self.free_cells.take(count)
+        self.references[chosen] = 1
+        return chosen
+
+    def check_room(self, count: int, free: int) -> None:
+        """Raise `CacheFullError` when `count` cells are needed and fewer are `free`."""
+        if count > free:
             raise CacheFullError(
-                f"the cache has {self.free} free cells of {self.capacity}, and {count} are needed; "
+                f"the cache has {free} free cells of {self.capacity}, and {count} are needed; "
                 "use a larger num_ctx or fewer parallel requests"
             )
-        begin, window = self._lowest_free, max(_SEARCH_WINDOW, count)
-        found = np.flatnonzero(self.references[begin : begin + window] == 0)
-        while len(found) < count:
-            window *= 2
-            found = np.flatnonzero(self.references[begin : begin + window] == 0)
-        chosen = (found[:count] + begin).astype(np.int32)
-        self.references[chosen] = 1
-        self.free -= count
-        if count:
-            self._lowest_free = int(chosen[-1]) + 1
-        return chosen
 
     def release(self, cells: NDArray[np.int32]) -> None:
         """Drop one reference of each of `cells` (distinct); those without any become free."""
         if not len(cells):
             return
-        self.references[cells] -= 1
-        freed = cells[self.references[cells] == 0]
-        if len(freed):
-            self.free += len(freed)
-            self._lowest_free = min(self._lowest_free, int(freed.min()))
+        left = self.references[cells] - 1
+        self.references[cells] = left
+        self.free_cells.give(cells[left == 0])
 
     def append(
         self, sequences: NDArray[np.int32], entries: NDArray[np.int32], cells: NDArray[np.int32]
@@ -90,28 +90,68 @@ class Cells:
         self.table[sequences, entries] = cells
         self.length[sequences] = entries + 1  # of several rows of a sequence the last one counts
 
+    def put(self, sequence: int, first: int, cells: NDArray[np.int32]) -> None:
+        """Already allocated `cells` become all there is of `sequence`, which is empty, from `first` on."""
+        end = first + len(cells)
+        self.table[sequence, first:end] = cells
+        self.first[sequence], self.length[sequence] = first, end
+
     def share(self, source: int, target: int, count: int) -> None:
         """`target` becomes the first `count` entries of `source`; what it held before is released."""
         count = min(count, int(self.length[source]))
-        shared = self.table[source, :count]
+        first = min(int(self.first[source]), count)
+        shared = self.table[source, first:count]
         self.references[shared] += 1  # before releasing: target may hold the same cells
         self.release(self.cells(target))
-        self.table[target, :count] = shared
-        self.length[target] = count
-        self.base[target] = self.base[source]
+        self.table[target, first:count] = shared
+        self.first[target], self.length[target] = first, count
 
     def truncate(self, sequence: int, length: int) -> None:
-        """Keep the first `length` entries of `sequence`."""
-        self.release(self.table[sequence, length : self.length[sequence]])
+        """Forget the entries of `sequence` from `length` on."""
+        first = int(self.first[sequence])
+        self.release(self.table[sequence, max(length, first) : self.length[sequence]])
         self.length[sequence] = min(length, int(self.length[sequence]))
+        self.first[sequence] = min(first, length)
 
     def cut(self, sequence: int, begin: int, end: int) -> None:
         """Take entries [begin, end) out of `sequence`; later entries move down."""
-        length = int(self.length[sequence])
+        first, length = int(self.first[sequence]), int(self.length[sequence])
         row = self.table[sequence]
-        self.release(row[begin:end])
-        row[begin : begin + length - end] = row[end:length].copy()
-        self.length[sequence] = length - (end - begin)
+        self.release(row[max(begin, first) : max(end, first)])
+        moved = row[max(end, first) : length].copy()
+        length -= end - begin
+        row[length - len(moved) : length] = moved
+        self.first[sequence] = first if first < begin else max(begin, first - (end - begin))
+        self.length[sequence] = length
+
+    def expired(self, firsts: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The cells of entries before `firsts` [sequences], as often as a sequence holds them."""
+        counts = np.minimum(firsts, self.length) - self.first
+        late = (counts > 0).nonzero()[0]
+        counts = counts[late]
+        total = int(counts.sum())
+        steps = np.ones(total, dtype=np.int64)  # entries of the flattened table, summed up below
+        begins = late * self.table.shape[1] + self.first[late]
+        if total:
+            heads = counts.cumsum() - counts
+            steps[heads] = begins
+            steps[heads[1:]] -= begins[:-1] + counts[:-1] - 1
+        cells: NDArray[np.int32] = self.table.reshape(-1)[steps.cumsum()]
+        return cells
+
+    def freed_by(self, expired: NDArray[np.int32]) -> int:
+        """How many cells would become free by dropping the references `expired`."""
+        cells, counts = np.unique(expired, return_counts=True)
+        return int((self.references[cells] == counts).sum())
+
+    def expire(self, firsts: NDArray[np.int32]) -> None:
+        """Drop the entries before `firsts` [sequences]; no others move."""
+        cells = self.expired(firsts)
+        if len(cells):
+            np.subtract.at(self.references, cells, 1)
+            freed = cells[self.references[cells] == 0]
+            self.free_cells.give(np.unique(freed))  # several sequences may have dropped the same cell
+        np.maximum(self.first, np.minimum(firsts, self.length), out=self.first)
 
     def replace(self, sequence: int, entries: NDArray[np.int64], cells: NDArray[np.int32]) -> None:
         """Put already allocated `cells` in the place of `entries` (indices) of `sequence`."""
@@ -128,7 +168,7 @@ class Cells:
             counted[cells] += 1
         if not np.array_equal(counted, self.references):
             raise AssertionError("reference counts differ from what the sequences hold")
+        if not np.array_equal(counted == 0, self.free_cells.is_free()):
+            raise AssertionError("what is said to be free differs from what nobody holds")
         if self.free != int((counted == 0).sum()):
             raise AssertionError(f"{self.free} cells are said to be free, {int((counted == 0).sum())} are")
-        if (self.references[: self._lowest_free] == 0).any():
-            raise AssertionError("a free cell lies below the lowest free index")

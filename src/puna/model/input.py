@@ -30,7 +30,8 @@ class Input:
 class Batch:
     """The inputs of one forward pass, rows of several sequences one after another.
 
-    Rows of one sequence are adjacent and in order of position.
+    Rows of one sequence are adjacent and in order of position. A row sees itself and earlier positions
+    of its sequence; the rows of a span, which are of one sequence (an image, say), also later ones of it.
     """
 
     tokens: torch.Tensor  # int32 [rows]
@@ -38,6 +39,7 @@ class Batch:
     sequences: NDArray[np.int32]  # [rows], cache sequence of each row
     outputs: torch.Tensor | None  # int64 [wanted], rows whose logits are asked for, ascending; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)  # (row, payload) of non-text inputs
+    spans: list[tuple[int, int]] = field(default_factory=list)  # rows [begin, end) that all see each other
 
     def __len__(self) -> int:
         return len(self.tokens)

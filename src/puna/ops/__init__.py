@@ -23,7 +23,7 @@ from torch import Tensor
 
 from puna.config import env
 from puna.ops.experts import Experts, ExpertWeights, Routing
-from puna.ops.kv import KV_TYPES, kv_pack, kv_row_bytes, kv_shape, kv_type, kv_unpack, kv_zeros
+from puna.ops.kv import KV_TYPES, kv_pack, kv_row_bytes, kv_shape, kv_storage, kv_type, kv_unpack, kv_zeros
 from puna.ops.rope import Rope, Yarn
 from puna.ops.threads import keep_freed_memory, set_threads, threads
 from puna.ops.weight import Weight
@@ -45,6 +45,7 @@ __all__ = [
     "kv_pack",
     "kv_row_bytes",
     "kv_shape",
+    "kv_storage",
     "kv_type",
     "kv_unpack",
     "kv_zeros",

@@ -7,7 +7,6 @@ codes of 32 numbers: 34 bytes in Q8_0, 18 in Q4_0. So cells are indexed and copi
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,13 +32,19 @@ def kv_row_bytes(kind: GGMLType, dim: int) -> int:
     return kind.nbytes(dim)
 
 
-def kv_zeros(kind: GGMLType, cells: int, heads: int, dim: int) -> Tensor:
-    """Storage of zeros. Its pages are provided when first written, while torch.zeros writes them all."""
-    row_bytes = kv_row_bytes(kind, dim)
-    storage = torch.from_numpy(np.zeros((cells, heads, row_bytes), dtype=np.uint8))
+def kv_storage(kind: GGMLType, memory: Tensor, heads: int, dim: int) -> Tensor:
+    """`memory` (uint8, contiguous, whole cells) as storage of `kind`; see the head of this file."""
+    storage = memory.view(-1, heads, kv_row_bytes(kind, dim))
     if kind in _DTYPES:
         return storage.view(_DTYPES[kind])
-    return storage.view(cells, heads, dim // kind.block_size, kind.type_size)
+    return storage.view(len(storage), heads, dim // kind.block_size, kind.type_size)
+
+
+def kv_zeros(kind: GGMLType, cells: int, heads: int, dim: int) -> Tensor:
+    """Storage of zeros."""
+    return kv_storage(
+        kind, torch.zeros(cells * heads * kv_row_bytes(kind, dim), dtype=torch.uint8), heads, dim
+    )
 
 
 def kv_type(storage: Tensor) -> GGMLType | None:

@@ -1,0 +1,55 @@
+"""Which earlier states of a sequence are kept, so that it can be taken up again there."""
+
+from __future__ import annotations
+
+#: As in Ollama's engine: so many states are kept of a sequence, so many positions apart, from this one on.
+MOST = 24
+SPACING = 1664
+FIRST = 16
+
+
+class Checkpoints:
+    """States of one sequence by the position they are the state after, the last `most` recorded."""
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most = most
+        self._slots: dict[int, int] = {}  # by position, ascending
+
+    @property
+    def positions(self) -> list[int]:
+        return list(self._slots)
+
+    @property
+    def last(self) -> int:
+        """The highest position; -1 without any."""
+        return next(reversed(self._slots), -1)
+
+    def record(self, position: int, slot: int) -> list[int]:
+        """Keep `slot` as the state after `position`, the highest so far. Returns slots no longer kept."""
+        if not self._most:
+            return [slot]
+        dropped = [self._slots.pop(next(iter(self._slots)))] if len(self._slots) == self._most else []
+        self._slots[position] = slot
+        return dropped
+
+    def slot(self, position: int) -> int | None:
+        """The state after `position`."""
+        return self._slots.get(position)
+
+    def best(self, target: int) -> int | None:
+        """The highest position before `target` whose state is kept."""
+        return max((position for position in self._slots if position < target), default=None)
+
+    def prune(self, position: int) -> list[int]:
+        """Forget what comes after `position`. Returns slots no longer kept."""
+        late = [kept for kept in self._slots if kept > position]
+        return [self._slots.pop(kept) for kept in late]
+
+    def due(self, position: int, prompt_ends: bool) -> bool:
+        """Whether the state after `position` is worth keeping: at intervals, and where a prompt ended.
+
+        A prompt's end is where the next turn of a conversation begins to differ.
+        """
+        if position < FIRST or position <= self.last:
+            return False
+        return prompt_ends or self.last < 0 or position - self.last >= SPACING

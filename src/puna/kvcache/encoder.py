@@ -1,0 +1,242 @@
+"""The cache of cross-attention: what an encoder made of images, which text of the same sequence looks at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from puna import ops
+from puna.errors import CacheFileError, CacheFullError
+from puna.kvcache.cache import Cache, KVView, Saved
+from puna.kvcache.cells import Cells
+from puna.kvcache.compaction import move, plan_moves
+from puna.kvcache.storage import KVShape, KVStorage, Stored
+from puna.kvcache.types import HALVES, KVTypes
+
+if TYPE_CHECKING:
+    from puna.model.input import Batch
+
+
+@dataclass(frozen=True)
+class _Image:
+    """The position an image stands at, and its entries in the list of its sequence's cells."""
+
+    position: int
+    begin: int
+    end: int
+
+
+class EncoderCache(Cache):
+    """Keys and values of the images of `sequences` sequences, in all at most `longest` entries each.
+
+    A batch brings an image as a payload; `entries(payload)` says how many keys it becomes. A layer `put`s
+    the keys of all images of the batch, in their order, and nothing when there are none. A row sees
+    the last image at or before its position, together with those that stand directly before that one; rows
+    before any image see nothing (their `counts` are 0), and neither attention nor what follows it must
+    change them. Images go with their position; keys know none, so moving an image costs nothing.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[int, KVShape],
+        *,
+        sequences: int,
+        longest: int,
+        entries: Callable[[Any], int],
+        types: KVTypes = HALVES,
+    ) -> None:
+        self.cells = Cells(sequences * longest, sequences, longest)
+        self.storage = KVStorage(shapes, self.cells.capacity, types)
+        self._cell_table = torch.from_numpy(self.cells.table.reshape(-1))
+        self._layers = {index: _Layer(self, stored) for index, stored in self.storage.layers.items()}
+        self._entries = entries
+        self._images: list[list[_Image]] = [[] for _ in range(sequences)]
+        self._lengths = [0] * sequences
+        self._before: dict[int, tuple[int, int]] = {}  # what the last pass changed: length and images before
+        self._new_cells = torch.empty(0, dtype=torch.int32)
+        self._starts = self._counts = self._new_cells
+
+    @property
+    def generation(self) -> int | None:
+        return None  # what a pass does depends on whether there are images
+
+    @property
+    def layers(self) -> list[int]:
+        return list(self.storage.layers)
+
+    def images(self, sequence: int) -> list[int]:
+        """The positions of a sequence's images."""
+        return [image.position for image in self._images[sequence]]
+
+    def plan_forward(self, batch: Batch) -> Callable[[], None]:
+        positions = batch.positions.tolist()
+        sizes: list[tuple[int, int, int]] = []  # sequence, position, entries
+        fill = self.cells.length.tolist()
+        for row, payload in batch.payloads:
+            sequence, size = int(batch.sequences[row]), self._entries(payload)
+            fill[sequence] += size
+            if fill[sequence] > self.cells.longest:
+                raise CacheFullError(
+                    f"the image at position {positions[row]} has {size} entries, and sequence {sequence} "
+                    f"holds {fill[sequence] - size} of at most {self.cells.longest}; send fewer images"
+                )
+            sizes.append((sequence, positions[row], size))
+        self.cells.check_room(sum(size for _, _, size in sizes), self.cells.free)
+        return partial(self._begin, batch.sequences.tolist(), positions, sizes)
+
+    def _begin(self, sequences: list[int], positions: list[int], sizes: list[tuple[int, int, int]]) -> None:
+        self._before = {s: (self._lengths[s], len(self._images[s])) for s in sequences}
+        placed = self.cells.allocate(sum(size for _, _, size in sizes))
+        if len(placed):
+            self.storage.provide(int(placed[-1]) + 1)
+        used = 0
+        for sequence, position, size in sizes:
+            begin = int(self.cells.length[sequence])
+            entries = np.arange(begin, begin + size, dtype=np.int32)
+            self.cells.append(np.full(size, sequence, np.int32), entries, placed[used : used + size])
+            self._images[sequence].append(_Image(position, begin, begin + size))
+            used += size
+        self._new_cells = torch.from_numpy(placed)
+        seen = [self._seen(s, p) for s, p in zip(sequences, positions, strict=True)]
+        self._starts, self._counts = torch.tensor(seen, dtype=torch.int32).view(-1, 2).T.contiguous().unbind()
+        for sequence, position in zip(sequences, positions, strict=True):
+            self._lengths[sequence] = position + 1
+
+    def _seen(self, sequence: int, position: int) -> tuple[int, int]:
+        """Start in the table and count of the entries a row sees."""
+        begin = end = 0
+        previous = -2
+        for image in self._images[sequence]:
+            if image.position > position:
+                break
+            if image.position != previous + 1:
+                begin = image.begin
+            previous, end = image.position, image.end
+        return sequence * self.cells.table.shape[1] + begin, end - begin
+
+    def undo_forward(self) -> None:
+        for sequence, (length, count) in self._before.items():
+            self._keep(sequence, self._images[sequence][:count])
+            self._lengths[sequence] = length
+        self._before = {}
+
+    def _keep(self, sequence: int, images: list[_Image]) -> None:
+        """The first `images` of a sequence stay."""
+        self._images[sequence] = images
+        self.cells.truncate(sequence, images[-1].end if images else 0)
+
+    def layer(self, index: int) -> _Layer:
+        return self._layers[index]
+
+    def length(self, sequence: int) -> int:
+        return self._lengths[sequence]
+
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        images = [image for image in self._images[source] if image.position < count]
+        self.cells.share(source, target, images[-1].end if images else 0)
+        self._images[target] = images
+        self._lengths[target] = min(count, self._lengths[source])
+
+    def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        length = self._lengths[sequence]
+        if begin < 0 or (end is not None and end < begin):
+            raise ValueError(f"cannot remove positions {begin} to {end} of sequence {sequence}")
+        return partial(
+            self._remove, sequence, min(begin, length), length if end is None else min(end, length)
+        )
+
+    def _remove(self, sequence: int, begin: int, end: int) -> None:
+        if begin >= end:
+            return
+        kept: list[_Image] = []
+        for image in self._images[sequence]:
+            if begin <= image.position < end:
+                at = kept[-1].end if kept else 0
+                self.cells.cut(sequence, at, at + image.end - image.begin)
+            else:
+                at, size = kept[-1].end if kept else 0, image.end - image.begin
+                position = image.position - (end - begin if image.position >= end else 0)
+                kept.append(replace(image, position=position, begin=at, end=at + size))
+        self._images[sequence] = kept
+        self._lengths[sequence] -= end - begin
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        return min(position, self._lengths[sequence])
+
+    def save(self, sequence: int) -> Saved:
+        cells = torch.from_numpy(self.cells.cells(sequence).astype(np.int64))
+        images = [number for i in self._images[sequence] for number in (i.position, i.begin, i.end)]
+        return Saved(self.storage.read(cells), {"images": images, "length": [self._lengths[sequence]]})
+
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        numbers, cells = saved.fact("images"), self.cells
+        if len(numbers) % 3 or len(saved.fact("length")) != 1:
+            raise CacheFileError("the images saved make no sense; the file is damaged")
+        images = [_Image(*numbers[i : i + 3]) for i in range(0, len(numbers), 3)]
+        count = images[-1].end if images else 0
+        self.storage.check_fits(saved, count)
+        if count > cells.longest:
+            raise CacheFullError(
+                f"images of {count} entries were saved, and there is room for {cells.longest}"
+            )
+        cells.check_room(count, cells.free + int((cells.references[cells.cells(sequence)] == 1).sum()))
+        return partial(self._restore, sequence, images, saved)
+
+    def _restore(self, sequence: int, images: list[_Image], saved: Saved) -> None:
+        self._keep(sequence, [])
+        placed = self.cells.allocate(images[-1].end if images else 0)
+        if len(placed):
+            self.storage.provide(int(placed[-1]) + 1)
+        self.cells.put(sequence, 0, placed)
+        self.storage.write(torch.from_numpy(placed.astype(np.int64)), saved)
+        self._images[sequence] = images
+        self._lengths[sequence] = saved.fact("length")[0]
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.storage.allocated_bytes
+
+    @property
+    def provided_bytes(self) -> int:
+        return self.storage.provided_bytes
+
+    def compact(self, most: int = 256) -> bool:
+        moves = plan_moves(self.cells, most)
+        if moves is None:
+            self.storage.shrink(self.cells.highest_used)
+            return False
+        self.storage.copy(*(torch.from_numpy(cells.astype(np.int64)) for cells in moves))
+        move(self.cells, *moves)
+        return True
+
+    def close(self) -> None:
+        self._layers.clear()
+        self.storage.close()
+
+
+class _Layer:
+    """One cross-attention layer during a pass."""
+
+    def __init__(self, cache: EncoderCache, stored: Stored) -> None:
+        self._cache = cache
+        self._stored = stored
+
+    def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Store the keys [entries, kv_heads, key_dim] and values of the batch's images."""
+        cells = self._cache._new_cells
+        if len(keys) != len(cells) or len(values) != len(cells):
+            raise ValueError(
+                f"the images of this batch have {len(cells)} entries, "
+                f"got {len(keys)} keys and {len(values)} values"
+            )
+        ops.store_rows(self._stored.keys, cells, keys)
+        ops.store_rows(self._stored.values, cells, values)
+
+    def view(self) -> KVView:
+        cache = self._cache
+        return KVView(self._stored.keys, self._stored.values, cache._cell_table, cache._starts, cache._counts)

@@ -1,0 +1,36 @@
+"""Caches of attention that sees only a stretch before each position: what nobody can see any more goes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from puna.kvcache.causal import CausalCache
+from puna.kvcache.storage import KVShape
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class LimitedCache(CausalCache):
+    """A causal cache that forgets positions when they are of no more use.
+
+    Of use is what the next input of a sequence sees, and what an input up to `reach` positions before it
+    would see: so far back can a sequence always be resumed, which is what reuse of a prefix needs. This is
+    looked after whenever a pass starts, for all sequences: the rows of a batch still see all they must, and
+    a sequence that is not in the batch does not keep what only its last batch needed.
+    """
+
+    def __init__(self, shapes: Sequence[KVShape] | Mapping[int, KVShape], *, reach: int, **options: Any):
+        super().__init__(shapes, **options)
+        self._reach = reach
+
+    @abstractmethod
+    def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:
+        """The first position an input at each of `positions` sees."""
+
+    def _needed_from(self) -> NDArray[np.int32]:
+        return self._first_visible(np.maximum(self.cells.length - self._reach, 0))

@@ -1,0 +1,273 @@
+"""The cache of recurrent layers: states of convolutions, state spaces and linear attention.
+
+A state is a row ("slot") of a pool, and a pass reads one slot and writes another, so that what it started
+from is still there: to be taken back to, to be kept as a checkpoint, or to be shared with another sequence.
+Nothing is ever copied; slots are counted and used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+import torch
+
+from puna.errors import NotSupportedError
+from puna.kvcache.cache import Cache, LayerState, Saved
+from puna.kvcache.checkpoints import MOST, Checkpoints
+from puna.kvcache.free import FreeCells
+from puna.kvcache.storage import Region
+
+if TYPE_CHECKING:
+    from puna.model.input import Batch
+
+#: The state of a sequence that has just begun: all zeros, never written.
+_BEGINNING = 0
+
+
+class RecurrentCache(Cache):
+    """States, by name and shape for each layer of `shapes`, of `sequences` sequences; float32.
+
+    `shapes[3] == {"conv": (1024, 3)}` says that layer 3 has one state [1024, 3] to a sequence, zero at first.
+    The rows of a batch may be of any number for each sequence. A sequence can be resumed where it ends
+    and at its checkpoints, up to `checkpoints` of them; its middle cannot be removed, since a state does not
+    forget: `NotSupportedError` then says to evaluate again.
+    """
+
+    def __init__(
+        self, shapes: Mapping[int, Mapping[str, tuple[int, ...]]], *, sequences: int, checkpoints: int = MOST
+    ) -> None:
+        # Of each sequence: the checkpoints, the state now, and those before and after a running pass.
+        self._capacity = 1 + sequences * (checkpoints + 3)
+        self._most = checkpoints
+        self._free = FreeCells(self._capacity)
+        self._references = np.zeros(self._capacity, dtype=np.int32)
+        self._regions: list[Region] = []
+        self._slot_bytes = 0
+        self._layers = {index: self._make_layer(states) for index, states in shapes.items()}
+        self._free.take(1)
+        self._references[_BEGINNING] = 1
+        self._slots = [_BEGINNING] * sequences
+        self._references[_BEGINNING] += sequences
+        self._lengths = [0] * sequences
+        self._prompting = [False] * sequences  # whether the last pass had several rows of it
+        self._checkpoints = [Checkpoints(checkpoints) for _ in range(sequences)]
+        self._before: dict[int, tuple[int, int, bool]] = {}  # slot, length, prompting before the last pass
+        self._provided = 0  # slots
+
+    def _make_layer(self, shapes: Mapping[str, tuple[int, ...]]) -> LayerState:
+        states = {}
+        for name, shape in shapes.items():
+            size = 4 * int(np.prod(shape))
+            if size <= 0:
+                raise ValueError(f"a state '{name}' of shape {list(shape)} holds nothing")
+            self._regions.append(Region(self._capacity, size))
+            self._slot_bytes += size
+            states[name] = self._regions[-1].bytes.view(torch.float32).view(self._capacity, *shape)
+        return LayerState(states)
+
+    @property
+    def generation(self) -> int | None:
+        return None  # states are read and written by torch, in rows that change
+
+    @property
+    def layers(self) -> Iterable[int]:
+        return self._layers.keys()
+
+    def positions_kept(self, sequence: int) -> list[int]:
+        """The positions of a sequence's checkpoints."""
+        return self._checkpoints[sequence].positions
+
+    # --- a forward pass ---------------------------------------------------------------------------
+
+    def plan_forward(self, batch: Batch) -> Callable[[], None]:
+        runs: list[tuple[int, int, int]] = []  # sequence, first row, row after the last
+        positions = batch.positions.tolist()
+        for row, sequence in enumerate(batch.sequences.tolist()):
+            if runs and runs[-1][0] == sequence:
+                expected = positions[row - 1] + 1
+                runs[-1] = (sequence, runs[-1][1], row + 1)
+            else:
+                expected = self._lengths[sequence]
+                runs.append((sequence, row, row + 1))
+            if positions[row] != expected:
+                raise ValueError(
+                    f"sequence {sequence} continues at position {expected} without gaps, "
+                    f"row {row} of the batch has position {positions[row]}"
+                )
+        return partial(self._begin, runs)
+
+    def _begin(self, runs: list[tuple[int, int, int]]) -> None:
+        self._settle()
+        for sequence, begin, end in runs:
+            self._checkpoint(sequence, prompt_ends=self._prompting[sequence] and end - begin == 1)
+        targets = self._free.take(len(runs))
+        self._references[targets] = 1
+        self._provided = max(self._provided, int(targets[-1]) + 1)
+        sources = [self._slots[sequence] for sequence, _, _ in runs]
+        for (sequence, begin, end), target in zip(runs, targets.tolist(), strict=True):
+            self._before[sequence] = (
+                self._slots[sequence],
+                self._lengths[sequence],
+                self._prompting[sequence],
+            )
+            self._slots[sequence] = target
+            self._lengths[sequence] += end - begin
+            self._prompting[sequence] = end - begin > 1
+        rows = [(begin, end) for _, begin, end in runs]
+        for layer in self._layers.values():
+            layer.begin(rows, torch.tensor(sources), torch.from_numpy(targets.astype(np.int64)))
+
+    def _checkpoint(self, sequence: int, *, prompt_ends: bool) -> None:
+        """Keep the state a sequence has now if it is worth it."""
+        position, kept = self._lengths[sequence] - 1, self._checkpoints[sequence]
+        if kept.due(position, prompt_ends):
+            self._references[self._slots[sequence]] += 1
+            self._release(kept.record(position, self._slots[sequence]))
+
+    def _settle(self) -> None:
+        """What was before the last pass is no longer needed to undo it."""
+        self._release([slot for slot, _, _ in self._before.values()])
+        self._before = {}
+
+    def undo_forward(self) -> None:
+        for sequence, before in self._before.items():
+            self._release([self._slots[sequence]])
+            self._slots[sequence], self._lengths[sequence], self._prompting[sequence] = before
+        self._before = {}
+
+    def _release(self, slots: list[int]) -> None:
+        for slot in slots:  # at most a few: one to a sequence or its checkpoints
+            self._references[slot] -= 1
+            if not self._references[slot]:
+                self._free.give(np.array([slot], dtype=np.int32))
+
+    def layer(self, index: int) -> NoReturn:
+        raise KeyError(f"layer {index} is recurrent and has no keys; see `state`")
+
+    def state(self, index: int) -> LayerState:
+        return self._layers[index]
+
+    def length(self, sequence: int) -> int:
+        return self._lengths[sequence]
+
+    # --- between passes ---------------------------------------------------------------------------
+
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        end = self.resume_point(source, count)
+        slot = self._slot_at(source, end)
+        kept = [p for p in self._checkpoints[source].positions if p < end]
+        slots = [self._slot_at(source, position + 1) for position in kept]
+        for held in [slot, *slots]:
+            self._references[held] += 1
+        self._truncate(target, 0)
+        self._release([self._slots[target]])  # which is the beginning now
+        self._slots[target], self._lengths[target] = slot, end
+        for position, held in zip(kept, slots, strict=True):
+            self._checkpoints[target].record(position, held)
+
+    def _slot_at(self, sequence: int, length: int) -> int:
+        """The state after `length` inputs, which is kept."""
+        if length == self._lengths[sequence]:
+            return self._slots[sequence]
+        slot = self._checkpoints[sequence].slot(length - 1) if length else _BEGINNING
+        assert slot is not None
+        return slot
+
+    def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        length = self._lengths[sequence]
+        if begin < 0 or (end is not None and end < begin):
+            raise ValueError(f"cannot remove positions {begin} to {end} of sequence {sequence}")
+        if begin >= length or end == begin:
+            begin = length
+        elif end is not None and end < length:
+            raise NotSupportedError(
+                f"recurrent layers cannot forget positions {begin} to {end - 1} of sequence {sequence} "
+                "and keep what came after; evaluate it again"
+            )
+        elif self.resume_point(sequence, begin) != begin:
+            raise NotSupportedError(
+                f"recurrent layers kept no state of sequence {sequence} at position {begin}, the last "
+                f"before it is at {self.resume_point(sequence, begin)}; evaluate from there"
+            )
+        return partial(self._truncate, sequence, begin)
+
+    def _truncate(self, sequence: int, length: int) -> None:
+        if length == self._lengths[sequence]:
+            return
+        slot = self._slot_at(sequence, length)
+        self._references[slot] += 1
+        self._release([self._slots[sequence], *self._checkpoints[sequence].prune(length - 1)])
+        self._slots[sequence], self._lengths[sequence] = slot, length
+        self._prompting[sequence] = False
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        if position >= self._lengths[sequence]:
+            return self._lengths[sequence]
+        best = self._checkpoints[sequence].best(position)
+        return 0 if best is None else best + 1
+
+    def save(self, sequence: int) -> Saved:
+        """The checkpoints and, last, the state now."""
+        lengths = [position + 1 for position in self._checkpoints[sequence].positions]
+        lengths += [self._lengths[sequence]]
+        slots = torch.tensor([self._slot_at(sequence, length) for length in lengths])
+        tensors = {
+            f"{index}.{name}": states[slots]
+            for index, layer in self._layers.items()
+            for name, states in layer.states.items()
+        }
+        return Saved(tensors, {"lengths": lengths})
+
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        lengths = saved.fact("lengths")
+        for index, layer in self._layers.items():
+            for name, states in layer.states.items():
+                saved.rows(f"{index}.{name}", states, len(lengths))
+        return partial(self._restore, sequence, lengths, saved)
+
+    def _restore(self, sequence: int, lengths: list[int], saved: Saved) -> None:
+        self._truncate(sequence, 0)
+        self._release([self._slots[sequence]])
+        kept = max(len(lengths) - 1 - self._most, 0)  # a cache with fewer checkpoints takes the last
+        slots = self._free.take(len(lengths) - kept)
+        self._provided = max(self._provided, int(slots[-1]) + 1)
+        self._references[slots] = 1
+        for index, layer in self._layers.items():
+            for name, states in layer.states.items():
+                states[torch.from_numpy(slots.astype(np.int64))] = saved.tensors[f"{index}.{name}"][kept:]
+        for length, slot in zip(lengths[kept:-1], slots[:-1].tolist(), strict=True):
+            self._checkpoints[sequence].record(length - 1, slot)
+        self._slots[sequence], self._lengths[sequence] = int(slots[-1]), lengths[-1]
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self._capacity * self._slot_bytes
+
+    @property
+    def provided_bytes(self) -> int:
+        return self._provided * self._slot_bytes
+
+    def compact(self, most: int = 256) -> bool:
+        used = self._free.highest_used()
+        for region in self._regions:
+            region.give_back(used, self._provided)
+        self._provided = min(self._provided, used)
+        return False
+
+    def close(self) -> None:
+        self._layers.clear()
+        self._regions.clear()
+        self._slot_bytes = 0
+
+    def check(self) -> None:
+        """Raise `AssertionError` if the books do not balance. For tests."""
+        held = [_BEGINNING, *self._slots, *(slot for slot, _, _ in self._before.values())]
+        for kept in self._checkpoints:
+            held += [slot for position in kept.positions if (slot := kept.slot(position)) is not None]
+        if not np.array_equal(np.bincount(held, minlength=self._capacity), self._references):
+            raise AssertionError("reference counts differ from what is held")
+        if not np.array_equal(self._references == 0, self._free.is_free()):
+            raise AssertionError("what is said to be free differs from what nobody holds")

@@ -1,0 +1,119 @@
+"""Several caches as one, for models whose layers are of several types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, TypeVar
+
+from puna.kvcache.cache import Cache, LayerCache, LayerState, Saved
+
+if TYPE_CHECKING:
+    from puna.model.input import Batch
+
+S = TypeVar("S")
+T = TypeVar("T", bound=Hashable)
+
+
+def by_type(shapes: Sequence[S], types: Sequence[T]) -> dict[T, dict[int, S]]:
+    """The shapes of each type's layers by their numbers, which is what a cache of these layers takes."""
+    if len(shapes) != len(types):
+        raise ValueError(f"there are {len(shapes)} layers, and types of {len(types)}")
+    found: dict[T, dict[int, S]] = {}
+    for index, (shape, kind) in enumerate(zip(shapes, types, strict=True)):
+        found.setdefault(kind, {})[index] = shape
+    return found
+
+
+class WrapperCache(Cache):
+    """Caches of different layers of the same sequences. An operation is done by all of them or by none."""
+
+    def __init__(self, *caches: Cache) -> None:
+        self.caches = caches
+        self._layers: dict[int, Cache] = {}
+        for cache in caches:
+            for index in cache.layers:
+                if index in self._layers:
+                    raise ValueError(f"two caches have a layer {index}")
+                self._layers[index] = cache
+
+    @property
+    def layers(self) -> Iterable[int]:
+        return self._layers.keys()
+
+    @property
+    def generation(self) -> int | None:
+        generations = [cache.generation for cache in self.caches]
+        return None if None in generations else sum(number or 0 for number in generations)
+
+    def plan_forward(self, batch: Batch) -> Callable[[], None]:
+        return _all_of(cache.plan_forward(batch) for cache in self.caches)
+
+    def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        return _all_of(cache.plan_removal(sequence, begin, end) for cache in self.caches)
+
+    def undo_forward(self) -> None:
+        for cache in self.caches:
+            cache.undo_forward()
+
+    def layer(self, index: int) -> LayerCache:
+        return self._layers[index].layer(index)
+
+    def state(self, index: int) -> LayerState:
+        return self._layers[index].state(index)
+
+    def length(self, sequence: int) -> int:
+        return self.caches[0].length(sequence)
+
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        for cache in self.caches:
+            cache.copy_prefix(source, target, count)
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        while True:
+            points = [cache.resume_point(sequence, position) for cache in self.caches]
+            if min(points) == position:
+                return position
+            position = min(points)
+
+    def save(self, sequence: int) -> Saved:
+        tensors, facts = {}, {}
+        for number, cache in enumerate(self.caches):
+            saved = cache.save(sequence)
+            tensors.update(saved.tensors)  # layers' numbers keep them apart
+            facts.update({f"{number}.{name}": fact for name, fact in saved.facts.items()})
+        return Saved(tensors, facts)
+
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        plans = []
+        for number, cache in enumerate(self.caches):
+            prefix = f"{number}."
+            facts = {
+                name.removeprefix(prefix): f for name, f in saved.facts.items() if name.startswith(prefix)
+            }
+            plans.append(cache.plan_restore(sequence, Saved(saved.tensors, facts)))
+        return _all_of(plans)
+
+    @property
+    def allocated_bytes(self) -> int:
+        return sum(cache.allocated_bytes for cache in self.caches)
+
+    @property
+    def provided_bytes(self) -> int:
+        return sum(cache.provided_bytes for cache in self.caches)
+
+    def compact(self, most: int = 256) -> bool:
+        return any(cache.compact(most) for cache in self.caches)  # one at a time
+
+    def close(self) -> None:
+        for cache in self.caches:
+            cache.close()
+
+
+def _all_of(plans: Iterable[Callable[[], None]]) -> Callable[[], None]:
+    deeds = list(plans)  # all must be possible before the first is done
+
+    def do() -> None:
+        for deed in deeds:
+            deed()
+
+    return do

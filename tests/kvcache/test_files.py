@@ -1,0 +1,167 @@
+"""Sequences go to files and come back the same, in other caches and other processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from puna.errors import CacheFileError, CacheFullError
+from puna.kvcache.cache import Cache
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.chunked import ChunkedCache
+from puna.kvcache.encoder import EncoderCache
+from puna.kvcache.files import restore_sequence, save_sequence
+from puna.kvcache.recurrent import RecurrentCache
+from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.types import KVTypes
+from puna.kvcache.wrapper import WrapperCache
+from puna.model.input import Batch
+
+SHAPE = KVShape(2, 32, 32)
+
+
+def make(types: str = "f16", sequences: int = 2, context: int = 64, window: int = 6) -> WrapperCache:
+    """One layer of every kind of cache."""
+    how = {"sequences": sequences, "context": context, "types": KVTypes.parse(types)}
+    return WrapperCache(
+        SlidingCache({0: SHAPE}, window=window, **how),
+        CausalCache({1: SHAPE}, **how),
+        ChunkedCache({2: SHAPE}, chunk=5, **how),
+        EncoderCache({3: SHAPE}, sequences=sequences, longest=32, entries=int, types=KVTypes.parse(types)),
+        RecurrentCache({4: {"conv": (2, 3)}}, sequences=sequences),
+    )
+
+
+def feed(cache: Cache, sequence: int, count: int, seed: int, images: bool = False) -> list[torch.Tensor]:
+    """One pass of made-up numbers; what every layer then shows."""
+    generator = torch.Generator().manual_seed(seed)
+    begin = cache.length(sequence)
+    batch = Batch.of([0] * count, list(range(begin, begin + count)), [sequence] * count, [])
+    batch.payloads = [(0, 3), (count - 1, 4)] if images else []
+    cache.start_forward(batch)
+    for index in (0, 1, 2):
+        cache.layer(index).put(*torch.randn(2, count, 2, 32, generator=generator))
+    if images:
+        cache.layer(3).put(*torch.randn(2, 7, 2, 32, generator=generator))
+    state = cache.state(4)
+    state.write("conv", state.read("conv") / 2 + torch.randn(1, 2, 3, generator=generator))
+    shown = [state.states["conv"][state._targets]]
+    for index in range(4):
+        view = cache.layer(index).view()
+        for start, seen in zip(view.starts.tolist(), view.counts.tolist(), strict=True):
+            cells = view.cells[start : start + seen].long()
+            shown += [view.keys[cells], view.values[cells]]
+    return shown
+
+
+def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("types", ["f32", "f16", "bf16", "q8_0,q4_0"])
+def test_what_comes_back_is_what_was_saved(types: str, tmp_path: Path) -> None:
+    cache = make(types)
+    feed(cache, 0, 20, 1, images=True)
+    feed(cache, 1, 3, 2)
+    feed(cache, 0, 1, 3)
+    path = tmp_path / "prompt.safetensors"
+    save_sequence(cache, 0, path, model="m", tokens=list(range(100, 121)))
+    other = make(types, sequences=3, context=128)
+    feed(other, 0, 9, 5)
+    feed(other, 2, 9, 6, images=True)
+    assert restore_sequence(other, 2, path, model="m") == list(range(100, 121))
+    assert other.length(2) == 21
+    assert [other.resume_point(2, p) for p in range(22)] == [cache.resume_point(0, p) for p in range(22)]
+    assert same(feed(other, 2, 4, 7), feed(cache, 0, 4, 7))
+    for inner in other.caches[:4]:
+        inner.cells.check()
+    other.caches[4].check()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+_ELSEWHERE = """
+import sys, torch
+from puna.kvcache.files import restore_sequence
+sys.path.insert(0, sys.argv[1])
+from tests.kvcache.test_files import feed, make
+cache = make()
+assert restore_sequence(cache, 1, sys.argv[2], model="m") == list(range(20))
+torch.save(feed(cache, 1, 2, 9), sys.argv[3])
+"""
+
+
+def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
+    cache = make()
+    feed(cache, 0, 20, 1, images=True)
+    path, result = tmp_path / "a.safetensors", tmp_path / "result.pt"
+    save_sequence(cache, 0, path, model="m", tokens=list(range(20)))
+    root = str(Path(__file__).parents[2])
+    subprocess.run([sys.executable, "-c", _ELSEWHERE, root, path, result], check=True, cwd=root)
+    assert same(torch.load(result), feed(cache, 0, 2, 9))
+
+
+def saved(tmp_path: Path, **options) -> Path:
+    cache = make(**options)
+    feed(cache, 0, 20, 1)
+    path = tmp_path / "a.safetensors"
+    save_sequence(cache, 0, path, model="m", tokens=list(range(20)))
+    return path
+
+
+def refused(cache: WrapperCache, path: Path, error: type[Exception], match: str, model: str = "m") -> None:
+    feed(cache, 0, 2, 1)
+    before = cache.save(0)
+    with pytest.raises(error, match=match):
+        restore_sequence(cache, 0, path, model=model)
+    after = cache.save(0)
+    assert before.facts == after.facts
+    assert same(list(before.tensors.values()), list(after.tensors.values()))
+
+
+def test_another_models_file_is_refused(tmp_path: Path) -> None:
+    refused(make(), saved(tmp_path), CacheFileError, "saved with model 'm', and this is 'n'", model="n")
+
+
+def test_other_types_are_refused(tmp_path: Path) -> None:
+    refused(
+        make("q8_0"),
+        saved(tmp_path),
+        CacheFileError,
+        r"'0.keys' is \[20, 2, 1, 34\] torch.uint8 in this cache",
+    )
+
+
+def test_a_longer_window_than_was_saved_is_refused(tmp_path: Path) -> None:
+    cache = make()
+    for seed in range(20):
+        feed(cache, 0, 1, seed)
+    path = tmp_path / "a.safetensors"
+    save_sequence(cache, 0, path, model="m", tokens=list(range(20)))
+    refused(make(window=12), path, CacheFileError, "positions before 13 were not saved")
+
+
+def test_a_context_too_short_is_refused(tmp_path: Path) -> None:
+    refused(
+        make(context=19), saved(tmp_path), CacheFullError, "20 positions were saved, and the context is 19"
+    )
+
+
+def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    path.write_bytes(path.read_bytes()[:1000])
+    refused(make(), path, CacheFileError, "this is no saved sequence")
+    save_file(tensors, path, metadata={"format": "other"})
+    refused(make(), path, CacheFileError, "no sequence saved by this version")
+    save_file(tensors, path, metadata={"format": "puna-sequence-1", "model": "m", "facts": "{}"})
+    refused(make(), path, CacheFileError, "needs 'extent', which was not saved")
+
+
+def test_tokens_must_be_those_of_the_sequence(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="sequence 0 has 0 positions, got 1 tokens"):
+        save_sequence(make(), 0, tmp_path / "a", model="m", tokens=[1])

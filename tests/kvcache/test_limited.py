@@ -1,0 +1,286 @@
+"""Sliding windows and chunks, scenario by scenario of the specification (numbers in the names).
+
+There a window of W admits W + 1 keys; here, as in transformers, it is W with the token itself, so the
+scenarios' windows are one larger. Scenario 52 (how many cells to set aside for a window) describes what
+storage that grows replaced: capacity is that of the whole context, and only cells in use take memory. So
+54 and 55, a windowed cache that is full, come about only with a capacity of one's own.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from puna import ops
+from puna.errors import CacheFullError, NotSupportedError
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.chunked import ChunkedCache
+from puna.kvcache.sliding import SlidingCache
+from puna.model.input import Batch
+from tests.kvcache.probe import NUMBERS, Probe
+
+
+def sliding(window: int, **options) -> Probe:
+    return Probe(kind=SlidingCache, window=window, **options)
+
+
+def resumable(probe: Probe, sequence: int = 0) -> list[int]:
+    """Positions other than 0, which is no resuming and always possible."""
+    assert probe.cache.can_resume(sequence, 0)
+    return [p for p in range(1, probe.cache.length(sequence) + 3) if probe.cache.can_resume(sequence, p)]
+
+
+def run(probe: Probe, sequence: int, count: int, together: int = 1) -> None:
+    begin = probe.cache.length(sequence)
+    for first in range(begin, begin + count, together):
+        positions = list(range(first, min(first + together, begin + count)))
+        probe.store([sequence] * len(positions), positions, [float(p) for p in positions])
+
+
+def test_scenarios_42_and_43_a_window_slides_and_its_cells_are_used_again() -> None:
+    probe = sliding(2, memory=2)
+    assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [2, 3], [3, 4]]
+    assert probe.store([0, 0], [4, 5], [5, 6]) == [[4, 5], [5, 6]]
+    assert probe.cells(0) == [2, 3, 0, 1]
+
+
+def test_scenario_44_sequences_slide_by_themselves() -> None:
+    probe = sliding(2, sequences=2, capacity=6)
+    assert probe.store([0, 0], [0, 1], [1, 2]) == [[1], [1, 2]]
+    assert probe.store([0, 0], [2, 3], [3, 4]) == [[2, 3], [3, 4]]
+    assert probe.store([1, 1], [0, 1], [5, 6]) == [[5], [5, 6]]
+    assert probe.store([1, 1], [2, 3], [7, 8]) == [[6, 7], [7, 8]]
+    assert probe.store([0, 0], [4, 5], [9, 10]) == [[4, 9], [9, 10]]
+    probe.cache.cells.check()
+
+
+def test_scenario_45_what_memory_keeps_is_not_seen() -> None:
+    probe = sliding(2, memory=3)
+    probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
+    assert probe.store([0, 0], [4, 5], [5, 6]) == [[4, 5], [5, 6]]
+    assert probe.cells(0) == [1, 2, 3, 0, 4]
+
+
+def test_scenarios_46_and_47_resuming_needs_the_whole_window() -> None:
+    probe = sliding(5)
+    run(probe, 0, 5, together=5)
+    assert resumable(probe) == [1, 2, 3, 4, 5]
+    run(probe, 0, 1)
+    assert resumable(probe) == [1, 2, 3, 4, 5, 6]  # what was seen until now is forgotten by the next pass
+    run(probe, 0, 1)
+    assert resumable(probe) == [5, 6, 7]
+    assert probe.cache.resume_point(0, 6) == 6
+    assert probe.cache.resume_point(0, 4) == 0
+
+
+def test_scenario_48_a_larger_memory_lets_more_be_taken_back() -> None:
+    probe = sliding(5, memory=6)
+    run(probe, 0, 7, together=7)
+    run(probe, 0, 1)
+    assert resumable(probe) == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_scenarios_49_and_50_after_single_tokens_one_can_be_taken_back(sequences: int) -> None:
+    probe = sliding(5, sequences=sequences)
+    run(probe, 0, 10)
+    assert (probe.cache.cells.first[0], resumable(probe)) == (4, [8, 9, 10])
+    probe.cache.remove(0, 9)
+    assert probe.store([0], [9], [99]) == [[5, 6, 7, 8, 99]]
+
+
+def test_scenario_51_sequences_outside_the_batch_forget_too() -> None:
+    probe = sliding(5, sequences=2)
+    run(probe, 0, 8, together=4)
+    probe.store([1], [0], [1])
+    assert (probe.cache.cells.first[0], resumable(probe)) == (3, [7, 8])
+
+
+@pytest.mark.parametrize(("window", "memory"), [(4, 3), (0, None)])
+def test_scenario_53_a_memory_shorter_than_the_window_is_refused(window: int, memory: int | None) -> None:
+    with pytest.raises(ValueError, match="a sliding window of"):
+        sliding(window, memory=memory)
+
+
+def test_scenario_54_full_batches_in_any_order_find_room() -> None:
+    probe = sliding(4, sequences=3, context=40, capacity=3 * 4 + 6)
+    for sequence in [0, 0, 1, 2, 2, 1, 0, 2, 1, 0]:
+        run(probe, sequence, 6, together=6)
+        probe.cache.cells.check()
+    assert probe.cache.cells.free >= 3 * 4 + 6 - 3 * 4 - 6
+
+
+def test_scenario_55_a_group_longer_than_the_window_fits() -> None:
+    probe = sliding(4, context=64)
+    run(probe, 0, 10, together=10)
+    run(probe, 0, 50, together=50)
+    assert probe.cache.length(0) == 60
+
+
+def test_a_full_sliding_cache_forgets_nothing() -> None:
+    probe = sliding(2, sequences=2, capacity=6)
+    run(probe, 0, 4, together=4)
+    with pytest.raises(CacheFullError, match="4 free cells of 6, and 5 are needed"):
+        probe.store([1] * 5, [0, 1, 2, 3, 4], [0.0] * 5)
+    assert len(probe.cells(0)) == 4
+
+
+@pytest.mark.parametrize("memory", [2, 4])
+def test_scenario_56_chunks(memory: int) -> None:
+    probe = Probe(kind=ChunkedCache, chunk=2, memory=memory)
+    assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [3], [3, 4]]
+    assert probe.store([0] * 3, [4, 5, 6], [5, 6, 7]) == [[5], [5, 6], [7]]
+    assert probe.store([0] * 2, [7, 8], [8, 9]) == [[7, 8], [9]]
+    assert probe.cache.cells.first[0] == 6 - memory + memory % 2
+    assert min(resumable(probe)) <= 7 - memory
+
+
+def test_chunks_nobody_sees_are_forgotten_whole() -> None:
+    probe = Probe(kind=ChunkedCache, chunk=4, context=64, memory=2)
+    firsts = []
+    for _ in range(14):
+        run(probe, 0, 1)
+        firsts.append(int(probe.cache.cells.first[0]))
+    # A pass at position p keeps the chunk of p - 2.
+    assert firsts == [max(p - 2, 0) // 4 * 4 for p in range(14)]
+
+
+def test_scenario_57_a_window_of_w_is_w_keys_with_the_token_itself() -> None:
+    probe = sliding(3)
+    assert probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4])[-1] == [2, 3, 4]
+
+
+def test_scenario_58_a_removal_that_would_show_what_is_forgotten_is_refused() -> None:
+    probe = sliding(4, context=32)
+    run(probe, 0, 12)
+    before = probe.cells(0)
+    with pytest.raises(NotSupportedError, match=r"would have to see positions 6 to 6, .* evaluate it again"):
+        probe.cache.remove(0, 8, 11)
+    assert probe.cells(0) == before
+    probe.cache.remove(0, 0, 3)  # what lies behind all of it: the rest only moves
+    assert probe.cache.length(0) == 9
+    assert probe.store([0], [9], [99]) == [[9 - 3, 10 - 3, 11 - 3, 99]]
+    probe.cache.cells.check()
+
+
+def test_a_removal_within_memory_is_done() -> None:
+    probe = sliding(3, memory=8, context=32)
+    run(probe, 0, 12)
+    probe.cache.remove(0, 8, 10)
+    assert probe.store([0], [10], [99]) == [[10 - 2, 11 - 2, 99]]
+    assert probe.store([0], [11], [98]) == [[11 - 2, 99, 98]]
+
+
+def test_scenario_59_a_sequence_slides_on_while_another_keeps_the_shared_prefix() -> None:
+    probe = sliding(3, sequences=2, context=32)
+    run(probe, 0, 4, together=4)
+    probe.cache.copy_prefix(0, 1, 3)
+    run(probe, 0, 8)
+    assert probe.cache.can_resume(1, 3)
+    assert probe.store([1], [3], [99]) == [[1, 2, 99]]
+    probe.cache.cells.check()
+
+
+def test_scenario_36_a_prefix_of_nothing_is_empty_and_one_forgotten_cannot_be_resumed() -> None:
+    probe = sliding(3, sequences=2, context=32)
+    run(probe, 0, 10)
+    probe.cache.copy_prefix(0, 1, 5)
+    assert not probe.cache.can_resume(1, 5)
+    assert probe.cache.can_resume(1, 0)
+    with pytest.raises(ValueError, match="positions 3 to 4 are forgotten; ask can_resume first"):
+        probe.store([1], [5], [1])
+    probe.cache.remove(1, 0)
+    assert probe.store([1], [0], [1]) == [[1]]
+    probe.cache.copy_prefix(0, 1, 0)
+    assert probe.cells(1) == []
+
+
+def test_scenarios_12_14_and_15_rows_of_a_span_see_all_of_it() -> None:
+    probe = Probe(sequences=2)
+    seen = probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4], spans=[(1, 3)])
+    # The span ends what its rows see: a picture does not look at what follows it.
+    assert seen == [[0], [0, 1, 2], [0, 1, 2], [0, 1, 2, 3], [0, 1, 2, 3, 4]]
+    assert probe.store([0, 0], [5, 6], [5, 6])[0] == [0, 1, 2, 3, 4, 5]
+    probe.cache.remove(0, 0)
+    seen = probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4], spans=[(2, 4)])
+    assert seen == [[1], [1, 2], [3, 4], [3, 4]]
+
+
+def test_scenario_13_a_span_longer_than_the_window_is_seen_whole() -> None:
+    # As transformers joins the masks of window and picture for Gemma 3: what either shows is seen.
+    probe = sliding(2)
+    seen = probe.store([0] * 6, list(range(6)), [0, 1, 2, 3, 4, 5], spans=[(1, 5)])
+    assert seen == [[0], [0, 1, 2, 3, 4], *[[1, 2, 3, 4]] * 3, [4, 5]]
+
+
+@pytest.mark.parametrize("span", [(1, 1), (0, 3), (1, 5)])
+def test_a_span_is_of_rows_of_one_sequence(span: tuple[int, int]) -> None:
+    probe = Probe(sequences=2)
+    with pytest.raises(ValueError, match="no span of one sequence"):
+        probe.store([0, 0, 1], [0, 1, 0], [1, 2, 3], spans=[span])
+    assert probe.cache.length(0) == 0
+
+
+@pytest.mark.parametrize(("kind", "options"), [(SlidingCache, {"window": 5}), (ChunkedCache, {"chunk": 5})])
+def test_a_failed_pass_is_undone(kind, options) -> None:
+    probe = Probe(kind=kind, context=64, **options)
+    run(probe, 0, 12, together=3)
+    probe.cache.start_forward(Batch.of([0] * 4, [12, 13, 14, 15], [0] * 4, []))
+    probe.cache.undo_forward()
+    assert probe.cache.can_resume(0, 12)
+    again = Probe(kind=kind, context=64, **options)
+    run(again, 0, 12, together=3)
+    assert probe.store([0], [12], [12]) == again.store([0], [12], [12])
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "sees"),
+    [
+        (SlidingCache, {"window": 600}, lambda p: range(max(0, p - 599), p + 1)),
+        (ChunkedCache, {"chunk": 700}, lambda p: range(p - p % 700, p + 1)),
+    ],
+)
+def test_results_do_not_depend_on_slot_neighbours_batching_or_place(kind, options, sees) -> None:
+    """Bit for bit, with windows and chunks that begin inside the attention kernel's chunks."""
+    count, generator = 1500, torch.Generator().manual_seed(1)
+    keys, values = torch.randn(2, count, 2, 16, generator=generator)
+    queries = torch.randn(count, 4, 16, generator=generator)
+
+    def attend(sequence: int, sequences: int, sizes: list[int], noise: bool) -> torch.Tensor:
+        cache = kind([KVShape(2, 16, 16)], sequences=sequences, context=2048, types=NUMBERS, **options)
+        results, begin, step = [], 0, 0
+        while begin < count:
+            end = min(begin + sizes[step % len(sizes)], count)
+            rows, others = list(range(begin, end)), [step] if noise else []
+            owners = [sequence] * len(rows) + [0] * len(others)
+            cache.start_forward(Batch.of([0] * len(owners), rows + others, owners, []))
+            extra = torch.randn(len(others), 2, 16)
+            layer = cache.layer(0)
+            layer.put(torch.cat([keys[begin:end], extra]), torch.cat([values[begin:end], extra]))
+            view = layer.view()
+            query = torch.cat([queries[begin:end], torch.randn(len(others), 4, 16)])
+            mixed = ops.attention(query, view.keys, view.values, view.cells, view.starts, view.counts, 0.25)
+            results.append(mixed[: len(rows)])
+            begin, step = end, step + 1
+            if noise:
+                cache.compact(7)
+        return torch.cat(results)
+
+    alone = attend(0, 1, [count], noise=False)
+    assert torch.equal(attend(2, 3, [200, 1, 33], noise=True), alone)
+    for position in (0, 3, 599, 600, 701, 1499):
+        seen = torch.tensor(list(sees(position)))
+        scores = torch.einsum(
+            "hd,nhd->hn", queries[position].double(), keys[seen].repeat_interleave(2, 1).double()
+        )
+        shares = torch.softmax(scores * 0.25, dim=1)
+        expected = torch.einsum("hn,nhd->hd", shares, values[seen].repeat_interleave(2, 1).double())
+        assert torch.allclose(alone[position].double(), expected, atol=1e-5)
+
+
+def test_capacity_of_the_window_alone_serves_a_long_text() -> None:
+    probe = sliding(8, context=4096, capacity=8 + 16)
+    for _ in range(200):
+        run(probe, 0, 16, together=16)
+    assert probe.cache.length(0) == 3200
+    assert isinstance(probe.cache, CausalCache)

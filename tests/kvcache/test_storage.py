@@ -1,0 +1,136 @@
+"""Memory comes as cells are used and goes when they are not."""
+
+from __future__ import annotations
+
+import psutil
+import torch
+
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.storage import FIRST_STEP, KVStorage
+from puna.kvcache.types import HALVES
+from puna.model.input import Batch
+
+MIB = 1 << 20
+
+
+def resident() -> int:
+    return psutil.Process().memory_info().rss
+
+
+def fill(cache: CausalCache, sequence: int, count: int) -> None:
+    begin = cache.length(sequence)
+    cache.start_forward(Batch.of([0] * count, list(range(begin, begin + count)), [sequence] * count, []))
+    rows = torch.full((count, 8, 128), float(sequence + 1))
+    cache.layer(0).put(rows, rows)
+
+
+def long_cache() -> CausalCache:
+    """4 KiB to a cell; 16 GiB if all were used."""
+    return CausalCache([KVShape(8, 128, 128)], sequences=4, context=1 << 20)
+
+
+def test_a_long_context_costs_nothing_until_it_is_used() -> None:
+    before = resident()
+    cache = long_cache()
+    assert cache.allocated_bytes == 16 << 30
+    assert cache.provided_bytes == 0
+    fill(cache, 0, 10)
+    assert cache.provided_bytes == FIRST_STEP * 4096
+    assert resident() - before < 16 * MIB
+    cache.close()
+
+
+def test_storage_grows_in_steps_and_stays_where_it_is() -> None:
+    cache = long_cache()
+    fill(cache, 3, 600)  # more rows than there are buffers for makes new buffers
+    addresses, generation = cache.layer(0).keys.data_ptr(), cache.generation
+    provided = []
+    for _ in range(5):
+        fill(cache, 0, 60)
+        fill(cache, 1, 600)
+        provided.append(cache.provided_bytes // 4096 // FIRST_STEP)
+    assert provided == [2, 2, 4, 4, 4]
+    assert cache.layer(0).keys.data_ptr() == addresses
+    assert cache.generation == generation
+    fill(cache, 2, 600)
+    assert torch.equal(
+        cache.layer(0).view().keys[cache.cells.cells(1)[[0, -1]]].float().unique(), torch.tensor([2.0])
+    )
+    cache.close()
+
+
+def test_memory_goes_back_after_compaction() -> None:
+    cache = long_cache()
+    before = resident()
+    for _ in range(16):
+        fill(cache, 0, 1024)
+        fill(cache, 1, 1024)
+    full = resident()
+    assert full - before > 120 * MIB
+    cache.remove(0, 0)
+    while cache.compact(512):
+        pass
+    assert cache.provided_bytes == 16384 * 4096
+    assert resident() < full - 56 * MIB
+    assert (cache.layer(0).view().keys[cache.cells.cells(1)] == 2).all()
+    cache.remove(1, 0)
+    assert not cache.compact()
+    assert resident() < full - 100 * MIB
+    cache.close()
+
+
+def test_closing_gives_everything_back() -> None:
+    cache = long_cache()
+    for _ in range(8):
+        fill(cache, 0, 1024)
+    full = resident()
+    cache.close()
+    del cache
+    assert resident() < full - 28 * MIB
+
+
+def test_cells_given_back_are_zero_and_the_rest_is_kept() -> None:
+    storage = KVStorage({0: KVShape(1, 8, 8)}, 4096, HALVES)
+    keys = storage.layers[0].keys
+    storage.provide(4096)
+    keys[:] = 1
+    storage.shrink(700)
+    assert storage.provided == 1024
+    assert (keys[:1024] == 1).all()
+    assert (keys[2048:] == 0).all()
+
+
+def test_copying_reads_everything_before_it_writes() -> None:
+    storage = KVStorage({0: KVShape(1, 1, 1)}, 4, HALVES)
+    keys = storage.layers[0].keys
+    keys.copy_(torch.arange(4).view(4, 1, 1))
+    storage.copy(torch.tensor([1, 2, 0]), torch.tensor([0, 1, 2]))
+    assert keys.flatten().tolist() == [1, 2, 0, 3]
+
+
+def test_many_steps_take_no_more_memory_than_few() -> None:
+    """Sequences come and go, slide, share and are cut; nothing is left behind by any of it."""
+    cache = SlidingCache([KVShape(1, 8, 8)], window=8, sequences=4, context=256, shift=lambda *_: None)
+    rows = torch.zeros(4, 1, 8)
+
+    def run(steps: int) -> None:
+        for step in range(steps):
+            positions = [cache.length(s) for s in range(4)]
+            cache.start_forward(Batch.of([0] * 4, positions, [0, 1, 2, 3], []))
+            cache.layer(0).put(rows, rows)
+            if step % 50 == 49:
+                cache.copy_prefix(step % 4, (step + 1) % 4, 10**6)
+                cache.remove((step + 2) % 4, 0)
+                cache.remove(step % 4, 0, 5)
+                cache.compact()
+            for s in range(4):
+                if cache.length(s) > 200:
+                    cache.remove(s, 0)
+
+    run(1000)
+    before, provided = resident(), cache.provided_bytes
+    run(4000)
+    assert cache.provided_bytes == provided
+    assert resident() - before < 2 * MIB
+    cache.cells.check()

@@ -1,0 +1,252 @@
+"""Several caches as one, and the encoder's cache; scenarios of the specification by number.
+
+Scenarios 60 to 63 (a backend's padding, permuted values and mask type) are about views, see test_dense.py:
+storage does not depend on them. Scenarios 9 and 71 (a reserving pass) have no counterpart: storage that grows
+needs no rehearsal. Scenario 76 (the selected cache is reset) has none either: a layer's number alone says
+which cache it is in. 65 (an encoder's cache for one sequence only) and 73 (no prefix copies) are limits that
+no longer exist.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from puna.errors import CacheFullError, NotSupportedError
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.encoder import EncoderCache
+from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.wrapper import WrapperCache, by_type
+from puna.model.input import Batch
+from tests.kvcache.probe import NUMBERS, add_shift, seen_keys
+
+ONE = KVShape(1, 1, 1)
+
+
+def two(
+    sequences: int = 2, context: int = 16, capacity: int | None = None, shift=add_shift, window: int = 3
+) -> WrapperCache:
+    """Layers 0 and 1 slide, layer 2 sees everything; `capacity` is that of the last."""
+    shapes = by_type([ONE] * 3, ["sliding", "sliding", "full"])
+    how = {"sequences": sequences, "context": context, "types": NUMBERS}
+    return WrapperCache(
+        SlidingCache(shapes["sliding"], window=window, shift=add_shift, **how),
+        CausalCache(shapes["full"], capacity=capacity, shift=shift, **how),
+    )
+
+
+def store(
+    cache: WrapperCache, sequences: list[int], positions: list[int], data: list[float]
+) -> dict[int, list]:
+    cache.start_forward(Batch.of([0] * len(data), positions, sequences, []))
+    values = torch.tensor(data, dtype=torch.float32).view(-1, 1, 1)
+    for index in cache.layers:
+        cache.layer(index).put(values, values)
+    return {index: seen_keys(cache.layer(index).view()) for index in cache.layers}
+
+
+def books(cache: WrapperCache) -> list[list[list[int]]]:
+    return [[inner.cells.cells(s).tolist() for s in range(2)] for inner in cache.caches]
+
+
+def test_scenario_74_a_start_that_fails_in_one_cache_leaves_all_unchanged() -> None:
+    cache = two(capacity=6)
+    store(cache, [0] * 5, list(range(5)), [0.0] * 5)
+    before = books(cache)
+    with pytest.raises(CacheFullError, match="1 free cells of 6, and 2 are needed"):
+        store(cache, [0, 1], [5, 0], [5.0, 10.0])
+    assert books(cache) == before  # the sliding one has not even slid
+    assert cache.length(0) == 5
+    assert store(cache, [0], [5], [5.0]) == {0: [[0, 0, 5]], 1: [[0, 0, 5]], 2: [[0, 0, 0, 0, 0, 5]]}
+
+
+def test_scenario_75_resuming_needs_all_caches() -> None:
+    cache = two()
+    for position in range(8):
+        store(cache, [0], [position], [float(position)])
+    assert cache.caches[1].can_resume(0, 3)
+    assert not cache.can_resume(0, 3)
+    assert cache.resume_point(0, 3) == 0
+    assert cache.resume_point(0, 20) == 8
+    assert cache.can_resume(0, 7)
+
+
+def test_scenario_77_a_removal_that_fails_in_one_cache_leaves_all_unchanged() -> None:
+    cache = two(shift=None, window=8)
+    store(cache, [0] * 4, [0, 1, 2, 3], [0, 1, 2, 3])
+    before = books(cache)
+    with pytest.raises(NotSupportedError, match="keys cannot be moved"):
+        cache.remove(0, 1, 2)
+    assert books(cache) == before
+    cache.remove(0, 0)
+    assert books(cache) == [[[], []], [[], []]]
+
+
+def test_scenario_78_layers_lie_in_the_cache_of_their_type() -> None:
+    cache = two()
+    assert [list(inner.layers) for inner in cache.caches] == [[0, 1], [2]]
+    assert list(cache.layers) == [0, 1, 2]
+    with pytest.raises(KeyError):
+        cache.caches[0].layer(2)
+    seen = store(cache, [0] * 4, [0, 1, 2, 3], [0, 1, 2, 3])
+    assert seen[1][3] == [1, 2, 3]
+    assert seen[2][3] == [0, 1, 2, 3]
+
+
+def test_scenarios_17_and_18_a_layer_reads_another_and_an_unknown_one_is_an_error() -> None:
+    cache = two()
+    seen = store(cache, [0], [0], [7.0])
+    assert seen_keys(cache.layer(1).view()) == seen[1]  # as layer 5, say, that has no keys of its own
+    with pytest.raises(KeyError):
+        cache.layer(7)
+
+
+def test_no_layer_is_in_two_caches() -> None:
+    shapes = {0: ONE}
+    with pytest.raises(ValueError, match="two caches have a layer 0"):
+        WrapperCache(*(CausalCache(shapes, sequences=1, context=4) for _ in range(2)))
+    with pytest.raises(ValueError, match="there are 1 layers, and types of 2"):
+        by_type([ONE], ["a", "b"])
+
+
+def test_scenario_40_each_layer_is_shifted_as_it_asks() -> None:
+    def shift(layer: int, keys: torch.Tensor, offset: int) -> None:
+        if layer != 2:  # which is stored without rotation
+            keys += offset
+
+    cache = two(shift=shift)
+    store(cache, [0] * 4, [0, 1, 2, 3], [0, 1, 2, 3])
+    cache.remove(0, 0, 2)
+    assert store(cache, [0], [2], [9.0]) == {0: [[0, 1, 9]], 1: [[0, 1, 9]], 2: [[2, 3, 9]]}
+
+
+def test_a_failed_pass_is_undone_in_all() -> None:
+    cache = two()
+    store(cache, [0], [0], [1.0])
+    cache.start_forward(Batch.of([0, 0], [1, 2], [0, 0], []))
+    cache.undo_forward()
+    assert [inner.length(0) for inner in cache.caches] == [1, 1]
+
+
+def test_generations_add_up_and_sizes_too() -> None:
+    cache = two()
+    assert cache.generation == sum(inner.generation for inner in cache.caches)
+    assert cache.allocated_bytes == sum(inner.allocated_bytes for inner in cache.caches)
+    assert cache.provided_bytes == 0
+    cache.close()
+    assert cache.allocated_bytes == 0
+
+
+def test_compaction_reaches_all() -> None:
+    cache = two()
+    for position in range(3):
+        store(cache, [0, 1], [position] * 2, [position, position + 10])
+    while cache.compact(2):
+        pass
+    assert books(cache)[1] == [[0, 1, 2], [3, 4, 5]]
+
+
+class Encoder:
+    """One cross-attention layer of single numbers; a payload is the list of an image's numbers."""
+
+    def __init__(self, sequences: int = 2, longest: int = 12) -> None:
+        self.cache = EncoderCache({4: ONE}, sequences=sequences, longest=longest, entries=len, types=NUMBERS)
+
+    def store(
+        self, sequences: list[int], positions: list[int], images: dict[int, list[float]] | None = None
+    ) -> list[list[float]]:
+        batch = Batch.of([0] * len(positions), positions, sequences, [])
+        batch.payloads = list((images or {}).items())
+        self.cache.start_forward(batch)
+        layer = self.cache.layer(4)
+        if batch.payloads:
+            data = torch.tensor([number for _, payload in batch.payloads for number in payload]).view(
+                -1, 1, 1
+            )
+            layer.put(data, data)
+        return seen_keys(layer.view())
+
+
+def test_scenarios_66_69_and_70_rows_see_the_image_before_them() -> None:
+    encoder = Encoder()
+    assert encoder.store([0] * 10, list(range(10))) == [[]] * 10
+    seen = encoder.store([0] * 5, [10, 11, 12, 13, 14], {3: [1.0, 2.0]})
+    assert seen == [[], [], [], [1, 2], [1, 2]]
+    assert encoder.cache.images(0) == [13]
+    assert encoder.store([0, 1], [15, 0]) == [[1, 2], []]
+
+
+def test_scenario_67_of_several_images_the_last_is_seen_and_with_it_those_directly_before() -> None:
+    # As transformers makes Mllama's cross-attention mask.
+    encoder = Encoder()
+    seen = encoder.store([0] * 5, [0, 1, 2, 3, 4], {0: [1.0], 2: [2.0, 3.0], 3: [4.0]})
+    assert seen == [[1], [1], [2, 3], [2, 3, 4], [2, 3, 4]]
+
+
+def test_scenarios_68_and_72_images_go_and_move_with_their_position() -> None:
+    encoder = Encoder()
+    encoder.store([0] * 15, list(range(15)), {13: [1.0, 2.0]})
+    encoder.cache.remove(0, 14)
+    assert encoder.cache.images(0) == [13]
+    encoder.cache.remove(0, 2, 5)
+    assert encoder.cache.images(0) == [10]
+    assert encoder.cache.length(0) == 11
+    encoder.cache.remove(0, 11)
+    assert encoder.cache.images(0) == [10]
+    encoder.cache.remove(0, 10)
+    assert encoder.cache.images(0) == []
+    assert encoder.cache.cells.free == 24
+
+
+def test_an_image_removed_from_between_others_leaves_theirs() -> None:
+    encoder = Encoder()
+    encoder.store([0] * 6, list(range(6)), {0: [1.0], 2: [2.0, 3.0], 4: [4.0]})
+    encoder.cache.remove(0, 1, 3)
+    assert encoder.cache.images(0) == [0, 2]
+    assert encoder.store([0], [4]) == [[4]]
+    encoder.cache.remove(0, 1)
+    assert encoder.store([0], [1]) == [[1]]
+
+
+def test_prefixes_with_images_are_shared() -> None:
+    encoder = Encoder()
+    encoder.store([0] * 4, list(range(4)), {0: [1.0], 2: [2.0]})
+    encoder.cache.copy_prefix(0, 1, 2)
+    assert encoder.store([1, 1], [2, 3], {1: [9.0]}) == [[1], [9]]
+    encoder.cache.remove(0, 0)
+    assert encoder.store([1], [4]) == [[9]]
+    encoder.cache.cells.check()
+
+
+def test_an_image_that_does_not_fit_is_refused_before_anything_changes() -> None:
+    encoder = Encoder(longest=3)
+    encoder.store([0], [0], {0: [1.0, 2.0]})
+    with pytest.raises(
+        CacheFullError, match="the image at position 1 has 2 entries, and sequence 0 holds 2 of"
+    ):
+        encoder.store([0], [1], {0: [1.0, 2.0]})
+    assert encoder.cache.length(0) == 1
+    encoder.store([0], [1])
+    with pytest.raises(ValueError, match="the images of this batch have 0 entries, got 1 keys"):
+        encoder.cache.layer(4).put(torch.zeros(1, 1, 1), torch.zeros(1, 1, 1))
+
+
+def test_a_failed_pass_takes_its_images_along() -> None:
+    encoder = Encoder()
+    encoder.store([0], [0], {0: [1.0]})
+    encoder.store([0, 0, 1], [1, 2, 0], {0: [2.0], 2: [3.0]})
+    encoder.cache.undo_forward()
+    assert (encoder.cache.images(0), encoder.cache.images(1)) == ([0], [])
+    assert encoder.store([0], [1]) == [[1]]
+    encoder.cache.cells.check()
+
+
+def test_images_are_compacted() -> None:
+    encoder = Encoder(sequences=3)
+    for position in range(3):
+        encoder.store([0, 1], [position] * 2, {0: [1.0 + position], 1: [10.0 + position]})
+    encoder.cache.remove(0, 0)
+    while encoder.cache.compact(1):
+        pass
+    assert encoder.cache.cells.cells(1).tolist() == [0, 1, 2]
+    assert encoder.store([1], [3]) == [[10, 11, 12]]
