@@ -47,6 +47,8 @@ void register_system(nb::module_& m) {
         },
         "Has this process keep up to 256 MiB of freed memory for the next time.");
     m.def("usable_cores", &usable_cores, "Physical cores this process may use, within its cgroup's quota.");
+    m.def("cgroup_cores", &cgroup_cores, "root"_a = "",
+          "Cores the cgroup's CPU quota allows, 0 without one; /proc and /sys are looked for under `root`.");
     m.def("threads", &thread_count, "Threads the kernels use.");
     m.def("set_threads", &set_thread_count, "count"_a, nb::call_guard<nb::gil_scoped_release>(),
           "Sets how many threads the kernels use; at least 1.");

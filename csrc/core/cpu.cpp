@@ -107,32 +107,31 @@ double quota_in(const std::string& folder) {
     return 0;
 }
 
-// The smallest quota on the way from this process's cgroup up to the root, or 0.
-double cgroup_cores() {
+}  // namespace
+
+double cgroup_cores(const std::string& root) {
     double least = 0;
     const auto take = [&least](double cores) {
         if (cores > 0 && (least == 0 || cores < least)) least = cores;
     };
-    std::ifstream file("/proc/self/cgroup");
+    std::ifstream file(root + "/proc/self/cgroup");
     for (std::string line; std::getline(file, line);) {   // "id:controllers:path"
         const size_t first = line.find(':'), second = line.find(':', first + 1);
         if (first == std::string::npos || second == std::string::npos) continue;
         const std::string controllers = line.substr(first + 1, second - first - 1);
-        std::string root;
-        if (controllers.empty()) root = "/sys/fs/cgroup";
-        else if (("," + controllers + ",").find(",cpu,") != std::string::npos) root = "/sys/fs/cgroup/cpu";
+        std::string mounted;
+        if (controllers.empty()) mounted = root + "/sys/fs/cgroup";
+        else if (("," + controllers + ",").find(",cpu,") != std::string::npos) mounted = root + "/sys/fs/cgroup/cpu";
         else continue;
         std::string path = line.substr(second + 1);
         while (path.size() > 1) {
-            take(quota_in(root + path));
+            take(quota_in(mounted + path));
             path.erase(path.rfind('/'));
         }
-        take(quota_in(root));
+        take(quota_in(mounted));
     }
     return least;
 }
-
-}  // namespace
 
 std::vector<CpuLevel> runnable_cpu_levels() {
     std::vector<CpuLevel> levels = {CpuLevel::portable};
@@ -215,7 +214,7 @@ int usable_cores() {
     }
 #endif
     if (cores < 1) cores = static_cast<int>(std::thread::hardware_concurrency());
-    const double quota = cgroup_cores();
+    const double quota = cgroup_cores("");
     // A fraction of a core is rounded up: 1.5 cores keep two threads busy three quarters of the time.
     if (quota > 0) cores = std::min(cores, static_cast<int>(std::ceil(quota)));
     return std::max(cores, 1);

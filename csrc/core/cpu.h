@@ -27,6 +27,10 @@ const char* cpu_level_name(CpuLevel level);
 // Names of the instruction sets found, for `features()`.
 std::vector<std::string> cpu_features();
 
+// Cores the smallest CPU quota allows on the way from this process's cgroup (version 1 or 2) up to the root, or 0
+// when there is none. `root` comes before /proc and /sys, "" except in tests.
+double cgroup_cores(const std::string& root);
+
 // Physical cores this process may run on, at most the cgroup's CPU quota, at least 1.
 int usable_cores();
 

@@ -26,6 +26,11 @@ def keep_freed_memory() -> None:
 def usable_cores() -> int:
     """Physical cores this process may use, within its cgroup's quota."""
 
+def cgroup_cores(root: str = "") -> float:
+    """
+    Cores the cgroup's CPU quota allows, 0 without one; /proc and /sys are looked for under `root`.
+    """
+
 def threads() -> int:
     """Threads the kernels use."""
 

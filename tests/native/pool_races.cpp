@@ -61,6 +61,24 @@ void nested() {
     for (const int cell : cells) check(cell == 1, "a loop in a loop lost an index");
 }
 
+// A thread that loses its core costs what it had in hand: the others do all the rest meanwhile.
+void stalled() {
+    constexpr int count = 200;
+    std::atomic<int> done{0};
+    bool rest_was_done = false;
+    puna::parallel_for(count, [&](int64_t i, int) {
+        if (i == 0) {
+            for (int waited_ms = 0; done.load() < count - 1 && waited_ms < 20000; waited_ms++) {
+                std::this_thread::sleep_for(std::chrono::milliseconds(1));
+            }
+            rest_was_done = done.load() == count - 1;
+        } else {
+            done.fetch_add(1);
+        }
+    });
+    check(rest_was_done, "the other threads left work to one that had stalled");
+}
+
 }  // namespace
 
 int main() {
@@ -69,6 +87,7 @@ int main() {
     chain(2000);
     scratch();
     nested();
+    stalled();
     for (int i = 0; i < 30; i++) {   // workers have gone to sleep each time
         std::this_thread::sleep_for(std::chrono::milliseconds(2));
         chain(2);

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -101,13 +103,73 @@ def test_an_idle_pool_uses_no_cpu() -> None:
     assert sum(spent) < 0.1
 
 
-def test_the_environment_sets_the_number_of_threads() -> None:
-    script = "from puna import ops, _native; ops.linear; print(_native.threads())"
+def printed(script: str, **variables: str) -> str:
+    """What a Python program prints, with only these PUNA and OLLAMA variables set."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PUNA_", "OLLAMA_"))}
     run = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120,
-        env={"PATH": "/usr/bin:/bin", "PUNA_NUM_THREADS": "3"},
+        env={**kept, **variables},
     )  # fmt: skip
-    assert run.stdout.strip() == "3"
+    return run.stdout.strip()
+
+
+def test_a_process_is_idle_after_a_request() -> None:
+    script = (
+        "import puna, time\n"
+        "model = puna.load('demo', num_thread=2)\n"
+        "model.generate('Once upon a time', num_predict=8)\n"
+        "time.sleep(0.2); before = time.process_time(); time.sleep(1)\n"
+        "print(time.process_time() - before)"
+    )
+    assert float(printed(script)) < 0.2  # seconds of all threads together; one that spins would use 1
+
+
+@pytest.mark.parametrize("name", ["PUNA_NUM_THREADS", "OLLAMA_NUM_THREADS"])
+def test_the_environment_sets_the_number_of_threads(name: str) -> None:
+    script = "from puna import ops, _native; ops.linear; print(_native.threads())"
+    assert printed(script, **{name: "3"}) == "3"
+
+
+def test_the_option_num_thread_goes_before_the_environment() -> None:
+    script = "import puna; from puna import ops; puna.load('demo', num_thread=1); print(ops.threads())"
+    assert printed(script, PUNA_NUM_THREADS="3") == "1"
+
+
+@pytest.mark.parametrize(
+    ("memberships", "files", "cores"),
+    [
+        ("0::/\n", {"cpu.max": "150000 100000"}, 1.5),
+        ("0::/a/b\n", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "max 100000"}, 2),
+        ("0::/a/b\n", {"a/cpu.max": "200000 100000", "a/b/cpu.max": "50000 100000"}, 0.5),
+        ("0::/a\n", {"a/cpu.max": "max 100000"}, 0),
+        (
+            "5:memory:/x\n3:cpu,cpuacct:/docker/c\n",
+            {"cpu/docker/c/cpu.cfs_quota_us": "300000", "cpu/docker/c/cpu.cfs_period_us": "100000"},
+            3,
+        ),
+        # Inside a container the path is the host's, and what is mounted is the container's own.
+        (
+            "3:cpuacct,cpu:/docker/c\n",
+            {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "50000"},
+            2,
+        ),
+        ("3:cpu:/\n", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 0),
+        ("3:cpuset:/\n", {"cpu/cpu.cfs_quota_us": "100000", "cpu/cpu.cfs_period_us": "100000"}, 0),
+        ("", {}, 0),
+    ],
+    ids=[
+        "version 2", "version 2, parent", "version 2, smallest", "version 2, none",
+        "version 1", "version 1, container", "version 1, none", "version 1, not of cpu", "no cgroups",
+    ],
+)  # fmt: skip
+def test_the_quota_of_the_cgroup_is_found(
+    tmp_path: Path, memberships: str, files: dict[str, str], cores: float
+) -> None:
+    written = {"proc/self/cgroup": memberships} | {f"sys/fs/cgroup/{name}": files[name] for name in files}
+    for name, text in written.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    assert _native.cgroup_cores(str(tmp_path)) == cores
 
 
 def test_the_default_is_the_cores_the_process_may_use() -> None:
