@@ -1,7 +1,9 @@
-"""Prints the CMAKE_ARGS that build llama.cpp with the instruction sets of this machine, AMX left out.
+"""Prints the CMAKE_ARGS that build llama.cpp with the instruction sets of this machine.
 
-`GGML_NATIVE=ON` would do the same with AMX where the processor has it, but there the version tried
-(llama-cpp-python 0.3.36) died at its first `ldtilecfg`, so nothing could be compared.
+`GGML_NATIVE=ON` would do the same, but llama-cpp-python's build turns it off. With AMX one more flag is
+needed for compilers as old as GCC 12: their intrinsic for `ldtilecfg` tells the compiler of 8 of the 64 bytes
+that the instruction reads, so that at -O2 the stores of the others are removed as dead, and the processor
+faults on a layout of zeros. `-fno-dse` keeps the stores (`-fno-tree-dse` alone does not).
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ SWITCHES = {
     "GGML_AVX512_VBMI": "avx512_vbmi2",
     "GGML_AVX512_VNNI": "avx512_vnni",
     "GGML_AVX512_BF16": "avx512_bf16",
+    "GGML_AMX_TILE": "amx_tile",
+    "GGML_AMX_INT8": "amx_int8",
+    "GGML_AMX_BF16": "amx_bf16",
 }
 
 
@@ -32,6 +37,8 @@ def cmake_arguments() -> str:
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     flags = next((line for line in lines if line.startswith("flags")), "").split()
     options = [f"-D{switch}={'ON' if flag in flags else 'OFF'}" for switch, flag in SWITCHES.items()]
+    if "amx_tile" in flags:
+        options += ["-DCMAKE_C_FLAGS=-fno-dse", "-DCMAKE_CXX_FLAGS=-fno-dse"]
     return " ".join(["-DGGML_NATIVE=OFF", *options])
 
 

@@ -14,7 +14,11 @@ from pathlib import Path
 from roofline import Machine
 from rows import BANDWIDTH_BAR
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+#: What the page on performance and the README have around their tables, and which rows the README shows.
+BEGIN, END = "<!-- table: make bench-peers -->\n", "<!-- end of table -->\n"
+README_MODEL = "1b q4_k_m"
 
 
 @dataclass
@@ -122,6 +126,22 @@ def table(run: Run) -> str:
     return "\n".join(text) + "\n"
 
 
+def short_table(run: Run) -> str:
+    """What the README shows: one model, medians."""
+    text = [
+        f"Tokens per second; {run.versions}, {run.machine.threads} threads each, {run.processor}.",
+        "",
+        f"| {README_MODEL} | Puna | llama.cpp | ratio |",
+        "|---|---:|---:|---:|",
+    ]
+    text += [
+        f"| {result.test} | {result.our_rate:.1f} | {result.their_rate:.1f} | {result.ratio:.2f} |"
+        for result in run.results
+        if result.model == README_MODEL
+    ]
+    return "\n".join(text) + "\n"
+
+
 def _share(result: Result, machine: Machine) -> str:
     share = result.share(machine)
     if share is None:
@@ -134,7 +154,7 @@ def _share(result: Result, machine: Machine) -> str:
 
 # --- the chart ---------------------------------------------------------------------------
 
-ROW, TOP, LEFT, WIDTH, RIGHT = 24, 64, 214, 430, 76
+ROW, TOP, LEFT, WIDTH, RIGHT = 24, 64, 250, 430, 76
 
 STYLE = """
   text { font: 13px system-ui, sans-serif; fill: #1f2328 }
@@ -200,6 +220,18 @@ def write(run: Run, folder: Path) -> None:
     (folder / "performance-table.md").write_text(table(run))
     (folder / "performance.svg").write_text(chart(run))
     print(f"wrote performance.json, performance-table.md and performance.svg to {folder}")
+    if folder == DOCS:
+        insert(DOCS / "performance.md", table(run))
+        insert(ROOT / "README.md", short_table(run))
+
+
+def insert(path: Path, text: str) -> None:
+    """Puts a table in its place in a page. Raises `ValueError` when the page has no such place."""
+    before, begin, rest = path.read_text().partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not end:
+        raise ValueError(f"{path}: there must be lines {BEGIN.strip()!r} and {END.strip()!r}")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def read(path: Path) -> Run:
