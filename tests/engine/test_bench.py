@@ -1,0 +1,33 @@
+"""Measuring an engine: what is measured is what is said. No figure is checked, only that there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from puna.engine.bench import Bench
+from tests.tiny import tiny_llama_gguf
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    bench = Bench(tiny_llama_gguf(tmp_path / "tiny.gguf"), context=200, parallel=2)
+    yield bench
+    bench.close()
+
+
+def test_prompts_and_decoding_are_measured(bench: Bench) -> None:
+    assert bench.read(2, 50) > 0
+    assert bench.decode(2, 5) > 0
+
+
+def test_decoding_goes_on_after_a_filled_cache(bench: Bench) -> None:
+    bench.read(1, 50)
+    bench.fill(150)
+    lengths = [bench._engine.cache.length(sequence) for sequence in range(2)]
+    assert 150 in lengths
+    for _ in range(2):  # raises when the tokens had to be evaluated
+        assert bench.decode_filled(5) > 0
+    assert max(bench._engine.cache.length(sequence) for sequence in range(2)) == 155
