@@ -57,6 +57,6 @@ def run(program: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_pool_has_no_races(tmp_path: Path) -> None:
-    done = run(built(tmp_path, ROOT / "tests" / "native" / "pool_races.cpp"))
+    done = run(built(tmp_path, ROOT / "tests" / "native" / "pool" / "races.cpp"))
     assert done.returncode == 0, done.stderr[-4000:]
     assert "all right" in done.stdout
