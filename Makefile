@@ -70,7 +70,7 @@ help: ## list the targets
 
 # llama.cpp takes minutes to build; it does not depend on our sources.
 .venv-peers/llama-cpp: | .venv-peers/bin/python
-	CMAKE_ARGS="$$($(PEERS)/python bench/llama_cpp_flags.py)" $(PEERS)/python -m pip install llama-cpp-python
+	CMAKE_ARGS="$$($(PEERS)/python bench/llama_cpp_flags.py)" $(PEERS)/python -m pip install --no-cache-dir llama-cpp-python
 	touch $@
 
 .venv/bin/python .venv-peers/bin/python:

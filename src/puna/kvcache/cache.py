@@ -220,3 +220,9 @@ class Cache(ABC):
     @abstractmethod
     def close(self) -> None:
         """Give all memory back."""
+
+
+def check_removal(sequence: int, begin: int, end: int | None) -> None:
+    """Raise `ValueError` unless [begin, end) can be a stretch of positions of `sequence`."""
+    if begin < 0 or (end is not None and end < begin):
+        raise ValueError(f"cannot remove positions {begin} to {end} of sequence {sequence}")

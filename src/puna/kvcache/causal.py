@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,10 +11,9 @@ import torch
 
 from puna import ops
 from puna.errors import CacheFileError, CacheFullError, NotSupportedError
-from puna.kvcache.cache import Cache, KVView, Saved, Shift
-from puna.kvcache.cells import Cells
-from puna.kvcache.compaction import move, plan_moves
-from puna.kvcache.storage import KVShape, KVStorage, Stored
+from puna.kvcache.cache import KVView, Saved, Shift, check_removal
+from puna.kvcache.celled import CellCache, cell_index
+from puna.kvcache.storage import KVShape, Stored
 from puna.kvcache.types import HALVES, KVTypes
 from puna.ops import kv_pack, kv_unpack
 
@@ -29,7 +28,7 @@ __all__ = ["CausalCache", "KVShape"]
 _ROTATED_TOGETHER = 4096
 
 
-class CausalCache(Cache):
+class CausalCache(CellCache):
     """Keys and values of `sequences` sequences of at most `context` positions each.
 
     `shapes` are those of layers 0, 1, ..., or of the layers that a mapping names. `capacity` cells (default
@@ -48,12 +47,10 @@ class CausalCache(Cache):
         types: KVTypes = HALVES,
         shift: Shift | None = None,
     ) -> None:
-        self.cells = Cells(capacity or sequences * context, sequences, context)
-        self._cell_table = torch.from_numpy(self.cells.table.reshape(-1))
+        named = shapes if isinstance(shapes, Mapping) else dict(enumerate(shapes))
+        super().__init__(named, sequences=sequences, longest=context, capacity=capacity, types=types)
         self._shift = shift
         self._types = types
-        named = shapes if isinstance(shapes, Mapping) else dict(enumerate(shapes))
-        self.storage = KVStorage(named, self.cells.capacity, types)
         self._layers = {index: _Layer(self, stored) for index, stored in self.storage.layers.items()}
         self._generation = 0
         self._make_row_buffers(64)
@@ -62,10 +59,6 @@ class CausalCache(Cache):
     @property
     def generation(self) -> int | None:
         return self._generation
-
-    @property
-    def layers(self) -> Iterable[int]:
-        return self.storage.layers.keys()
 
     # --- what windows and chunks do otherwise -----------------------------------------------------
 
@@ -119,12 +112,6 @@ class CausalCache(Cache):
         np.multiply(sequences, cells.table.shape[1], out=buffers[1, :rows])
         buffers[1, :rows] += begins
         np.subtract(ends, begins, out=buffers[2, :rows])
-
-    def _allocate(self, count: int) -> NDArray[np.int32]:
-        placed = self.cells.allocate(count)
-        if count:
-            self.storage.provide(int(placed[-1]) + 1)
-        return placed
 
     def _make_row_buffers(self, rows: int) -> None:
         """Buffers for what `start_forward` says of each row; they stay where they are, see `generation`."""
@@ -187,8 +174,7 @@ class CausalCache(Cache):
     def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
         cells = self.cells
         first, length = int(cells.first[sequence]), int(cells.length[sequence])
-        if begin < 0 or (end is not None and end < begin):
-            raise ValueError(f"cannot remove positions {begin} to {end} of sequence {sequence}")
+        check_removal(sequence, begin, end)
         if begin >= length or end == begin:
             return _nothing
         if end is None or end >= length:
@@ -217,10 +203,10 @@ class CausalCache(Cache):
         shared = (cells.references[row] > 1).nonzero()[0]
         if len(shared):
             fresh = self._allocate(len(shared))
-            self.storage.copy(_index(row[shared]), _index(fresh))
+            self.storage.copy(cell_index(row[shared]), cell_index(fresh))
             cells.replace(sequence, shared + begin, fresh)
         for piece in range(0, len(row), _ROTATED_TOGETHER):
-            self._rotate(_index(row[piece : piece + _ROTATED_TOGETHER]), offset)
+            self._rotate(cell_index(row[piece : piece + _ROTATED_TOGETHER]), offset)
 
     def _rotate(self, cells: torch.Tensor, offset: int) -> None:
         assert self._shift is not None
@@ -237,7 +223,7 @@ class CausalCache(Cache):
     def save(self, sequence: int) -> Saved:
         cells = self.cells
         extent = [int(cells.first[sequence]), int(cells.length[sequence])]
-        return Saved(self.storage.read(_index(cells.cells(sequence))), {"extent": extent})
+        return Saved(self.storage.read(cell_index(cells.cells(sequence))), {"extent": extent})
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
         cells = self.cells
@@ -254,8 +240,7 @@ class CausalCache(Cache):
                 "evaluate again"
             )
         self.storage.check_fits(saved, length - first)
-        held = cells.cells(sequence)
-        cells.check_room(length - first, cells.free + int((cells.references[held] == 1).sum()))
+        self._check_room_instead(sequence, length - first)
         return partial(self._restore, sequence, first, length, saved)
 
     def _restore(self, sequence: int, first: int, length: int, saved: Saved) -> None:
@@ -263,28 +248,11 @@ class CausalCache(Cache):
         cells.truncate(sequence, 0)
         placed = self._allocate(length - first)
         cells.put(sequence, first, placed)
-        self.storage.write(_index(placed), saved)
-
-    @property
-    def allocated_bytes(self) -> int:
-        return self.storage.allocated_bytes
-
-    @property
-    def provided_bytes(self) -> int:
-        return self.storage.provided_bytes
-
-    def compact(self, most: int = 256) -> bool:
-        moves = plan_moves(self.cells, most)
-        if moves is None:
-            self.storage.shrink(self.cells.highest_used)
-            return False
-        self.storage.copy(*map(_index, moves))
-        move(self.cells, *moves)
-        return True
+        self.storage.write(cell_index(placed), saved)
 
     def close(self) -> None:
         self._layers.clear()
-        self.storage.close()
+        super().close()
 
 
 class _Layer:
@@ -306,10 +274,6 @@ class _Layer:
     def view(self) -> KVView:
         cache = self._cache
         return KVView(self.keys, self.values, cache._cell_table, cache._starts, cache._counts)
-
-
-def _index(cells: NDArray[np.int32]) -> torch.Tensor:
-    return torch.from_numpy(cells.astype(np.int64))
 
 
 def _nothing() -> None:

@@ -12,10 +12,9 @@ import torch
 
 from puna import ops
 from puna.errors import CacheFileError, CacheFullError
-from puna.kvcache.cache import Cache, KVView, Saved
-from puna.kvcache.cells import Cells
-from puna.kvcache.compaction import move, plan_moves
-from puna.kvcache.storage import KVShape, KVStorage, Stored
+from puna.kvcache.cache import KVView, Saved, check_removal
+from puna.kvcache.celled import CellCache, cell_index
+from puna.kvcache.storage import KVShape, Stored
 from puna.kvcache.types import HALVES, KVTypes
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ class _Image:
     end: int
 
 
-class EncoderCache(Cache):
+class EncoderCache(CellCache):
     """Keys and values of the images of `sequences` sequences, in all at most `longest` entries each.
 
     A batch brings an image as a payload; `entries(payload)` says how many keys it becomes. A layer `put`s
@@ -50,9 +49,7 @@ class EncoderCache(Cache):
         entries: Callable[[Any], int],
         types: KVTypes = HALVES,
     ) -> None:
-        self.cells = Cells(sequences * longest, sequences, longest)
-        self.storage = KVStorage(shapes, self.cells.capacity, types)
-        self._cell_table = torch.from_numpy(self.cells.table.reshape(-1))
+        super().__init__(shapes, sequences=sequences, longest=longest, capacity=None, types=types)
         self._layers = {index: _Layer(self, stored) for index, stored in self.storage.layers.items()}
         self._entries = entries
         self._images: list[list[_Image]] = [[] for _ in range(sequences)]
@@ -64,10 +61,6 @@ class EncoderCache(Cache):
     @property
     def generation(self) -> int | None:
         return None  # what a pass does depends on whether there are images
-
-    @property
-    def layers(self) -> list[int]:
-        return list(self.storage.layers)
 
     def images(self, sequence: int) -> list[int]:
         """The positions of a sequence's images."""
@@ -91,9 +84,7 @@ class EncoderCache(Cache):
 
     def _begin(self, sequences: list[int], positions: list[int], sizes: list[tuple[int, int, int]]) -> None:
         self._before = {s: (self._lengths[s], len(self._images[s])) for s in sequences}
-        placed = self.cells.allocate(sum(size for _, _, size in sizes))
-        if len(placed):
-            self.storage.provide(int(placed[-1]) + 1)
+        placed = self._allocate(sum(size for _, _, size in sizes))
         used = 0
         for sequence, position, size in sizes:
             begin = int(self.cells.length[sequence])
@@ -144,8 +135,7 @@ class EncoderCache(Cache):
 
     def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
         length = self._lengths[sequence]
-        if begin < 0 or (end is not None and end < begin):
-            raise ValueError(f"cannot remove positions {begin} to {end} of sequence {sequence}")
+        check_removal(sequence, begin, end)
         return partial(
             self._remove, sequence, min(begin, length), length if end is None else min(end, length)
         )
@@ -169,7 +159,7 @@ class EncoderCache(Cache):
         return min(position, self._lengths[sequence])
 
     def save(self, sequence: int) -> Saved:
-        cells = torch.from_numpy(self.cells.cells(sequence).astype(np.int64))
+        cells = cell_index(self.cells.cells(sequence))
         images = [number for i in self._images[sequence] for number in (i.position, i.begin, i.end)]
         return Saved(self.storage.read(cells), {"images": images, "length": [self._lengths[sequence]]})
 
@@ -184,39 +174,20 @@ class EncoderCache(Cache):
             raise CacheFullError(
                 f"images of {count} entries were saved, and there is room for {cells.longest}"
             )
-        cells.check_room(count, cells.free + int((cells.references[cells.cells(sequence)] == 1).sum()))
+        self._check_room_instead(sequence, count)
         return partial(self._restore, sequence, images, saved)
 
     def _restore(self, sequence: int, images: list[_Image], saved: Saved) -> None:
         self._keep(sequence, [])
-        placed = self.cells.allocate(images[-1].end if images else 0)
-        if len(placed):
-            self.storage.provide(int(placed[-1]) + 1)
+        placed = self._allocate(images[-1].end if images else 0)
         self.cells.put(sequence, 0, placed)
-        self.storage.write(torch.from_numpy(placed.astype(np.int64)), saved)
+        self.storage.write(cell_index(placed), saved)
         self._images[sequence] = images
         self._lengths[sequence] = saved.fact("length")[0]
 
-    @property
-    def allocated_bytes(self) -> int:
-        return self.storage.allocated_bytes
-
-    @property
-    def provided_bytes(self) -> int:
-        return self.storage.provided_bytes
-
-    def compact(self, most: int = 256) -> bool:
-        moves = plan_moves(self.cells, most)
-        if moves is None:
-            self.storage.shrink(self.cells.highest_used)
-            return False
-        self.storage.copy(*(torch.from_numpy(cells.astype(np.int64)) for cells in moves))
-        move(self.cells, *moves)
-        return True
-
     def close(self) -> None:
         self._layers.clear()
-        self.storage.close()
+        super().close()
 
 
 class _Layer:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from puna.errors import NotSupportedError
-from puna.kvcache.cache import Cache, LayerState, Saved
+from puna.kvcache.cache import Cache, LayerState, Saved, check_removal
 from puna.kvcache.checkpoints import MOST, Checkpoints
 from puna.kvcache.free import FreeCells
 from puna.kvcache.storage import Region
@@ -178,8 +178,7 @@ class RecurrentCache(Cache):
 
     def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
         length = self._lengths[sequence]
-        if begin < 0 or (end is not None and end < begin):
-            raise ValueError(f"cannot remove positions {begin} to {end} of sequence {sequence}")
+        check_removal(sequence, begin, end)
         if begin >= length or end == begin:
             begin = length
         elif end is not None and end < length:

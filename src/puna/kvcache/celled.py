@@ -1,0 +1,76 @@
+"""What caches of keys and values have in common: cells, and storage for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from puna.kvcache.cache import Cache
+from puna.kvcache.cells import Cells
+from puna.kvcache.compaction import move, plan_moves
+from puna.kvcache.storage import KVShape, KVStorage
+from puna.kvcache.types import KVTypes
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class CellCache(Cache):
+    """A cache whose sequences are lists of cells, each cell a key and a value in every layer of `shapes`."""
+
+    def __init__(
+        self,
+        shapes: Mapping[int, KVShape],
+        *,
+        sequences: int,
+        longest: int,
+        capacity: int | None,
+        types: KVTypes,
+    ) -> None:
+        self.cells = Cells(capacity or sequences * longest, sequences, longest)
+        self.storage = KVStorage(shapes, self.cells.capacity, types)
+        self._cell_table = torch.from_numpy(self.cells.table.reshape(-1))
+
+    @property
+    def layers(self) -> Iterable[int]:
+        return self.storage.layers.keys()
+
+    def _allocate(self, count: int) -> NDArray[np.int32]:
+        """Cells that may be written; there must be as many free."""
+        placed = self.cells.allocate(count)
+        if count:
+            self.storage.provide(int(placed[-1]) + 1)
+        return placed
+
+    def _check_room_instead(self, sequence: int, count: int) -> None:
+        """Raise `CacheFullError` unless `count` cells could take the place of what `sequence` holds."""
+        held = self.cells.references[self.cells.cells(sequence)]
+        self.cells.check_room(count, self.cells.free + int((held == 1).sum()))
+
+    @property
+    def allocated_bytes(self) -> int:
+        return self.storage.allocated_bytes
+
+    @property
+    def provided_bytes(self) -> int:
+        return self.storage.provided_bytes
+
+    def compact(self, most: int = 256) -> bool:
+        moves = plan_moves(self.cells, most)
+        if moves is None:
+            self.storage.shrink(self.cells.highest_used)
+            return False
+        self.storage.copy(*map(cell_index, moves))
+        move(self.cells, *moves)
+        return True
+
+    def close(self) -> None:
+        self.storage.close()
+
+
+def cell_index(cells: NDArray[np.int32]) -> torch.Tensor:
+    """`cells` as torch takes indices."""
+    return torch.from_numpy(cells.astype(np.int64))
