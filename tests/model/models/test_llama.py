@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from puna import ops
-from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Event, Generate
 from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
-from puna.options import Options
+from tests.model.models.parity import (
+    check_greedy,
+    log_probabilities_after_reuse,
+    our_log_probabilities,
+    reference_log_probabilities,
+)
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
 LLAMA3 = {
@@ -42,14 +44,6 @@ MODELS = {
 }
 
 
-@pytest.fixture(scope="module", params=["reference", "cpu"])
-def implementation(request: pytest.FixtureRequest):
-    if request.param == "cpu":
-        pytest.importorskip("puna._native", reason="the C++ kernels are not built")
-    with ops.use(request.param):
-        yield request.param
-
-
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
     """(ours, transformers') of one configuration."""
@@ -57,32 +51,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     theirs = config.build()
     path = tiny_llama_gguf(tmp_path_factory.mktemp("llama") / "model.gguf", config, model=theirs)
     return load_model(path), theirs
-
-
-def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
-    with torch.inference_mode():
-        return torch.log_softmax(theirs(torch.tensor([tokens])).logits[0], dim=-1)
-
-
-def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
-    """Log-probabilities of every position, the prompt being read in `parts`, beside another sequence."""
-    cache = ours.make_cache(sequences=3, context=256, types=KVTypes.parse("f32"))
-    other = [7, 8, 9]
-    found, begin = [], 0
-    for part in parts:
-        part_tokens = tokens[begin : begin + part]
-        extra = other[:1] if begin == 0 else []
-        batch = Batch.of(
-            [*extra, *part_tokens],
-            [0] * len(extra) + list(range(begin, begin + len(part_tokens))),
-            [0] * len(extra) + [2] * len(part_tokens),
-            list(range(len(extra), len(extra) + len(part_tokens))),
-        )
-        with torch.inference_mode():
-            cache.start_forward(batch)
-            found.append(torch.log_softmax(ours.model.forward(batch, cache), dim=-1))
-        begin += part
-    return torch.cat(found)
 
 
 @pytest.mark.parametrize("parts", [[70], [32, 32, 6], [69, 1], [1] * 8 + [62]], ids=str)
@@ -94,33 +62,18 @@ def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]
     assert difference.abs().max() < 1e-3
 
 
+def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any]) -> None:
+    ours, theirs = pair
+    torch.manual_seed(12)
+    tokens = torch.randint(0, ours.tokenizer.vocab_size, (70,)).tolist()
+    found = log_probabilities_after_reuse(ours, tokens, 50)
+    assert len(found) == 20
+    assert (found - reference_log_probabilities(theirs, tokens)[-20:]).abs().max() < 1e-3
+
+
 def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
-    prompts = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
-    engine = Engine(ours, context=128, parallel=4, batch_size=16, cache_types=KVTypes.parse("f32"))
-    produced: dict[int, list[int]] = {number: [] for number in range(len(prompts))}
-
-    def sink(event: Event) -> None:
-        if isinstance(event, Chunk):
-            produced[event.id] += event.tokens
-
-    for number, prompt in enumerate(prompts):
-        options = Options(temperature=0, num_predict=40)
-        engine.submit(Generate(id=number, prompt=prompt, options=options, ignore_eos=True), sink)
-    while engine.step():
-        pass
-    for number, prompt in enumerate(prompts):
-        with torch.inference_mode():
-            ids = torch.tensor([prompt])
-            answer = theirs.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),  # else every pad token in the prompt is masked
-                max_new_tokens=40,
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=0,
-            )
-        assert produced[number] == answer[0, len(prompt) :].tolist()
+    check_greedy(ours, theirs)
 
 
 def test_a_shift_puts_keys_where_they_would_have_been_computed(tmp_path: Path) -> None:

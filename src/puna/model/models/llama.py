@@ -14,18 +14,20 @@ from typing import TYPE_CHECKING
 import torch
 
 from puna import ops
-from puna.errors import ModelError, UnsupportedModelError
+from puna.errors import ModelError
 from puna.kvcache.cache import Cache, LayerCache
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.types import KVTypes
 from puna.model.base import TextModel, register
 from puna.model.input import Batch
 from puna.model.metadata import number, required, scalar
+from puna.model.rope import RopeOptions
 from puna.nn.attention import attention
 from puna.nn.experts import MixtureOfExperts
+from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
 from puna.nn.module import Module, blocks, part, weight
-from puna.ops import Rope, Routing, Yarn
+from puna.ops import Rope, Routing
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -43,10 +45,7 @@ class LlamaOptions:
     kv_heads: int
     head_dim: int
     norm_eps: float
-    rope_dims: int
-    rope_base: float
-    rope_linear_factor: float
-    rope_yarn: Yarn | None
+    rope: RopeOptions
     expert_count: int  # 0: an ordinary feed-forward network
     experts_used: int  # per token
 
@@ -60,7 +59,7 @@ class LlamaOptions:
 
     @property
     def rope_pairs(self) -> int:
-        return self.rope_dims // 2
+        return self.rope.pairs
 
     @property
     def expert_feed_forward_size(self) -> int:
@@ -93,17 +92,6 @@ class Attention(Module):
         return self.output(mixed if rows is None else mixed[rows])
 
 
-class FeedForward(Module):
-    options: LlamaOptions
-    gate: Linear = weight("ffn_gate", "feed_forward_size", "hidden_size")
-    up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
-    down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        gate, up = linear_many(hidden, self.gate, self.up)
-        return self.down(ops.swiglu(gate, up))
-
-
 def feed_forward_kind(options: LlamaOptions, layer: int) -> type[FeedForward | MixtureOfExperts]:
     return MixtureOfExperts if options.expert_count else FeedForward
 
@@ -134,14 +122,7 @@ class Llama(TextModel):
     rope_factors: torch.Tensor | None = weight("rope_freqs", "rope_pairs", optional=True)
 
     def loaded(self) -> None:
-        o = self.options
-        self.rope = Rope.build(
-            o.rope_dims,
-            o.rope_base,
-            factors=self.rope_factors,
-            linear_factor=o.rope_linear_factor,
-            yarn=o.rope_yarn,
-        )
+        self.rope = self.options.rope.build(factors=self.rope_factors)
         self._unscaled_rope = self.rope.without_magnitude()
 
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
@@ -170,15 +151,6 @@ class Llama(TextModel):
         if not heads or not kv_heads or heads % kv_heads:
             raise ModelError(f"{file.path}: {heads} query heads cannot share {kv_heads} key/value heads")
         head_dim = scalar(file, "attention.key_length", hidden // heads)
-        scaling, linear_factor, yarn = file.get("rope.scaling.type", "linear"), 1.0, None
-        factor = number(file, "rope.scaling.factor", 1.0)
-        original = scalar(file, "rope.scaling.original_context_length", 131072)
-        if scaling == "linear":
-            linear_factor = factor
-        elif scaling == "yarn":
-            yarn = Yarn(factor, original, number(file, "rope.scaling.attn_factor", 1.0))
-        elif scaling != "none":
-            raise UnsupportedModelError(f"{file.path}: rope scaling '{scaling}' is not supported for llama")
         experts = scalar(file, "expert_count", 0)
         experts_used = required(file, "expert_used_count") if experts else 0
         if experts_used > experts:
@@ -193,10 +165,7 @@ class Llama(TextModel):
             kv_heads=kv_heads,
             head_dim=head_dim,
             norm_eps=number(file, "attention.layer_norm_rms_epsilon", 1e-5),
-            rope_dims=scalar(file, "rope.dimension_count", head_dim),
-            rope_base=number(file, "rope.freq_base", 10000.0),
-            rope_linear_factor=linear_factor,
-            rope_yarn=yarn,
+            rope=RopeOptions.read(file, head_dim),
             expert_count=experts,
             experts_used=experts_used,
         )

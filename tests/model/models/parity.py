@@ -1,0 +1,92 @@
+"""Comparing a model with the same one in transformers: tiny, random, in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from puna.engine.engine import Engine
+from puna.engine.events import Chunk, Event, Generate
+from puna.kvcache.types import KVTypes
+from puna.model.input import Batch
+from puna.model.load import LoadedModel
+from puna.options import Options
+
+FLOATS = KVTypes.parse("f32")
+
+
+def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
+    with torch.inference_mode():
+        return torch.log_softmax(theirs(torch.tensor([tokens])).logits[0], dim=-1)
+
+
+def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
+    """Log-probabilities of every position, the prompt being read in `parts`, beside another sequence."""
+    cache = ours.make_cache(sequences=3, context=256, types=FLOATS)
+    other = [7, 8, 9]
+    found, begin = [], 0
+    for part in parts:
+        part_tokens = tokens[begin : begin + part]
+        extra = other[:1] if begin == 0 else []
+        batch = Batch.of(
+            [*extra, *part_tokens],
+            [0] * len(extra) + list(range(begin, begin + len(part_tokens))),
+            [0] * len(extra) + [2] * len(part_tokens),
+            list(range(len(extra), len(extra) + len(part_tokens))),
+        )
+        with torch.inference_mode():
+            cache.start_forward(batch)
+            found.append(torch.log_softmax(ours.model.forward(batch, cache), dim=-1))
+        begin += part
+    return torch.cat(found)
+
+
+def log_probabilities_after_reuse(ours: LoadedModel, tokens: list[int], shared: int) -> torch.Tensor:
+    """Log-probabilities from where a sequence goes on that took over the first `shared` positions of another.
+
+    Where the cache does not remember all of them, it goes on earlier, as far as the cache says.
+    """
+    cache = ours.make_cache(sequences=2, context=256, types=FLOATS)
+
+    def read(sequence: int, begin: int, part: list[int]) -> torch.Tensor:
+        count = len(part)
+        batch = Batch.of(part, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
+        with torch.inference_mode():
+            cache.start_forward(batch)
+            return torch.log_softmax(ours.model.forward(batch, cache), dim=-1)
+
+    read(0, 0, [*tokens[:shared], *reversed(tokens)])  # goes on otherwise than the one that shares
+    cache.copy_prefix(0, 1, shared)
+    begin = cache.resume_point(1, shared)
+    cache.remove(1, begin)
+    return read(1, begin, tokens[begin:])
+
+
+def check_greedy(ours: LoadedModel, theirs: Any, *, count: int = 40) -> None:
+    """`count` tokens after each of several prompts, all at once in our engine, one by one in theirs."""
+    prompts = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
+    engine = Engine(ours, context=128, parallel=4, batch_size=16, cache_types=FLOATS)
+    produced: dict[int, list[int]] = {number: [] for number in range(len(prompts))}
+
+    def sink(event: Event) -> None:
+        if isinstance(event, Chunk):
+            produced[event.id] += event.tokens
+
+    for number, prompt in enumerate(prompts):
+        options = Options(temperature=0, num_predict=count)
+        engine.submit(Generate(id=number, prompt=prompt, options=options, ignore_eos=True), sink)
+    while engine.step():
+        pass
+    for number, prompt in enumerate(prompts):
+        with torch.inference_mode():
+            ids = torch.tensor([prompt])
+            answer = theirs.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),  # else every pad token in the prompt is masked
+                max_new_tokens=count,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+            )
+        assert produced[number] == answer[0, len(prompt) :].tolist()
