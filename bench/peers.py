@@ -54,14 +54,23 @@ def warm_up(engine: Bench | LlamaCpp, test: Test) -> None:
     rate(engine, replace(test, tokens=min(test.tokens, 256 if test.kind == "prompt" else 4)))
 
 
-def take_turns(ours: Bench, theirs: LlamaCpp, test: Test, times: int) -> tuple[list[float], list[float]]:
-    """Figures of both, `times` each; who went first is second the next time."""
+def take_turns(
+    ours: Bench, theirs: LlamaCpp, test: Test, times: int, threads: int
+) -> tuple[list[float], list[float], list[float]]:
+    """Figures of both, `times` each; who went first is second the next time.
+
+    Where reading memory bounds the test, also what reading memory reaches at each turn: the machine's other
+    users take of it as they like.
+    """
     engines: list[Bench | LlamaCpp] = [ours, theirs]
     figures: list[list[float]] = [[], []]
+    bandwidths: list[float] = []
     for repetition in range(times):
+        if test.kind == "decode" and test.streams == 1:
+            bandwidths.append(roofline.read_bandwidth(threads))
         for which in (0, 1) if repetition % 2 == 0 else (1, 0):
             figures[which].append(rate(engines[which], test))
-    return figures[0], figures[1]
+    return figures[0], figures[1], bandwidths
 
 
 def compare(name: str, path: Path, tests: Sequence[Test], threads: int, repetitions: int) -> Iterator[Result]:
@@ -77,8 +86,9 @@ def compare(name: str, path: Path, tests: Sequence[Test], threads: int, repetiti
         for test in tests:
             warm_up(ours, test)
             warm_up(theirs, test)
+            our_rates, their_rates, bandwidths = take_turns(ours, theirs, test, repetitions, threads)
             yield Result(
-                name, test.label, test.kind, *take_turns(ours, theirs, test, repetitions), test.bar,
+                name, test.label, test.kind, our_rates, their_rates, test.bar, bandwidths,
                 tokens=test.tokens, streams=test.streams,
                 step_bytes=costs.decode_bytes(test.streams, test.depth + test.tokens / 2),
                 prompt_products=costs.prompt_products(test.tokens), floats=costs.floats,

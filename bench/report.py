@@ -31,6 +31,7 @@ class Result:
     ours: list[float]
     theirs: list[float]
     bar: float | None
+    bandwidths: list[float]  # bytes per second that could be read at each repetition; empty: no bound here
     tokens: int
     streams: int
     step_bytes: float  # read per decode step, weights as in the file
@@ -58,9 +59,9 @@ class Result:
         if self.kind == "prompt":
             peak = machine.float_peak if self.floats else machine.byte_peak
             return self.our_rate / self.tokens * self.prompt_products / peak if peak else None
-        if self.streams > 1 or not machine.read:
+        if not self.bandwidths:
             return None
-        return self.our_rate * self.step_bytes / machine.read
+        return self.our_rate * self.step_bytes / statistics.median(self.bandwidths)
 
 
 @dataclass

@@ -249,25 +249,21 @@ double read_bandwidth(int threads, size_t size, int passes) {
     auto* base = reinterpret_cast<unsigned char*>(first);
     madvise(base, part * static_cast<size_t>(threads), MADV_HUGEPAGE);
     seconds(threads, [&](int i) { std::memset(base + static_cast<size_t>(i) * part, i + 1, part); });
-    // Short passes, each over the next piece: among many, some have the machine to themselves.
-    constexpr size_t piece = (32 << 20) / sizeof(Line);
+    // A pass reads everything once, as decoding does.
     double best = 0;
-    size_t at = 0;
     for (int pass = 0; pass < passes; pass++) {
         for (const int streams : {1, 2, 4, 8}) {
             for (const size_t ahead : {size_t{0}, size_t{16}, size_t{64}}) {
-                if (at + piece > lines) at = 0;
                 const double took = seconds(threads, [&](int i) {
-                    const Line* from = reinterpret_cast<const Line*>(base + static_cast<size_t>(i) * part) + at;
+                    const Line* from = reinterpret_cast<const Line*>(base + static_cast<size_t>(i) * part);
                     uint64_t found = 0;
-                    if (streams == 1) found = read<1>(from, piece, ahead);
-                    if (streams == 2) found = read<2>(from, piece, ahead);
-                    if (streams == 4) found = read<4>(from, piece, ahead);
-                    if (streams == 8) found = read<8>(from, piece, ahead);
+                    if (streams == 1) found = read<1>(from, lines, ahead);
+                    if (streams == 2) found = read<2>(from, lines, ahead);
+                    if (streams == 4) found = read<4>(from, lines, ahead);
+                    if (streams == 8) found = read<8>(from, lines, ahead);
                     sink.fetch_xor(found);
                 });
-                best = std::max(best, static_cast<double>(piece * sizeof(Line)) * threads / took);
-                at += piece;
+                best = std::max(best, static_cast<double>(part) * threads / took);
             }
         }
     }

@@ -12,6 +12,7 @@ import os
 import subprocess
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from puna.gguf import GGMLType, open_gguf
@@ -64,6 +65,7 @@ class Need:
         return length * self.layer_products + self.head_products + length * length / 2 * self.cell_products
 
 
+@cache
 def load_library() -> ctypes.CDLL:
     """The measuring kernels, compiled for this processor: there must be a C++ compiler."""
     compiler = os.environ.get("CXX", "c++")
@@ -78,12 +80,17 @@ def load_library() -> ctypes.CDLL:
     return loaded
 
 
+def read_bandwidth(threads: int, passes: int = 1) -> float:
+    """Bytes per second of the best of several ways to read a gigabyte from end to end, in half a second."""
+    return float(load_library().read_bandwidth(threads, READ_BYTES, passes))
+
+
 def measure(threads: int) -> Machine:
     """The machine's limits, in a few seconds."""
     library = load_library()
     return Machine(
         threads,
-        read=library.read_bandwidth(threads, READ_BYTES, 20),
+        read=read_bandwidth(threads, 5),
         float_peak=library.float_peak(threads),
         byte_peak=library.byte_peak(threads),
         tile_peak=library.tile_peak(threads),
