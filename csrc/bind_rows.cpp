@@ -102,6 +102,18 @@ void register_rows(nb::module_& m) {
         },
         "gate"_a, "up"_a, "count"_a, "y"_a, "silu(gate) * up.");
     m.def(
+        "geglu",
+        [](uintptr_t gate, uintptr_t up, int64_t count, uintptr_t y) {
+            perform("geglu", [=] { geglu(at<float>(gate), at<float>(up), count, at<float>(y)); });
+        },
+        "gate"_a, "up"_a, "count"_a, "y"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
+    m.def(
+        "softcap",
+        [](uintptr_t x, float cap, int64_t count, uintptr_t y) {
+            perform("softcap", [=] { softcap(at<float>(x), cap, count, at<float>(y)); });
+        },
+        "x"_a, "cap"_a, "count"_a, "y"_a, "cap * tanh(x / cap).");
+    m.def(
         "add",
         [](uintptr_t a, uintptr_t b, int64_t count, uintptr_t y) {
             perform("add", [=] { add(at<float>(a), at<float>(b), count, at<float>(y)); });

@@ -59,6 +59,20 @@ void swiglu(const float* gate, const float* up, int64_t count, float* y) {
     });
 }
 
+void geglu(const float* gate, const float* up, int64_t count, float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+        kernels.geglu(gate + begin, up + begin, end - begin, y + begin);
+    });
+}
+
+void softcap(const float* x, float cap, int64_t count, float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+        kernels.softcap(x + begin, cap, end - begin, y + begin);
+    });
+}
+
 void add(const float* a, const float* b, int64_t count, float* y) {
     parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; i++) y[i] = a[i] + b[i];

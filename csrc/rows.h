@@ -20,6 +20,10 @@ struct RowKernels {
     void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
     // y = g * sigmoid(1.702 g) * (u + 1), g being gate but at most 7, u being up within -7 and 7: gpt-oss's gate.
     void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* y);
+    // y = gelu(gate) * up, GELU by its approximation with tanh.
+    void (*geglu)(const float* gate, const float* up, int64_t count, float* y);
+    // y = cap * tanh(x / cap).
+    void (*softcap)(const float* x, float cap, int64_t count, float* y);
     // Stores numbers of a cache; of its quantised types whole blocks.
     void (*store)(KVType type, const float* from, void* to, int64_t count);
 };
@@ -40,6 +44,8 @@ void rms_norm(const float* x, const float* residual, const float* weight, float 
 void rope(float* x, const int32_t* positions, const float* frequencies, float magnitude, bool neox, int64_t rows,
           int64_t heads, int64_t dim, int64_t pairs);
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
+void geglu(const float* gate, const float* up, int64_t count, float* y);
+void softcap(const float* x, float cap, int64_t count, float* y);
 // y = a + b, a * b and a * factor, to the bit what torch gives.
 void add(const float* a, const float* b, int64_t count, float* y);
 void multiply(const float* a, const float* b, int64_t count, float* y);

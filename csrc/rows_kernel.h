@@ -87,6 +87,15 @@ struct ClampedSwiglu {
     }
 };
 
+// g / 2 (1 + tanh(z)) is g sigmoid(2z), which keeps its digits where tanh comes close to -1.
+struct Geglu {
+    static PUNA_INLINE Vec of(Vec gate, Vec up) {
+        constexpr float linear = -1.5957691216057308f, cubic = linear * 0.044715f;   // -2 sqrt(2 / pi)
+        const Vec exponent = gate * fma(gate * gate, Vec::splat(cubic), Vec::splat(linear));
+        return gate / (Vec::splat(1) + exp(exponent)) * up;
+    }
+};
+
 template <class Gate>
 void gate_range(const float* gate, const float* up, int64_t count, float* y) {
     int64_t i = 0;
@@ -97,8 +106,19 @@ void gate_range(const float* gate, const float* up, int64_t count, float* y) {
     }
 }
 
+void softcap_range(const float* x, float cap, int64_t count, float* y) {
+    const Vec most = Vec::splat(cap);
+    int64_t i = 0;
+    for (; i + Vec::width <= count; i += Vec::width) (tanh(Vec::load(x + i) / most) * most).store(y + i);
+    if (i < count) {
+        const int rest = int(count - i);
+        store_part(tanh(load_part(x + i, rest) / most) * most, y + i, rest);
+    }
+}
+
 constexpr RowKernels row_kernels_here = {rms_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
-                                         gate_range<ClampedSwiglu>, store_numbers};
+                                         gate_range<ClampedSwiglu>, gate_range<Geglu>, softcap_range,
+                                         store_numbers};
 
 }  // namespace
 }  // namespace puna

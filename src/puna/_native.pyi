@@ -163,6 +163,12 @@ def rope(
 def swiglu(gate: int, up: int, count: int, y: int) -> None:
     """silu(gate) * up."""
 
+def geglu(gate: int, up: int, count: int, y: int) -> None:
+    """gelu(gate) * up, GELU by its approximation with tanh."""
+
+def softcap(x: int, cap: float, count: int, y: int) -> None:
+    """cap * tanh(x / cap)."""
+
 def add(a: int, b: int, count: int, y: int) -> None:
     """a + b."""
 

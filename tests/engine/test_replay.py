@@ -17,6 +17,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 
 pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="the C++ extension is not built")
 
@@ -84,6 +85,16 @@ def test_experts_are_chosen_anew_in_every_replay(tmp_path: Path) -> None:
     pair = Pair(mixtral)
     for streams in (1, 2, 5):
         for _ in range(6):
+            pair.step(*range(streams))
+    assert pair.proven == [1, 2, 5]
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_windows_slide_on_in_replays(tmp_path: Path, softcap: float | None) -> None:
+    config = TinyGemma3(layers=3, pattern=3, window=6, softcap=softcap)
+    pair = Pair(load_model(tiny_gemma3_gguf(tmp_path / "gemma3.gguf", config)))
+    for streams in (1, 2, 5):
+        for _ in range(12):
             pair.step(*range(streams))
     assert pair.proven == [1, 2, 5]
 

@@ -85,6 +85,18 @@ void test_gates(int64_t count) {
         near = near && std::fabs(y[i] - expected) <= std::fabs(expected) * 6 * 0x1p-24 + 1e-35;
     }
     check(near, of_width("swiglu", count));
+    geglu(gate.data(), up.data(), count, y.data());
+    for (size_t i = 0; i < gate.size(); i++) {
+        const double g = gate[i], z = std::sqrt(2 / std::acos(-1.0)) * (g + 0.044715 * g * g * g);
+        const double expected = g / (1 + std::exp(-2 * z)) * up[i];
+        // 2z is rounded four times before its exponential is taken.
+        const double allowed = (8 + 4 * std::fabs(std::min(2 * z, 0.0))) * 0x1p-24;
+        near = near && std::fabs(y[i] - expected) <= std::fabs(expected) * allowed + 1e-35;
+    }
+    check(near, of_width("geglu", count));
+    softcap(gate.data(), 3.5f, count, y.data());
+    for (size_t i = 0; i < gate.size(); i++) near = near && std::fabs(y[i] - 3.5 * std::tanh(gate[i] / 3.5)) <= 1e-6;
+    check(near, of_width("softcap", count));
     for (float& each : up) each *= 5;
     row_kernels().clamped_swiglu(gate.data(), up.data(), count, y.data());
     for (size_t i = 0; i < gate.size(); i++) {

@@ -80,6 +80,48 @@ def test_swiglu_lets_nan_through(implementation: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_geglu(implementation: str, shape: tuple[int, ...]) -> None:
+    gate, up = torch.randn(shape) * 3, torch.randn(shape)
+    close(ops.geglu(gate, up), F.gelu(gate.double(), approximate="tanh") * up.double())
+
+
+def test_geglu_of_each_value_is_accurate(implementation: str) -> None:
+    gate = torch.linspace(-30, 30, 4001)[None]
+    exact = F.gelu(gate.double(), approximate="tanh")
+    error = (ops.geglu(gate, torch.ones_like(gate)).double() - exact).abs() / gate.abs().clamp_min(1e-30)
+    assert error.max() < 2e-7
+
+
+def test_geglu_at_the_ends_of_the_range(implementation: str) -> None:
+    gate = torch.tensor([[-1e30, -200.0, -0.0, 0.0, 200.0, 1e30, torch.inf]])
+    expected = torch.tensor([[0.0, 0.0, 0.0, 0.0, 200.0, 1e30, torch.inf]])
+    torch.testing.assert_close(ops.geglu(gate, torch.ones_like(gate)), expected, rtol=1e-6, atol=1e-30)
+
+
+def test_geglu_lets_nan_through_and_makes_it_of_minus_infinity(implementation: str) -> None:
+    gate, up = torch.zeros(1, 19), torch.ones(1, 19)
+    gate[0, 0] = gate[0, 18] = up[0, 7] = torch.nan
+    gate[0, 9] = -torch.inf  # minus infinity times nothing
+    assert ops.geglu(gate, up).isnan()[0].nonzero().flatten().tolist() == [0, 7, 9, 18]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("cap", [30.0, 0.5])
+def test_softcap(implementation: str, shape: tuple[int, ...], cap: float) -> None:
+    x = torch.randn(shape) * 20
+    got = ops.softcap(x, cap)
+    assert (got.double() - cap * torch.tanh(x.double() / cap)).abs().le(3e-7 * cap).all()
+    assert got.shape == shape
+    assert got.dtype == torch.float32
+
+
+def test_softcap_at_the_ends_of_the_range(implementation: str) -> None:
+    x = torch.tensor([[-torch.inf, -1e30, -0.0, 1e30, torch.inf, torch.nan]])
+    expected = torch.tensor([[-30.0, -30.0, 0.0, 30.0, 30.0, torch.nan]])
+    assert torch.equal(ops.softcap(x, 30.0).nan_to_num(7), expected.nan_to_num(7))
+
+
 POSITIONS = int32(0, 1, -7, 4999, 131071, 2**20)
 
 

@@ -17,11 +17,13 @@ OPERATIONS = [
     "attention",
     "embedding",
     "experts",
+    "geglu",
     "linear",
     "linear_many",
     "rms_norm",
     "rope_",
     "route",
+    "softcap",
     "store_rows",
     "swiglu",
 ]

@@ -74,12 +74,14 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "attention": attention,
     "embed": lambda i: ops.embedding(i.ids, i.weight),
     "experts": experts,
+    "geglu": lambda i: ops.geglu(i.x, i.x),
     "linear": lambda i: ops.linear(i.x, i.weight),
     "multiply": lambda i: i.x * i.x,
     "rms_norm": lambda i: ops.rms_norm(i.x, i.norm, 1e-5),
     "rope": rope,
     "route": lambda i: ops.route(i.x, ops.Routing(4))[1],
     "scale": lambda i: i.x * 0.3,
+    "softcap": lambda i: ops.softcap(i.x, 2.0),
     "swiglu": lambda i: ops.swiglu(i.x, i.x),
 }
 

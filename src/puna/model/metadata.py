@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from puna.errors import ModelError
@@ -13,12 +14,17 @@ if TYPE_CHECKING:
 _ABSURD = 2**31
 
 
-def required(file: GGUFFile, key: str) -> int:
-    """The positive integer `key`. Raises `ModelError` when it is absent or not positive."""
-    value = scalar(file, key, 0)
+def required(file: GGUFFile, key: str, default: int = 0) -> int:
+    """The positive integer `key`. Raises `ModelError` when it is not, or is absent without a default."""
+    value = scalar(file, key, default)
     if value <= 0:
         raise ModelError(f"{file.path}: metadata key '{file.architecture}.{key}' is missing or not positive")
     return value
+
+
+def first_of(file: GGUFFile, *keys: str) -> str:
+    """The first of `keys` that the file has; if it has none, the first. Writers use different names."""
+    return next((key for key in keys if file.get(key) is not None), keys[0])
 
 
 def scalar(file: GGUFFile, key: str, default: int) -> int:
@@ -49,3 +55,11 @@ def number(file: GGUFFile, key: str, default: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be a number, but is {value!r}")
     return float(value)
+
+
+def positive(file: GGUFFile, key: str, default: float) -> float:
+    """The float `key`, which must be finite and above 0. Raises `ModelError` otherwise."""
+    value = number(file, key, default)
+    if not 0 < value < math.inf:
+        raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be above 0, but is {value}")
+    return value

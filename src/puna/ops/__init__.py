@@ -40,6 +40,7 @@ __all__ = [
     "attention",
     "embedding",
     "experts",
+    "geglu",
     "implementation",
     "keep_freed_memory",
     "kv_pack",
@@ -55,6 +56,7 @@ __all__ = [
     "rope_",
     "route",
     "set_threads",
+    "softcap",
     "store_rows",
     "swiglu",
     "threads",
@@ -169,6 +171,16 @@ def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
 def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     """`silu(gate) * up`, both [T, n]."""
     return _active.swiglu(gate, up)
+
+
+def geglu(gate: Tensor, up: Tensor) -> Tensor:
+    """`gelu(gate) * up`, both [T, n]; GELU as `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`."""
+    return _active.geglu(gate, up)
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    """`cap * tanh(x / cap)` of x [T, n]: nearly x where that is small, never beyond `cap`, which is not 0."""
+    return _active.softcap(x, cap)
 
 
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:

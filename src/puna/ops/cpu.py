@@ -10,7 +10,17 @@ from torch import Tensor
 from puna import _native
 from puna.config import env_int
 from puna.ops.cpu_experts import experts, route
-from puna.ops.cpu_rows import add_rms_norm, address, attention, rms_norm, rope_, store_rows, swiglu
+from puna.ops.cpu_rows import (
+    add_rms_norm,
+    address,
+    attention,
+    geglu,
+    rms_norm,
+    rope_,
+    softcap,
+    store_rows,
+    swiglu,
+)
 from puna.ops.weight import Weight
 
 __all__ = [
@@ -18,11 +28,13 @@ __all__ = [
     "attention",
     "embedding",
     "experts",
+    "geglu",
     "linear",
     "linear_many",
     "rms_norm",
     "rope_",
     "route",
+    "softcap",
     "store_rows",
     "swiglu",
 ]

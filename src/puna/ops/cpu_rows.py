@@ -82,6 +82,23 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return result
 
 
+def geglu(gate: Tensor, up: Tensor) -> Tensor:
+    if gate.shape != up.shape:
+        raise misfit("geglu", gate=gate, up=up)
+    result = torch.empty_like(gate)
+    _native.geglu(
+        address(gate, torch.float32, "geglu gate"), address(up, torch.float32, "geglu up"),
+        gate.numel(), result.data_ptr(),
+    )  # fmt: skip
+    return result
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    result = torch.empty_like(x)
+    _native.softcap(address(x, torch.float32, "softcap x"), cap, x.numel(), result.data_ptr())
+    return result
+
+
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
     kind = _kv_type(target, "store_rows target")
     if not target.dim() or cells.dim() != 1 or rows.shape != (cells.shape[0], *kv_shape(target)[1:]):

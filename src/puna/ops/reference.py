@@ -98,6 +98,14 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
+def geglu(gate: Tensor, up: Tensor) -> Tensor:
+    return F.gelu(gate, approximate="tanh") * up
+
+
+def softcap(x: Tensor, cap: float) -> Tensor:
+    return cap * torch.tanh(x / cap)
+
+
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
     kind = kv_type(target)
     if kind is None:

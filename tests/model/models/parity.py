@@ -42,10 +42,13 @@ def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]
     return torch.cat(found)
 
 
-def log_probabilities_after_reuse(ours: LoadedModel, tokens: list[int], shared: int) -> torch.Tensor:
+def log_probabilities_after_reuse(
+    ours: LoadedModel, tokens: list[int], shared: int, *, chunk: int = 256
+) -> torch.Tensor:
     """Log-probabilities from where a sequence goes on that took over the first `shared` positions of another.
 
-    Where the cache does not remember all of them, it goes on earlier, as far as the cache says.
+    The other is read `chunk` inputs at a time. Where the cache does not remember all of the shared positions,
+    it goes on earlier, as far as the cache says.
     """
     cache = ours.make_cache(sequences=2, context=256, types=FLOATS)
 
@@ -56,7 +59,9 @@ def log_probabilities_after_reuse(ours: LoadedModel, tokens: list[int], shared: 
             cache.start_forward(batch)
             return torch.log_softmax(ours.model.forward(batch, cache), dim=-1)
 
-    read(0, 0, [*tokens[:shared], *reversed(tokens)])  # goes on otherwise than the one that shares
+    other = [*tokens[:shared], *reversed(tokens)]  # goes on otherwise than the one that shares
+    for begin in range(0, len(other), chunk):
+        read(0, begin, other[begin : begin + chunk])
     cache.copy_prefix(0, 1, shared)
     begin = cache.resume_point(1, shared)
     cache.remove(1, begin)
