@@ -34,7 +34,7 @@ PUNA_INLINE void float_groups(const uint8_t* weights, int64_t stride, int64_t co
             for (int g = 0; g < G; g++) {
                 const uint8_t* p = weights + g * stride + k * Lanes::rows * bytes;
                 w[g] = weights_at<Lanes, layout>(p);
-                __builtin_prefetch(p + prefetch_distance);
+                __builtin_prefetch(p + near_distance);
             }
             for (int t = 0; t < T; t++) {
                 const auto value = Lanes::splat(static_cast<const float*>(x[t])[k]);

@@ -31,11 +31,17 @@ PUNA_INLINE void unrolled(Body&& body) {
     unrolled(std::make_integer_sequence<int, n>(), body);
 }
 
-// One stream is read from front to back: the hardware follows it within a page, this carries it over the edge.
-constexpr int prefetch_distance = 1024;   // bytes: measured; further ahead gets in the way of the hardware
+// One stream is read from front to back. The hardware follows it within a page; what is asked for early, for the
+// second-level cache, carries it over the edge, and what is asked for late brings it near. Measured: asking for
+// all of it early and near takes the buffers that the hardware needs.
+constexpr int near_distance = 1024, far_distance = 3072;   // bytes
 
-PUNA_INLINE void prefetch(const uint8_t* from, int bytes, int distance = prefetch_distance) {
+PUNA_INLINE void prefetch(const uint8_t* from, int bytes, int distance) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance + i);
+}
+PUNA_INLINE void prefetch(const uint8_t* from, int bytes) {
+    prefetch(from, bytes, near_distance);
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + far_distance + i, 0, 2);
 }
 
 // Adds the products of block b of a super-block, times their scales, to the sums of T tokens.
