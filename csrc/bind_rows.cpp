@@ -86,15 +86,15 @@ void register_rows(nb::module_& m) {
         "RMS norm of rows, of x + residual when residual is not 0.");
     m.def(
         "rope",
-        [](uintptr_t x, uintptr_t positions, uintptr_t frequencies, float magnitude, bool neox, int64_t rows,
-           int64_t heads, int64_t dim, int64_t pairs) {
+        [](uintptr_t x, uintptr_t positions, uintptr_t axes, uintptr_t frequencies, float magnitude, bool neox,
+           int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count) {
             perform("rope", [=] {
-                rope(at<float>(x), at<int32_t>(positions), at<float>(frequencies), magnitude, neox, rows, heads, dim,
-                     pairs);
+                rope(at<float>(x), at<int32_t>(positions), at<int32_t>(axes), at<float>(frequencies), magnitude, neox,
+                     rows, heads, dim, pairs, axis_count);
             });
         },
-        "x"_a, "positions"_a, "frequencies"_a, "magnitude"_a, "neox"_a, "rows"_a, "heads"_a, "dim"_a, "pairs"_a,
-        "Rotary embedding, in place.");
+        "x"_a, "positions"_a, "axes"_a, "frequencies"_a, "magnitude"_a, "neox"_a, "rows"_a, "heads"_a, "dim"_a,
+        "pairs"_a, "axis_count"_a, "Rotary embedding, in place; with axes 0 a row has one position.");
     m.def(
         "swiglu",
         [](uintptr_t gate, uintptr_t up, int64_t count, uintptr_t y) {

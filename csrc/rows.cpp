@@ -1,5 +1,6 @@
 #include "rows.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "core/pool.h"
@@ -36,15 +37,24 @@ void rms_norm(const float* x, const float* residual, const float* weight, float 
     });
 }
 
-void rope(float* x, const int32_t* positions, const float* frequencies, float magnitude, bool neox, int64_t rows,
-          int64_t heads, int64_t dim, int64_t pairs) {
+void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
+          int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count) {
     const RowKernels& kernels = row_kernels();
     parallel_ranges(rows, rows_per_share(heads * dim), [&](int64_t begin, int64_t end, int) {
         thread_local std::vector<float> table;
+        thread_local std::vector<int32_t> of_pairs;
         table.resize(2 * pairs);
+        of_pairs.resize(pairs);
         float *cosines = table.data(), *sines = cosines + pairs;
+        int32_t* turned_by = of_pairs.data();
         for (int64_t row = begin; row < end; row++) {
-            kernels.rope_table(positions[row], frequencies, magnitude, pairs, cosines, sines);
+            const int32_t* at = positions + row * axis_count;
+            if (axes) {
+                for (int64_t i = 0; i < pairs; i++) turned_by[i] = at[axes[i]];
+            } else {
+                std::fill_n(turned_by, pairs, *at);
+            }
+            kernels.rope_table(turned_by, frequencies, magnitude, pairs, cosines, sines);
             for (int64_t head = 0; head < heads; head++) {
                 kernels.rotate(x + (row * heads + head) * dim, cosines, sines, pairs, neox);
             }

@@ -11,9 +11,9 @@ struct RowKernels {
     // y = x / sqrt(mean(x^2) + eps) * weight; with `residual`, x + residual takes the place of x and goes to `sum`.
     void (*rms_norm)(const float* x, const float* residual, const float* weight, float eps, int64_t width, float* sum,
                      float* y);
-    // Cosines and sines of position * frequencies[i], times magnitude.
-    void (*rope_table)(int32_t position, const float* frequencies, float magnitude, int64_t pairs, float* cosines,
-                       float* sines);
+    // Cosines and sines of positions[i] * frequencies[i], times magnitude.
+    void (*rope_table)(const int32_t* positions, const float* frequencies, float magnitude, int64_t pairs,
+                       float* cosines, float* sines);
     // Turns the pairs of one head in place: (2i, 2i + 1), or (i, i + pairs) when `neox`.
     void (*rotate)(float* head, const float* cosines, const float* sines, int64_t pairs, bool neox);
     // y = gate * sigmoid(gate) * up.
@@ -41,8 +41,9 @@ extern const RowKernels rows_neon;
 // Whole batches, shared out among the threads. Arrays are contiguous; `residual` and `sum` may be null together.
 void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
               float* sum, float* y);
-void rope(float* x, const int32_t* positions, const float* frequencies, float magnitude, bool neox, int64_t rows,
-          int64_t heads, int64_t dim, int64_t pairs);
+// A row has `axis_count` positions, of which the axes[i]-th turns pair i; null axes: one position turns all.
+void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
+          int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count);
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
 void geglu(const float* gate, const float* up, int64_t count, float* y);
 void softcap(const float* x, float cap, int64_t count, float* y);

@@ -36,11 +36,11 @@ void rms_norm_row(const float* x, const float* residual, const float* weight, fl
 }
 
 // The angle is reduced in double: a float32 angle at position 100,000 is off by up to 0.004.
-void rope_table(int32_t position, const float* frequencies, float magnitude, int64_t pairs, float* cosines,
+void rope_table(const int32_t* positions, const float* frequencies, float magnitude, int64_t pairs, float* cosines,
                 float* sines) {
     constexpr double two_over_pi = 0.63661977236758134308, half_pi = 1.57079632679489661923, whole = 0x1.8p52;
     for (int64_t i = 0; i < pairs; i++) {
-        const double angle = double(position) * double(frequencies[i]);
+        const double angle = double(positions[i]) * double(frequencies[i]);
         const double turns = (angle * two_over_pi + whole) - whole;   // quarter turns, rounded
         const double r = angle - turns * half_pi, s = r * r;          // |r| <= pi/4: Taylor, to 2e-9
         const double sine =

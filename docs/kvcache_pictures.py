@@ -1,100 +1,239 @@
 """Prints the pictures of docs/kvcache.md from the states of real caches: python docs/kvcache_pictures.py
 
-Each line is a cache before and after an operation: a cell shows the sequences that hold it (A, B, ...; `*`
+Each picture is a cache before or after an operation: a cell shows the sequence that holds it (A, B, ...; `*`
 when several do) and, below, the position it has in the first of them. `.` is a free cell.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
+from puna.errors import CacheFullError
+from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.kvcache.cells import Cells
 from puna.kvcache.chunked import ChunkedCache
+from puna.kvcache.encoder import EncoderCache
+from puna.kvcache.picture import picture
+from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.wrapper import WrapperCache
 from puna.model.input import Batch
 
-SHAPES = [KVShape(1, 1, 1)]
-
-
-def picture(cells: Cells, count: int) -> list[str]:
-    """Two lines: who holds each of the first `count` cells, and which position it is."""
-    holders: list[str] = ["."] * count
-    positions = [" "] * count
-    for sequence in reversed(range(len(cells.length))):
-        for entry, cell in enumerate(cells.cells(sequence).tolist(), start=int(cells.first[sequence])):
-            holders[cell] = "*" if holders[cell] != "." else chr(ord("A") + sequence)
-            positions[cell] = str(entry)
-    return [" ".join(f"{holder:>2}" for holder in holders), " ".join(f"{p:>2}" for p in positions)]
+ONE = KVShape(1, 1, 1)
+Step = tuple[str, Callable[[], object]]
 
 
 def keep(layer: int, keys: torch.Tensor, offset: int) -> None:
     """No rotation: only where cells lie is shown."""
 
 
-def store(cache: CausalCache, sequences: str) -> None:
-    """One pass with the next input of each of `sequences`, rows of one being adjacent."""
+def batch(cache: Cache, sequences: str, images: Sequence[tuple[int, int]] = ()) -> Batch:
+    """The next input of each of `sequences`, rows of one being adjacent; `images` are (row, entries)."""
     owners = [ord(name) - ord("A") for name in sequences]
-    positions = [cache.length(owner) + owners[:row].count(owner) for row, owner in enumerate(owners)]
-    cache.start_forward(Batch.of([0] * len(owners), positions, owners, []))
-    numbers = torch.zeros(len(owners), 1, 1)
-    cache.layer(0).put(numbers, numbers)
+    lengths = {owner: cache.length(owner) for owner in owners}
+    positions = []
+    for owner in owners:
+        positions.append(lengths[owner])
+        lengths[owner] += 1
+    made = Batch.of([0] * len(owners), positions, owners, [])
+    made.payloads = list(images)
+    return made
 
 
-def show(title: str, cache: CausalCache, *steps: tuple[str, Callable[[], object]], count: int = 12) -> None:
+def store(cache: Cache, sequences: str, images: Sequence[tuple[int, int]] = ()) -> None:
+    """A forward pass, as far as bookkeeping goes."""
+    cache.start_forward(batch(cache, sequences, images))
+
+
+def draw(cache: Cache, count: int) -> None:
+    for contents in cache.contents():
+        if isinstance(cache, WrapperCache):
+            print(f"    {contents.kind}:")
+        print("\n".join(f"    {line}".rstrip() for line in picture(contents, count, 80)))
+
+
+def show(title: str, cache: Cache, *steps: Step, count: int = 12) -> None:
     print(f"{title}\n")
-    print("    " + "\n    ".join(picture(cache.cells, count)))
+    draw(cache, count)
     for name, step in steps:
         step()
         print(f"\n  {name}\n")
-        print("    " + "\n    ".join(picture(cache.cells, count)))
+        draw(cache, count)
+    print()
+
+
+def show_sight(title: str, cache: CausalCache, sequences: str, spans: Sequence[tuple[int, int]] = ()) -> None:
+    """Which positions each row of a batch sees, by the lists that attention is given."""
+    rows = batch(cache, sequences)
+    rows.spans = list(spans)
+    cache.start_forward(rows)
+    cache.layer(0).put(*torch.zeros(2, len(rows), 1, 1))
+    view = cache.layer(0).view()
+    held = cache.contents()[0].sequences[0]
+    positions = dict(zip(held.cells, held.positions, strict=True))
+    print(f"{title}\n")
+    for start, count in zip(view.starts.tolist(), view.counts.tolist(), strict=True):
+        seen = {positions[cell] for cell in view.cells[start : start + count].tolist()}
+        print("   " + "".join(f"{p:>3}" if p in seen else "  ." for p in range(len(rows))))
     print()
 
 
 def causal() -> CausalCache:
     """Two sequences that were generated together."""
-    cache = CausalCache(SHAPES, sequences=3, context=12, capacity=12, shift=keep)
+    cache = CausalCache([ONE], sequences=3, context=12, capacity=12, shift=keep)
     for _ in range(4):
         store(cache, "AB")
     return cache
 
 
-def main() -> None:
+def show_placement() -> None:
     cache = causal()
     show(
         "Sequences A and B, written in turn",
         cache,
+        ("start_forward with three inputs of A", lambda: store(cache, "AAA")),
+        ("undo_forward, since the pass failed", cache.undo_forward),
         ("remove(B, 2): its end is free", lambda: cache.remove(1, 2)),
         ("three more of A: the lowest free cells, wherever they are", lambda: store(cache, "AAA")),
         ("remove(A, 1, 3): later positions move down, cells stay", lambda: cache.remove(0, 1, 3)),
         ("compact()", lambda: cache.compact()),
     )
-    shared = causal()
-    shared.remove(1, 0)
+
+
+def show_sharing() -> None:
+    cache = causal()
+    cache.remove(1, 0)
     show(
         "Sequence A alone",
-        shared,
-        ("copy_prefix(A, C, 3): three cells have two holders", lambda: shared.copy_prefix(0, 2, 3)),
-        ("one more of each", lambda: store(shared, "AC")),
-        ("remove(C, 0, 1): C gets copies of what it would have to rotate", lambda: shared.remove(2, 0, 1)),
+        cache,
+        ("copy_prefix(A, C, 3): three cells have two holders", lambda: cache.copy_prefix(0, 2, 3)),
+        ("one more of each", lambda: store(cache, "AC")),
+        ("remove(C, 0, 1): C gets copies of what it would have to rotate", lambda: cache.remove(2, 0, 1)),
+        ("remove(A, 3)", lambda: cache.remove(0, 3)),
+        ("save(A), and what was saved restored as B", lambda: cache.plan_restore(1, cache.save(0))()),
     )
-    sliding = SlidingCache(SHAPES, window=3, sequences=1, context=64, capacity=12)
-    store(sliding, "AAAAAA")
+
+
+def show_windows() -> None:
+    how = {"sequences": 1, "context": 64, "capacity": 12}
+    cache = SlidingCache([ONE], window=3, **how)
+    store(cache, "AAAAAA")
     show(
         "A window of 3, six inputs in one pass",
-        sliding,
-        ("the next one: three are kept, two of which it sees", lambda: store(sliding, "A")),
-        ("and the next", lambda: store(sliding, "A")),
+        cache,
+        ("the next one: three are kept, two of which it sees", lambda: store(cache, "A")),
+        ("and the next", lambda: store(cache, "A")),
     )
-    chunked = ChunkedCache(SHAPES, chunk=4, memory=1, sequences=1, context=64, capacity=12)
+    longer = SlidingCache([ONE], window=3, memory=5, **how)
+    store(longer, "AAAAAAAA")
+    show(
+        "The same window with a memory of 5, eight inputs in one pass",
+        longer,
+        ("the next one: five are kept, two of which it sees", lambda: store(longer, "A")),
+        ("remove(A, 6), which resume_point(A, 6) says can be done", lambda: longer.remove(0, 6)),
+        ("another input goes on there", lambda: store(longer, "A")),
+    )
+    chunked = ChunkedCache([ONE], chunk=4, memory=1, **how)
     store(chunked, "AAAAAAA")
     show(
         "Chunks of 4 with a memory of 1, seven inputs in one pass",
         chunked,
         ("the next one: the first chunk is of no use any more", lambda: store(chunked, "A")),
     )
+
+
+def show_sights() -> None:
+    how = {"sequences": 1, "context": 12}
+    show_sight("What six rows see of each other", CausalCache([ONE], **how), "AAAAAA")
+    span = "Rows 1 to 3 are an image: it is seen whole by its own rows"
+    show_sight(span, CausalCache([ONE], **how), "AAAAAA", [(1, 4)])
+    show_sight("A window of 3", SlidingCache([ONE], window=3, **how), "AAAAAA")
+    both = "A window of 3 and the image: what either shows is seen"
+    show_sight(both, SlidingCache([ONE], window=3, **how), "AAAAAA", [(1, 4)])
+    show_sight("Chunks of 4", ChunkedCache([ONE], chunk=4, **how), "AAAAAA")
+
+
+def show_encoder() -> None:
+    cache = EncoderCache({0: ONE}, sequences=2, longest=6, entries=int)
+    store(cache, "AAAAAB", [(1, 2), (4, 3), (5, 2)])
+    show(
+        "Images of two, three and two entries at positions 1 and 4 of A and 0 of B",
+        cache,
+        (
+            "remove(A, 0, 1): images move with their position, nothing is rotated",
+            lambda: cache.remove(0, 0, 1),
+        ),
+        ("remove(A, 3): an image goes with its position", lambda: cache.remove(0, 3)),
+        ("remove(B, 1): B's image, at position 0, stays", lambda: cache.remove(1, 1)),
+    )
+
+
+def show_recurrent() -> None:
+    cache = RecurrentCache({0: {"state": (1,)}}, sequences=2, checkpoints=2)
+    store(cache, "A" * 20)
+    show(
+        "A state after a prompt of 20",
+        cache,
+        ("one input: reads one state, writes another; the prompt's end is kept", lambda: store(cache, "A")),
+        ("one more: the state before it stays for undo_forward", lambda: store(cache, "A")),
+        ("and one more: that state is not needed any more", lambda: store(cache, "A")),
+        ("copy_prefix(A, B, 20): the state there is shared", lambda: cache.copy_prefix(0, 1, 20)),
+        ("one input of B", lambda: store(cache, "B")),
+        ("remove(A, 20): A is taken back to its checkpoint", lambda: cache.remove(0, 20)),
+        count=10,
+    )
+
+
+def show_wrapper() -> None:
+    how = {"sequences": 2, "context": 12}
+    cache = WrapperCache(SlidingCache({0: ONE}, window=2, **how), CausalCache({1: ONE}, capacity=6, **how))
+    store(cache, "AAA")
+
+    def fail() -> None:
+        try:
+            store(cache, "AABB")
+        except CacheFullError:
+            return
+        raise AssertionError("there should have been no room")
+
+    show(
+        "A wrapper of a window of 2 and a causal cache of 6 cells",
+        cache,
+        ("two inputs of A", lambda: store(cache, "AA")),
+        ("four inputs, for which the causal one has no room: both are as before", fail),
+        ("remove(A, 4): done by both", lambda: cache.remove(0, 4)),
+        count=6,
+    )
+
+
+def show_growth() -> None:
+    cache = CausalCache([KVShape(8, 128, 128)], sequences=4, context=131072)
+
+    def say() -> None:
+        print(f"    {cache.length(0):>6} cells {cache.provided_bytes >> 20:>5} MiB")
+
+    print(f"Memory of a cache that could take {cache.allocated_bytes >> 20} MiB, as A grows\n")
+    for count in (1, 999, 1000, 6000, 40000):
+        store(cache, "A" * count)
+        say()
+    cache.remove(0, 10000)
+    cache.compact()
+    print("\n  remove(A, 10000), compact()\n")
+    say()
+    print()
+
+
+def main() -> None:
+    show_placement()
+    show_sharing()
+    show_windows()
+    show_sights()
+    show_encoder()
+    show_recurrent()
+    show_wrapper()
+    show_growth()
 
 
 if __name__ == "__main__":

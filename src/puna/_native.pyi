@@ -150,6 +150,7 @@ def rms_norm(x: int, residual: int, weight: int, eps: float, rows: int, width: i
 def rope(
     x: int,
     positions: int,
+    axes: int,
     frequencies: int,
     magnitude: float,
     neox: bool,
@@ -157,8 +158,9 @@ def rope(
     heads: int,
     dim: int,
     pairs: int,
+    axis_count: int,
 ) -> None:
-    """Rotary embedding, in place."""
+    """Rotary embedding, in place; with axes 0 a row has one position."""
 
 def swiglu(gate: int, up: int, count: int, y: int) -> None:
     """silu(gate) * up."""

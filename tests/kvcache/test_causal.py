@@ -1,8 +1,11 @@
 """The causal cache, scenario by scenario of the specification (numbers in the names), and against an oracle.
 
-Scenarios about contiguous placement and masks with padding (7 to 9, 20 to 22) describe retired
-behaviour: here every batch row has the exact list of its cells, so nothing is padded or defragmented.
-Scenario 17 (reading a layer that was never stored) cannot happen: storage exists from the start.
+Retired behaviour, and what replaced it: 7 and 8 (padded history ranges): a row has the exact list of its
+cells; padding is a matter of dense views (test_dense.py). 9 (a reserving pass): storage that grows needs no
+rehearsal. 16 (the mask is built once per pass): there is none. 20 and 22 (defragmentation to make room, in
+graphs of limited size): any free cells serve any batch, and compaction is bounded by cells
+(test_compaction.py, with 21). Scenarios 12 to 15 (rows that see later ones) are in test_limited.py, 37 to 40
+(rotations) in test_shift.py.
 """
 
 from __future__ import annotations
@@ -53,6 +56,20 @@ def test_scenario_10_a_batch_of_another_size_is_refused() -> None:
         probe.cache.layer(0).put(torch.zeros(3, 1, 1), torch.zeros(3, 1, 1))
 
 
+def test_scenario_17_what_was_not_stored_is_not_shown() -> None:
+    shapes = [KVShape(1, 1, 1)] * 2
+    cache = CausalCache(shapes, sequences=1, context=8)
+    row = torch.ones(1, 1, 1)
+    for position in range(2):
+        cache.start_forward(Batch.of([0], [position], [0], []))
+        cache.layer(0).put(row, row)
+        assert cache.layer(0).view().counts.tolist() == [position + 1]
+        with pytest.raises(ValueError, match="layer 1 has not been given the keys of this pass"):
+            cache.layer(1).view()
+        if position == 0:
+            cache.layer(1).put(row, row)
+
+
 @pytest.mark.parametrize(("positions", "sequences"), [([0, 1], [0]), ([], [])])
 def test_scenario_11_misshapen_batches_are_refused(positions: list[int], sequences: list[int]) -> None:
     with pytest.raises(ValueError, match="as many positions and sequences as tokens"):
@@ -89,7 +106,17 @@ def test_scenario_27_without_a_shift_function_only_the_tail_can_go() -> None:
     assert probe.cache.cells.free == 16
 
 
-def test_scenarios_28_to_30_removals_that_leave_nothing_to_move() -> None:
+def test_scenario_29_removing_all_frees_the_cells_and_keeps_the_storage() -> None:
+    probe = Probe()
+    probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
+    provided, place = probe.cache.provided_bytes, probe.cache.layer(0).keys.data_ptr()
+    probe.cache.remove(0, 0)
+    assert (probe.cache.length(0), probe.cells(0), probe.cache.cells.free) == (0, [], 16)
+    assert (probe.cache.provided_bytes, probe.cache.layer(0).keys.data_ptr()) == (provided, place)
+    assert probe.store([0], [0], [9]) == [[9]]
+
+
+def test_scenarios_28_and_30_removals_that_leave_nothing_to_move() -> None:
     probe = Probe(sequences=2, shift=None)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     probe.cache.remove(0, 9, 12)

@@ -120,8 +120,8 @@ def test_scenario_64_torch_gives_the_same_as_index_lists(kind, options, types: s
             query, view.keys, view.values, view.cells, view.starts, view.counts, 0.2, 0.0, sinks
         )
         assert torch.allclose(sdpa(query, view, 0.2, sinks=sinks), expected, atol=2e-5)
-    with pytest.raises(NotSupportedError, match="cannot cap scores"):
-        sdpa(query, view, 0.2, softcap=30.0)
+    with pytest.raises(NotSupportedError, match=r"caps its attention scores at 30, which .* PUNA_ATTENTION"):
+        sdpa(query, view, 0.2, 30.0)
 
 
 def test_rows_that_see_nothing_give_zeros() -> None:

@@ -21,6 +21,8 @@ from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache
 from puna.model.input import Batch
+from puna.model.load import LoadedModel, load_model
+from tests.tiny import TinyLlama, tiny_llama_gguf
 
 SHAPE = KVShape(2, 32, 32)
 
@@ -103,6 +105,44 @@ def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
     root = str(Path(__file__).parents[2])
     subprocess.run([sys.executable, "-c", _ELSEWHERE, root, path, result], check=True, cwd=root)
     assert same(torch.load(result), feed(cache, 0, 2, 9))
+
+
+_WARM_START = """
+import sys, torch
+from puna.kvcache.files import restore_sequence
+sys.path.insert(0, sys.argv[1])
+from tests.kvcache.test_files import PROMPT, read
+from puna.kvcache.types import KVTypes
+from puna.model.load import load_model
+loaded = load_model(sys.argv[2])
+cache = loaded.make_cache(sequences=3, context=256, types=KVTypes.parse(sys.argv[5]))
+assert restore_sequence(cache, 2, sys.argv[3], model="tiny") == PROMPT
+torch.save(read(loaded, cache, 2, [5, 6, 7]), sys.argv[4])
+"""
+PROMPT = [(31 * i) % 250 for i in range(120)]
+
+
+def read(loaded: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> torch.Tensor:
+    """The logits of more inputs of a sequence."""
+    begin, count = cache.length(sequence), len(tokens)
+    batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
+    with torch.inference_mode():
+        cache.start_forward(batch)
+        return loaded.model.forward(batch, cache)
+
+
+@pytest.mark.parametrize("types", ["f16", "q8_0,q4_0"])
+def test_a_prompt_evaluated_here_is_continued_in_another_process(types: str, tmp_path: Path) -> None:
+    model = tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(hidden=128))
+    loaded = load_model(model)
+    cache = loaded.make_cache(sequences=1, context=128, types=KVTypes.parse(types))
+    read(loaded, cache, 0, PROMPT)
+    path, result = tmp_path / "prompt.safetensors", tmp_path / "logits.pt"
+    save_sequence(cache, 0, path, model="tiny", tokens=PROMPT)
+    root = str(Path(__file__).parents[2])
+    script = [sys.executable, "-c", _WARM_START, root, model, path, result, types]
+    subprocess.run(script, check=True, cwd=root)
+    assert torch.equal(torch.load(result), read(loaded, cache, 0, [5, 6, 7]))
 
 
 def saved(tmp_path: Path, **options) -> Path:

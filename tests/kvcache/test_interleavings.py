@@ -243,7 +243,11 @@ def plain() -> Cache:
 
 
 def window() -> Cache:
-    return SlidingCache({1: ONE}, window=WINDOW, memory=6, capacity=30, **HOW)
+    return SlidingCache({1: ONE}, window=WINDOW, capacity=30, **HOW)
+
+
+def window_with_memory() -> Cache:
+    return SlidingCache({1: ONE}, window=WINDOW, memory=7, capacity=40, **HOW)
 
 
 def chunks() -> Cache:
@@ -258,26 +262,42 @@ def recurrent() -> Cache:
     return RecurrentCache({4: {"sum": (1,)}}, sequences=SEQUENCES, checkpoints=2)
 
 
-@pytest.mark.parametrize(
-    "makers",
-    [
-        [plain],
-        [window],
-        [chunks],
-        [window, plain],
-        [chunks, plain],
-        [encoder, plain],
-        [plain, recurrent],
-        [plain, window, chunks, encoder, recurrent],
-    ],
-    ids=lambda makers: "+".join(maker.__name__ for maker in makers),
-)
-def test_every_interleaving_agrees_with_the_oracle(makers: list) -> None:
+KINDS = [
+    [plain],
+    [window],
+    [window_with_memory],
+    [chunks],
+    [encoder],
+    [recurrent],
+    [window_with_memory, plain],
+    [chunks, plain],
+    [encoder, plain],
+    [plain, recurrent],
+    [plain, window, chunks, encoder, recurrent],
+]
+
+
+def run(makers: list, examples: int, steps: int) -> None:
     class Machine(Interleavings):
         def make(self) -> Cache:
             made = [maker() for maker in makers]
             return made[0] if len(made) == 1 else WrapperCache(*made)
 
     run_state_machine_as_test(
-        Machine, settings=settings(max_examples=12, stateful_step_count=40, deadline=None)
+        Machine, settings=settings(max_examples=examples, stateful_step_count=steps, deadline=None)
     )
+
+
+def names(makers: list) -> str:
+    return "+".join(maker.__name__ for maker in makers)
+
+
+@pytest.mark.parametrize("makers", KINDS, ids=names)
+def test_every_interleaving_agrees_with_the_oracle(makers: list) -> None:
+    run(makers, 10, 30)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("makers", KINDS, ids=names)
+def test_thousands_of_steps_agree_with_the_oracle(makers: list) -> None:
+    run(makers, 80, 50)

@@ -236,12 +236,13 @@ def test_a_failed_pass_is_undone(kind, options) -> None:
 @pytest.mark.parametrize(
     ("kind", "options", "sees"),
     [
+        (CausalCache, {}, lambda p: range(p + 1)),
         (SlidingCache, {"window": 600}, lambda p: range(max(0, p - 599), p + 1)),
         (ChunkedCache, {"chunk": 700}, lambda p: range(p - p % 700, p + 1)),
     ],
 )
 def test_results_do_not_depend_on_slot_neighbours_batching_or_place(kind, options, sees) -> None:
-    """Bit for bit, with windows and chunks that begin inside the attention kernel's chunks."""
+    """Bit for bit, also with windows and chunks that begin inside the attention kernel's chunks."""
     count, generator = 1500, torch.Generator().manual_seed(1)
     keys, values = torch.randn(2, count, 2, 16, generator=generator)
     queries = torch.randn(count, 4, 16, generator=generator)

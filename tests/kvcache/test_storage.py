@@ -6,12 +6,15 @@ import mmap
 
 import numpy as np
 import psutil
+import pytest
 import torch
 
 from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.storage import FIRST_STEP, KVStorage
 from puna.kvcache.types import HALVES
+from puna.kvcache.wrapper import WrapperCache
 from puna.model.input import Batch
 
 MIB = 1 << 20
@@ -124,28 +127,40 @@ def test_copying_reads_everything_before_it_writes() -> None:
     assert keys.flatten().tolist() == [1, 2, 0, 3]
 
 
-def test_many_steps_take_no_more_memory_than_few() -> None:
-    """Sequences come and go, slide, share and are cut; nothing is left behind by any of it."""
-    cache = SlidingCache([KVShape(1, 8, 8)], window=8, sequences=4, context=256, shift=lambda *_: None)
-    rows = torch.zeros(4, 1, 8)
+@pytest.mark.parametrize("steps", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_many_steps_take_no_more_memory_than_few(steps: int) -> None:
+    """Sequences come and go, slide, share, are cut and taken back; nothing is left behind by any of it."""
+    how = {"sequences": 2, "context": 256, "shift": lambda *_: None}
+    shape = KVShape(1, 8, 8)
+    sliding, causal = SlidingCache({0: shape}, window=8, **how), CausalCache({0: shape}, **how)
+    recurrent = RecurrentCache({1: {"state": (8,)}}, sequences=2, checkpoints=2)
+    hybrid = WrapperCache(causal, recurrent)
+    rows, state = torch.zeros(2, 1, 8), torch.zeros(2, 8)
 
-    def run(steps: int) -> None:
-        for step in range(steps):
-            positions = [cache.length(s) for s in range(4)]
-            cache.start_forward(Batch.of([0] * 4, positions, [0, 1, 2, 3], []))
+    def run(count: int) -> None:
+        for step in range(count):
+            cache = (sliding, hybrid)[step % 2]
+            cache.start_forward(Batch.of([0, 0], [cache.length(0), cache.length(1)], [0, 1], []))
             cache.layer(0).put(rows, rows)
-            if step % 50 == 49:
-                cache.copy_prefix(step % 4, (step + 1) % 4, 10**6)
-                cache.remove((step + 2) % 4, 0)
-                cache.remove(step % 4, 0, 5)
+            if cache is hybrid:
+                hybrid.state(1).write("state", state)
+            if step % 100 > 97:
+                source, target = step // 100 % 2, (step // 100 + 1) % 2
+                if cache is sliding:
+                    sliding.remove(source, 0, 5)
+                else:
+                    hybrid.remove(source, hybrid.resume_point(source, hybrid.length(source) - 3))
+                cache.copy_prefix(source, target, 10**6)
                 cache.compact()
-            for s in range(4):
-                if cache.length(s) > 200:
-                    cache.remove(s, 0)
+                for s in range(2):
+                    if cache.length(s) > 200:
+                        cache.remove(s, 0)
 
     run(1000)
-    before, provided = psutil.Process().memory_info().rss, cache.provided_bytes
-    run(4000)
-    assert cache.provided_bytes == provided
+    before, provided = psutil.Process().memory_info().rss, sliding.provided_bytes + hybrid.provided_bytes
+    run(steps)
+    assert sliding.provided_bytes + hybrid.provided_bytes <= provided
     assert psutil.Process().memory_info().rss - before < 2 * MIB
-    cache.cells.check()
+    sliding.cells.check()
+    causal.cells.check()
+    recurrent.check()

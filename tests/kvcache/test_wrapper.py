@@ -1,9 +1,9 @@
 """Several caches as one, and the encoder's cache; scenarios of the specification by number.
 
 Scenarios 60 to 63 (a backend's padding, permuted values and mask type) are about views, see test_dense.py:
-storage does not depend on them. Scenarios 9 and 71 (a reserving pass) have no counterpart: storage that grows
-needs no rehearsal. Scenario 76 (the selected cache is reset) has none either: a layer's number alone says
-which cache it is in. 65 (an encoder's cache for one sequence only) and 73 (no prefix copies) are limits that
+storage does not depend on them. Scenario 71 (a reserving pass) has no counterpart: storage that grows needs
+no rehearsal. Scenario 76 (the selected cache is reset) has none either: a layer's number alone says which
+cache it is in. 65 (an encoder's cache for one sequence only) and 73 (no prefix copies) are limits that
 no longer exist.
 """
 
@@ -229,6 +229,15 @@ def test_an_image_that_does_not_fit_is_refused_before_anything_changes() -> None
     encoder.store([0], [1])
     with pytest.raises(ValueError, match="the images of this batch have 0 entries, got 1 keys"):
         encoder.cache.layer(4).put(torch.zeros(1, 1, 1), torch.zeros(1, 1, 1))
+
+
+def test_images_that_were_not_stored_are_not_shown() -> None:
+    cache = EncoderCache({4: ONE}, sequences=1, longest=8, entries=len)
+    batch = Batch.of([0], [0], [0], [])
+    batch.payloads = [(0, [1.0, 2.0])]
+    cache.start_forward(batch)
+    with pytest.raises(ValueError, match="layer 4 has not been given the images of this pass"):
+        cache.layer(4).view()
 
 
 def test_a_failed_pass_takes_its_images_along() -> None:

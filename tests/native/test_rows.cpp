@@ -41,11 +41,13 @@ void test_norm(int64_t width, bool residual) {
     check(added, of_width("the sum of rms_norm", width));
 }
 
-void test_rope(int64_t pairs, bool neox) {
+void test_rope(int64_t pairs, bool neox, int64_t axis_count) {
     Random random(static_cast<uint64_t>(pairs));
     const int64_t heads = 3, dim = 2 * pairs + 5;   // what lies beyond the pairs stays
-    const std::vector<int32_t> positions = {0, 1, 77, 131071};
-    const int64_t rows = static_cast<int64_t>(positions.size());
+    const std::vector<int32_t> positions = {0, 1, 77, 131071, -5, 12, 900, 3, 100000, 0, 64, 8};
+    const int64_t rows = static_cast<int64_t>(positions.size()) / axis_count;
+    std::vector<int32_t> axes;
+    for (int64_t i = 0; i < pairs; i++) axes.push_back(static_cast<int32_t>(i * i % axis_count));
     std::vector<float> frequencies;
     for (int64_t i = 0; i < pairs; i++) {
         const double share = static_cast<double>(i) / static_cast<double>(pairs);
@@ -54,13 +56,15 @@ void test_rope(int64_t pairs, bool neox) {
     const std::vector<float> before = random.normals(rows * heads * dim);
     std::vector<float> x = before;
     const float magnitude = 1.25f;
-    rope(x.data(), positions.data(), frequencies.data(), magnitude, neox, rows, heads, dim, pairs);
+    rope(x.data(), positions.data(), axis_count > 1 ? axes.data() : nullptr, frequencies.data(), magnitude, neox, rows,
+         heads, dim, pairs, axis_count);
     bool near = true, kept = true;
     for (int64_t vector = 0; vector < rows * heads; vector++) {
         const float *from = before.data() + vector * dim, *to = x.data() + vector * dim;
-        const double position = positions[static_cast<size_t>(vector / heads)];
         for (int64_t i = 0; i < pairs; i++) {
             const int64_t a = neox ? i : 2 * i, b = neox ? i + pairs : 2 * i + 1;
+            const int64_t at = vector / heads * axis_count + axes[static_cast<size_t>(i)];
+            const double position = positions[static_cast<size_t>(at)];
             const double angle = frequencies[static_cast<size_t>(i)] * position;
             const double c = std::cos(angle) * magnitude, s = std::sin(angle) * magnitude;
             const double allowed = (std::fabs(from[a]) + std::fabs(from[b])) * 0x1p-21;
@@ -197,7 +201,9 @@ void test_rows() {
         test_gates(width);
     }
     for (const int64_t pairs : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 48, 64}) {
-        for (const bool neox : {false, true}) test_rope(pairs, neox);
+        for (const bool neox : {false, true}) {
+            for (const int64_t axis_count : {1, 3}) test_rope(pairs, neox, axis_count);
+        }
     }
     test_storing();
     test_quantised_storing(KVType::q8_0, 127, 0.5);

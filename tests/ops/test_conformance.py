@@ -142,9 +142,45 @@ def test_rope(implementation: str, neox: bool, dims: int, head_dim: int) -> None
     assert torch.equal(turned[..., dims:], x[..., dims:])
 
 
+@pytest.mark.parametrize("neox", [False, True], ids=["normal", "neox"])
+@pytest.mark.parametrize(
+    ("sections", "dims", "head_dim"), [((1, 1), 4, 4), ((16, 24, 24), 128, 128), ((3, 0, 4, 2), 18, 24)]
+)
+def test_rope_on_several_axes(
+    implementation: str, neox: bool, sections: tuple[int, ...], dims: int, head_dim: int
+) -> None:
+    rope = ops.Rope.build(dims, 500000.0, neox=neox, magnitude=1.25, sections=sections)
+    assert rope.axes is not None
+    assert rope.axes.bincount().tolist() == list(sections)[: rope.axis_count]
+    positions = torch.stack([POSITIONS.roll(axis) for axis in range(len(sections))], dim=1)
+    x = torch.randn(len(POSITIONS), 3, head_dim)
+    turned = x.clone()
+    ops.rope_(turned, positions, rope)
+
+    angles = positions.double()[:, None, rope.axes.long()] * rope.frequencies.double()
+    order = torch.arange(dims).view(2, -1).T if neox else torch.arange(dims).view(-1, 2)
+    numbers = torch.view_as_complex(x.double()[..., order.contiguous()])
+    exact = x.double()
+    exact[..., order] = torch.view_as_real(numbers * torch.polar(torch.full_like(angles, 1.25), angles))
+    close(turned, exact)
+    assert torch.equal(turned[..., dims:], x[..., dims:])
+
+
+def test_a_position_that_is_the_same_on_all_axes_is_one_position(implementation: str) -> None:
+    rope, plain = ops.Rope.build(64, sections=(8, 12, 12)), ops.Rope.build(64)
+    x = torch.randn(len(POSITIONS), 3, 64)
+    expected, once, thrice = x.clone(), x.clone(), x.clone()
+    ops.rope_(expected, POSITIONS, plain)
+    ops.rope_(once, POSITIONS, rope)
+    ops.rope_(thrice, POSITIONS[:, None].repeat(1, 3), rope)
+    assert torch.equal(once, expected)
+    assert torch.equal(thrice, expected)
+
+
 def test_rope_of_nothing(implementation: str) -> None:
     x = torch.empty(0, 4, 64)
     ops.rope_(x, torch.empty(0, dtype=torch.int32), ops.Rope.build(64))
+    ops.rope_(x, torch.empty(0, 3, dtype=torch.int32), ops.Rope.build(64, sections=(8, 12, 12)))
     assert x.shape == (0, 4, 64)
 
 

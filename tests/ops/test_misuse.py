@@ -106,6 +106,10 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: str, cells: torch.T
         lambda: ops.rope_(torch.randn(2, 4, 8), int32(0), ops.Rope.build(8)),
         lambda: ops.rope_(torch.randn(2, 4, 8), int32(0, 1), ops.Rope.build(16)),
         lambda: ops.rope_(torch.randn(2, 8), int32(0, 1), ops.Rope.build(8)),
+        lambda: ops.rope_(torch.randn(2, 4, 8), int32(0, 1, 2, 3).view(2, 2), ops.Rope.build(8)),
+        lambda: ops.rope_(
+            torch.randn(2, 4, 8), int32(0, 1, 2, 3).view(2, 2), ops.Rope.build(8, sections=(2, 1, 1))
+        ),
         lambda: ops.rope_(torch.randn(2, 4, 8), torch.tensor([0, 1]), ops.Rope.build(8)),
         lambda: ops.rope_(torch.randn(4, 2, 8).transpose(0, 1), int32(0, 1), ops.Rope.build(8)),
         lambda: ops.store_rows(torch.zeros(3, 4), int32(0, 1), torch.ones(1, 4)),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -82,6 +84,43 @@ def test_yarn_magnitude() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("model", "sections", "interleaved"),
+    [
+        ("qwen2_vl", [16, 24, 24], False),
+        ("qwen2_vl", [32, 16, 16], False),
+        ("qwen3_vl", [24, 20, 20], True),
+        ("qwen3_vl", [30, 17, 17], True),
+    ],
+)
+def test_several_axes_are_as_in_transformers(model: str, sections: list[int], interleaved: bool) -> None:
+    pytest.importorskip("transformers")
+    module = importlib.import_module(f"transformers.models.{model}.modeling_{model}")
+    name = {"qwen2_vl": "Qwen2VL", "qwen3_vl": "Qwen3VLText"}[model]
+    parameters = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+    config = SimpleNamespace(
+        rope_parameters=parameters, hidden_size=256, num_attention_heads=2, head_dim=128,
+        max_position_embeddings=512,
+    )  # fmt: skip
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(9, 2, 128, generator=generator)
+    positions = torch.randint(0, 60, (9, 3), generator=generator, dtype=torch.int32)
+    cosines, sines = getattr(module, f"{name}RotaryEmbedding")(config)(x, positions.T[:, None])
+    expected, _ = module.apply_rotary_pos_emb(x[None], x[None], cosines, sines, unsqueeze_dim=2)
+    rope = Rope.build(128, 10000.0, neox=True, sections=sections, interleaved=interleaved)
+    ops.rope_(x, positions, rope)
+    torch.testing.assert_close(x, expected[0], rtol=0, atol=3e-5)
+
+
+def test_sections_begin_anew_when_there_are_more_pairs() -> None:
+    axes = Rope.build(20, sections=(1, 2, 1)).axes
+    assert axes is not None
+    assert axes.tolist() == [0, 1, 1, 2, 0, 1, 1, 2, 0, 1]
+    axes = Rope.build(20, sections=(2, 1, 1), interleaved=True).axes
+    assert axes is not None
+    assert axes.tolist() == [0, 1, 2, 0] * 2 + [0, 1]
+
+
 @pytest.mark.parametrize("neox", [False, True])
 def test_turning_twice_is_turning_by_the_sum(implementation: str, neox: bool) -> None:
     """What a context shift relies on: cached keys are turned once more, by the difference."""
@@ -102,3 +141,10 @@ def test_misuse_is_refused() -> None:
         Rope.build(64, factors=torch.ones(31))
     with pytest.raises(ValueError, match="float32"):
         Rope(torch.ones(4, dtype=torch.float64))
+    for sections, interleaved in (((), False), ((0, 0), False), ((4, -1), False), ((4, 4), True)):
+        with pytest.raises(ValueError, match="rope sections are the pairs of each axis"):
+            Rope.build(8, sections=sections, interleaved=interleaved)
+    with pytest.raises(ValueError, match=r"contiguous int32 \[4\]"):
+        Rope(torch.ones(4), axes=torch.zeros(3, dtype=torch.int32))
+    with pytest.raises(ValueError, match="numbered from 0, got -1"):
+        Rope(torch.ones(4), axes=torch.tensor([0, 1, -1, 0], dtype=torch.int32))

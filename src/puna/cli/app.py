@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -310,6 +311,32 @@ def bench(
     from puna.cli.bench import parse_counts
 
     run_bench(model, prompt, generate, parse_counts(parallel), threads, repetitions, as_json=json)
+
+
+class Inside(StrEnum):
+    """What `puna debug` can show."""
+
+    CACHE = "cache"
+
+
+@app.command(cls=PunaCommand)
+def debug(
+    what: Annotated[Inside, typer.Argument(metavar="WHAT", help="`cache`: who holds which of its cells.")],
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]", help="Without it: all models in memory.", autocompletion=complete_model
+        ),
+    ] = None,
+) -> None:
+    """Look inside a running server.
+
+    The picture of a cache shows for each cell who holds it (A, B, ...; '*': several; '.': nobody) and, below,
+    the position it is of. Rows that merely go on as the one before are left out.
+    """
+    from puna.cli.debug import print_caches
+
+    print_caches(model)
 
 
 @app.command(cls=PunaCommand)

@@ -27,6 +27,7 @@ VARIABLES = {
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
     "PUNA_OPS": "`reference` computes without the native kernels",
+    "PUNA_ATTENTION": "`sdpa` attends with torch's function over dense tensors, for comparison",
     "PUNA_REPLAY": "`0` makes decode steps call each kernel from Python, for comparison",
     "PUNA_NOHISTORY": "Keep no history of what was typed",
     "PUNA_EDITOR": "Editor for Ctrl-G in the interactive prompt",
@@ -87,6 +88,7 @@ PAGES = {
             "PUNA_NOPRUNE",
             "PUNA_DEBUG",
             "PUNA_OPS",
+            "PUNA_ATTENTION",
             "PUNA_REPLAY",
         ),
     ),
@@ -135,6 +137,13 @@ PAGES = {
         ),
         variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_OPS"),
     ),
+    "debug": Page(
+        examples=(
+            ("The caches of all models in memory", "puna debug cache"),
+            ("One model's", "puna debug cache demo"),
+        ),
+        variables=_CLIENT,
+    ),
     "version": Page(variables=_CLIENT),
 }
 
@@ -143,7 +152,7 @@ SECTIONS = {
     "Talk": ("run",),
     "Models": ("list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop"),
-    "Tools": ("tokenize", "bench", "version"),
+    "Tools": ("tokenize", "bench", "debug", "version"),
 }
 
 

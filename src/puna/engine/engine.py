@@ -11,6 +11,9 @@ import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -36,6 +39,8 @@ from puna.model.load import LoadedModel
 from puna.sample import Sampler, log_probabilities
 
 log = logging.getLogger("puna.engine")
+
+T = TypeVar("T")
 
 #: A generation without a limit of its own ends after this many contexts.
 _LIMIT_CONTEXTS = 10
@@ -71,6 +76,7 @@ class Engine:
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
         self._cancelled: set[int] = set()
+        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -90,6 +96,19 @@ class Engine:
         with self._changed:
             self._cancelled.add(request_id)
             self._changed.notify()
+
+    def call(self, act: Callable[[], T]) -> Future[T]:
+        """Have `act` called between two steps, on the stepping thread, where the cache may be looked at.
+
+        The future has what it returns or raises.
+        """
+        future: Future[T] = Future()
+        with self._changed:
+            if self._closing:
+                raise RunnerError("the engine is shutting down")
+            self._calls.append((future, act))
+            self._changed.notify()
+        return future
 
     @property
     def active(self) -> int:
@@ -113,6 +132,9 @@ class Engine:
             sequence.sink(_failed(sequence.id, RunnerError("the model was unloaded")))
         self._running.clear()
         self._queue.clear()
+        for future, _ in self._calls:
+            if future.set_running_or_notify_cancel():
+                future.set_exception(RunnerError("the model was unloaded"))
         self._replay.close()
         self.cache.close()
 
@@ -164,10 +186,12 @@ class Engine:
             tidying = self.step() or (tidying and self.cache.compact())
 
     def _has_work(self) -> bool:
-        return bool(self._incoming or self._queue or self._running or self._closing or self._cancelled)
+        waiting = self._incoming or self._queue or self._running or self._cancelled or self._calls
+        return bool(waiting or self._closing)
 
     def step(self) -> bool:
         """Evaluate one batch and sample from it. False when there was nothing to do."""
+        self._make_calls()
         self._take_incoming()
         self._admit()
         self._make_room()
@@ -190,6 +214,16 @@ class Engine:
             # Some files pad the output beyond the vocabulary; what lies there is no token.
             self._decode(sequence, row[: self.loaded.tokenizer.vocab_size])
         return True
+
+    def _make_calls(self) -> None:
+        while self._calls:
+            future, act = self._calls.popleft()
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(act())
+            except Exception as error:
+                future.set_exception(error)
 
     def _take_incoming(self) -> None:
         with self._changed:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from puna.errors import CacheFileError
+from puna.kvcache.picture import Contents
 
 if TYPE_CHECKING:
     from puna.model.input import Batch
@@ -43,7 +44,10 @@ class LayerCache(Protocol):
         """Store the batch's keys float32 [rows, kv_heads, key_dim] and values [rows, kv_heads, value_dim]."""
 
     def view(self) -> KVView:
-        """Everything the batch's rows may see, including what `put` just stored."""
+        """Everything the batch's rows may see, including what `put` just stored.
+
+        Raises `ValueError` when this pass has not put anything there yet.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +191,15 @@ class Cache(ABC):
 
         After `remove(sequence, that)` the sequence can be continued there.
         """
+
+    @abstractmethod
+    def contents(self) -> list[Contents]:
+        """What is kept where, for pictures of it; one entry, of a wrapper one for each of its caches."""
+
+    @property
+    def kind(self) -> str:
+        """`causal`, `sliding`, ..."""
+        return type(self).__name__.removesuffix("Cache").lower()
 
     @abstractmethod
     def save(self, sequence: int) -> Saved:

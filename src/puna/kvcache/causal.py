@@ -51,10 +51,11 @@ class CausalCache(CellCache):
         super().__init__(named, sequences=sequences, longest=context, capacity=capacity, types=types)
         self._shift = shift
         self._types = types
-        self._layers = {index: _Layer(self, stored) for index, stored in self.storage.layers.items()}
+        self._layers = {index: _Layer(self, index, stored) for index, stored in self.storage.layers.items()}
         self._generation = 0
         self._make_row_buffers(64)
         self._lengths_before = self.cells.length.copy()  # before the last start_forward
+        self._passes = 0
 
     @property
     def generation(self) -> int | None:
@@ -102,6 +103,7 @@ class CausalCache(CellCache):
             cells.expire(needed)
         placed = self._allocate(rows)
         self._lengths_before = cells.length.copy()
+        self._passes += 1
         cells.append(sequences, positions, placed)
         if rows > self._row_buffers.shape[1]:
             self._make_row_buffers(2 * rows)
@@ -258,8 +260,10 @@ class CausalCache(CellCache):
 class _Layer:
     """One layer during a pass."""
 
-    def __init__(self, cache: CausalCache, stored: Stored) -> None:
+    def __init__(self, cache: CausalCache, index: int, stored: Stored) -> None:
         self._cache = cache
+        self._index = index
+        self._put_in_pass = 0
         self.keys = stored.keys
         self.values = stored.values
 
@@ -270,9 +274,14 @@ class _Layer:
             raise ValueError(f"the batch has {rows} rows, got {len(keys)} keys and {len(values)} values")
         ops.store_rows(self.keys, cells, keys)
         ops.store_rows(self.values, cells, values)
+        self._put_in_pass = self._cache._passes
 
     def view(self) -> KVView:
         cache = self._cache
+        if self._put_in_pass != cache._passes:
+            raise ValueError(
+                f"layer {self._index} has not been given the keys of this pass; put comes before view"
+            )
         return KVView(self.keys, self.values, cache._cell_table, cache._starts, cache._counts)
 
 

@@ -11,6 +11,7 @@ import torch
 from puna.kvcache.cache import Cache
 from puna.kvcache.cells import Cells
 from puna.kvcache.compaction import move, plan_moves
+from puna.kvcache.picture import Contents, Held
 from puna.kvcache.storage import KVShape, KVStorage
 from puna.kvcache.types import KVTypes
 
@@ -49,6 +50,15 @@ class CellCache(Cache):
         """Raise `CacheFullError` unless `count` cells could take the place of what `sequence` holds."""
         held = self.cells.references[self.cells.cells(sequence)]
         self.cells.check_room(count, self.cells.free + int((held == 1).sum()))
+
+    def contents(self) -> list[Contents]:
+        cells = self.cells
+        sequences = [Held(cells.cells(s).tolist(), self._positions(s)) for s in range(len(cells.length))]
+        return [Contents(self.kind, list(self.layers), cells.capacity, self.provided_bytes, sequences)]
+
+    def _positions(self, sequence: int) -> list[int]:
+        """The position each cell of `sequence` is of."""
+        return list(range(int(self.cells.first[sequence]), int(self.cells.length[sequence])))
 
     @property
     def allocated_bytes(self) -> int:

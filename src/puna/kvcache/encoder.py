@@ -50,11 +50,12 @@ class EncoderCache(CellCache):
         types: KVTypes = HALVES,
     ) -> None:
         super().__init__(shapes, sequences=sequences, longest=longest, capacity=None, types=types)
-        self._layers = {index: _Layer(self, stored) for index, stored in self.storage.layers.items()}
+        self._layers = {index: _Layer(self, index, stored) for index, stored in self.storage.layers.items()}
         self._entries = entries
         self._images: list[list[_Image]] = [[] for _ in range(sequences)]
         self._lengths = [0] * sequences
         self._before: dict[int, tuple[int, int]] = {}  # what the last pass changed: length and images before
+        self._passes = 0
         self._new_cells = torch.empty(0, dtype=torch.int32)
         self._starts = self._counts = self._new_cells
 
@@ -84,6 +85,7 @@ class EncoderCache(CellCache):
 
     def _begin(self, sequences: list[int], positions: list[int], sizes: list[tuple[int, int, int]]) -> None:
         self._before = {s: (self._lengths[s], len(self._images[s])) for s in sequences}
+        self._passes += 1
         placed = self._allocate(sum(size for _, _, size in sizes))
         used = 0
         for sequence, position, size in sizes:
@@ -158,6 +160,9 @@ class EncoderCache(CellCache):
     def resume_point(self, sequence: int, position: int) -> int:
         return min(position, self._lengths[sequence])
 
+    def _positions(self, sequence: int) -> list[int]:
+        return [image.position for image in self._images[sequence] for _ in range(image.begin, image.end)]
+
     def save(self, sequence: int) -> Saved:
         cells = cell_index(self.cells.cells(sequence))
         images = [number for i in self._images[sequence] for number in (i.position, i.begin, i.end)]
@@ -193,8 +198,10 @@ class EncoderCache(CellCache):
 class _Layer:
     """One cross-attention layer during a pass."""
 
-    def __init__(self, cache: EncoderCache, stored: Stored) -> None:
+    def __init__(self, cache: EncoderCache, index: int, stored: Stored) -> None:
         self._cache = cache
+        self._index = index
+        self._put_in_pass = 0
         self._stored = stored
 
     def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
@@ -207,7 +214,12 @@ class _Layer:
             )
         ops.store_rows(self._stored.keys, cells, keys)
         ops.store_rows(self._stored.values, cells, values)
+        self._put_in_pass = self._cache._passes
 
     def view(self) -> KVView:
         cache = self._cache
+        if len(cache._new_cells) and self._put_in_pass != cache._passes:
+            raise ValueError(
+                f"layer {self._index} has not been given the images of this pass; put comes before view"
+            )
         return KVView(self._stored.keys, self._stored.values, cache._cell_table, cache._starts, cache._counts)

@@ -18,6 +18,7 @@ from puna.errors import NotSupportedError
 from puna.kvcache.cache import Cache, LayerState, Saved, check_removal
 from puna.kvcache.checkpoints import MOST, Checkpoints
 from puna.kvcache.free import FreeCells
+from puna.kvcache.picture import Contents, Held
 from puna.kvcache.storage import Region
 
 if TYPE_CHECKING:
@@ -208,10 +209,30 @@ class RecurrentCache(Cache):
         best = self._checkpoints[sequence].best(position)
         return 0 if best is None else best + 1
 
+    def contents(self) -> list[Contents]:
+        sequences = [self._held(sequence) for sequence in range(len(self._slots))]
+        return [Contents(self.kind, list(self.layers), self._capacity - 1, self.provided_bytes, sequences)]
+
+    def _held(self, sequence: int) -> Held:
+        """The states of a sequence: checkpoints, the one before the last pass, and the one now."""
+        kept = {self._slot_at(sequence, length): length for length in self._kept_lengths(sequence)}
+        if sequence in self._before:
+            slot, length, _ = self._before[sequence]
+            kept.setdefault(slot, length)
+        kept.pop(_BEGINNING, None)  # which all share
+        slots = sorted(kept, key=kept.__getitem__)
+        return Held([slot - 1 for slot in slots], [kept[slot] - 1 for slot in slots])
+
+    def _kept_lengths(self, sequence: int) -> list[int]:
+        """After how many inputs there is a state: at the checkpoints and, last, now."""
+        return [
+            *(position + 1 for position in self._checkpoints[sequence].positions),
+            self._lengths[sequence],
+        ]
+
     def save(self, sequence: int) -> Saved:
         """The checkpoints and, last, the state now."""
-        lengths = [position + 1 for position in self._checkpoints[sequence].positions]
-        lengths += [self._lengths[sequence]]
+        lengths = self._kept_lengths(sequence)
         slots = torch.tensor([self._slot_at(sequence, length) for length in lengths])
         tensors = {
             f"{index}.{name}": states[slots]

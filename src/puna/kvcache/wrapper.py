@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from puna.kvcache.cache import Cache, LayerCache, LayerState, Saved
+from puna.kvcache.picture import Contents
 
 if TYPE_CHECKING:
     from puna.model.input import Batch
@@ -74,6 +75,9 @@ class WrapperCache(Cache):
             if min(points) == position:
                 return position
             position = min(points)
+
+    def contents(self) -> list[Contents]:
+        return [held for cache in self.caches for held in cache.contents()]
 
     def save(self, sequence: int) -> Saved:
         tensors, facts = {}, {}

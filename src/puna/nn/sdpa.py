@@ -17,7 +17,6 @@ def sdpa(
     query: torch.Tensor,  # [rows, heads, head_dim]
     seen: KVView,
     scale: float,
-    *,
     softcap: float = 0.0,
     sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
@@ -26,7 +25,10 @@ def sdpa(
     Raises `NotSupportedError` for capped scores, which that function cannot compute.
     """
     if softcap:
-        raise NotSupportedError("torch's scaled_dot_product_attention cannot cap scores; use ops.attention")
+        raise NotSupportedError(
+            f"this model caps its attention scores at {softcap:g}, which torch's "
+            "scaled_dot_product_attention cannot do; run it without PUNA_ATTENTION=sdpa"
+        )
     view = dense_view(seen, CONFIG)
     keys, values, mask = view.keys, view.values, view.mask[:, None, :]  # [kv_heads, columns, ...]
     rows, heads, _ = query.shape

@@ -164,7 +164,10 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
-    """Turn the heads of `x` [T, heads, head_dim] by their `positions` [T] (may be negative), in place."""
+    """Turn the heads of `x` [T, heads, head_dim] by their `positions` (may be negative), in place.
+
+    `positions` are [T], or [T, rope.axis_count] where pairs are turned by positions on several axes.
+    """
     _active.rope_(x, positions, rope)
 
 

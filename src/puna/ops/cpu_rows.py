@@ -62,12 +62,16 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 
 def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
-    if x.dim() != 3 or positions.shape != x.shape[:1] or 2 * rope.pairs > x.shape[2]:
+    axes = rope.axes if positions.dim() == 2 else None
+    axis_count = 1 if axes is None else rope.axis_count
+    expected = x.shape[:1] if axes is None else (*x.shape[:1], axis_count)
+    if x.dim() != 3 or positions.shape != expected or 2 * rope.pairs > x.shape[2]:
         raise misfit("rope_", x=x, positions=positions, frequencies=rope.frequencies)
     rows, heads, dim = x.shape
     _native.rope(
         address(x, torch.float32, "rope_ x"), address(positions, torch.int32, "rope_ positions"),
-        rope.frequencies.data_ptr(), rope.magnitude, rope.neox, rows, heads, dim, rope.pairs,
+        0 if axes is None else axes.data_ptr(), rope.frequencies.data_ptr(), rope.magnitude, rope.neox,
+        rows, heads, dim, rope.pairs, axis_count,
     )  # fmt: skip
 
 

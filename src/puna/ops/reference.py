@@ -81,7 +81,9 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
 
 def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
     # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004.
-    angles = positions.double()[:, None] * rope.frequencies.double()  # [T, pairs]
+    at = positions.double()
+    at = at[:, None] if rope.axes is None or at.dim() == 1 else at[:, rope.axes.long()]
+    angles = at * rope.frequencies.double()  # [T, pairs]
     cos = (angles.cos() * rope.magnitude).to(x.dtype)[:, None]  # [T, 1, pairs]
     sin = (angles.sin() * rope.magnitude).to(x.dtype)[:, None]
     pairs = rope.frequencies.numel()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -55,11 +56,16 @@ class Rope:
 
     A pair is (2j, 2j+1), or (j, j + pairs) when `neox`. The rest of the head passes unchanged.
     The turned values are multiplied by `magnitude`.
+
+    With `axes`, a token has a position on each of `axis_count` axes (time, height and width, say), and
+    `axes[j]` is the one that turns pair j. A token with one position has it on all of them.
     """
 
     frequencies: Tensor  # float32 [pairs], radians per position
     magnitude: float = 1.0
     neox: bool = False
+    axes: Tensor | None = None  # int32 [pairs]
+    axis_count: int = dataclasses.field(init=False, default=1)
 
     def __post_init__(self) -> None:
         kept = self.frequencies
@@ -67,6 +73,17 @@ class Rope:
             raise ValueError(
                 f"rope frequencies must be contiguous float32 [pairs], not {kept.dtype} {list(kept.shape)}"
             )
+        if self.axes is not None:
+            axes = self.axes
+            if axes.dtype != torch.int32 or axes.shape != kept.shape or not axes.is_contiguous():
+                raise ValueError(
+                    f"rope axes must be contiguous int32 [{len(kept)}], one for each pair, "
+                    f"not {axes.dtype} {list(axes.shape)}"
+                )
+            if int(axes.min()) < 0:
+                raise ValueError(f"rope axes are numbered from 0, got {int(axes.min())}")
+            # Kept as a number: looking at a tensor's values would keep a forward pass from being replayed.
+            object.__setattr__(self, "axis_count", int(axes.max()) + 1)
 
     @classmethod
     def build(
@@ -79,12 +96,16 @@ class Rope:
         linear_factor: float = 1.0,
         yarn: Yarn | None = None,
         magnitude: float = 1.0,
+        sections: Sequence[int] | None = None,
+        interleaved: bool = False,
     ) -> Rope:
         """Frequencies `base ** (-2j / dims) / factors[j]` for `dims` rotated values, scaled.
 
         factors: [dims/2], a model's own table (`rope_freqs.weight`).
         linear_factor: positions are divided by it (linear context extension).
         yarn: extends the context its way instead; its magnitude multiplies `magnitude`.
+        sections: how many pairs each axis turns (M-RoPE: Wang et al., arXiv:2409.12191), axis after axis, or,
+        when `interleaved` (Qwen3-VL), the first three in turn for as long as the second and third have some.
         """
         if dims <= 0 or dims % 2:
             raise ValueError(
@@ -99,7 +120,8 @@ class Rope:
         if yarn is not None:
             frequencies = frequencies * yarn.slowdown(dims, base)
             magnitude *= yarn.magnitude
-        return cls(frequencies.float(), magnitude, neox)
+        axes = None if sections is None else _axes(dims // 2, sections, interleaved)
+        return cls(frequencies.float(), magnitude, neox, axes)
 
     @property
     def pairs(self) -> int:
@@ -108,3 +130,16 @@ class Rope:
     def without_magnitude(self) -> Rope:
         """For turning keys that were turned before (context shift), whose magnitude is already in."""
         return dataclasses.replace(self, magnitude=1.0)
+
+
+def _axes(pairs: int, sections: Sequence[int], interleaved: bool) -> Tensor:
+    """Which axis turns each pair: int32 [pairs]. More pairs than the sections have begin them anew."""
+    if min(sections, default=0) < 0 or not sum(sections) or (interleaved and len(sections) < 3):
+        wanted = "at least three" if interleaved else "one or more"
+        raise ValueError(f"rope sections are the pairs of each axis, {wanted} of them, not {list(sections)}")
+    place = torch.arange(pairs) % sum(sections)
+    if interleaved:
+        turn = place % 3
+        ends = torch.tensor([0, 3 * sections[1] + 1, 3 * sections[2] + 2])
+        return torch.where(place < ends[turn], turn, 0).int()
+    return torch.arange(len(sections)).repeat_interleave(torch.tensor(sections))[place].int()

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 
 from puna.engine.events import Message
 from puna.errors import PunaError, RunnerError
+from puna.kvcache.picture import Contents
 from puna.options import Options
 from puna.runner.frames import Unpacker, pack
 from puna.runner.protocol import (
@@ -22,6 +23,8 @@ from puna.runner.protocol import (
     Failed,
     FromRunner,
     Generate,
+    Inspect,
+    Inspected,
     Load,
     Loaded,
     Ping,
@@ -172,6 +175,13 @@ class Runner:
         assert isinstance(reply, Pong)
         return reply
 
+    async def contents(self) -> list[Contents]:
+        """What the model's caches hold, as soon as the current step is done."""
+        async with self._conversation(Inspect(id=next(self._ids))) as receive:
+            reply = await receive()
+        assert isinstance(reply, Inspected)
+        return reply.caches
+
     async def close(self) -> None:
         """End the process: politely by hanging up, then by force."""
         self._gone = True
@@ -215,7 +225,7 @@ class Runner:
 
     @contextlib.asynccontextmanager
     async def _conversation(
-        self, request: Generate | Tokenize | Detokenize | Ping
+        self, request: Generate | Tokenize | Detokenize | Ping | Inspect
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; gives a function that awaits its next reply."""
         if not self.alive:

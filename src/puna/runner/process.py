@@ -6,10 +6,12 @@ import logging
 import os
 import socket
 import time
+from concurrent.futures import Future
 
 from puna import ops
 from puna.engine.engine import Engine
-from puna.errors import PunaError, RequestError
+from puna.errors import PunaError, RequestError, RunnerError
+from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.runner.frames import Channel
@@ -18,6 +20,8 @@ from puna.runner.protocol import (
     Detokenize,
     Failed,
     Generate,
+    Inspect,
+    Inspected,
     Load,
     Loaded,
     Ping,
@@ -118,7 +122,22 @@ def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> No
             started = engine.step_started
             age = time.monotonic() - started if started is not None else 0.0
             channel.send(Pong(id=message.id, active=engine.active, step_age_s=age))
+        case Inspect():
+            _inspect(message, engine, channel)
         case Load():
             channel.send(
                 Failed(id=0, kind="RequestError", message="a model is already loaded in this process")
             )
+
+
+def _inspect(message: Inspect, engine: Engine, channel: Channel[ToRunner]) -> None:
+    """Answer when the engine's thread comes to it; meanwhile this one goes on, to answer pings."""
+
+    def answer(done: Future[list[Contents]]) -> None:
+        if (error := done.exception()) is not None:
+            kind = error.kind if isinstance(error, PunaError) else RunnerError.__name__
+            channel.send(Failed(id=message.id, kind=kind, message=str(error)))
+        else:
+            channel.send(Inspected(id=message.id, caches=done.result()))
+
+    engine.call(engine.cache.contents).add_done_callback(answer)

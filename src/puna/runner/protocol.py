@@ -9,6 +9,7 @@ Generation itself is spoken in the engine's own words (`puna.engine.events`).
 from __future__ import annotations
 
 from puna.engine.events import Chunk, Done, Failed, Generate, Message, TokenLogprob, TopLogprob
+from puna.kvcache.picture import Contents
 
 __all__ = [
     "MAX_FRAME_BYTES",
@@ -19,6 +20,8 @@ __all__ = [
     "Failed",
     "FromRunner",
     "Generate",
+    "Inspect",
+    "Inspected",
     "Load",
     "Loaded",
     "Ping",
@@ -78,6 +81,12 @@ class Ping(Message, frozen=True):
     id: int
 
 
+class Inspect(Message, frozen=True):
+    """Answered by `Inspected` after the current step."""
+
+    id: int
+
+
 # --- runner to server -------------------------------------------------------------
 
 
@@ -115,5 +124,12 @@ class Pong(Message, frozen=True):
     step_age_s: float
 
 
-ToRunner = Load | Generate | Cancel | Tokenize | Detokenize | Ping
-FromRunner = Progress | Loaded | Chunk | Done | Failed | Tokens | Text | Pong
+class Inspected(Message, frozen=True):
+    """What the model's caches hold."""
+
+    id: int
+    caches: list[Contents]
+
+
+ToRunner = Load | Generate | Cancel | Tokenize | Detokenize | Ping | Inspect
+FromRunner = Progress | Loaded | Chunk | Done | Failed | Tokens | Text | Pong | Inspected

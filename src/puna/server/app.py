@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from puna.errors import PunaError
 from puna.hosts import Host
-from puna.server import blobs, create, models, native, openai, unavailable
+from puna.server import blobs, create, debug, models, native, openai, unavailable
 from puna.server.backend import Backend
 from puna.server.cors import CORSMiddleware
 from puna.server.disconnect import DisconnectMiddleware
@@ -27,7 +27,7 @@ from puna.store import Store
 def create_app(store: Store, scheduler: Scheduler, settings: Settings, bound: Host) -> Starlette:
     """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Backend(store, scheduler, settings)
-    modules = (native, models, create, blobs, openai, unavailable)
+    modules = (native, models, create, blobs, openai, debug, unavailable)
     routes = [route for module in modules for route in module.routes(backend)]
     app = Starlette(
         routes=routes,

@@ -1,0 +1,48 @@
+"""`puna debug cache`: what the caches of models in memory hold, drawn as in docs/kvcache.md."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from urllib.parse import quote
+
+from puna.cli import humanize, terminal
+from puna.errors import RequestError
+from puna.kvcache.picture import Contents, picture
+
+_INDENT = "    "
+
+
+def print_caches(model: str | None) -> None:
+    """Print the caches of `model`, or of all models in memory. Raises RequestError when there are none."""
+    import msgspec
+
+    from puna.cli.server_process import connect
+
+    with connect(start=False) as client:
+        path = "/api/debug/cache" + (f"?model={quote(model)}" if model else "")
+        models = client.get(path)["models"]
+    if not models:
+        raise RequestError("no model is in memory; load one first, as 'puna run MODEL' does")
+    for shown in models:
+        print(shown["name"])
+        for contents in msgspec.convert(shown["caches"], list[Contents]):
+            print(f"\n{describe(contents)}\n")
+            lines = picture(contents, contents.used, terminal.width() - len(_INDENT))
+            print("".join(f"{_INDENT}{line}\n" for line in lines), end="")
+
+
+def describe(contents: Contents) -> str:
+    """`causal, layers 0-3, 5: 12 of 4096 cells held, 1.5 MB of memory`."""
+    what = "states" if contents.kind == "recurrent" else "cells"
+    return (
+        f"{contents.kind}, {_layers(contents.layers)}: {contents.held} of {contents.capacity} {what} held, "
+        f"{humanize.size(contents.provided_bytes)} of memory"
+    )
+
+
+def _layers(numbers: list[int]) -> str:
+    # Neighbours have the same distance from their place in the list.
+    runs = groupby(enumerate(sorted(numbers)), key=lambda entry: entry[1] - entry[0])
+    ranges = [[number for _, number in run] for _, run in runs]
+    texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ranges]
+    return ("layer " if len(numbers) == 1 else "layers ") + ", ".join(texts)

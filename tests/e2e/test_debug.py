@@ -1,0 +1,64 @@
+"""What the server says of its models' caches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.servers import Server, add_model, running
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path):
+    """A server with the model `tiny`, none in memory."""
+    with running(tmp_path_factory.mktemp("debug")) as server:
+        add_model(server, "tiny", tiny_file)
+        yield server
+
+
+def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
+    with fresh.http as http:
+        assert http.get("/api/debug/cache").json() == {"models": []}
+        refused = http.get("/api/debug/cache", params={"model": "tiny"})
+        assert refused.status_code == 400
+        assert refused.json() == {"error": "model 'tiny' is not in memory; ask it something first"}
+        assert http.get("/api/debug/cache", params={"model": "nobody"}).status_code == 404
+
+        options = {"temperature": 0, "num_predict": 5, "num_ctx": 128}
+        body = {"model": "tiny", "prompt": "hello world", "stream": False, "options": options}
+        done = http.post("/api/generate", json=body).json()
+        count = done["prompt_eval_count"] + done["eval_count"] - 1  # the last token is not read any more
+        before = http.get("/api/ps").json()["models"][0]["expires_at"]
+        for query in ({}, {"model": "tiny"}):
+            (model,) = http.get("/api/debug/cache", params=query).json()["models"]
+            assert model["name"] == "tiny:latest"
+            (cache,) = model["caches"]
+            assert (cache["kind"], cache["layers"]) == ("causal", [0, 1])
+            assert cache["capacity"] % 128 == 0
+            assert cache["provided_bytes"] > 0
+            held = [sequence for sequence in cache["sequences"] if sequence["cells"]]
+            assert held == [{"cells": list(range(count)), "positions": list(range(count))}]
+        assert http.get("/api/ps").json()["models"][0]["expires_at"][:19] == before[:19]
+        assert http.post("/api/debug/cache").status_code == 405
+
+
+def test_a_model_at_work_is_shown_between_its_steps(tmp_path: Path, endless_file: Path) -> None:
+    with running(tmp_path) as server:
+        add_model(server, "endless", endless_file)
+        stream = server.client.generate(
+            model="endless", prompt="once", stream=True, options={"num_predict": -1, "temperature": 0}
+        )
+        next(stream)
+        lengths = []
+        with server.http as http:
+            for _ in range(3):
+                (model,) = http.get("/api/debug/cache").json()["models"]
+                (held,) = [s for s in model["caches"][0]["sequences"] if s["cells"]]
+                assert held["positions"] == list(range(len(held["cells"])))
+                lengths.append(len(held["cells"]))
+                next(stream)
+        assert lengths == sorted(lengths)
+        stream.close()

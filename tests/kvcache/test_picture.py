@@ -1,0 +1,130 @@
+"""Pictures show what caches hold, and those in the documentation are what caches really do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.encoder import EncoderCache
+from puna.kvcache.picture import Contents, Held, name, picture
+from puna.kvcache.recurrent import RecurrentCache
+from puna.kvcache.sliding import SlidingCache
+from puna.kvcache.wrapper import WrapperCache
+from puna.model.input import Batch
+from tests.kvcache.probe import Probe
+
+DOCS = Path(__file__).parents[2] / "docs"
+ONE = KVShape(1, 1, 1)
+
+
+def test_the_documentation_shows_what_caches_do() -> None:
+    script = [sys.executable, str(DOCS / "kvcache_pictures.py")]
+    printed = subprocess.run(script, capture_output=True, text=True, check=True).stdout
+    documented = (DOCS / "kvcache.md").read_text()
+    pictures = [line for line in printed.split("\n\n") if line.strip()]
+    assert len(pictures) > 60
+    missing = [text for text in pictures if text.rstrip("\n") not in documented]
+    assert not missing, f"docs/kvcache.md lacks what docs/kvcache_pictures.py prints: {missing[0]}"
+
+
+def contents(*sequences: Held) -> Contents:
+    return Contents("causal", [0], 4096, 0, list(sequences))
+
+
+def test_a_cell_shows_its_holder_and_position() -> None:
+    held = contents(Held([0, 2], [7, 8]), Held([], []), Held([1], [10]))
+    assert picture(held, 4, 80) == [" A  C  A  .", " 7 10  8"]
+    assert (held.held, held.used) == (3, 3)
+
+
+def test_a_cell_of_several_shows_the_position_in_the_first() -> None:
+    held = contents(Held([3, 1], [4, 5]), Held([3], [4]))
+    assert picture(held, 4, 80) == [" .  A  .  *", "    5     4"]
+    assert (held.held, held.used) == (2, 4)
+
+
+def test_long_positions_make_wide_columns() -> None:
+    assert picture(contents(Held([0], [12345])), 2, 80) == ["    A     .", "12345"]
+
+
+def test_nothing_is_an_empty_picture() -> None:
+    assert picture(contents(Held([], [])), 0, 80) == []
+    assert contents().used == 0
+
+
+def test_what_does_not_fit_goes_on_below() -> None:
+    held = contents(Held([0, 1, 2, 4], [0, 1, 2, 3]))
+    # Four columns beside the number of the first cell.
+    assert picture(held, 6, 15) == [
+        "0   A  A  A  .",
+        "    0  1  2",
+        "4   A  .",
+        "    3",
+    ]
+    assert picture(held, 2, 1) == ["0   A", "    0", "1   A", "    1"]
+
+
+def test_rows_that_merely_go_on_are_left_out() -> None:
+    count = 1000
+    held = contents(Held(list(range(count)), list(range(count))), Held([count, count + 40], [0, 1]))
+    lines = picture(held, held.used, 90)  # 21 to a row
+    assert lines[0].split() == ["0", *"A" * 21]
+    assert lines[1].split() == [str(position) for position in range(21)]
+    assert lines[2] == "..."
+    assert lines[3].split() == ["987", *"A" * 13, "B", *"." * 7]
+    assert [line.split()[0] for line in lines[5::2]] == ["1008", "1029"]
+    assert lines[-2].endswith("B")
+
+
+@pytest.mark.parametrize(("number", "letters"), [(0, "A"), (25, "Z"), (26, "AA"), (51, "AZ"), (702, "AAA")])
+def test_sequences_have_names(number: int, letters: str) -> None:
+    assert name(number) == letters
+
+
+def test_contents_of_cells_are_those_of_the_lists() -> None:
+    probe = Probe(kind=SlidingCache, sequences=2, window=2)
+    probe.store([0] * 4, [0, 1, 2, 3], [0.0] * 4)
+    probe.store([0, 1], [4, 0], [0.0] * 2)
+    (held,) = probe.cache.contents()
+    assert (held.kind, held.layers, held.capacity) == ("sliding", [0], 32)
+    assert held.provided_bytes == probe.cache.provided_bytes
+    assert held.sequences == [Held([2, 3, 0], [2, 3, 4]), Held([1], [0])]
+
+
+def test_contents_of_an_encoder_are_images_at_their_positions() -> None:
+    cache = EncoderCache({3: ONE}, sequences=2, longest=8, entries=int)
+    batch = Batch.of([0] * 5, [0, 1, 2, 0, 1], [0, 0, 0, 1, 1], [])
+    batch.payloads = [(1, 2), (4, 3)]
+    cache.start_forward(batch)
+    (held,) = cache.contents()
+    assert (held.kind, held.layers) == ("encoder", [3])
+    assert held.sequences == [Held([0, 1], [1, 1]), Held([2, 3, 4], [1, 1, 1])]
+
+
+def test_contents_of_a_recurrent_cache_are_states_after_their_positions() -> None:
+    cache = RecurrentCache({5: {"state": (1,)}}, sequences=2, checkpoints=2)
+    cache.start_forward(Batch.of([0] * 20, list(range(20)), [0] * 20, []))
+    assert cache.contents()[0].sequences == [Held([0], [19]), Held([], [])]
+    for position in (20, 21, 22):
+        cache.start_forward(Batch.of([0], [position], [0], []))
+    (held,) = cache.contents()
+    assert (held.kind, held.layers) == ("recurrent", [5])
+    assert held.sequences[0].positions == [
+        19,
+        21,
+        22,
+    ]  # the prompt's end, what a failed pass goes back to, now
+    cache.copy_prefix(0, 1, 20)
+    held = cache.contents()[0]
+    assert held.sequences[1] == Held(held.sequences[0].cells[:1], [19])
+    assert (held.held, held.capacity) == (3, 2 * (2 + 3))
+
+
+def test_contents_of_a_wrapper_are_those_of_its_caches() -> None:
+    how = {"sequences": 1, "context": 8}
+    cache = WrapperCache(SlidingCache({0: ONE, 2: ONE}, window=2, **how), CausalCache({1: ONE}, **how))
+    assert [(held.kind, held.layers) for held in cache.contents()] == [("sliding", [0, 2]), ("causal", [1])]
