@@ -1,15 +1,9 @@
 #include "matrix/pack.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <string>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #include "core/half.h"
 #include "core/pool.h"
@@ -187,20 +181,7 @@ void pack_row(Layout layout, FileType type, const uint8_t* source, int64_t colum
 
 float half_at(const uint8_t* p) { return float_from_half(u16(p)); }
 
-uint8_t* allocate(size_t bytes) {
-    // Whole huge pages where the system gives them: streaming through 4 KiB pages costs a tenth of the speed.
-    constexpr size_t huge = size_t{2} << 20;
-    void* memory = nullptr;
-    if (posix_memalign(&memory, bytes < huge ? 64 : huge, bytes ? bytes : 64) != 0) throw std::bad_alloc();
-#if defined(__linux__)
-    if (bytes >= huge) madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-    return static_cast<uint8_t*>(memory);
-}
-
 }  // namespace
-
-void PackedMatrix::Free::operator()(uint8_t* p) const { std::free(p); }
 
 int64_t packed_bytes(Layout layout, int group_rows, int64_t columns) {
     if (layout == Layout::f32) return columns * group_rows * 4;
@@ -256,7 +237,7 @@ PackedMatrix::PackedMatrix(const uint8_t* data, size_t bytes, FileType type, int
     const int R = kernels_->rows;
     groups_ = (rows + R - 1) / R;
     stride_ = (packed_bytes(layout_, R, columns) + 63) / 64 * 64;
-    data_.reset(allocate(this->bytes()));
+    data_ = allocate_memory(this->bytes());
     uint8_t* packed = data_.get();
     parallel_for(groups_, [&](int64_t g, int) {
         uint8_t* group = packed + g * stride_;
