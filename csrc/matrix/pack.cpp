@@ -81,8 +81,8 @@ uint8_t stored_number(const Format& format, FileType type, int value) {
         const bool ternary = type == FileType::tq1_0 || type == FileType::tq2_0;
         return static_cast<uint8_t>(value + (ternary ? 1 : format.excess));
     }
-    const int8_t* table = format.codebook == Codebook::iq4_nl ? iq4_nl_table : mxfp4_table;
-    return static_cast<uint8_t>(std::find(table, table + 16, value + format.excess) - table);
+    const int8_t* entries = entries_of(format.codebook);
+    return static_cast<uint8_t>(std::find(entries, entries + 16, value) - entries);
 }
 
 // The bits of quad q that plane `bits` wide holds at `byte` of a vector: which vector, and how far up.
@@ -111,8 +111,7 @@ int get_number(const Offsets& offsets, const uint8_t* low, const uint8_t* high, 
         number |= (high[above.vector * vector + byte] >> above.shift & ((1 << high_bits) - 1)) << low_bits;
     }
     const Format& format = offsets.format;
-    if (format.codebook == Codebook::iq4_nl) return iq4_nl_table[number];
-    if (format.codebook == Codebook::mxfp4) return mxfp4_table[number] - format.excess;
+    if (format.codebook != Codebook::none) return entries_of(format.codebook)[number];
     return format.is_signed ? static_cast<int8_t>(number) : number - format.excess;
 }
 
