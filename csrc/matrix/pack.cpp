@@ -91,6 +91,23 @@ struct Bit {
     Bit(int quad, int bits) : vector(quad / (8 / bits)), shift(bits * (quad % (8 / bits))) {}
 };
 
+// Where in a chunk of `blocks` blocks of 32 columns the planes of each block begin.
+class Planes {
+public:
+    Planes(const Offsets& offsets, int blocks) {
+        const bool super = offsets.format.super;   // all low planes come before the high ones
+        low_ = super ? offsets.numbers() : offsets.header() * blocks;
+        high_ = super ? offsets.high_numbers() : low_ + offsets.low_plane();
+        low_step_ = super ? offsets.low_plane() : offsets.planes();
+        high_step_ = super ? offsets.planes() - offsets.low_plane() : offsets.planes();
+    }
+    int low(int block) const { return low_ + block * low_step_; }
+    int high(int block) const { return high_ + block * high_step_; }
+
+private:
+    int low_, high_, low_step_, high_step_;
+};
+
 // Writes the number of column `column` (of a block whose planes, zeroed before, start at `low` and `high`).
 void put_number(const Offsets& offsets, uint8_t* low, uint8_t* high, int column, int row, uint8_t number) {
     const int byte = 4 * row + column % 4, vector = 4 * offsets.rows, low_bits = offsets.format.low_bits;
@@ -128,10 +145,7 @@ uint16_t mxfp4_factor(uint8_t e) { return static_cast<uint16_t>(e < 2 ? 0x20 << 
 void pack_row_chunk(const Offsets& offsets, FileType type, const uint8_t* source, int blocks, int row, uint8_t* chunk) {
     const BlockType& of = *block_type(type);
     const Format& format = offsets.format;
-    uint8_t* numbers = chunk + (format.super ? offsets.numbers() : offsets.header() * blocks);
-    const int step = format.super ? offsets.low_plane() : offsets.planes();
-    uint8_t* high = numbers + (format.super ? 8 * offsets.low_plane() : offsets.low_plane());
-    const int high_step = format.super ? offsets.planes() - offsets.low_plane() : offsets.planes();
+    const Planes planes(offsets, blocks);
     if (format.super) {
         const RawScales raw = super_scales(type, source);
         put16(chunk + 2 * row, raw.d);
@@ -151,7 +165,7 @@ void pack_row_chunk(const Offsets& offsets, FileType type, const uint8_t* source
         }
         for (int i = 0; i < of.elements; i++) {
             const int b = first + i / 32;
-            put_number(offsets, numbers + b * step, high + b * high_step, i % 32, row,
+            put_number(offsets, chunk + planes.low(b), chunk + planes.high(b), i % 32, row,
                        stored_number(format, type, block.q[i]));
         }
     }
@@ -193,13 +207,10 @@ void unpack_chunk(Layout layout, int group_rows, const uint8_t* chunk, int64_t c
     const Offsets offsets = offsets_of(layout, group_rows);
     const Format& format = offsets.format;
     const int blocks = static_cast<int>(columns / 32);
-    const uint8_t* numbers = chunk + (format.super ? offsets.numbers() : offsets.header() * blocks);
-    const int step = format.super ? offsets.low_plane() : offsets.planes();
-    const uint8_t* high = numbers + (format.super ? 8 * offsets.low_plane() : offsets.low_plane());
-    const int high_step = format.super ? offsets.planes() - offsets.low_plane() : offsets.planes();
+    const Planes planes(offsets, blocks);
     for (int i = 0; i < 32 * blocks; i++) {
-        const int b = i / 32;
-        block.q[i] = static_cast<int8_t>(get_number(offsets, numbers + b * step, high + b * high_step, i % 32, row));
+        const uint8_t *low = chunk + planes.low(i / 32), *high = chunk + planes.high(i / 32);
+        block.q[i] = static_cast<int8_t>(get_number(offsets, low, high, i % 32, row));
     }
     for (int g = 0; g < 2 * blocks; g++) {
         block.offset[g] = 0;
