@@ -33,7 +33,7 @@ Layout layout_of(FileType type) {
     return Layout::q2_k;   // ternary numbers are Q2_K's with all scales and mins 1
 }
 
-// Scales and mins of a super-block as the file has them.
+// Scales and mins of a super-block as the file has them; dmin and mins only if its layout has mins.
 struct RawScales {
     uint16_t d, dmin;
     uint8_t scales[16], mins[16];
@@ -43,34 +43,31 @@ uint16_t u16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8);
 
 RawScales super_scales(FileType type, const uint8_t* p) {
     RawScales raw{};
-    const auto set_d = [&](const uint8_t* d, const uint8_t* dmin) { raw.d = u16(d), raw.dmin = u16(dmin); };
     switch (type) {
         case FileType::q4_k: case FileType::q5_k:
-            set_d(p, p + 2);
+            raw.d = u16(p), raw.dmin = u16(p + 2);
             unpack_scales_k4(p + 4, raw.scales, raw.mins);
             break;
         case FileType::q6_k:
-            set_d(p + 208, p + 208);
+            raw.d = u16(p + 208);
             std::memcpy(raw.scales, p + 192, 16);
             break;
         case FileType::q2_k:
-            set_d(p + 80, p + 82);
+            raw.d = u16(p + 80), raw.dmin = u16(p + 82);
             for (int g = 0; g < 16; g++) raw.scales[g] = p[g] & 15, raw.mins[g] = p[g] >> 4;
             break;
         case FileType::q3_k:
-            set_d(p + 108, p + 108);
+            raw.d = u16(p + 108);
             unpack_scales_k3(p + 96, reinterpret_cast<int8_t*>(raw.scales));
             break;
         case FileType::iq4_xs:
-            set_d(p, p);
+            raw.d = u16(p);
             unpack_scales_iq4_xs(p + 2, reinterpret_cast<int8_t*>(raw.scales));
             break;
-        default: {   // ternary: d * (q - 1)
-            const uint8_t* d = p + (type == FileType::tq1_0 ? 52 : 64);
-            set_d(d, d);
+        default:   // ternary: d * (q - 1) = d * 1 * q - d * 1
+            raw.d = raw.dmin = u16(p + (type == FileType::tq1_0 ? 52 : 64));
             std::memset(raw.scales, 1, sizeof raw.scales);
             std::memset(raw.mins, 1, sizeof raw.mins);
-        }
     }
     return raw;
 }
