@@ -13,9 +13,6 @@ import msgspec
 
 from puna.errors import OptionError
 
-#: Options that belong to the loaded model: a different value means a reload.
-LOAD_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
-
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """All options of one generation. Units are tokens unless stated.
