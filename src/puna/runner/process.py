@@ -45,7 +45,7 @@ def serve(sock: socket.socket) -> None:
     try:
         engine = _load(request, channel)
     except PunaError as error:
-        channel.send(Failed(id=0, kind=error.kind, message=str(error)))
+        channel.send(Failed.of(0, error))
         return
     engine.start()
     try:
@@ -100,7 +100,7 @@ def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> No
             try:
                 engine.submit(message, channel.send)
             except PunaError as error:
-                channel.send(Failed(id=message.id, kind=error.kind, message=str(error)))
+                channel.send(Failed.of(message.id, error))
         case Cancel():
             engine.cancel(message.id)
         case Tokenize():
@@ -111,7 +111,7 @@ def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> No
         case Detokenize():
             if any(not 0 <= token < tokenizer.vocab_size for token in message.ids):
                 problem = RequestError(f"token ids outside the vocabulary of {tokenizer.vocab_size}")
-                channel.send(Failed(id=message.id, kind=problem.kind, message=str(problem)))
+                channel.send(Failed.of(message.id, problem))
             else:
                 channel.send(Text(id=message.id, text=tokenizer.decode(message.ids)))
         case Ping():
@@ -119,6 +119,4 @@ def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> No
             age = time.monotonic() - started if started is not None else 0.0
             channel.send(Pong(id=message.id, active=engine.active, step_age_s=age))
         case Load():
-            channel.send(
-                Failed(id=0, kind="RequestError", message="a model is already loaded in this process")
-            )
+            channel.send(Failed.of(0, RequestError("a model is already loaded in this process")))
