@@ -13,6 +13,9 @@ import msgspec
 
 from puna.errors import OptionError
 
+#: How hard a model may be asked to think, where it is not just yes or no.
+THINK_LEVELS = ("high", "medium", "low", "max")
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """All options of one generation. Units are tokens unless stated.
