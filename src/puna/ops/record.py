@@ -203,6 +203,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         first, second = args
         alike = _plain(second) and second.shape == first.shape
         kernel: Callable[[int, Any, int, int], None]
+        operand: Any
         if func is aten.mul.Tensor and isinstance(second, (int, float)):
             kernel, operand = _native.scale, second
         elif func is aten.mul.Tensor and alike:
