@@ -109,45 +109,34 @@ inline void pin(T& value) {
 #endif
 }
 
-constexpr int chains = 12;   // independent sums: more than latency times instructions per cycle
+// Steps sum = step(sum, operand) in independent chains, more than latency times instructions per cycle. A step makes a
+// multiply-add of each of the operand's values, which take `size` bytes; returns how many there were in all.
+template <int size, class Sum, class Operand, class Step>
+int64_t chained(int64_t rounds, Sum zero, Operand operand, Step step) {
+    constexpr int chains = 12;
+    Sum sums[chains];
+    for (Sum& sum : sums) sum = zero;
+    for (int64_t i = 0; i < rounds; i++) {
+        pin(operand);
+#pragma GCC unroll 12
+        for (Sum& sum : sums) sum = step(sum, operand);
+    }
+    Sum all = sums[0];
+    for (int i = 1; i < chains; i++) all += sums[i];
+    keep(all);
+    return rounds * chains * static_cast<int64_t>(sizeof(Operand)) / size;
+}
 
 int64_t floats(int64_t rounds) {
 #if defined(__AVX512F__)
-    __m512 sum[chains], a = _mm512_set1_ps(1e-9f);
-    for (auto& s : sum) s = _mm512_set1_ps(0);
-    for (int64_t i = 0; i < rounds; i++) {
-        pin(a);
-#pragma GCC unroll 12
-        for (auto& s : sum) s = _mm512_fmadd_ps(a, a, s);
-    }
-    auto all = sum[0];
-    for (int i = 1; i < chains; i++) all += sum[i];
-    keep(all);
-    return rounds * chains * 16;
+    return chained<4>(rounds, _mm512_setzero_ps(), _mm512_set1_ps(1e-9f),
+                      [](__m512 sum, __m512 a) { return _mm512_fmadd_ps(a, a, sum); });
 #elif defined(__FMA__)
-    __m256 sum[chains], a = _mm256_set1_ps(1e-9f);
-    for (auto& s : sum) s = _mm256_set1_ps(0);
-    for (int64_t i = 0; i < rounds; i++) {
-        pin(a);
-#pragma GCC unroll 12
-        for (auto& s : sum) s = _mm256_fmadd_ps(a, a, s);
-    }
-    auto all = sum[0];
-    for (int i = 1; i < chains; i++) all += sum[i];
-    keep(all);
-    return rounds * chains * 8;
+    return chained<4>(rounds, _mm256_setzero_ps(), _mm256_set1_ps(1e-9f),
+                      [](__m256 sum, __m256 a) { return _mm256_fmadd_ps(a, a, sum); });
 #elif defined(__aarch64__)
-    float32x4_t sum[chains], a = vdupq_n_f32(1e-9f);
-    for (auto& s : sum) s = vdupq_n_f32(0);
-    for (int64_t i = 0; i < rounds; i++) {
-        pin(a);
-#pragma GCC unroll 12
-        for (auto& s : sum) s = vfmaq_f32(s, a, a);
-    }
-    auto all = sum[0];
-    for (int i = 1; i < chains; i++) all += sum[i];
-    keep(all);
-    return rounds * chains * 4;
+    return chained<4>(rounds, vdupq_n_f32(0), vdupq_n_f32(1e-9f),
+                      [](float32x4_t sum, float32x4_t a) { return vfmaq_f32(sum, a, a); });
 #else
     (void)rounds;
     return 0;
@@ -156,58 +145,20 @@ int64_t floats(int64_t rounds) {
 
 int64_t bytes(int64_t rounds) {
 #if defined(__AVX512VNNI__)
-    __m512i sum[chains], a = _mm512_set1_epi8(1);
-    for (auto& s : sum) s = _mm512_setzero_si512();
-    for (int64_t i = 0; i < rounds; i++) {
-        pin(a);
-#pragma GCC unroll 12
-        for (auto& s : sum) s = _mm512_dpbusd_epi32(s, a, a);
-    }
-    auto all = sum[0];
-    for (int i = 1; i < chains; i++) all += sum[i];
-    keep(all);
-    return rounds * chains * 64;
+    return chained<1>(rounds, _mm512_setzero_si512(), _mm512_set1_epi8(1),
+                      [](__m512i sum, __m512i a) { return _mm512_dpbusd_epi32(sum, a, a); });
 #elif defined(__AVXVNNI__)
-    __m256i sum[chains], a = _mm256_set1_epi8(1);
-    for (auto& s : sum) s = _mm256_setzero_si256();
-    for (int64_t i = 0; i < rounds; i++) {
-        pin(a);
-#pragma GCC unroll 12
-        for (auto& s : sum) s = _mm256_dpbusd_avx_epi32(s, a, a);
-    }
-    auto all = sum[0];
-    for (int i = 1; i < chains; i++) all += sum[i];
-    keep(all);
-    return rounds * chains * 32;
+    return chained<1>(rounds, _mm256_setzero_si256(), _mm256_set1_epi8(1),
+                      [](__m256i sum, __m256i a) { return _mm256_dpbusd_avx_epi32(sum, a, a); });
 #elif defined(__AVX2__)
     // Without VNNI: products in pairs to 16 bits, and a 16-bit sum.
-    __m256i sum[chains], a = _mm256_set1_epi8(1);
-    for (auto& s : sum) s = _mm256_setzero_si256();
-    for (int64_t i = 0; i < rounds; i++) {
-        pin(a);
-#pragma GCC unroll 12
-        for (auto& s : sum) {
-            s = _mm256_add_epi16(s, _mm256_maddubs_epi16(a, a));
-            pin(a);   // or the product would be computed once for all sums
-        }
-    }
-    auto all = sum[0];
-    for (int i = 1; i < chains; i++) all += sum[i];
-    keep(all);
-    return rounds * chains * 32;
+    return chained<1>(rounds, _mm256_setzero_si256(), _mm256_set1_epi8(1), [](__m256i sum, __m256i& a) {
+        pin(a);   // or the product would be computed once for all sums
+        return _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, a));
+    });
 #elif defined(__ARM_FEATURE_DOTPROD)
-    int32x4_t sum[chains];
-    int8x16_t a = vdupq_n_s8(1);
-    for (auto& s : sum) s = vdupq_n_s32(0);
-    for (int64_t i = 0; i < rounds; i++) {
-        pin(a);
-#pragma GCC unroll 12
-        for (auto& s : sum) s = vdotq_s32(s, a, a);
-    }
-    auto all = sum[0];
-    for (int i = 1; i < chains; i++) all += sum[i];
-    keep(all);
-    return rounds * chains * 16;
+    return chained<1>(rounds, vdupq_n_s32(0), vdupq_n_s8(1),
+                      [](int32x4_t sum, int8x16_t a) { return vdotq_s32(sum, a, a); });
 #else
     (void)rounds;
     return 0;

@@ -159,10 +159,8 @@ void attend_tile(const AttentionCall& call, const Head& head, int vectors, const
         for (int i = 0; i < taken; i++) {
             for (int n = begin; n < end; n++) Vec::splat(0).store(scores + i * tile_cells + n * Vec::width);
         }
-        multiply_and_ask(
-            few, ahead, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride, keys + begin * Vec::width,
-            tile_cells,
-                 call.dim, scores + begin * Vec::width, tile_cells);
+        multiply_and_ask(few, ahead, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride,
+                         keys + begin * Vec::width, tile_cells, call.dim, scores + begin * Vec::width, tile_cells);
         float* to = head.state.values + int64_t(m) * stride;
         for (int i = 0; i < taken; i++) {
             if (ranges[i].empty()) continue;
@@ -174,10 +172,9 @@ void attend_tile(const AttentionCall& call, const Head& head, int vectors, const
             for (next = i + 1; next < taken && ranges[next] == ranges[i]; next++) {}
             const Range cells = ranges[i];
             if (cells.empty()) continue;
-            multiply_and_ask(
-                few, ahead, next - i, value_vectors, scores + i * tile_cells + cells.begin, tile_cells,
-                     values + int64_t(cells.begin) * stride, stride, cells.end - cells.begin,
-                     to + int64_t(i) * stride, stride);
+            multiply_and_ask(few, ahead, next - i, value_vectors, scores + i * tile_cells + cells.begin, tile_cells,
+                             values + int64_t(cells.begin) * stride, stride, cells.end - cells.begin,
+                             to + int64_t(i) * stride, stride);
         }
     }
 }

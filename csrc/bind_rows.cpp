@@ -7,6 +7,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "address.h"
 #include "attention.h"
 #include "program.h"
 #include "registrations.h"
@@ -17,11 +18,6 @@ using namespace nb::literals;
 
 namespace puna {
 namespace {
-
-template <class T>
-T* at(uintptr_t address) {
-    return reinterpret_cast<T*>(address);
-}
 
 // Throws std::out_of_range, Python's IndexError, unless 0 <= cells[i] < capacity for all i.
 void check_cells(const int32_t* cells, int64_t count, int64_t capacity) {

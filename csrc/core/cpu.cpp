@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -78,14 +79,18 @@ bool has_dotprod() {
 }
 #endif
 
+// The level of this name, if this processor can run it.
+std::optional<CpuLevel> runnable_level(const std::string& name) {
+    for (CpuLevel each : runnable_cpu_levels()) {
+        if (name == cpu_level_name(each)) return each;
+    }
+    return std::nullopt;
+}
+
 std::atomic<CpuLevel>& current_level() {
     static std::atomic<CpuLevel> level = [] {
-        const std::vector<CpuLevel> levels = runnable_cpu_levels();
-        const char* name = std::getenv("PUNA_CPU");
-        for (CpuLevel each : levels) {
-            if (name && std::string(name) == cpu_level_name(each)) return each;
-        }
-        return levels.back();
+        const char* wanted = std::getenv("PUNA_CPU");
+        return runnable_level(wanted ? wanted : "").value_or(runnable_cpu_levels().back());
     }();
     return level;
 }
@@ -160,12 +165,9 @@ CpuLevel vector_level() {
 }
 
 bool set_cpu_level(const std::string& name) {
-    for (CpuLevel each : runnable_cpu_levels()) {
-        if (name != cpu_level_name(each)) continue;
-        current_level().store(each, std::memory_order_relaxed);
-        return true;
-    }
-    return false;
+    const std::optional<CpuLevel> level = runnable_level(name);
+    if (level) current_level().store(*level, std::memory_order_relaxed);
+    return level.has_value();
 }
 
 const char* cpu_level_name(CpuLevel level) {

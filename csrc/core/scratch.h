@@ -2,12 +2,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
-#include <new>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+#include "core/memory.h"
 
 namespace puna {
 
@@ -31,7 +27,7 @@ public:
     void allocate() {
         thread_local Kept kept;
         kept.grow(size_);
-        data_ = kept.data;
+        data_ = kept.memory.get();
     }
 
     template <class T>
@@ -41,31 +37,19 @@ public:
 
 private:
     struct Kept {
-        char* data = nullptr;
+        Allocation memory;
         size_t size = 0;
 
         void grow(size_t wanted) {
             if (wanted <= size) return;
-            release();
-            // Huge pages where the system gives them: tokens lie kilobytes apart.
-            constexpr size_t huge = size_t{2} << 20;
-            void* memory = nullptr;
-            if (posix_memalign(&memory, wanted < huge ? 64 : huge, wanted) != 0) throw std::bad_alloc();
-#if defined(__linux__)
-            if (wanted >= huge) madvise(memory, wanted, MADV_HUGEPAGE);
-#endif
-            data = static_cast<char*>(memory);
+            memory.reset();   // first, so that there are never two
+            size = 0;
+            memory = allocate_memory(wanted);
             size = wanted;
         }
-        void release() {
-            std::free(data);
-            data = nullptr;
-            size = 0;
-        }
-        ~Kept() { release(); }
     };
 
-    char* data_ = nullptr;
+    uint8_t* data_ = nullptr;
     size_t size_ = 0;
 };
 

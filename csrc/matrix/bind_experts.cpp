@@ -5,6 +5,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "address.h"
 #include "matrix/experts.h"
 #include "program.h"
 #include "registrations.h"
@@ -15,11 +16,6 @@ using namespace nb::literals;
 
 namespace puna {
 namespace {
-
-template <class T>
-T* at(uintptr_t address) {
-    return reinterpret_cast<T*>(address);
-}
 
 void check_chosen(const int32_t* chosen, int64_t places, int64_t count) {
     for (int64_t i = 0; i < places; i++) {

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "address.h"
 #include "core/pool.h"
 #include "matrix/linear.h"
 #include "matrix/pack.h"
@@ -16,11 +17,6 @@ using namespace nb::literals;
 namespace puna {
 namespace {
 
-template <class T>
-T* pointer(uintptr_t address) {
-    return reinterpret_cast<T*>(address);
-}
-
 void call_linear(const std::vector<const PackedMatrix*>& matrices, const std::vector<uintptr_t>& biases, uintptr_t x,
                  int64_t tokens, int64_t columns, const std::vector<uintptr_t>& outputs) {
     if (biases.size() != matrices.size() || outputs.size() != matrices.size()) {
@@ -30,10 +26,10 @@ void call_linear(const std::vector<const PackedMatrix*>& matrices, const std::ve
     products.reserve(matrices.size());
     for (size_t i = 0; i < matrices.size(); i++) {
         if (matrices[i]->columns() != columns) throw nb::value_error("a matrix has another number of columns than x");
-        products.push_back({matrices[i], pointer<const float>(biases[i]), pointer<float>(outputs[i])});
+        products.push_back({matrices[i], at<const float>(biases[i]), at<float>(outputs[i])});
     }
     perform("linear", [products = std::move(products), x, tokens, columns] {
-        linear(products, pointer<const float>(x), tokens, columns);
+        linear(products, at<const float>(x), tokens, columns);
     });
 }
 
@@ -44,7 +40,7 @@ void embed(uintptr_t data, int type, int64_t rows, int64_t columns, uintptr_t id
     if (!of) throw nb::value_error("this type has no native dequantisation");
     const int64_t row_bytes = columns / of->elements * of->bytes;
     perform("embed", [=] {
-        const int32_t* row = pointer<const int32_t>(ids);
+        const int32_t* row = at<const int32_t>(ids);
         for (int64_t t = 0; t < tokens; t++) {
             if (row[t] < 0 || row[t] >= rows) {
                 throw std::out_of_range("the matrix has " + std::to_string(rows) + " rows, asked for row " +
@@ -53,8 +49,8 @@ void embed(uintptr_t data, int type, int64_t rows, int64_t columns, uintptr_t id
         }
         parallel_ranges(tokens, 16, [&](int64_t begin, int64_t end, int) {
             for (int64_t t = begin; t < end; t++) {
-                dequantize_row(of_type, pointer<const uint8_t>(data) + row[t] * row_bytes, columns,
-                               pointer<float>(out) + t * columns);
+                dequantize_row(of_type, at<const uint8_t>(data) + row[t] * row_bytes, columns,
+                               at<float>(out) + t * columns);
             }
         });
     });
@@ -68,7 +64,7 @@ void register_matrix(nb::module_& m) {
             "__init__",
             [](PackedMatrix* self, uintptr_t data, size_t bytes, int type, int64_t rows, int64_t columns) {
                 nb::gil_scoped_release release;
-                new (self) PackedMatrix(pointer<const uint8_t>(data), bytes, static_cast<FileType>(type), rows, columns);
+                new (self) PackedMatrix(at<const uint8_t>(data), bytes, static_cast<FileType>(type), rows, columns);
             },
             "data"_a, "bytes"_a, "type"_a, "rows"_a, "columns"_a,
             "Packs `bytes` bytes of a GGUF type at the address `data`. Raises ValueError on a wrong size.")
@@ -81,7 +77,7 @@ void register_matrix(nb::module_& m) {
                 nb::gil_scoped_release release;
                 parallel_ranges(count, 16, [&](int64_t begin, int64_t end, int) {
                     for (int64_t i = begin; i < end; i++) {
-                        self.unpack_row(pointer<const int32_t>(ids)[i], pointer<float>(out) + i * self.columns());
+                        self.unpack_row(at<const int32_t>(ids)[i], at<float>(out) + i * self.columns());
                     }
                 });
             },

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "core/half.h"
+#include "matrix/codebook.h"
 
 namespace puna {
 namespace {
@@ -24,10 +25,10 @@ inline void nibbles(const uint8_t* p, int shift, int8_t* q) {   // low halves fi
     }
 }
 
-inline void looked_up(const uint8_t* p, const int8_t* table, int8_t* q) {
+inline void looked_up(const uint8_t* p, const int8_t* entries, int8_t* q) {
     for (int j = 0; j < 16; j++) {
-        q[j] = table[p[j] & 15];
-        q[j + 16] = table[p[j] >> 4];
+        q[j] = entries[p[j] & 15];
+        q[j + 16] = entries[p[j] >> 4];
     }
 }
 
@@ -44,13 +45,10 @@ void q5_0(const uint8_t* p, Block& b) { five_bits(p + 6, u32(p + 2), 16, b.q); s
 void q5_1(const uint8_t* p, Block& b) { five_bits(p + 8, u32(p + 4), 0, b.q); set32(b, half(p), half(p + 2)); }
 void q8_0(const uint8_t* p, Block& b) { std::memcpy(b.q, p + 2, 32); set32(b, half(p), 0); }
 
-constexpr int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};   // doubled
-
-void iq4_nl(const uint8_t* p, Block& b) { looked_up(p + 2, iq4_values, b.q); set32(b, half(p), 0); }
+void iq4_nl(const uint8_t* p, Block& b) { looked_up(p + 2, iq4_nl_entries, b.q); set32(b, half(p), 0); }
 
 void mxfp4(const uint8_t* p, Block& b) {
-    looked_up(p + 1, mxfp4_values, b.q);
+    looked_up(p + 1, mxfp4_entries, b.q);
     const uint32_t e = p[0];   // 2^(e-128): half of what the exponent says, for the doubled values
     set32(b, float_from_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23), 0);
 }
@@ -60,7 +58,7 @@ void iq4_xs(const uint8_t* p, Block& b) {
     int8_t scales[8];
     unpack_scales_iq4_xs(p + 2, scales);
     for (int i = 0; i < 8; i++) {
-        looked_up(p + 8 + 16 * i, iq4_values, b.q + 32 * i);
+        looked_up(p + 8 + 16 * i, iq4_nl_entries, b.q + 32 * i);
         b.scale[2 * i] = b.scale[2 * i + 1] = d * static_cast<float>(scales[i]);
         b.offset[2 * i] = b.offset[2 * i + 1] = 0;
     }

@@ -105,16 +105,13 @@ void wide_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_
     }
 }
 
-template <Layout... layouts>
-void set_wide(MatrixKernels& kernels) {
-    ((kernels.wide[static_cast<int>(layouts)] = wide_product<layouts>), ...);
-}
-
 }  // namespace
 
 void add_blocks_amx(MatrixKernels& kernels) {
-    set_wide<Layout::q8_0, Layout::q4_0, Layout::q4_1, Layout::q5_0, Layout::q5_1, Layout::iq4_nl, Layout::mxfp4>(
-        kernels);
+    for_layouts<Scaling::per_32>([&](auto each) {
+        constexpr Layout layout = decltype(each)::value;
+        kernels.wide[static_cast<int>(layout)] = wide_product<layout>;
+    });
 }
 
 }  // namespace puna

@@ -5,8 +5,7 @@
 namespace puna {
 
 void add_blocks_avx512(MatrixKernels& kernels) {
-    set_products<Avx512, Layout::q8_0, Layout::q4_0, Layout::q4_1, Layout::q5_0, Layout::q5_1, Layout::iq4_nl,
-                 Layout::mxfp4>(kernels);
+    set_products<Avx512, Scaling::per_32>(kernels);
 }
 
 }  // namespace puna

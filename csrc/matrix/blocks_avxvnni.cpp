@@ -5,8 +5,7 @@
 namespace puna {
 
 void add_blocks_avxvnni(MatrixKernels& kernels) {
-    set_products<AvxVnni, Layout::q8_0, Layout::q4_0, Layout::q4_1, Layout::q5_0, Layout::q5_1, Layout::iq4_nl,
-                 Layout::mxfp4>(kernels);
+    set_products<AvxVnni, Scaling::per_32>(kernels);
 }
 
 }  // namespace puna

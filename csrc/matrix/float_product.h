@@ -73,9 +73,7 @@ void set_float_product(MatrixKernels& kernels, std::integer_sequence<int, T...>)
 template <class Lanes>
 void set_float_products(MatrixKernels& kernels) {
     constexpr auto tiles = std::make_integer_sequence<int, Lanes::float_tile>();
-    set_float_product<Lanes, Layout::f32>(kernels, tiles);
-    set_float_product<Lanes, Layout::f16>(kernels, tiles);
-    set_float_product<Lanes, Layout::bf16>(kernels, tiles);
+    for_layouts<Scaling::none>([&](auto layout) { set_float_product<Lanes, decltype(layout)::value>(kernels, tiles); });
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "core/half.h"
 #include "matrix/kernels.h"
 #include "matrix/pack.h"
+#include "matrix/quantize.h"
 
 namespace puna {
 namespace {
@@ -14,41 +15,36 @@ namespace {
 constexpr int R = 8;
 constexpr int tile = 4;
 
-void quantize(const float* x, int count, float& d, int8_t* q) {
-    // NaN > infinity > every number, when the bits without the sign are compared as integers.
-    uint32_t most = 0;
-    for (int i = 0; i < count; i++) {
-        const uint32_t bits = bits_from_float(x[i]) & 0x7fffffff;
-        most = bits > most ? bits : most;
-    }
-    const float largest = float_from_bits(most);
-    const bool finite = most < 0x7f800000;
-    if (!finite || largest < smallest_scaled) {
-        std::memset(q, 0, static_cast<size_t>(count));
-        d = finite ? 0.0f : NAN;
-        return;
-    }
-    d = largest / 127.0f;
-    const float inverse = 127.0f / largest;
-    for (int i = 0; i < count; i++) q[i] = static_cast<int8_t>(std::nearbyint(x[i] * inverse));
-}
+struct Vectors {
+    struct Bytes {
+        int8_t q[32];
+    };
 
-template <int Scale>
-void quantize_row(const float* x, int64_t columns, ActivationBlock* blocks) {
-    for (int64_t k = 0; k < columns; k += chunk_columns, blocks++) {
-        const int n = static_cast<int>(columns - k < chunk_columns ? columns - k : chunk_columns);
-        for (int i = 0; i < n; i += Scale) quantize(x + k + i, n - i < Scale ? n - i : Scale, blocks->d[i / Scale],
-                                                    blocks->q + i);
-        for (int b = 0; b < n / 32; b++) {
-            int sums[2] = {0, 0};
-            for (int i = 0; i < 32; i++) sums[i / 16] += blocks->q[32 * b + i];
-            blocks->sums16[2 * b] = static_cast<int16_t>(sums[0]);
-            blocks->sums16[2 * b + 1] = static_cast<int16_t>(sums[1]);
-            blocks->wide32[b] = sums[0] + sums[1];
-            blocks->sums32[b] = static_cast<int16_t>(sums[0] + sums[1]);
+    static uint32_t largest_bits(const float* x, int n) {
+        uint32_t most = 0;
+        for (int i = 0; i < n; i++) {
+            const uint32_t bits = bits_from_float(x[i]) & 0x7fffffff;
+            most = bits > most ? bits : most;
         }
+        return most;
     }
-}
+
+    static Bytes rounded(const float* x, float factor) {
+        Bytes bytes;
+        for (int i = 0; i < 32; i++) bytes.q[i] = static_cast<int8_t>(std::nearbyint(x[i] * factor));
+        return bytes;
+    }
+
+    static Bytes zeros() { return {}; }
+
+    static void store(const Bytes& bytes, int8_t* to) { std::memcpy(to, bytes.q, sizeof bytes.q); }
+
+    static SumsOf16 sums(const Bytes& bytes) {
+        SumsOf16 sums = {0, 0};
+        for (int i = 0; i < 16; i++) sums.first += bytes.q[i], sums.second += bytes.q[16 + i];
+        return sums;
+    }
+};
 
 template <Layout layout>
 void quantized_product(const uint8_t* weights, int64_t columns, int tokens, const void* const* x, float* const* y) {
@@ -125,8 +121,7 @@ template <int... L>
 MatrixKernels make(std::integer_sequence<int, L...>) {
     MatrixKernels kernels{};
     kernels.rows = R;
-    kernels.quantize_per_256 = quantize_row<256>;
-    kernels.quantize_per_32 = quantize_row<32>;
+    set_quantize<Vectors>(kernels);
     (fill<static_cast<Layout>(L)>(kernels, std::make_integer_sequence<int, tile>()), ...);
     return kernels;
 }

@@ -14,7 +14,7 @@
 //
 // Everything is in an unnamed namespace: translation units for different instruction sets must not share it.
 #pragma once
-#include <cstdint>
+#include "matrix/codebook.h"
 
 namespace puna {
 
@@ -28,13 +28,10 @@ constexpr int chunk_columns = 256;
 
 namespace {
 
-// What a number stands for: itself, or an entry of a table of 16.
-enum class Codebook { none, iq4_nl, mxfp4 };
-
 // A value is d * scale * (number - excess) - dmin * min in super-blocks, d * (number - excess) + m in blocks.
 struct Format {
     int low_bits, high_bits;   // the planes of a number
-    Codebook codebook;
+    Codebook codebook;         // whose entry a number stands for, if not for itself
     bool is_signed;            // the number, or what the codebook has for it, is a signed byte; else it is >= 0
     int excess;                // 0 or a power of two
     bool super;                // f16 factors per 256 columns and byte-sized scales, or a factor per 32 columns
@@ -60,14 +57,12 @@ constexpr Format format_of(Layout layout) {
         case Layout::q5_0: return {4, 1, Codebook::none, false, 16, false, 32, false, false};
         case Layout::q5_1: return {4, 1, Codebook::none, false, 0, false, 32, false, true};
         case Layout::iq4_nl: return {4, 0, Codebook::iq4_nl, true, 0, false, 32, false, false};
-        // Its table holds what it stands for plus 16. Factors are powers of two beyond f16: bf16 holds them all.
+        // Products take the codebook's entries plus 16: none is negative then. Factors are powers of two beyond
+        // f16: bf16 holds them all.
         case Layout::mxfp4: return {4, 0, Codebook::mxfp4, false, 16, false, 32, false, false};
         default: return {};
     }
 }
-
-constexpr int8_t iq4_nl_table[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-constexpr int8_t mxfp4_table[16] = {16, 17, 18, 19, 20, 22, 24, 28, 16, 15, 14, 13, 12, 10, 8, 4};
 
 // Where things are, in bytes. In super-blocks from the start of a chunk of 256: d [R], dmin [R], scales, mins,
 // low plane, high plane. Scales of two neighbouring groups of columns lie side by side for each row,

@@ -1,15 +1,9 @@
 #include "matrix/pack.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <new>
 #include <stdexcept>
 #include <string>
-
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
 
 #include "core/half.h"
 #include "core/pool.h"
@@ -39,7 +33,7 @@ Layout layout_of(FileType type) {
     return Layout::q2_k;   // ternary numbers are Q2_K's with all scales and mins 1
 }
 
-// Scales and mins of a super-block as the file has them.
+// Scales and mins of a super-block as the file has them; dmin and mins only if its layout has mins.
 struct RawScales {
     uint16_t d, dmin;
     uint8_t scales[16], mins[16];
@@ -49,34 +43,31 @@ uint16_t u16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8);
 
 RawScales super_scales(FileType type, const uint8_t* p) {
     RawScales raw{};
-    const auto set_d = [&](const uint8_t* d, const uint8_t* dmin) { raw.d = u16(d), raw.dmin = u16(dmin); };
     switch (type) {
         case FileType::q4_k: case FileType::q5_k:
-            set_d(p, p + 2);
+            raw.d = u16(p), raw.dmin = u16(p + 2);
             unpack_scales_k4(p + 4, raw.scales, raw.mins);
             break;
         case FileType::q6_k:
-            set_d(p + 208, p + 208);
+            raw.d = u16(p + 208);
             std::memcpy(raw.scales, p + 192, 16);
             break;
         case FileType::q2_k:
-            set_d(p + 80, p + 82);
+            raw.d = u16(p + 80), raw.dmin = u16(p + 82);
             for (int g = 0; g < 16; g++) raw.scales[g] = p[g] & 15, raw.mins[g] = p[g] >> 4;
             break;
         case FileType::q3_k:
-            set_d(p + 108, p + 108);
+            raw.d = u16(p + 108);
             unpack_scales_k3(p + 96, reinterpret_cast<int8_t*>(raw.scales));
             break;
         case FileType::iq4_xs:
-            set_d(p, p);
+            raw.d = u16(p);
             unpack_scales_iq4_xs(p + 2, reinterpret_cast<int8_t*>(raw.scales));
             break;
-        default: {   // ternary: d * (q - 1)
-            const uint8_t* d = p + (type == FileType::tq1_0 ? 52 : 64);
-            set_d(d, d);
+        default:   // ternary: d * (q - 1) = d * 1 * q - d * 1
+            raw.d = raw.dmin = u16(p + (type == FileType::tq1_0 ? 52 : 64));
             std::memset(raw.scales, 1, sizeof raw.scales);
             std::memset(raw.mins, 1, sizeof raw.mins);
-        }
     }
     return raw;
 }
@@ -87,14 +78,31 @@ uint8_t stored_number(const Format& format, FileType type, int value) {
         const bool ternary = type == FileType::tq1_0 || type == FileType::tq2_0;
         return static_cast<uint8_t>(value + (ternary ? 1 : format.excess));
     }
-    const int8_t* table = format.codebook == Codebook::iq4_nl ? iq4_nl_table : mxfp4_table;
-    return static_cast<uint8_t>(std::find(table, table + 16, value + format.excess) - table);
+    const int8_t* entries = entries_of(format.codebook);
+    return static_cast<uint8_t>(std::find(entries, entries + 16, value) - entries);
 }
 
 // The bits of quad q that plane `bits` wide holds at `byte` of a vector: which vector, and how far up.
 struct Bit {
     int vector, shift;
     Bit(int quad, int bits) : vector(quad / (8 / bits)), shift(bits * (quad % (8 / bits))) {}
+};
+
+// Where in a chunk of `blocks` blocks of 32 columns the planes of each block begin.
+class Planes {
+public:
+    Planes(const Offsets& offsets, int blocks) {
+        const bool super = offsets.format.super;   // all low planes come before the high ones
+        low_ = super ? offsets.numbers() : offsets.header() * blocks;
+        high_ = super ? offsets.high_numbers() : low_ + offsets.low_plane();
+        low_step_ = super ? offsets.low_plane() : offsets.planes();
+        high_step_ = super ? offsets.planes() - offsets.low_plane() : offsets.planes();
+    }
+    int low(int block) const { return low_ + block * low_step_; }
+    int high(int block) const { return high_ + block * high_step_; }
+
+private:
+    int low_, high_, low_step_, high_step_;
 };
 
 // Writes the number of column `column` (of a block whose planes, zeroed before, start at `low` and `high`).
@@ -117,8 +125,7 @@ int get_number(const Offsets& offsets, const uint8_t* low, const uint8_t* high, 
         number |= (high[above.vector * vector + byte] >> above.shift & ((1 << high_bits) - 1)) << low_bits;
     }
     const Format& format = offsets.format;
-    if (format.codebook == Codebook::iq4_nl) return iq4_nl_table[number];
-    if (format.codebook == Codebook::mxfp4) return mxfp4_table[number] - format.excess;
+    if (format.codebook != Codebook::none) return entries_of(format.codebook)[number];
     return format.is_signed ? static_cast<int8_t>(number) : number - format.excess;
 }
 
@@ -135,10 +142,7 @@ uint16_t mxfp4_factor(uint8_t e) { return static_cast<uint16_t>(e < 2 ? 0x20 << 
 void pack_row_chunk(const Offsets& offsets, FileType type, const uint8_t* source, int blocks, int row, uint8_t* chunk) {
     const BlockType& of = *block_type(type);
     const Format& format = offsets.format;
-    uint8_t* numbers = chunk + (format.super ? offsets.numbers() : offsets.header() * blocks);
-    const int step = format.super ? offsets.low_plane() : offsets.planes();
-    uint8_t* high = numbers + (format.super ? 8 * offsets.low_plane() : offsets.low_plane());
-    const int high_step = format.super ? offsets.planes() - offsets.low_plane() : offsets.planes();
+    const Planes planes(offsets, blocks);
     if (format.super) {
         const RawScales raw = super_scales(type, source);
         put16(chunk + 2 * row, raw.d);
@@ -158,7 +162,7 @@ void pack_row_chunk(const Offsets& offsets, FileType type, const uint8_t* source
         }
         for (int i = 0; i < of.elements; i++) {
             const int b = first + i / 32;
-            put_number(offsets, numbers + b * step, high + b * high_step, i % 32, row,
+            put_number(offsets, chunk + planes.low(b), chunk + planes.high(b), i % 32, row,
                        stored_number(format, type, block.q[i]));
         }
     }
@@ -187,20 +191,7 @@ void pack_row(Layout layout, FileType type, const uint8_t* source, int64_t colum
 
 float half_at(const uint8_t* p) { return float_from_half(u16(p)); }
 
-uint8_t* allocate(size_t bytes) {
-    // Whole huge pages where the system gives them: streaming through 4 KiB pages costs a tenth of the speed.
-    constexpr size_t huge = size_t{2} << 20;
-    void* memory = nullptr;
-    if (posix_memalign(&memory, bytes < huge ? 64 : huge, bytes ? bytes : 64) != 0) throw std::bad_alloc();
-#if defined(__linux__)
-    if (bytes >= huge) madvise(memory, bytes, MADV_HUGEPAGE);
-#endif
-    return static_cast<uint8_t*>(memory);
-}
-
 }  // namespace
-
-void PackedMatrix::Free::operator()(uint8_t* p) const { std::free(p); }
 
 int64_t packed_bytes(Layout layout, int group_rows, int64_t columns) {
     if (layout == Layout::f32) return columns * group_rows * 4;
@@ -213,13 +204,10 @@ void unpack_chunk(Layout layout, int group_rows, const uint8_t* chunk, int64_t c
     const Offsets offsets = offsets_of(layout, group_rows);
     const Format& format = offsets.format;
     const int blocks = static_cast<int>(columns / 32);
-    const uint8_t* numbers = chunk + (format.super ? offsets.numbers() : offsets.header() * blocks);
-    const int step = format.super ? offsets.low_plane() : offsets.planes();
-    const uint8_t* high = numbers + (format.super ? 8 * offsets.low_plane() : offsets.low_plane());
-    const int high_step = format.super ? offsets.planes() - offsets.low_plane() : offsets.planes();
+    const Planes planes(offsets, blocks);
     for (int i = 0; i < 32 * blocks; i++) {
-        const int b = i / 32;
-        block.q[i] = static_cast<int8_t>(get_number(offsets, numbers + b * step, high + b * high_step, i % 32, row));
+        const uint8_t *low = chunk + planes.low(i / 32), *high = chunk + planes.high(i / 32);
+        block.q[i] = static_cast<int8_t>(get_number(offsets, low, high, i % 32, row));
     }
     for (int g = 0; g < 2 * blocks; g++) {
         block.offset[g] = 0;
@@ -256,7 +244,7 @@ PackedMatrix::PackedMatrix(const uint8_t* data, size_t bytes, FileType type, int
     const int R = kernels_->rows;
     groups_ = (rows + R - 1) / R;
     stride_ = (packed_bytes(layout_, R, columns) + 63) / 64 * 64;
-    data_.reset(allocate(this->bytes()));
+    data_ = allocate_memory(this->bytes());
     uint8_t* packed = data_.get();
     parallel_for(groups_, [&](int64_t g, int) {
         uint8_t* group = packed + g * stride_;

@@ -2,8 +2,8 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 
+#include "core/memory.h"
 #include "matrix/blocks.h"
 #include "matrix/kernels.h"
 
@@ -29,14 +29,10 @@ public:
     void unpack_row(int64_t row, float* values) const;
 
 private:
-    struct Free {
-        void operator()(uint8_t* p) const;
-    };
-
     const MatrixKernels* kernels_;
     Layout layout_;
     int64_t rows_, columns_, groups_, stride_;
-    std::unique_ptr<uint8_t, Free> data_;
+    Allocation data_;
 };
 
 // One chunk of a packed group in plain form, `Block` by `Block` for its rows. Columns of a last, shorter chunk

@@ -9,22 +9,19 @@
 namespace puna {
 namespace {
 
-// A codebook as bytes; `flipped` adds 128, so that signed entries become unsigned ones.
+// A codebook as the bytes that products take, which are too large by `excess`.
 struct Table {
     uint8_t entries[16];
 };
 
-constexpr Table table_of(Codebook codebook, bool flipped) {
+constexpr Table table_of(Codebook codebook, int excess) {
     Table table{};
-    for (int i = 0; i < 16; i++) {
-        const int entry = codebook == Codebook::iq4_nl ? iq4_nl_table[i] : mxfp4_table[i];
-        table.entries[i] = static_cast<uint8_t>(entry + (flipped ? 128 : 0));
-    }
+    for (int i = 0; i < 16; i++) table.entries[i] = static_cast<uint8_t>(entries_of(codebook)[i] + excess);
     return table;
 }
 
-template <Codebook codebook, bool flipped>
-constexpr Table table = table_of(codebook, flipped);
+template <Codebook codebook, int excess>
+constexpr Table table = table_of(codebook, excess);
 
 // Whether products take the numbers with 128 added, because they can only take unsigned ones.
 template <class Lanes, Layout layout>
@@ -53,7 +50,7 @@ PUNA_INLINE typename Lanes::Bytes quad(const uint8_t* low, const uint8_t* high) 
         numbers = Lanes::either(numbers, Lanes::template masked<3 << f.low_bits>(bits));
     }
     if constexpr (f.codebook != Codebook::none) {
-        return Lanes::looked_up(numbers, table<f.codebook, flipped<Lanes, layout>>.entries);
+        return Lanes::looked_up(numbers, table<f.codebook, excess<Lanes, layout>>.entries);
     } else if constexpr (flipped<Lanes, layout>) {
         return Lanes::flip_top_bits(numbers);
     } else {

@@ -225,10 +225,21 @@ void set_product(MatrixKernels& kernels, std::integer_sequence<int, T...>) {
     else ((kernels.product[l][T] = block_product<Lanes, layout, T + 1>), ...);
 }
 
-// Fills the table's products of `layouts`.
-template <class Lanes, Layout... layouts>
+// Calls body(std::integral_constant<Layout, layout>()) for each layout that activations are scaled for in this way.
+template <Scaling scaling, int index = 0, class Body>
+void for_layouts(Body&& body) {
+    if constexpr (index < layout_count) {
+        constexpr Layout layout = static_cast<Layout>(index);
+        if constexpr (scaling_of(layout) == scaling) body(std::integral_constant<Layout, layout>());
+        for_layouts<scaling, index + 1>(body);
+    }
+}
+
+// Fills the table's products of these layouts.
+template <class Lanes, Scaling scaling>
 void set_products(MatrixKernels& kernels) {
-    (set_product<Lanes, layouts>(kernels, std::make_integer_sequence<int, Lanes::tile>()), ...);
+    constexpr auto tiles = std::make_integer_sequence<int, Lanes::tile>();
+    for_layouts<scaling>([&](auto layout) { set_product<Lanes, decltype(layout)::value>(kernels, tiles); });
 }
 
 }  // namespace

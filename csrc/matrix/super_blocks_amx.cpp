@@ -158,17 +158,14 @@ void wide_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_
     if (group < groups) some_groups<layout, 1>(weights, stride, group, columns, x, y, tokens, buffers);
 }
 
-template <Layout... layouts>
-void set_wide(MatrixKernels& kernels) {
-    ((kernels.wide[static_cast<int>(layouts)] = wide_product<layouts>), ...);
-}
-
 }  // namespace
 
 void add_super_blocks_amx(MatrixKernels& kernels) {
-    set_products<Avx512Exact, Layout::q4_k, Layout::q5_k, Layout::q6_k, Layout::q2_k, Layout::q3_k, Layout::iq4_xs>(
-        kernels);
-    set_wide<Layout::q4_k, Layout::q5_k, Layout::q6_k, Layout::q2_k, Layout::q3_k, Layout::iq4_xs>(kernels);
+    set_products<Avx512Exact, Scaling::per_256>(kernels);
+    for_layouts<Scaling::per_256>([&](auto each) {
+        constexpr Layout layout = decltype(each)::value;
+        kernels.wide[static_cast<int>(layout)] = wide_product<layout>;
+    });
 }
 
 }  // namespace puna

@@ -13,8 +13,8 @@ import msgspec
 
 from puna.errors import OptionError
 
-#: Options that belong to the loaded model: a different value means a reload.
-LOAD_OPTIONS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread")
+#: How hard a model may be asked to think, where it is not just yes or no.
+THINK_LEVELS = ("high", "medium", "low", "max")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):

@@ -183,6 +183,12 @@ def test_the_memory_of_what_is_not_needed_any_more_is_used_again(inputs: Inputs)
     assert torch.equal(program.result, chain(100))
 
 
+def test_a_sum_that_no_kernel_does_takes_no_memory(inputs: Inputs) -> None:
+    memory = Memory()
+    assert record_into(lambda: inputs.x + inputs.norm, memory).program is None
+    assert memory.nbytes == 0
+
+
 def test_a_view_keeps_its_memory_to_itself(inputs: Inputs) -> None:
     def compute() -> Tensor:
         kept = ops.rms_norm(inputs.x, inputs.norm, 1e-5).view(-1)[:WIDTH].view(1, WIDTH)

@@ -1,4 +1,4 @@
-"""GGUF files the tests of store and prompt are made of, written by the gguf package or by hand."""
+"""What the tests of store and prompt are made of: GGUF files, by the gguf package or by hand, and blobs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 import gguf
 import numpy as np
+
+from puna.store import Store
 
 
 def write_gguf(path: Path, architecture: str, *, parameters: int = 0, **metadata: Any) -> None:
@@ -46,3 +48,14 @@ def minimal_gguf() -> bytes:
 
     head = b"GGUF" + (3).to_bytes(4, "little") + (0).to_bytes(8, "little") + (1).to_bytes(8, "little")
     return head + text("general.architecture") + (8).to_bytes(4, "little") + text("test")
+
+
+def add(store: Store, data: bytes) -> str:
+    """Stores `data` as a blob; returns its digest."""
+    digest = sha256(data)
+    store.put_blob(digest, [data])
+    return digest
+
+
+def blob_names(store: Store) -> set[str]:
+    return {path.name for path in (store.root / "blobs").iterdir()}

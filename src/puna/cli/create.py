@@ -24,7 +24,10 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
     """Create model `name` from the Modelfile `file` (`-` is standard input), telling progress."""
     ModelName.parse(name)
     if quantize:  # said here, before gigabytes are copied
-        raise UnavailableError("--quantize is not available yet in this version: create from a file that is")
+        raise UnavailableError(
+            "--quantize is not available yet in this version: "
+            "create the model from a file that is quantized already"
+        )
     modelfile, folder = read_modelfile(file)
     body: dict[str, Any] = {"model": name, **create_request(modelfile)}
     source = model_source(modelfile, folder)

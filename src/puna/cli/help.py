@@ -10,7 +10,7 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: What each environment variable does. `PUNA_X` may also be written `OLLAMA_X`.
+#: What each environment variable does. `PUNA_X` may also be written `OLLAMA_X`, PUNA_HOME excepted.
 VARIABLES = {
     "PUNA_HOST": "Address of the server (default 127.0.0.1:11434)",
     "PUNA_MODELS": "Folder of the models (default ~/.ollama/models)",

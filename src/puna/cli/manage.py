@@ -6,11 +6,14 @@ import socket
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from puna.cli import terminal
 from puna.errors import ConnectionFailedError, PunaError, ServerError
 from puna.hosts import host_from_env
+
+if TYPE_CHECKING:
+    from puna.cli.client import Client
 
 
 def list_models(prefix: str) -> None:
@@ -71,7 +74,7 @@ def remove_models(names: Sequence[str]) -> None:
     with connect() as client:
         for name in names:
             try:
-                client.post("/api/generate", {"model": name, "keep_alive": 0, "stream": False})
+                _unload(client, name)
             except ServerError as error:
                 if error.status_code != 404:  # deleting it will say so
                     terminal.warn(f"unable to stop model '{name}'")
@@ -84,11 +87,15 @@ def stop_model(name: str) -> None:
 
     with connect(start=False) as client:
         try:
-            client.post("/api/generate", {"model": name, "keep_alive": 0, "stream": False})
+            _unload(client, name)
         except ServerError as error:
             if error.status_code == 404:
                 raise ServerError(f'couldn\'t find model "{name}" to stop', 404) from None
             raise
+
+
+def _unload(client: Client, name: str) -> None:
+    client.post("/api/generate", {"model": name, "keep_alive": 0, "stream": False})
 
 
 def print_version(own: str) -> None:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from puna.errors import RequestError
-
-THINK_LEVELS = ("high", "medium", "low", "max")
+from puna.options import THINK_LEVELS, Options
 
 
 @dataclass
@@ -77,7 +76,6 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 def parse_values(name: str, values: Iterable[str]) -> Any:
     """Option `name` from words: several for `stop`, one otherwise. Raises RequestError for type or range."""
-    from puna.options import Options
     from puna.store.recipe import parse_parameter
 
     given = list(values)

@@ -16,6 +16,9 @@ from puna.errors import RequestError
 if TYPE_CHECKING:
     from rich.console import Console
 
+_YELLOW = "\x1b[33m"
+_PLAIN = "\x1b[0m"
+
 
 def is_interactive() -> bool:
     """Whether a person sits at both ends: input and output are terminals."""
@@ -50,12 +53,7 @@ def warn(text: str) -> None:
     text = f"Warning: {text}"
     if stderr_is_terminal():
         text = textwrap.fill(text, width(), break_on_hyphens=False, break_long_words=False)
-    note(styled(text, "33"))
-
-
-def styled(text: str, code: str, stream: object = None) -> str:
-    """`text` in the ANSI style `code` where `stream` (standard error) shows styles, else unchanged."""
-    return f"\x1b[{code}m{text}\x1b[0m" if shows_styles(stream or sys.stderr) else text
+    note(f"{_YELLOW}{text}{_PLAIN}" if shows_styles(sys.stderr) else text)
 
 
 def shows_styles(stream: object) -> bool:

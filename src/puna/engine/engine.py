@@ -357,6 +357,6 @@ def _show(sequence: Sequence, released: Released) -> None:
 
 
 def _failed(request_id: int, error: Exception) -> Failed:
-    if isinstance(error, PunaError):
-        return Failed(id=request_id, kind=error.kind, message=str(error))
-    return Failed(id=request_id, kind=GenerationError.__name__, message=f"{type(error).__name__}: {error}")
+    if not isinstance(error, PunaError):
+        error = GenerationError(f"{type(error).__name__}: {error}")
+    return Failed.of(request_id, error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from puna.errors import PunaError
 from puna.options import Options
 
 
@@ -78,6 +79,10 @@ class Failed(Message, frozen=True):
     id: int
     kind: str
     message: str
+
+    @classmethod
+    def of(cls, id: int, error: PunaError) -> Failed:
+        return cls(id=id, kind=error.kind, message=str(error))
 
 
 Event = Chunk | Done | Failed

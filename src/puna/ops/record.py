@@ -201,16 +201,19 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if len(args) != 2 or not _plain(args[0]):
             return None
         first, second = args
-        result = self._notes.memory.empty(first.shape, first.dtype)
-        target, address, count = result.data_ptr(), self._notes.address, first.numel()
+        alike = _plain(second) and second.shape == first.shape
+        kernel: Callable[[int, Any, int, int], None]
+        operand: Any
         if func is aten.mul.Tensor and isinstance(second, (int, float)):
-            _native.scale(address(first), second, count, target)
-        elif func is aten.mul.Tensor and _plain(second) and second.shape == first.shape:
-            _native.multiply(address(first), address(second), count, target)
-        elif func is aten.add.Tensor and _plain(second) and second.shape == first.shape:
-            _native.add(address(first), address(second), count, target)
+            kernel, operand = _native.scale, second
+        elif func is aten.mul.Tensor and alike:
+            kernel, operand = _native.multiply, self._notes.address(second)
+        elif func is aten.add.Tensor and alike:
+            kernel, operand = _native.add, self._notes.address(second)
         else:
             return None
+        result = self._notes.memory.empty(first.shape, first.dtype)
+        kernel(self._notes.address(first), operand, first.numel(), result.data_ptr())
         return result
 
 

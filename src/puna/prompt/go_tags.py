@@ -25,17 +25,12 @@ def _thinking_blocks(block: Block, *, over_messages: bool) -> Iterator[Block]:
     """Blocks with an action that prints `.Thinking`."""
     for statement in block:
         if isinstance(statement, Action):
-            if over_messages and any(
-                isinstance(operand, nodes.Field | nodes.Variable) and operand.names[-1:] == ("Thinking",)
-                for operand in nodes.operands(statement.pipeline)
-            ):
+            paths = nodes.paths(statement.pipeline)
+            if over_messages and any(names[-1:] == ("Thinking",) for names in paths):
                 yield block
         elif isinstance(statement, Branch):
             inside = over_messages
             if statement.kind == "range":
-                inside = any(
-                    isinstance(operand, nodes.Field | nodes.Variable) and "Messages" in operand.names
-                    for operand in nodes.operands(statement.pipeline)
-                )
+                inside = any("Messages" in names for names in nodes.paths(statement.pipeline))
             yield from _thinking_blocks(statement.body, over_messages=inside)
             yield from _thinking_blocks(statement.otherwise or (), over_messages=over_messages)

@@ -49,7 +49,7 @@ def serve(sock: socket.socket) -> None:
     try:
         engine = _load(request, channel)
     except PunaError as error:
-        channel.send(Failed(id=0, kind=error.kind, message=str(error)))
+        channel.send(Failed.of(0, error))
         return
     engine.start()
     try:
@@ -104,7 +104,7 @@ def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> No
             try:
                 engine.submit(message, channel.send)
             except PunaError as error:
-                channel.send(Failed(id=message.id, kind=error.kind, message=str(error)))
+                channel.send(Failed.of(message.id, error))
         case Cancel():
             engine.cancel(message.id)
         case Tokenize():
@@ -115,7 +115,7 @@ def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> No
         case Detokenize():
             if any(not 0 <= token < tokenizer.vocab_size for token in message.ids):
                 problem = RequestError(f"token ids outside the vocabulary of {tokenizer.vocab_size}")
-                channel.send(Failed(id=message.id, kind=problem.kind, message=str(problem)))
+                channel.send(Failed.of(message.id, problem))
             else:
                 channel.send(Text(id=message.id, text=tokenizer.decode(message.ids)))
         case Ping():
@@ -125,9 +125,7 @@ def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> No
         case Inspect():
             _inspect(message, engine, channel)
         case Load():
-            channel.send(
-                Failed(id=0, kind="RequestError", message="a model is already loaded in this process")
-            )
+            channel.send(Failed.of(0, RequestError("a model is already loaded in this process")))
 
 
 def _inspect(message: Inspect, engine: Engine, channel: Channel[ToRunner]) -> None:
@@ -135,8 +133,8 @@ def _inspect(message: Inspect, engine: Engine, channel: Channel[ToRunner]) -> No
 
     def answer(done: Future[list[Contents]]) -> None:
         if (error := done.exception()) is not None:
-            kind = error.kind if isinstance(error, PunaError) else RunnerError.__name__
-            channel.send(Failed(id=message.id, kind=kind, message=str(error)))
+            known = error if isinstance(error, PunaError) else RunnerError(str(error))
+            channel.send(Failed.of(message.id, known))
         else:
             channel.send(Inspected(id=message.id, caches=done.result()))
 

@@ -36,7 +36,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Order:
-    """What to generate with. `load_options` and sampling come from the same merged `options`."""
+    """What to generate with: the model is loaded as these `options` say, and sampled as they say."""
 
     model: StoredModel
     options: Options

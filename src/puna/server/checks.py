@@ -6,8 +6,9 @@ from collections.abc import Collection
 from typing import Any
 
 from puna.errors import RequestError, UnavailableError
+from puna.options import THINK_LEVELS
 
-_LEVELS = ("high", "medium", "low", "max")
+_THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, or false"
 
 
 def check_top_logprobs(count: int) -> None:
@@ -15,18 +16,14 @@ def check_top_logprobs(count: int) -> None:
         raise RequestError("top_logprobs must be between 0 and 20")
 
 
-def think_level(value: Any) -> bool | str | None:
-    """A request's `think`: None when absent, a switch, or a level."""
+def check_think(value: Any) -> bool | str | None:
+    """A request's `think`, which is returned: None when absent, a switch, or a level."""
     if value is None or isinstance(value, bool):
         return value
     if not isinstance(value, str):
-        raise RequestError(
-            'think must be a boolean or string ("high", "medium", "low", "max", true, or false)'
-        )
-    if value not in _LEVELS:
-        raise RequestError(
-            f'invalid think value: "{value}" (must be "high", "medium", "low", "max", true, or false)'
-        )
+        raise RequestError(f"think must be a boolean or string ({_THINK_VALUES})")
+    if value not in THINK_LEVELS:
+        raise RequestError(f'invalid think value: "{value}" (must be {_THINK_VALUES})')
     return value
 
 

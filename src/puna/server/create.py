@@ -23,7 +23,7 @@ from puna.prompt import check_template
 from puna.server.backend import Backend
 from puna.server.decoding import read
 from puna.server.error_replies import native_error_line
-from puna.server.replies import NDJSON, StreamReply, encode, json_reply, started
+from puna.server.replies import NDJSON, StreamReply, json_lines, json_reply, started
 from puna.server.routing import route
 from puna.server.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
@@ -35,7 +35,7 @@ def routes(backend: Backend) -> list[Route]:
         spec = _spec(backend, body)
         statuses = _create(backend, body.wanted, spec)
         if body.stream:
-            return StreamReply(await started(_lines(statuses)), NDJSON, native_error_line)
+            return StreamReply(await started(json_lines(statuses)), NDJSON, native_error_line)
         async with contextlib.aclosing(statuses):
             heard = [status async for status in statuses]
         return json_reply(heard[-1], content_type="application/json")
@@ -101,9 +101,3 @@ async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerato
     while (status := await statuses.get()) is not None:
         yield {"status": status}
     await working
-
-
-async def _lines(statuses: AsyncGenerator[dict[str, Any], None]) -> AsyncGenerator[bytes, None]:
-    async with contextlib.aclosing(statuses):
-        async for status in statuses:
-            yield encode(status) + b"\n"

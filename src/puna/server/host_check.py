@@ -14,6 +14,11 @@ from puna.server.replies import empty
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 
+#: Narrower than `is_private`, which counts documentation and test networks too.
+_PRIVATE_NETWORKS = tuple(
+    map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7"))
+)
+
 
 class HostCheckMiddleware:
     """Refuses foreign Host headers with 403 while the server listens on loopback; else lets all through."""
@@ -49,19 +54,15 @@ def is_local_address(host: str) -> bool:
         address = ipaddress.ip_address(host)
     except ValueError:
         return False
-    if address.is_loopback or address.is_unspecified or _is_private(address):
+    if address.is_loopback or address.is_unspecified:
+        return True
+    if any(address in network for network in _PRIVATE_NETWORKS):
         return True
     return any(
         entry.address.partition("%")[0] == str(address)
         for entries in psutil.net_if_addrs().values()
         for entry in entries
     )
-
-
-def _is_private(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> bool:
-    # Narrower than `is_private`, which counts documentation and test networks too.
-    networks = ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")
-    return any(address in ipaddress.ip_network(network) for network in networks)
 
 
 def is_local_name(host: str) -> bool:

@@ -143,7 +143,7 @@ def _order(
 
 def _think(body: wire.Generation, form: ChatFormat) -> bool | str | None:
     """What the template is told: a model that can think does so unless the request says not to."""
-    think = checks.think_level(body.think)
+    think = checks.check_think(body.think)
     if "thinking" in form.capabilities:
         return True if think is None else think
     if think:

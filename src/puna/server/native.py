@@ -15,7 +15,7 @@ from puna.server.decoding import read
 from puna.server.error_replies import native_error_line
 from puna.server.jobs import Job, Preload, Unload, chat_job, generate_job
 from puna.server.native_replies import Logprob, Reply, ReplyMessage
-from puna.server.replies import NDJSON, StreamReply, encode, json_reply, started
+from puna.server.replies import NDJSON, StreamReply, json_lines, json_reply, started
 from puna.server.routing import route
 from puna.server.times import utc_now
 from puna.server.wire import ChatRequest, GenerateRequest, Generation
@@ -52,7 +52,7 @@ async def _answer(backend: Backend, kind: Kind, body: Generation, job: Job | Pre
         return json_reply(_reply(kind, body.model, debug_info={"rendered_template": prompt.text}))
     replies = _replies(backend, kind, body.model, job)
     if body.stream:
-        return StreamReply(await started(_lines(replies)), NDJSON, native_error_line)
+        return StreamReply(await started(json_lines(replies)), NDJSON, native_error_line)
     return json_reply(await _collected(replies))
 
 
@@ -65,12 +65,6 @@ async def _replies(backend: Backend, kind: Kind, name: str, job: Job) -> AsyncGe
             else:
                 context = item.context if kind == "generate" and not job.raw else []
                 yield _reply(kind, name, done=True, context=context, **_metrics(item))
-
-
-async def _lines(replies: AsyncGenerator[Reply, None]) -> AsyncGenerator[bytes, None]:
-    async with contextlib.aclosing(replies):
-        async for item in replies:
-            yield encode(item) + b"\n"
 
 
 async def _collected(replies: AsyncGenerator[Reply, None]) -> Reply:

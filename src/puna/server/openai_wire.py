@@ -8,16 +8,11 @@ from typing import Any
 from pydantic import Field
 
 from puna.errors import RequestError, UnavailableError
+from puna.options import THINK_LEVELS
 from puna.server import wire
 from puna.server.wire import Body
 
-_EFFORTS: dict[str, bool | str] = {
-    "high": "high",
-    "medium": "medium",
-    "low": "low",
-    "max": "max",
-    "none": False,
-}
+_EFFORTS: dict[str, bool | str] = {**{level: level for level in THINK_LEVELS}, "none": False}
 
 
 class StreamOptions(Body):
@@ -114,9 +109,8 @@ class ChatCompletionRequest(OpenAIRequest):
         if not effort:
             return None
         if effort not in _EFFORTS:
-            raise RequestError(
-                f'invalid reasoning value: \'{effort}\' (must be "high", "medium", "low", "max", or "none")'
-            )
+            levels = ", ".join(f'"{level}"' for level in THINK_LEVELS)
+            raise RequestError(f"invalid reasoning value: '{effort}' (must be {levels}, or \"none\")")
         return _EFFORTS[effort]
 
     def _format(self) -> Any:

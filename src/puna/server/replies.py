@@ -66,6 +66,13 @@ class StreamReply:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+async def json_lines(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
+    """`items` as the parts of a stream of JSON lines."""
+    async with contextlib.aclosing(items):
+        async for item in items:
+            yield encode(item) + b"\n"
+
+
 async def started(items: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     """`items`, with the first one awaited already: an error before it can still have its own status."""
     try:

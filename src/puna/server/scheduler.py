@@ -134,7 +134,7 @@ class Scheduler:
         assert entry.runner is not None
         try:
             await entry.runner.ping(PING_TIMEOUT_S)
-        except (RunnerError, TimeoutError) as error:
+        except RunnerError as error:
             _log.warning("the runner of %s does not answer (%s); it is replaced", entry.model.name, error)
             entry.retiring = True
             return False

@@ -51,17 +51,17 @@ class Settings:
     def from_env(cls) -> Settings:
         """Malformed numbers and durations count as absent; a bad origin or cache type raises `PunaError`."""
         parallel = env_int("NUM_PARALLEL", 0)
-        load_timeout_s = _env_duration_s("LOAD_TIMEOUT", 300.0)
+        load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
         context_length = env_int("CONTEXT_LENGTH", 0)
         max_loaded = env_int("MAX_LOADED_MODELS", 0)
-        max_queue = env_int("MAX_QUEUE", 512)
+        max_queue = env_int("MAX_QUEUE", cls.max_queue)
         return cls(
-            keep_alive_s=_env_duration_s("KEEP_ALIVE", 300.0),
+            keep_alive_s=_env_duration_s("KEEP_ALIVE", cls.keep_alive_s),
             load_timeout_s=load_timeout_s if load_timeout_s > 0 else math.inf,
-            context_length=context_length if context_length > 0 else DEFAULT_CONTEXT_LENGTH,
+            context_length=context_length if context_length > 0 else cls.context_length,
             parallel=parallel if parallel > 0 else None,
-            max_loaded=max_loaded if max_loaded > 0 else 3,
-            max_queue=max_queue if max_queue >= 0 else 512,
+            max_loaded=max_loaded if max_loaded > 0 else cls.max_loaded,
+            max_queue=max_queue if max_queue >= 0 else cls.max_queue,
             kv_cache_type=str(KVTypes.from_env()),
             origins=parse_origins(env("ORIGINS")),
         )

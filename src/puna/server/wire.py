@@ -116,7 +116,3 @@ class CreateRequest(ModelRequest):
     @property
     def licenses(self) -> list[str]:
         return [text for text in ([self.license] if isinstance(self.license, str) else self.license) if text]
-
-
-class Anything(Body):
-    """The body of an endpoint that is not there yet; only read to be answered."""

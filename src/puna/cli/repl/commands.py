@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from puna.cli import show, tables, terminal
 from puna.cli.repl import help as texts
 from puna.cli.repl.session import Session
-from puna.cli.settings import THINK_LEVELS, parse_values
+from puna.cli.settings import parse_values
 from puna.errors import PunaError, ServerError
+from puna.options import THINK_LEVELS
 
 #: A path to one of these is a message about it, not a command.
 _MEDIA = re.compile(r"^/\S+\.(jpe?g|png|webp|wav)\b", re.IGNORECASE)

@@ -198,9 +198,7 @@ class Evaluator:
             arguments.append(piped)
         try:
             value = FUNCTIONS[name](*arguments)
-        except CallError as error:
-            self._fail(f"error calling {name}: {error}", at)
-        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        except (CallError, TypeError, ValueError, OverflowError, RecursionError) as error:
             self._fail(f"error calling {name}: {error}", at)
         if isinstance(value, str) and len(value) > MAX_CHARACTERS // 8:
             self._fail(f"{name} makes a text of {len(value)} characters", at)

@@ -13,8 +13,10 @@ KEYWORDS = frozenset(
     {"if", "else", "end", "range", "with", "define", "template", "block", "break", "continue", "nil"}
 )
 
-#: What may follow `{{` and precede `}}` when the dash trims white space; Go's idea of white space.
+#: Go's idea of white space, which stands between a trimming dash and what is inside the action.
 _BLANK = " \t\r\n"
+_BLANKS = re.compile(r"[ \t\r\n]*")
+_TRIMS_LEFT = frozenset("-" + blank for blank in _BLANK)
 
 _TOKEN = re.compile(
     r"""
@@ -73,15 +75,10 @@ def tokens(source: Source) -> Iterator[Token]:
     text, at, trim = source.text, 0, False
     while True:
         opening = text.find("{{", at)
-        literal = text[at:] if opening < 0 else text[at:opening]
-        start = at
-        if trim:
-            literal = literal.lstrip(_BLANK)
-            start += len(text[at : opening if opening >= 0 else None]) - len(literal)
-        trims_left = (
-            opening >= 0 and text.startswith("-", opening + 2) and text[opening + 3 : opening + 4] in _BLANK
-        )
-        trims_left = trims_left and opening + 3 < len(text)
+        end = opening if opening >= 0 else len(text)
+        start = _end_of_blanks(text, at) if trim else at
+        literal = text[start:end]
+        trims_left = text[end + 2 : end + 4] in _TRIMS_LEFT
         if trims_left:
             literal = literal.rstrip(_BLANK)
         if literal:
@@ -101,9 +98,7 @@ def tokens(source: Source) -> Iterator[Token]:
 def _comment(source: Source, opening: int, inside: int) -> tuple[int, bool] | None:
     """Where text goes on after a comment, and whether it is trimmed; None if this is no comment."""
     text = source.text
-    begin = (
-        inside + len(text[inside:]) - len(text[inside:].lstrip(_BLANK)) if inside > opening + 2 else inside
-    )
+    begin = _end_of_blanks(text, inside) if inside > opening + 2 else inside
     if not text.startswith("/*", begin):
         return None
     close = text.find("*/", begin + 2)
@@ -121,7 +116,7 @@ def _action(source: Source, opening: int, at: int) -> Generator[Token, None, tup
     """The tokens up to `}}`; returns where text goes on, and whether it is trimmed."""
     text, depth = source.text, 0
     while True:
-        trims = text[at : at + 1] in _BLANK and text.startswith("-}}", at + 1) and at < len(text)
+        trims = text[at : at + 1] in _BLANK and text.startswith("-}}", at + 1)
         if trims or text.startswith("}}", at):
             if depth:
                 source.fail("unclosed left paren", at)
@@ -146,6 +141,11 @@ def _action(source: Source, opening: int, at: int) -> Generator[Token, None, tup
             kind = "bool" if word in ("true", "false") else "keyword" if word in KEYWORDS else "name"
         yield Token(kind, word, at)
         at = match.end()
+
+
+def _end_of_blanks(text: str, at: int) -> int:
+    match = _BLANKS.match(text, at)
+    return match.end() if match else at
 
 
 def _ends_cleanly(text: str, at: int) -> bool:

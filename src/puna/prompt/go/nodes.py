@@ -141,6 +141,13 @@ def operands(pipeline: Pipeline) -> Iterator[Operand]:
                 yield from operands(base)
 
 
+def paths(pipeline: Pipeline) -> Iterator[tuple[str, ...]]:
+    """The names of each `.A.B` and `$x.A.B` in a pipeline."""
+    for operand in operands(pipeline):
+        if isinstance(operand, Field | Variable):
+            yield operand.names
+
+
 def identifiers(block: Block) -> Iterator[str]:
     """Every field and variable name in a block, as written."""
     for statement in block:

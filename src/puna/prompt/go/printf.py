@@ -118,9 +118,8 @@ def _string(verb: str, precision: int | None, value: str) -> str | None:
 
 
 def _integer(verb: str, flags: str, precision: int | None, value: int) -> str | None:
-    bases = {"d": "d", "b": "b", "o": "o", "x": "x", "X": "X"}
-    if verb in bases:
-        digits = format(abs(value), bases[verb]).rjust(precision or 0, "0")
+    if verb in "dboxX":
+        digits = format(abs(value), verb).rjust(precision or 0, "0")
         prefix = {"b": "0b", "o": "0", "x": "0x", "X": "0X"}.get(verb, "") if "#" in flags else ""
         return _signed(("-" if value < 0 else "") + prefix + digits, flags, value)
     if verb in "cqU":

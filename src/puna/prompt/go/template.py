@@ -77,7 +77,4 @@ def _cut(block: Block, field: str) -> tuple[Block, bool]:
 
 
 def _prints(pipeline: Pipeline, field: str) -> bool:
-    return any(
-        isinstance(operand, nodes.Field | nodes.Variable) and field in operand.names
-        for operand in nodes.operands(pipeline)
-    )
+    return any(field in names for names in nodes.paths(pipeline))

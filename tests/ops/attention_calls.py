@@ -1,0 +1,148 @@
+"""Random calls of attention, and what torch's own attention makes of them in float64."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from puna import ops
+from puna.gguf import GGMLType
+
+#: (query heads, key/value heads)
+HEADS = [(8, 2), (3, 3), (9, 3), (20, 1)]
+
+#: (of keys, of values)
+Types = tuple[GGMLType, GGMLType]
+TYPES: list[Types] = [(kind, kind) for kind in ops.KV_TYPES] + [
+    (GGMLType.Q8_0, GGMLType.Q4_0), (GGMLType.F16, GGMLType.Q8_0), (GGMLType.Q4_0, GGMLType.BF16),
+]  # fmt: skip
+FLOATS: list[Types] = [(kind, kind) for kind in (GGMLType.F16, GGMLType.BF16, GGMLType.F32)]
+
+
+def name(value: object) -> str:
+    """Of a test's parameter: block types by their names."""
+    return (
+        "-".join(kind.name for kind in value)
+        if isinstance(value, tuple) and isinstance(value[0], GGMLType)
+        else str(value)
+    )
+
+
+@dataclass
+class Call:
+    """A batch over a cache whose cells lie in no particular order."""
+
+    q: Tensor
+    keys: Tensor
+    values: Tensor
+    cells: Tensor
+    starts: Tensor
+    counts: Tensor
+
+    @classmethod
+    def random(
+        cls,
+        ranges: list[tuple[int, int]],  # (start, count) per row
+        heads: tuple[int, int] = (8, 2),
+        dims: tuple[int, int] = (64, 64),
+        types: Types = (GGMLType.F16, GGMLType.F16),
+        seed: int = 0,
+    ) -> Call:
+        random = torch.Generator().manual_seed(seed)
+        listed = max((start + count for start, count in ranges), default=0)
+        capacity = listed + 50
+        return cls(
+            q=torch.randn(len(ranges), heads[0], dims[0], generator=random),
+            keys=ops.kv_pack(torch.randn(capacity, heads[1], dims[0], generator=random), types[0]),
+            values=ops.kv_pack(torch.randn(capacity, heads[1], dims[1], generator=random), types[1]),
+            cells=torch.randperm(capacity, generator=random)[:listed].int(),
+            starts=torch.tensor([start for start, _ in ranges], dtype=torch.int32),
+            counts=torch.tensor([count for _, count in ranges], dtype=torch.int32),
+        )
+
+    def run(self, rows: list[int] | None = None, scale: float = 0.2, **settings: Any) -> Tensor:
+        rows = list(range(len(self.q))) if rows is None else rows
+        return ops.attention(
+            self.q[rows],
+            self.keys,
+            self.values,
+            self.cells,
+            self.starts[rows],
+            self.counts[rows],
+            scale,
+            **settings,
+        )
+
+    def seen(self, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, keys and values of one row in float64, as [1, heads, n, dim]."""
+        start, count = int(self.starts[row]), int(self.counts[row])
+        cells = self.cells[start : start + count].long()
+        query = self.q[row].double()[None, :, None]
+        return (
+            query,
+            ops.kv_unpack(self.keys[cells]).double().transpose(0, 1)[None],
+            ops.kv_unpack(self.values[cells]).double().transpose(0, 1)[None],
+        )
+
+
+def exact(call: Call, scale: float, softcap: float = 0.0, sinks: Tensor | None = None) -> Tensor:
+    """Torch's attention in float64, row by row; sinks as one more cell that holds nothing."""
+    heads, group = call.q.shape[1], call.q.shape[1] // call.keys.shape[1]
+    result = torch.zeros(len(call.q), heads, ops.kv_shape(call.values)[2], dtype=torch.float64)
+    for row in range(len(call.q)):
+        query, keys, values = call.seen(row)
+        if keys.shape[2] == 0:
+            continue
+        keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
+        if softcap:
+            scores = softcap * torch.tanh(query @ keys.transpose(2, 3) * scale / softcap)
+            result[row] = (torch.softmax(scores, -1) @ values)[0, :, 0]
+            continue
+        mask = torch.zeros(1, heads, 1, keys.shape[2], dtype=torch.float64)
+        if sinks is not None:
+            keys, values = F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))
+            mask = torch.cat([mask, sinks.double()[None, :, None, None]], -1)
+        result[row] = F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scale)[
+            0, :, 0
+        ]
+    return result
+
+
+def close(got: Tensor, expected: Tensor) -> None:
+    assert got.shape == expected.shape
+    if expected.numel():
+        assert (got.double() - expected).abs().max() <= 3e-6 * expected.abs().max().clamp_min(1e-30)
+
+
+def window(count: int, size: int, start: int = 0, before: int = 0) -> list[tuple[int, int]]:
+    """Rows of one sequence that see at most `size` cells, the last being their own."""
+    ends = range(before + 1, before + count + 1)
+    return [(start + max(0, end - size), min(end, size)) for end in ends]
+
+
+def chunked(count: int, size: int, before: int = 0) -> list[tuple[int, int]]:
+    """Rows of one sequence that see what lies before them in their chunk of `size`."""
+    return [(position // size * size, position % size + 1) for position in range(before, before + count)]
+
+
+def prompt(count: int, start: int = 0, before: int = 0) -> list[tuple[int, int]]:
+    """Rows of one sequence: each sees the ones before it and itself."""
+    return [(start, before + i + 1) for i in range(count)]
+
+
+#: (start, count) of the cells that each row sees
+WINDOWS = {
+    "window": window(70, 100, before=60),
+    "narrow window": window(70, 3),
+    "window across chunks": window(66, 500, start=24, before=500),
+    "chunks": chunked(70, 32, before=20),
+    "span": [*prompt(5), *[(0, 25)] * 20, *[(0, 26 + i) for i in range(10)]],
+    "spans in a window": [(max(0, 100 + i // 8 * 8 - 50), 58) for i in range(64)],
+    "several sequences": [*prompt(7, before=100), (1024, 90), *window(9, 40, 2048, 70), (3000, 1), (0, 108)],
+    "backwards": list(reversed(window(50, 20))),
+    "far apart": [(0, 1), (3000, 1), (0, 3001)],
+}

@@ -1,0 +1,121 @@
+"""A row of attention comes out the same whatever rows, threads and cells there are beside it, bit for bit."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from puna import ops
+from puna.gguf import GGMLType
+from tests.ops.attention_calls import FLOATS, HEADS, TYPES, WINDOWS, Call, Types, name, prompt, window
+
+
+@pytest.mark.parametrize(
+    ("dims", "types"),
+    [
+        ((80, 80), FLOATS[0]),
+        ((12, 20), FLOATS[2]),
+        ((64, 64), FLOATS[0]),
+        ((64, 64), (GGMLType.Q8_0, GGMLType.Q4_0)),
+    ],
+    ids=name,
+)
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+def test_a_row_comes_out_the_same_alone_as_in_a_batch(
+    kernels: str, heads: tuple[int, int], dims: tuple[int, int], types: Types
+) -> None:
+    rows = [
+        *prompt(70, before=480),
+        (550, 20),
+        (3, 1400),
+        (550, 7),
+        (0, 0),
+        (0, 1),
+        *window(40, 100, before=90),
+    ]
+    call = Call.random(rows, heads, dims, types)
+    together = call.run()
+    for row in [0, 1, 31, 32, 33, 64, 69, 70, 71, 72, 73, 74, 75, 90, 114]:
+        assert torch.equal(call.run([row])[0], together[row])
+    backwards = list(reversed(range(len(rows))))
+    assert torch.equal(call.run(backwards), together[backwards])
+    assert torch.equal(call.run(list(range(40, 70))), together[40:70])
+
+
+@pytest.mark.parametrize("extra", [{}, {"softcap": 5.0}, {"sinks": torch.arange(8.0)}], ids=str)
+def test_threads_change_nothing(kernels: str, extra: dict[str, Any]) -> None:
+    call = Call.random([(0, 3000), *prompt(20, start=100), (5, 1200)])
+    before = ops.threads()
+    results = []
+    try:
+        for count in (1, 2, 3, 7):
+            ops.set_threads(count)
+            results.append(call.run(**extra))
+            results.append(call.run([0], **extra))
+    finally:
+        ops.set_threads(before)
+    for many, alone in zip(results[::2], results[1::2], strict=True):
+        assert torch.equal(many, results[0])
+        assert torch.equal(alone, results[0][:1])
+
+
+@pytest.mark.parametrize("rows", WINDOWS.values(), ids=WINDOWS)
+def test_what_rows_may_see_does_not_depend_on_the_others(kernels: str, rows: list[tuple[int, int]]) -> None:
+    call = Call.random(rows, dims=(32, 64))
+    together = call.run()
+    for row in range(0, len(rows), 7):
+        assert torch.equal(call.run([row])[0], together[row])
+
+
+def test_where_cells_and_lists_lie_changes_nothing(kernels: str) -> None:
+    call = Call.random([*prompt(40, start=30, before=700), (0, 20)])
+    expected = call.run()
+    order = torch.randperm(len(call.keys), generator=torch.Generator().manual_seed(5))
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order))
+    moved = replace(
+        call,
+        keys=call.keys[order],
+        values=call.values[order],
+        cells=torch.cat([torch.zeros(1024, dtype=torch.int32), places[call.cells.long()].int()]),
+        starts=call.starts + 1024,
+    )
+    assert torch.equal(moved.run(), expected)
+
+
+@pytest.mark.parametrize("types", TYPES, ids=name)
+def test_nan_reaches_only_the_rows_that_see_it(kernels: str, types: Types) -> None:
+    rows = [*prompt(30, before=50), *window(40, 20, 512, 60), (1024, 70), *[(1024, 80)] * 9]
+    call = Call.random(rows, types=types)
+    expected = call.run()
+    for kind, seen_from in ((call.keys, 60), (call.values, 530), (call.values, 1090)):
+        cell = call.cells[seen_from].long()
+        kept = kind[cell].clone()
+        kind[cell] = ops.kv_pack(torch.full((2, 64), torch.nan), types[0 if kind is call.keys else 1])
+        result = call.run()
+        for row, (start, count) in enumerate(rows):
+            if start <= seen_from < start + count:
+                assert result[row].isnan().all()
+            else:
+                assert torch.equal(result[row], expected[row])
+        kind[cell] = kept
+
+
+def test_calls_from_several_python_threads(kernels: str) -> None:
+    calls = [Call.random([(0, 1500), *prompt(30)], seed=seed) for seed in range(4)]
+    expected = [call.run() for call in calls]
+    wrong = []
+
+    def work(index: int) -> None:
+        wrong.extend(index for _ in range(10) if not torch.equal(calls[index].run(), expected[index]))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong

@@ -1,0 +1,227 @@
+"""Creating models: what is written, byte for byte, and what is refused."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from puna.errors import InvalidNameError, RequestError, StoreError, UnsupportedModelError
+from puna.store import ModelSpec, Store
+from tests.store.store_files import add, blob_names, minimal_gguf, sha256
+
+TEMPLATE = "{{ .System }} {{ .Prompt }}"
+
+
+def test_a_minimal_model_is_written_byte_for_byte(store: Store) -> None:
+    digest = add(store, minimal_gguf())
+    assert digest == "sha256:89a2116c3a82d6a97f59f748d86ed4417214353fd178ee54df418fde32495fad"
+    model = store.create("test", ModelSpec(files={"test.gguf": digest}))
+    config = "sha256:6bcdb8859d417753645538d7bbfbd7ca91a3f0c191aef5379c53c05e86b669dd"
+    blob = store.root / "blobs" / digest.replace(":", "-")
+    written = store.root / "manifests/registry.ollama.ai/library/test/latest"
+    assert written.read_text() == (
+        '{"schemaVersion":2,"mediaType":"application/vnd.docker.distribution.manifest.v2+json",'
+        '"config":{"mediaType":"application/vnd.docker.container.image.v1+json",'
+        f'"digest":"{config}","size":{store.blob_path(config).stat().st_size}}},'
+        '"layers":[{"mediaType":"application/vnd.ollama.image.model",'
+        f'"digest":"{digest}","size":68,"from":"{blob}"}}]}}\n'
+    )
+    assert model.digest == sha256(written.read_bytes()).removeprefix("sha256:")
+    assert model.size == 68 + store.blob_path(config).stat().st_size
+    assert model.modified_ns == written.stat().st_mtime_ns
+    assert abs(model.modified_at.timestamp() - written.stat().st_mtime) < 2e-6
+    assert oct(written.stat().st_mode & 0o777) == "0o644"
+
+
+def test_texts_and_parameters_become_the_known_layers(store: Store) -> None:
+    spec = ModelSpec(
+        files={"test.gguf": add(store, minimal_gguf())},
+        template=TEMPLATE,
+        system="Say hi!",
+        license=["MIT", "and more"],
+        parameters={"top_k": 10, "temperature": 1.0, "stop": ["USER:", "ASSISTANT:"]},
+        messages=[
+            {"role": "assistant", "content": "What is my purpose?"},
+            {"role": "user", "content": "You run tests."},
+            {"role": "assistant", "content": "Oh, my god."},
+        ],
+    )
+    model = store.create("full", spec)
+    digests = {layer.media_type.rpartition(".")[2]: layer.digest for layer in model.manifest.layers}
+    assert digests["template"] == "sha256:fe7ac77b725cda2ccad03f88a880ecdfd7a33192d6cae08fce2c0ee1455991ed"
+    assert digests["system"] == "sha256:f29e82a8284dbdf5910b1555580ff60b04238b8da9d5e51159ada67a4d0d5851"
+    assert digests["params"] == "sha256:1d0ad71299d48c2fb7ae2b98e683643e771f8a5b72be34942af90d97a91c1e37"
+    assert digests["messages"] == "sha256:298baeaf6928a60cf666d88d64a1ba606feb43a2865687c39e40652e407bffc4"
+    again = store.get("full")
+    assert again.template == TEMPLATE
+    assert again.system == "Say hi!"
+    assert again.license == ["MIT", "and more"]
+    assert again.params == {"stop": ["USER:", "ASSISTANT:"], "temperature": 1, "top_k": 10}
+    assert again.messages[1] == {"role": "user", "content": "You run tests."}
+
+
+def test_a_child_inherits_replaces_merges_and_appends(store: Store) -> None:
+    digest = add(store, minimal_gguf())
+    store.create(
+        "parent",
+        ModelSpec(
+            files={"a.gguf": digest},
+            template=TEMPLATE,
+            system="Say hi!",
+            license=["MIT"],
+            parameters={"top_k": 1, "stop": ["a"]},
+            renderer="r1",
+            parser="p1",
+        ),
+    )
+    spec = ModelSpec(
+        from_model="PARENT",
+        system="Say bye!",
+        template="",
+        license=["more"],
+        parameters={"stop": ["b"]},
+        parser="p2",
+    )
+    child = store.create("ns/child:x", spec)
+    assert child.template == TEMPLATE  # an empty text keeps what is inherited
+    assert child.system == "Say bye!"
+    assert child.license == ["MIT", "more"]
+    assert child.params == {"top_k": 1, "stop": ["b"]}
+    assert (child.config.renderer, child.config.parser) == ("r1", "p2")
+    assert [layer.origin for layer in child.manifest.of_type("application/vnd.ollama.image.model")] == [
+        "parent:latest"
+    ]
+    assert child.details["parent_model"] == "parent:latest"
+    assert store.get("parent").system == "Say hi!"
+
+
+def test_a_model_can_be_edited_in_place_and_sheds_what_it_replaced(store: Store) -> None:
+    digest = add(store, minimal_gguf())
+    store.create("m", ModelSpec(files={"a.gguf": digest}, system="Say hi!"))
+    old = sha256(b"Say hi!").replace(":", "-")
+    assert old in blob_names(store)
+    store.create("m", ModelSpec(from_model="m", system="Say bye!"))
+    assert store.get("m").system == "Say bye!"
+    assert old not in blob_names(store)
+    assert len(blob_names(store)) == 3  # the model, the new system text, the config
+
+
+def test_the_config_tells_what_the_file_says(store: Store, make_gguf: Callable[..., Path]) -> None:
+    path = make_gguf(
+        "qwen2",
+        parameters=3000,
+        general__file_type=15,
+        ARCH__context_length=4096,
+        ARCH__embedding_length=64,
+        tokenizer__chat_template="{{ messages }}",
+    )
+    digest = store.import_file(path)
+    model = store.create("q", ModelSpec(files={"q.gguf": digest}))
+    config = json.loads(store.blob_path(model.manifest.config.digest).read_text())
+    assert config["model_family"] == "qwen2"
+    assert config["model_families"] == ["qwen2"]
+    assert config["model_type"] == "3K"
+    assert config["file_type"] == "Q4_K_M"
+    assert config["rootfs"] == {"type": "layers", "diff_ids": [digest]}
+    assert model.facts is not None
+    assert (model.facts.context_length, model.facts.embedding_length) == (4096, 64)
+    assert model.facts.chat_template == "{{ messages }}"
+    assert model.details == {
+        "parent_model": str(store.blob_path(digest)),
+        "format": "gguf",
+        "family": "qwen2",
+        "families": ["qwen2"],
+        "parameter_size": "3K",
+        "quantization_level": "Q4_K_M",
+    }
+
+
+def test_projectors_and_adapters_are_told_from_models(store: Store, make_gguf: Callable[..., Path]) -> None:
+    main = store.import_file(make_gguf("llama", ARCH__block_count=1))
+    projector = store.import_file(make_gguf("clip", ARCH__vision__block_count=1))
+    adapter = store.import_file(make_gguf("llama", general__type="adapter"))
+    files = {"main.gguf": main, "mm.gguf": projector}
+    model = store.create("v", ModelSpec(files=files))
+    assert model.model_path == store.blob_path(main)
+    assert model.projector_paths == [store.blob_path(projector)]
+    assert model.config.model_families == ("llama", "clip")
+    with_adapter = store.create("a", ModelSpec(files={"main.gguf": main}, adapters={"a.gguf": adapter}))
+    with pytest.raises(UnsupportedModelError, match="LoRA adapter"):
+        with_adapter.runnable_path()
+    with pytest.raises(RequestError, match=r"m\.gguf is a model, not an adapter"):
+        store.create("a", ModelSpec(files={"main.gguf": main}, adapters={"m.gguf": main}))
+    with pytest.raises(RequestError, match="only one adapter"):
+        store.create("a", ModelSpec(from_model="v", adapters={"a.gguf": adapter, "b.gguf": adapter}))
+
+
+def test_each_step_of_creation_is_reported(store: Store) -> None:
+    seen: list[str] = []
+    digest = add(store, minimal_gguf())
+    store.create("m", ModelSpec(files={"a.gguf": digest}, system="Say hi!"), seen.append)
+    assert seen == [
+        "parsing GGUF",
+        f"using existing layer {digest}",
+        "creating new layer sha256:f29e82a8284dbdf5910b1555580ff60b04238b8da9d5e51159ada67a4d0d5851",
+        f"creating new layer {store.get('m').manifest.config.digest}",
+        "writing manifest",
+        "success",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (ModelSpec(), "neither 'from' or 'files' was specified"),
+        (ModelSpec(files={"../a.gguf": "sha256:" + "0" * 64}), "file path must be relative"),
+        (ModelSpec(files={"/a.gguf": "sha256:" + "0" * 64}), "file path must be relative"),
+        (ModelSpec(files={"a//b": "sha256:" + "0" * 64}), "file path must be relative"),
+        (ModelSpec(files={"a.gguf": "sha256:" + "0" * 64}), "upload it first"),
+        (ModelSpec(files={"a.gguf": sha256(b"text")}), "supplied file was not in GGUF format"),
+        (ModelSpec(files={"a.txt": sha256(b"text")}), "unknown type"),
+    ],
+)
+def test_an_impossible_model_is_refused_with_the_reason(store: Store, spec: ModelSpec, message: str) -> None:
+    add(store, b"text")
+    with pytest.raises(RequestError, match=message):
+        store.create("m", spec)
+    assert store.list() == []
+
+
+def test_a_damaged_file_and_a_part_of_a_split_model_are_refused(
+    store: Store, make_gguf: Callable[..., Path]
+) -> None:
+    damaged = add(store, b"GGUF" + b"\xff" * 50)
+    part = store.import_file(make_gguf(split__count=2, split__no=0))
+    with pytest.raises(RequestError, match=r"a\.gguf cannot be used: .*version"):
+        store.create("m", ModelSpec(files={"a.gguf": damaged}))
+    with pytest.raises(RequestError, match=r"a\.gguf cannot be used: .*split model"):
+        store.create("m", ModelSpec(files={"a.gguf": part}))
+    assert store.list() == []
+
+
+def test_a_malformed_digest_is_refused(store: Store) -> None:
+    for digest in ("", "sha256:", "sha256:" + "g" * 64, "md5:" + "0" * 64, "sha256:../../" + "0" * 58):
+        with pytest.raises(InvalidNameError, match="invalid digest format"):
+            store.has_blob(digest)
+        with pytest.raises(InvalidNameError, match="invalid digest format"):
+            store.create("m", ModelSpec(files={"a.gguf": digest}))
+
+
+def test_a_full_disk_during_the_manifest_leaves_the_old_model(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = add(store, minimal_gguf())
+    store.create("m", ModelSpec(files={"a.gguf": digest}, system="old"))
+
+    def full(*arguments: object, **options: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("puna.store.store.write_atomically", full)
+    with pytest.raises(StoreError, match=r"manifests/.*m/latest: the disk is full"):
+        store.create("m", ModelSpec(from_model="m", system="new"))
+    assert store.get("m").system == "old"

@@ -1,0 +1,61 @@
+"""Pruning: only what is old and certainly needed by no model is thrown away."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from puna.store import ModelSpec, Store
+from tests.store.store_files import add, minimal_gguf
+
+
+def test_an_unreadable_manifest_keeps_all_blobs(store: Store) -> None:
+    digest = add(store, minimal_gguf())
+    store.create("a", ModelSpec(files={"a.gguf": digest}))
+    store.create("b", ModelSpec(files={"a.gguf": digest}))
+    (store.manifests / "registry.ollama.ai/library/b/latest").write_text("?")
+    store.delete("a")
+    assert store.has_blob(digest)  # b may need it
+
+
+def test_noprune_keeps_unused_layers(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUNA_NOPRUNE", "1")
+    digest = add(store, minimal_gguf())
+    store.create("a", ModelSpec(files={"a.gguf": digest}))
+    store.delete("a")
+    assert store.has_blob(digest)
+    assert store.prune() == 0
+
+
+def age(path: Path) -> None:
+    old = time.time() - 2 * 3600
+    os.utime(path, (old, old))
+
+
+def test_pruning_removes_what_is_old_and_unnamed(store: Store) -> None:
+    used = add(store, minimal_gguf())
+    store.create("a", ModelSpec(files={"a.gguf": used}))
+    old, young = add(store, b"old"), add(store, b"young")
+    partial = store.root / "blobs" / (old.replace(":", "-") + "-partial-0")
+    partial.write_bytes(b"")
+    for path in (store.blob_path(used), store.blob_path(old), partial):
+        age(path)
+    (store.manifests / "h.io/ns/empty").mkdir(parents=True)
+    assert store.prune() == 2
+    assert store.has_blob(used)
+    assert store.has_blob(young)
+    assert not store.has_blob(old)
+    assert not (store.manifests / "h.io").exists()
+
+
+@pytest.mark.parametrize("stray", [".DS_Store", "bad name"])
+def test_pruning_is_off_where_anything_is_not_understood(store: Store, stray: str) -> None:
+    store.create("a", ModelSpec(files={"a.gguf": add(store, minimal_gguf())}))
+    (store.manifests / "registry.ollama.ai/library/a" / stray).write_text("x")
+    old = add(store, b"old")
+    age(store.blob_path(old))
+    assert store.prune() == 0
+    assert store.has_blob(old)
