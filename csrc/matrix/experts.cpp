@@ -1,6 +1,7 @@
 #include "matrix/experts.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -77,14 +78,11 @@ public:
         inputs_.want(*layer_.gate, scratch_);
         inputs_.want(*layer_.up, scratch_);
         const auto places = static_cast<int64_t>(plan_.places.size());
-        const bool floats = scaling_of(layer_.down->layout()) == Scaling::none;
-        const size_t hidden = floats ? scratch_.reserve<float>(places * width_)
-                                     : scratch_.reserve<ActivationBlock>(places * activation_blocks(width_));
+        const size_t hidden = scratch_.reserve<uint8_t>(ActivationRows::bytes(*layer_.down, places, width_));
         result_stride_ = rows_ + 2 * max_group_rows;
         const size_t results = scratch_.reserve<float>(places * result_stride_);
         scratch_.allocate();
-        if (floats) floats_ = scratch_.at<float>(hidden);
-        else blocks_ = scratch_.at<ActivationBlock>(hidden);
+        hidden_.emplace(*layer_.down, scratch_.at<uint8_t>(hidden), places, width_);
         results_ = scratch_.at<float>(results);
 
         inputs_.prepare(scratch_);
@@ -132,27 +130,22 @@ private:
             if (layer_.up_bias) {
                 for (int64_t i = 0; i < count; i++) up[i] += layer_.up_bias[at + i];
             }
-            if (floats_) {
-                activate(gate, up, count, floats_ + p * width_ + column);
-            } else {
-                activate(gate, up, count, gate);
-                quantize_row(*layer_.down, gate, count,
-                             blocks_ + p * activation_blocks(width_) + column / chunk_columns);
-            }
+            activate(gate, up, count, gate);
+            hidden_->put(p, column, gate, count);
         }
     }
 
     // Rows [column, column + count) of the block's expert times its tokens: [places][piece_room], in `room`.
     float* multiply_piece(const PackedMatrix& stack, const Block& block, int64_t column, int64_t count, float* room) {
         const RowRange range(stack, block.expert * width_ + column, count);
-        const Activations::Rows inputs = inputs_.rows(stack);
+        const ActivationRows& inputs = inputs_.rows(stack);
         const void* x[token_block];
         float* y[token_block];
         for (int64_t p = block.begin; p < block.end; p++) {
             x[p - block.begin] = inputs[plan_.places[static_cast<size_t>(p)].token];
             y[p - block.begin] = room + (p - block.begin) * piece_room;
         }
-        multiply(stack, range.first, range.groups, x, y, block.end - block.begin);
+        multiply(stack, range.first, range.groups, x, inputs.step, y, block.end - block.begin);
         return room + range.skip;
     }
 
@@ -179,11 +172,10 @@ private:
             const void* x[token_block];
             float* y[token_block];
             for (int64_t p = begin; p < end; p++) {
-                if (floats_) x[p - begin] = floats_ + p * width_;
-                else x[p - begin] = blocks_ + p * activation_blocks(width_);
+                x[p - begin] = (*hidden_)[p];
                 y[p - begin] = results_ + p * result_stride_ + task.first * down.kernels().rows;
             }
-            multiply(down, range.first + task.first, task.groups, x, y, end - begin);
+            multiply(down, range.first + task.first, task.groups, x, hidden_->step, y, end - begin);
         });
     }
 
@@ -219,9 +211,8 @@ private:
     float* const y_;
     Activations inputs_;
     Scratch scratch_;
-    ActivationBlock* blocks_ = nullptr;   // intermediate rows as `down` reads them: [places, blocks], or
-    float* floats_ = nullptr;             // [places, width]
-    float* results_ = nullptr;            // what the experts give: [places, result_stride_]
+    std::optional<ActivationRows> hidden_;   // intermediate rows as `down` reads them: [places, width]
+    float* results_ = nullptr;               // what the experts give: [places, result_stride_]
     int64_t result_stride_ = 0;
 };
 

@@ -52,7 +52,7 @@ PUNA_INLINE void float_groups(const uint8_t* weights, int64_t stride, int64_t co
 
 template <class Lanes, Layout layout, int T>
 void float_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                   float* const* y) {
+                   int64_t, float* const* y) {
     constexpr int G = T == 1 ? 4 : 2;
     int64_t group = 0;
     for (; group + G <= groups; group += G) {

@@ -10,14 +10,22 @@ namespace puna {
 // super-blocks of 256, else one per 32. Where a value is NaN or infinite the scale is NaN, so that this
 // token's results are NaN and nobody else's are touched.
 struct alignas(64) ActivationBlock {
-    int8_t q[256];
+    static constexpr int columns = 256;
+    int8_t q[columns];
     int16_t sums16[16];   // sum of q over each 16
     int16_t sums32[8];    // over each 32, in pairs for multiply-add
     int32_t wide32[8];    // the same sums, 32 bits wide
     float d[8];
 };
 
-enum class Scaling { per_256, per_32, none };   // none: the kernel reads float32
+// 128 values of one token as sums of two bfloat16 numbers, which have 16 bits of a value's 24 together. What is not
+// finite is all in `high`.
+struct alignas(64) SplitBlock {
+    static constexpr int columns = 128;
+    uint16_t high[columns], low[columns];
+};
+
+enum class Scaling { per_256, per_32, none };   // none: the kernel reads float32, or it split
 
 inline constexpr Scaling scaling_of(Layout layout) {
     return format_of(layout).floats() ? Scaling::none : format_of(layout).super ? Scaling::per_256 : Scaling::per_32;
@@ -29,28 +37,35 @@ constexpr float smallest_scaled = 1e-35f;
 constexpr int max_tile = 8;   // the most tokens a tile function of any instruction set takes
 
 // Products of `groups` consecutive row groups (`stride` bytes apart) with T tokens: y[t][g * R + r].
-// x[t] points at token t's ActivationBlocks, or at its float32 values.
+// x[t] points at token t's first activations (an ActivationBlock, a SplitBlock or float32 values), the next block is
+// `step` bytes further.
 using TileFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
-                              const void* const* x, float* const* y);
+                              const void* const* x, int64_t step, float* const* y);
 
 // Tokens that products are made of at a time.
 constexpr int64_t token_block = 256;
 
-// The same for any number of tokens up to token_block.
+// The same for any number of tokens up to token_block. Where tokens lie one behind the other, up to rows_behind more
+// may be read behind the last. `room` is wide_room bytes for whatever the function likes.
 using WideFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
-                              const void* const* x, float* const* y, int64_t tokens);
+                              const void* const* x, int64_t step, float* const* y, int64_t tokens, uint8_t* room);
+constexpr int64_t rows_behind = 15;
+constexpr int64_t wide_room = 512 << 10;
 
-// Quantises one token's `columns` values (a multiple of 32).
+// Quantises `columns` values (a multiple of 32) of one token.
 using QuantizeFunction = void (*)(const float* x, int64_t columns, ActivationBlock* blocks);
+// Splits up to 128 values; those that are missing count as zeros.
+using SplitFunction = void (*)(const float* x, int64_t columns, SplitBlock* block);
 
 struct MatrixKernels {
     int rows;                                       // R
     int tile[layout_count];                         // tokens in the largest tile of a layout
     TileFunction product[layout_count][max_tile];   // [layout][tokens - 1]
-    WideFunction wide[layout_count];                // null, or worth calling for `wide_tokens` or more
-    int wide_tokens;
+    WideFunction wide[layout_count];                // null, or what is to be called for `wide_from` tokens or more
+    int wide_from[layout_count];
     QuantizeFunction quantize_per_256;
     QuantizeFunction quantize_per_32;
+    SplitFunction split;                            // null, or what f16 and bf16 matrices want
 };
 
 const MatrixKernels& portable_matrix_kernels();

@@ -47,7 +47,8 @@ struct Vectors {
 };
 
 template <Layout layout>
-void quantized_product(const uint8_t* weights, int64_t columns, int tokens, const void* const* x, float* const* y) {
+void quantized_product(const uint8_t* weights, int64_t columns, int tokens, const void* const* x, int64_t step,
+                       float* const* y) {
     constexpr bool one_scale = scaling_of(layout) == Scaling::per_256;
     float sums[tile][R] = {};
     for (int64_t k = 0; k < columns; k += chunk_columns) {
@@ -57,7 +58,8 @@ void quantized_product(const uint8_t* weights, int64_t columns, int tokens, cons
             Block block;
             unpack_chunk(layout, R, chunk, n, r, block);
             for (int t = 0; t < tokens; t++) {
-                const ActivationBlock& a = static_cast<const ActivationBlock*>(x[t])[k / chunk_columns];
+                const char* at = static_cast<const char*>(x[t]) + k / chunk_columns * step;
+                const ActivationBlock& a = *reinterpret_cast<const ActivationBlock*>(at);
                 for (int g = 0; g < n / 16; g++) {
                     int dot = 0;
                     for (int i = 0; i < 16; i++) dot += block.q[16 * g + i] * a.q[16 * g + i];
@@ -101,12 +103,12 @@ void float_product(const uint8_t* weights, int64_t columns, int tokens, const vo
 
 template <Layout layout, int T>
 void product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-             float* const* y) {
+             int64_t step, float* const* y) {
     for (int64_t g = 0; g < groups; g++, weights += stride) {
         float* out[T];
         for (int t = 0; t < T; t++) out[t] = y[t] + g * R;
         if constexpr (scaling_of(layout) == Scaling::none) float_product<layout>(weights, columns, T, x, out);
-        else quantized_product<layout>(weights, columns, T, x, out);
+        else quantized_product<layout>(weights, columns, T, x, step, out);
     }
 }
 

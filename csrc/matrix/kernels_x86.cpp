@@ -48,7 +48,6 @@ const MatrixKernels& amx_matrix_kernels() {
         MatrixKernels to = avx512_matrix_kernels();
         add_super_blocks_amx(to);
         add_blocks_amx(to);
-        to.wide_tokens = 9;   // fewer are bound by memory, which the other kernels stream through more evenly
         return to;
     }();
     return kernels;

@@ -12,7 +12,7 @@ namespace {
 
 struct Job {
     const Product* product;
-    Activations::Rows x;
+    const ActivationRows* x;
     int64_t first_group, end_group;
 };
 
@@ -28,13 +28,13 @@ void run(const Job& job, int64_t tokens) {
         const int64_t n = std::min(token_block, tokens - begin);
         float* out = job.product->y + begin * rows;
         for (int64_t t = 0; t < n; t++) {
-            x[t] = job.x[begin + t];
+            x[t] = (*job.x)[begin + t];
             y[t] = out + t * rows + job.first_group * R;
         }
-        multiply(m, job.first_group, full - job.first_group, x, y, n);
+        multiply(m, job.first_group, full - job.first_group, x, job.x->step, y, n);
         if (job.end_group > full) {
             for (int64_t t = 0; t < n; t++) y[t] = padded[t];
-            multiply(m, full, 1, x, y, n);
+            multiply(m, full, 1, x, job.x->step, y, n);
             for (int64_t t = 0; t < n; t++) {
                 std::memcpy(out + t * rows + full * R, padded[t], static_cast<size_t>(rows - full * R) * sizeof(float));
             }
@@ -67,7 +67,7 @@ void linear(const std::vector<Product>& products, const float* x, int64_t tokens
         const PackedMatrix& m = *product.matrix;
         const int64_t grain = groups_per_task(m, bytes, tokens);
         for (int64_t group = 0; group < m.groups(); group += grain) {
-            jobs.push_back({&product, activations.rows(m), group, std::min(m.groups(), group + grain)});
+            jobs.push_back({&product, &activations.rows(m), group, std::min(m.groups(), group + grain)});
         }
     }
     parallel_for(static_cast<int64_t>(jobs.size()),

@@ -31,6 +31,12 @@ PUNA_INLINE void unrolled(Body&& body) {
     unrolled(std::make_integer_sequence<int, n>(), body);
 }
 
+// body(0), ..., body(T - 1) as constants: in a loop the compiler would keep what belongs to tokens in memory.
+template <int T, class Body>
+PUNA_INLINE void each_token(Body&& body) {
+    unrolled<T>(body);
+}
+
 // One stream is read from front to back. The hardware follows it within a page; what is asked for early, for the
 // second-level cache, carries it over the edge, and what is asked for late brings it near. Measured: asking for
 // all of it early and near takes the buffers that the hardware needs.
@@ -42,6 +48,10 @@ PUNA_INLINE void prefetch(const uint8_t* from, int bytes, int distance) {
 PUNA_INLINE void prefetch(const uint8_t* from, int bytes) {
     prefetch(from, bytes, near_distance);
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + far_distance + i, 0, 2);
+}
+
+PUNA_INLINE const ActivationBlock* next_chunk(const ActivationBlock* a, int64_t step) {
+    return reinterpret_cast<const ActivationBlock*>(reinterpret_cast<const char*>(a) + step);
 }
 
 // Adds the products of block b of a super-block, times their scales, to the sums of T tokens.
@@ -77,14 +87,14 @@ PUNA_INLINE void add_super_block(const uint8_t* chunk, const ActivationBlock* co
 // Sums, over the groups of columns that share a scale, of T tokens' activations times `factors` (scales or mins).
 template <class Lanes, int group, bool is_signed, int T>
 PUNA_INLINE void add_group_sums(const uint8_t* factors, const ActivationBlock* const* a, typename Lanes::Ints* sums) {
-    for (int t = 0; t < T; t++) sums[t] = Lanes::splat(0);
-    for (int pair = 0; pair < 128 / group; pair++) {
+    each_token<T>([&](auto t) __attribute__((always_inline)) { sums[t] = Lanes::splat(0); });
+    unrolled<128 / group>([&](auto pair) __attribute__((always_inline)) {
         const auto pairs = Lanes::template widened<is_signed>(factors + pair * 2 * Lanes::rows);
-        for (int t = 0; t < T; t++) {
+        each_token<T>([&](auto t) __attribute__((always_inline)) {
             const int16_t* with = group == 16 ? a[t]->sums16 : a[t]->sums32;
             sums[t] = Lanes::add_pairs(sums[t], pairs, with + 2 * pair);
-        }
-    }
+        });
+    });
 }
 
 // Takes what every number is too large by out of the sums of a super-block.
@@ -95,9 +105,9 @@ PUNA_INLINE void take_excess(const uint8_t* chunk, const ActivationBlock* const*
         constexpr Format f = format_of(layout);
         typename Lanes::Ints rest[T];
         add_group_sums<Lanes, f.group, f.signed_scales, T>(chunk + offsets_of(layout, Lanes::rows).scales(), a, rest);
-        for (int t = 0; t < T; t++) {
+        each_token<T>([&](auto t) __attribute__((always_inline)) {
             sums[t] = Lanes::less(sums[t], Lanes::template shifted_up<log2_of(excess)>(rest[t]));
-        }
+        });
     }
 }
 
@@ -111,20 +121,20 @@ PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock*
         typename Lanes::Ints least[T];
         add_group_sums<Lanes, f.group, false, T>(chunk + offsets_of(layout, Lanes::rows).mins(), a, least);
         const auto dmin = Lanes::halves(chunk + 2 * Lanes::rows);
-        for (int t = 0; t < T; t++) {
+        each_token<T>([&](auto t) __attribute__((always_inline)) {
             const auto factor = Lanes::times(dmin, Lanes::splat(a[t]->d[0]));
             totals[t] = Lanes::subtract_product(factor, Lanes::floats(least[t]), totals[t]);
-        }
+        });
     }
-    for (int t = 0; t < T; t++) {
+    each_token<T>([&](auto t) __attribute__((always_inline)) {
         const auto factor = Lanes::times(d, Lanes::splat(a[t]->d[0]));
         totals[t] = Lanes::add_product(factor, Lanes::floats(sums[t]), totals[t]);
-    }
+    });
 }
 
 template <class Lanes, Layout layout, int T>
 void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                   float* const* y) {
+                   int64_t step, float* const* y) {
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     using Floats = typename Lanes::Floats;
     for (int64_t group = 0; group < groups; group++, weights += stride) {
@@ -143,7 +153,7 @@ void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
             });
             take_excess<Lanes, layout, T>(chunk, a, sums);
             finish_super_block<Lanes, layout, T>(chunk, a, sums, totals);
-            for (int t = 0; t < T; t++) a[t]++;
+            for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);
         }
         for (int t = 0; t < T; t++) Lanes::store(y[t] + group * Lanes::rows, totals[t]);
     }
@@ -177,19 +187,19 @@ template <class Lanes, Layout layout, int T>
 PUNA_INLINE void finish_block(const uint8_t* factors, const uint8_t* mins, const ActivationBlock* const* a, int b,
                               const typename Lanes::Ints* sums, typename Lanes::Floats* totals) {
     const auto d = layout == Layout::mxfp4 ? Lanes::brain_floats(factors) : Lanes::halves(factors);
-    for (int t = 0; t < T; t++) {
+    each_token<T>([&](auto t) __attribute__((always_inline)) {
         const auto da = Lanes::splat(a[t]->d[b]);
         totals[t] = Lanes::add_product(Lanes::times(d, da), Lanes::floats(sums[t]), totals[t]);
         if constexpr (format_of(layout).mins) {
             const auto sum = Lanes::splat(static_cast<float>(a[t]->wide32[b]));
             totals[t] = Lanes::add_product(Lanes::times(Lanes::halves(mins), da), sum, totals[t]);
         }
-    }
+    });
 }
 
 template <class Lanes, Layout layout, int T>
 void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                   float* const* y) {
+                   int64_t step, float* const* y) {
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     for (int64_t group = 0; group < groups; group++, weights += stride) {
         typename Lanes::Floats totals[T];
@@ -211,7 +221,7 @@ void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
                                                totals);
             }
             factors = numbers;
-            for (int t = 0; t < T; t++) a[t]++;
+            for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);
         }
         for (int t = 0; t < T; t++) Lanes::store(y[t] + group * Lanes::rows, totals[t]);
     }

@@ -66,29 +66,12 @@ PUNA_INLINE void multiply_tiles() {
     }
 }
 
-constexpr int wide_tile = 16;   // tokens
-
-// One chunk of up to 16 tokens' activations, as the rows of tiles: where they lie if they lie evenly, else copied.
-struct TokenRows {
-    const int8_t* first;
-    int64_t stride;
-
-    PUNA_INLINE TokenRows(const void* const* x, int64_t chunk, int count, int8_t (*copies)[chunk_columns]) {
-        const auto row = [&](int t) { return (static_cast<const ActivationBlock*>(x[t]) + chunk)->q; };
-        first = row(0);
-        stride = count > 1 ? row(1) - first : 0;
-        bool even = count == wide_tile;
-        for (int t = 2; even && t < count; t++) even = row(t) - row(t - 1) == stride;
-        if (even) return;
-        for (int t = 0; t < count; t++) {
-            for (int i = 0; i < chunk_columns; i += 64) {
-                _mm512_store_si512(copies[t] + i, _mm512_loadu_si512(row(t) + i));
-            }
-        }
-        first = copies[0];
-        stride = chunk_columns;
-    }
-};
+// The same for bfloat16 numbers: tokens [16, 2 n], numbers [n, 16][2], sums [16, 16] of float32. Sums of even and of
+// odd columns are added up apart; what is smaller than 2^-126 counts as zero.
+template <int sums, int tokens, int numbers>
+PUNA_INLINE void multiply_brain_tiles() {
+    __asm__ volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(numbers), "i"(tokens), "i"(sums));
+}
 
 }  // namespace
 }  // namespace puna
