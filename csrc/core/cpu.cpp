@@ -58,7 +58,8 @@ X86 read_x86() {
     const bool f = b >> 16 & 1, dq = b >> 17 & 1, bw = b >> 30 & 1, vl = b >> 31 & 1;
     found.avx512 = zmm && f && dq && bw && vl;
     found.avx512_vnni = found.avx512 && (c >> 11 & 1);
-    found.amx = tiles && found.avx512_vnni && (d >> 24 & 1) && (d >> 25 & 1) && may_use_tiles();
+    const bool amx_tiles = d >> 24 & 1, amx_bytes = d >> 25 & 1, amx_brain = d >> 22 & 1;
+    found.amx = tiles && found.avx512_vnni && amx_tiles && amx_bytes && amx_brain && may_use_tiles();
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d)) found.avx_vnni = ymm && (a >> 4 & 1);
     return found;
 }

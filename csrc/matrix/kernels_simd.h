@@ -19,6 +19,7 @@ void add_floats_avx512(MatrixKernels& kernels);
 
 void add_super_blocks_amx(MatrixKernels& kernels);
 void add_blocks_amx(MatrixKernels& kernels);
+void add_floats_amx(MatrixKernels& kernels);
 
 void add_quantize_neon(MatrixKernels& kernels);   // activations
 

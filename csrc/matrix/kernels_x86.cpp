@@ -48,6 +48,7 @@ const MatrixKernels& amx_matrix_kernels() {
         MatrixKernels to = avx512_matrix_kernels();
         add_super_blocks_amx(to);
         add_blocks_amx(to);
+        add_floats_amx(to);
         return to;
     }();
     return kernels;

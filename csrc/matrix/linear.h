@@ -16,7 +16,8 @@ struct Product {
 // y = x @ matrix.T + bias for each product; x is [tokens, columns], float32, and shared. It is quantised once
 // for all matrices that need it. Every row of y depends on its row of x alone, bit for bit, whatever the number
 // of tokens and threads. A NaN or infinity in a row of x makes that row of y NaN under quantised matrices;
-// under float matrices it goes the way of IEEE arithmetic.
+// under float matrices it goes the way of IEEE arithmetic, or, where the processor has AMX and they have 16 bits, makes
+// that row NaN or infinite.
 void linear(const std::vector<Product>& products, const float* x, int64_t tokens, int64_t columns);
 
 }  // namespace puna
