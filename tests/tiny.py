@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -148,8 +149,17 @@ def tiny_llama_gguf(
     return path
 
 
-def add_tokenizer(writer: GGUFWriter, chat_template: str | None = CHATML, *, endless: bool = False) -> None:
-    """The byte-level BPE vocabulary of all tiny models; `endless` without any token that ends a text."""
+def add_tokenizer(
+    writer: GGUFWriter,
+    chat_template: str | None = CHATML,
+    *,
+    endless: bool = False,
+    markers: Sequence[str] = (),
+) -> None:
+    """The byte-level BPE vocabulary of all tiny models, and after it `markers` of what is no text.
+
+    `endless`: without any token that ends a text.
+    """
     tokens = vocabulary()
     writer.add("tokenizer.ggml.model", "gpt2")
     writer.add("tokenizer.ggml.pre", "gpt-2")
@@ -159,8 +169,8 @@ def add_tokenizer(writer: GGUFWriter, chat_template: str | None = CHATML, *, end
             token if kind == 1 else f"<|control {i}|>"
             for i, (token, kind) in enumerate(zip(tokens, types, strict=True))
         ]
-    writer.add("tokenizer.ggml.tokens", tokens)
-    writer.add("tokenizer.ggml.token_type", types)
+    writer.add("tokenizer.ggml.tokens", [*tokens, *markers])
+    writer.add("tokenizer.ggml.token_type", [*types, *[3] * len(markers)])
     writer.add("tokenizer.ggml.merges", [f"{left} {right}" for left, right in merges()])
     begin, end, _, turn_end = range(len(tokens) - len(SPECIALS), len(tokens))
     writer.add("tokenizer.ggml.bos_token_id", begin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -32,6 +32,10 @@ class KVView:
     cells: torch.Tensor  # int32 [n]
     starts: torch.Tensor  # int32 [rows]
     counts: torch.Tensor  # int32 [rows]
+
+    def of(self, rows: torch.Tensor) -> KVView:
+        """What only `rows` (int64) of the batch see."""
+        return replace(self, starts=self.starts[rows], counts=self.counts[rows])
 
 
 class LayerCache(Protocol):

@@ -26,6 +26,20 @@ class Input:
     same_batch: int = field(default=0, compare=False)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageStates:
+    """The payload of an image that text looks at through cross-attention.
+
+    `states` float32 [entries, hidden] are what the vision tower made of it, projected to the width of the
+    text model; the images of a model need not have equally many.
+    """
+
+    states: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
 @dataclass(slots=True)
 class Batch:
     """The inputs of one forward pass, rows of several sequences one after another.

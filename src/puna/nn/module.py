@@ -5,8 +5,8 @@
 
 declares that `query` is a Linear made from the tensor `<prefix>.attn_q.weight` (and `.bias`, if the
 file has one) of shape [options.query_size, options.hidden_size]. A field of type `Tensor` is the bare
-vector. `Module.load` fills such fields, of the module and of the modules inside it, and reports a
-missing or misshapen tensor by its name.
+vector, whose name may lack the `.weight`. `Module.load` fills such fields, of the module and of the modules
+inside it, and reports a missing or misshapen tensor by its name.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class _PartField:
 class _BlocksField:
     prefix: str
     count: str
+    choose: Callable[[Any, int], type[Module]] | None
 
 
 def weight(name: str, *shape: str, optional: bool = False, tied_to: str | None = None) -> Any:
@@ -70,12 +71,15 @@ def part(prefix: str = "", *, choose: Callable[[Any, int], type[Module]] | None 
     return _PartField(prefix, choose)
 
 
-def blocks(prefix: str, count: str = "block_count") -> Any:
-    """A list of equal modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...
+def blocks(
+    prefix: str, count: str = "block_count", *, choose: Callable[[Any, int], type[Module]] | None = None
+) -> Any:
+    """A list of modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...
 
-    `count` names the field of the options that says how many.
+    `count` names the field of the options that says how many. Where they are not all of one kind,
+    `choose(options, index)` says which.
     """
-    return _BlocksField(prefix, count)
+    return _BlocksField(prefix, count, choose)
 
 
 class Module:
@@ -101,7 +105,8 @@ class Module:
                 (block,) = kind.__args__
                 count = getattr(options, declared.count)
                 inner = _join(prefix, declared.prefix)
-                built = [block.load(source, options, f"{inner}.{i}", i) for i in range(count)]
+                kinds = [declared.choose(options, i) if declared.choose else block for i in range(count)]
+                built = [kinds[i].load(source, options, f"{inner}.{i}", i) for i in range(count)]
                 setattr(module, attribute, built)
         module.loaded()
         return module
@@ -120,6 +125,8 @@ def _load_leaf(kind: Any, source: WeightSource, field: _WeightField, prefix: str
     for name in filter(None, (_join(prefix, field.name), field.tied_to)):
         if leaf_type is torch.Tensor:
             leaf = source.vector(f"{name}.weight", shape[0])
+            if leaf is None:
+                leaf = source.vector(name, shape[0])
         else:
             leaf = leaf_type.from_source(source, name, shape, options)
         if leaf is not None:

@@ -1,0 +1,188 @@
+"""The language model of Llama 3.2 Vision: a Llama with layers in between that look at images.
+
+Grattafiori et al., arXiv:2407.21783, section 7. An image is one token of the text. What the vision tower made
+of it comes with that token, as `ImageStates`; keys and values of it are computed once and remembered. Text
+sees the image before it, or the images, where several follow each other directly. Text before any image skips
+the layers between, so that without images this is the Llama it was made from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn.functional import pad
+
+from puna import ops
+from puna.errors import ModelError
+from puna.kvcache.cache import Cache, KVView, LayerCache
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.encoder import EncoderCache
+from puna.kvcache.types import KVTypes
+from puna.kvcache.wrapper import WrapperCache, by_type
+from puna.model.base import TextModel, register
+from puna.model.input import Batch
+from puna.model.metadata import required
+from puna.model.models.llama import Layer, Llama, LlamaOptions
+from puna.nn.attention import attend
+from puna.nn.feed_forward import FeedForward
+from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
+from puna.nn.module import Module, blocks, part, weight
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+#: Images of the largest size that a sequence can hold; of smaller ones it can hold more.
+_LARGE_IMAGES = 4
+
+
+@dataclass(frozen=True)
+class MllamaOptions(LlamaOptions):
+    """Those of a Llama, whose `vocab_size` is larger than what it answers with, and those about images."""
+
+    output_size: int  # tokens there are logits of; those after them mark what is no text
+    cross_layers: frozenset[int]  # that look at images
+    image_entries: int  # vision states of an image of the largest size
+
+    @property
+    def gate_size(self) -> int:
+        return 1
+
+
+class CrossAttention(Module):
+    options: MllamaOptions
+    query: Linear = weight("cross_attn_q_proj", "query_size", "hidden_size")
+    key: Linear = weight("cross_attn_k_proj", "kv_size", "hidden_size")
+    value: Linear = weight("cross_attn_v_proj", "kv_size", "hidden_size")
+    output: Linear = weight("cross_attn_o_proj", "hidden_size", "query_size")
+    query_norm: RMSNorm = weight("cross_attn_q_norm", "head_dim")
+    key_norm: RMSNorm = weight("cross_attn_k_norm", "head_dim")
+
+    def remember(self, states: torch.Tensor, cache: LayerCache) -> None:
+        """Store keys and values of the batch's images, whose states [entries, hidden] follow each other."""
+        shape = len(states), self.options.kv_heads, self.options.head_dim
+        key, value = linear_many(states, self.key, self.value)
+        cache.put(self.key_norm(key.view(shape)), value.view(shape))
+
+    def forward(self, hidden: torch.Tensor, seen: KVView) -> torch.Tensor:
+        o = self.options
+        query = self.query_norm(self.query(hidden).view(len(hidden), o.heads, o.head_dim))
+        mixed = attend(query, seen, 1 / math.sqrt(o.head_dim))
+        return self.output(mixed.view(len(hidden), o.query_size))
+
+
+class CrossLayer(Module):
+    options: MllamaOptions
+    attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
+    attention: CrossAttention = part()
+    attention_gate: torch.Tensor = weight("cross_attn_attn_gate", "gate_size")
+    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+    feed_forward: FeedForward = part()
+    feed_forward_gate: torch.Tensor = weight("cross_attn_mlp_gate", "gate_size")
+
+    def loaded(self) -> None:
+        self.attention_gate = self.attention_gate.tanh()
+        self.feed_forward_gate = self.feed_forward_gate.tanh()
+
+    def forward(
+        self, hidden: torch.Tensor, states: torch.Tensor | None, cache: LayerCache, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        if states is not None:
+            self.attention.remember(states, cache)
+        seen = cache.view()
+        if rows is not None:
+            hidden, seen = hidden[rows], seen.of(rows)
+        looking = seen.counts.nonzero().flatten()
+        if not len(looking):
+            return hidden
+        if len(looking) == len(hidden):
+            return self._look(hidden, seen)
+        return hidden.index_copy(0, looking, self._look(hidden[looking], seen.of(looking)))
+
+    def _look(self, hidden: torch.Tensor, seen: KVView) -> torch.Tensor:
+        """The layer for rows that see an image."""
+        attended = self.attention.forward(self.attention_norm(hidden), seen)
+        hidden, normed = self.feed_forward_norm.after_adding(self.attention_gate * attended, hidden)
+        return hidden + self.feed_forward_gate * self.feed_forward.forward(normed)
+
+
+def layer_kind(options: MllamaOptions, layer: int) -> type[Layer | CrossLayer]:
+    return CrossLayer if layer in options.cross_layers else Layer
+
+
+@register("mllama")
+class Mllama(TextModel):
+    options: MllamaOptions
+    token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
+    layers: list[Layer | CrossLayer] = blocks("blk", choose=layer_kind)
+    output_norm: RMSNorm = weight("output_norm", "hidden_size")
+    output: Linear = weight("output", "output_size", "hidden_size")
+    rope_factors: torch.Tensor | None = weight("rope_freqs", "rope_pairs", optional=True)
+
+    def loaded(self) -> None:
+        self.rope = self.options.rope.build(factors=self.rope_factors)
+        self._unscaled_rope = self.rope.without_magnitude()
+
+    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
+        hidden = self.token_embedding(batch.tokens)
+        images = [payload.states for _, payload in batch.payloads]
+        states = torch.cat(images) if images else None
+        for i, layer in enumerate(self.layers):
+            last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
+            rows = batch.outputs if last else None
+            if isinstance(layer, CrossLayer):
+                hidden = layer.forward(hidden, states, cache.layer(i), rows)
+            else:
+                hidden = layer.forward(hidden, batch, cache.layer(i), self.rope, rows)
+        logits = self.output(self.output_norm(hidden))
+        markers = self.options.vocab_size - self.options.output_size  # are tokens, but never the next one
+        return pad(logits, (0, markers), value=-math.inf)
+
+    def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
+        ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), self._unscaled_rope)
+
+    def make_cache(self, *, sequences: int, context: int, types: KVTypes) -> Cache:
+        o = self.options
+        shapes = by_type(self.kv_shapes(o), [i in o.cross_layers for i in range(o.block_count)])
+        text, images = shapes.get(False, {}), shapes.get(True, {})
+        entries = o.image_entries * min(_LARGE_IMAGES, context)
+        return WrapperCache(
+            CausalCache(text, sequences=sequences, context=context, types=types, shift=self.shift),
+            EncoderCache(images, sequences=sequences, longest=entries, entries=len, types=types),
+        )
+
+    @classmethod
+    def kv_shapes(cls, options: MllamaOptions) -> list[KVShape]:
+        return Llama.kv_shapes(options)
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> MllamaOptions:
+        text, output = Llama.read_options(file), file.tensors.get("output.weight")
+        return MllamaOptions(
+            **vars(text),
+            output_size=output.shape[0] if output else 0,
+            cross_layers=_cross_layers(file, text.block_count),
+            image_entries=_image_entries(file),
+        )
+
+
+def _cross_layers(file: GGUFFile, layers: int) -> frozenset[int]:
+    key = "attention.cross_attention_layers"
+    listed, where = file.get(key), f"{file.path}: '{file.architecture}.{key}'"
+    if isinstance(listed, str) or not isinstance(listed, Sequence):
+        raise ModelError(f"{where} should list the layers that look at images, but is {listed!r}")
+    for layer in listed:
+        if type(layer) is not int or not 0 <= layer < layers:
+            raise ModelError(f"{where} names layer {layer!r}, but there are layers 0 to {layers - 1}")
+    return frozenset(listed)
+
+
+def _image_entries(file: GGUFFile) -> int:
+    """States of an image of the largest size: of its tiles' patches, and of each tile as a whole."""
+    sizes = {"vision.image_size": 560, "vision.patch_size": 14, "vision.max_num_tiles": 4}
+    given = {key: size if file.get(key) is None else required(file, key) for key, size in sizes.items()}
+    side, patch, tiles = given.values()
+    return tiles * ((side // patch) ** 2 + 1)

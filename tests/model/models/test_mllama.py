@@ -1,0 +1,268 @@
+"""Llama 3.2 Vision's language model against Hugging Face transformers, on tiny random models in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from puna import ops
+from puna.errors import CacheFullError, ModelError
+from puna.kvcache.cache import Cache
+from puna.model.input import Batch, ImageStates
+from puna.model.load import LoadedModel, load_model
+from tests.model.models.images import (
+    Part,
+    Text,
+    batch_of,
+    log_probabilities,
+    read,
+    reference_log_probabilities,
+)
+from tests.model.models.parity import FLOATS, check_greedy
+from tests.model.test_load import rewritten
+from tests.tiny_mllama import IMAGE, TinyMllama, tiny_mllama_gguf
+
+LLAMA3 = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+MODELS = {
+    "the last layer looks at images": TinyMllama(),
+    "llama 3 rope factors": TinyMllama(cross_layers=(1, 2), rope_scaling=LLAMA3, seed=1),
+    "one query per key": TinyMllama(layers=3, cross_layers=(1,), heads=4, kv_heads=4, seed=2),
+    "one key for all, odd sizes": TinyMllama(
+        layers=5, cross_layers=(1, 3), hidden=96, feed_forward=80, heads=6, kv_heads=1, rope_base=5e5, seed=3
+    ),
+}
+#: Where images stand in a text, and how many vision states each has.
+PLACES = {
+    "nowhere": {},
+    "at the start": {0: 7},
+    "in the middle": {11: 10},
+    "in two places": {4: 3, 21: 9},
+    "three in a row, then one": {6: 5, 7: 2, 8: 10, 30: 4},
+    "at the end": {39: 6},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
+    """(ours, transformers') of one configuration."""
+    config = MODELS[request.param]
+    theirs = config.build()
+    path = tiny_mllama_gguf(tmp_path_factory.mktemp("mllama") / "model.gguf", config, model=theirs)
+    return load_model(path), theirs
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, implementation: str) -> LoadedModel:
+    return load_model(tiny_mllama_gguf(tmp_path_factory.mktemp("mllama") / "plain.gguf", TinyMllama()))
+
+
+def texts(ours: LoadedModel, seed: int = 0) -> list[Text]:
+    """One text of 40 tokens for each of `PLACES`."""
+    hidden = ours.model.options.hidden_size
+    return [Text.random(40, places, hidden=hidden, seed=seed + n) for n, places in enumerate(PLACES.values())]
+
+
+def new_cache(ours: LoadedModel, sequences: int = len(PLACES)) -> Cache:
+    return ours.make_cache(sequences=sequences, context=128, types=FLOATS)
+
+
+@pytest.mark.parametrize("parts", [[40], [11, 1, 28], [16, 16, 8], [1] * 40], ids=str)
+def test_log_probabilities_agree_of_texts_with_and_without_images_in_one_batch(
+    pair: tuple[LoadedModel, Any], parts: list[int]
+) -> None:
+    ours, theirs = pair
+    given, cache = texts(ours), new_cache(ours)
+    found: list[list[torch.Tensor]] = [[] for _ in given]
+    begin = 0
+    for count in parts:
+        batch = [Part(sequence, text, begin, begin + count) for sequence, text in enumerate(given)]
+        for sequence, answer in enumerate(read(ours, cache, batch)):
+            found[sequence].append(answer)
+        begin += count
+    for text, answers, places in zip(given, found, PLACES, strict=True):
+        difference = torch.cat(answers) - reference_log_probabilities(theirs, text)
+        assert difference.abs().max() < 1e-3, places
+
+
+def test_images_matter(pair: tuple[LoadedModel, Any]) -> None:
+    """Else the test above would show nothing."""
+    ours, _ = pair
+    text = texts(ours)[2]
+    other = Text(text.tokens, {place: states + 1 for place, states in text.images.items()})
+    cache = new_cache(ours)
+    first, second = read(ours, cache, [Part(0, text, 0, 40), Part(1, other, 0, 40)])
+    torch.testing.assert_close(first[:11], second[:11])
+    assert (first[11:] - second[11:]).abs().amax(dim=1).min() > 0.01
+
+
+def test_only_the_rows_asked_for_are_answered(pair: tuple[LoadedModel, Any]) -> None:
+    ours, _ = pair
+    parts = [Part(sequence, text, 0, 40) for sequence, text in enumerate(texts(ours))]
+    batch = batch_of(parts)
+    every = log_probabilities(ours, new_cache(ours), batch)
+    for wanted in ([3, 79, 90, 100, 199], [5], []):
+        batch.outputs = torch.tensor(wanted, dtype=torch.int64)
+        torch.testing.assert_close(log_probabilities(ours, new_cache(ours), batch), every[batch.outputs])
+
+
+def test_tokens_that_are_no_text_are_read_but_never_answered(plain: LoadedModel) -> None:
+    batch = Batch.of([IMAGE, 5, IMAGE], [0, 1, 2], [0] * 3, [1, 2])
+    cache = new_cache(plain)
+    with torch.inference_mode():
+        cache.start_forward(batch)
+        logits = plain.model.forward(batch, cache)
+    assert logits.shape == (2, IMAGE + 8)
+    assert logits[:, :IMAGE].isfinite().all()
+    assert (logits[:, IMAGE:] == -torch.inf).all()
+    assert plain.tokenizer.vocab_size == IMAGE + 1
+
+
+# Texts of 60 tokens with images at 5 and 30.
+@pytest.mark.parametrize("shared", [20, 31, 30, 6, 5], ids=str)
+def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any], shared: int) -> None:
+    ours, theirs = pair
+    hidden = ours.model.options.hidden_size
+    text = Text.random(60, {5: 8, 30: 4}, hidden=hidden, seed=20)
+    other = text.to(shared) + Text.random(20, {0: 3, 9: 10}, hidden=hidden, seed=21)
+    cache = new_cache(ours)
+    read(ours, cache, [Part(0, other, 0, len(other))])
+    cache.copy_prefix(0, 1, shared)
+    assert cache.can_resume(1, shared)
+    cache.remove(0, 0)
+    (found,) = read(ours, cache, [Part(1, text, shared, 60)])
+    assert (found - reference_log_probabilities(theirs, text)[shared:]).abs().max() < 1e-3
+
+
+def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
+    ours, theirs = pair
+    check_greedy(ours, theirs)
+
+
+def test_greedy_output_after_images_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
+    """Each token is the most probable one for transformers too, given those before it."""
+    ours, theirs = pair
+    given, cache = texts(ours, seed=30), new_cache(ours)
+    batch = batch_of([Part(sequence, text, 0, 40) for sequence, text in enumerate(given)])
+    batch.outputs = torch.arange(39, len(batch), 40)
+    for _ in range(25):
+        chosen = log_probabilities(ours, cache, batch).argmax(dim=1).tolist()
+        given = [text + Text([token]) for text, token in zip(given, chosen, strict=True)]
+        batch = batch_of([Part(n, text, len(text) - 1, len(text)) for n, text in enumerate(given)])
+    for text, places in zip(given, PLACES, strict=True):
+        best = reference_log_probabilities(theirs, text).argmax(dim=1)
+        assert best[39:-1].tolist() == text.tokens[40:], places
+
+
+# With one layer that reads text and one that looks at images, no key depends on what was removed.
+@pytest.mark.parametrize("removed", [(10, 25), (0, 25), (2, 4), (2, 40), (12, 31)], ids=str)
+def test_a_shifted_text_is_as_if_read_without_what_was_removed(
+    tmp_path: Path, implementation: str, removed: tuple[int, int]
+) -> None:
+    config = TinyMllama(layers=2, cross_layers=(1,), rope_scaling=LLAMA3, seed=9)
+    theirs = config.build()
+    ours = load_model(tiny_mllama_gguf(tmp_path / "two.gguf", config, model=theirs))
+    text = Text.random(50, {3: 5, 12: 7, 30: 4}, hidden=config.hidden, seed=40)
+    kept = text.without(*removed)
+    whole = kept + Text.random(12, {6: 3}, hidden=config.hidden, seed=41)
+    cache = new_cache(ours)
+    read(ours, cache, [Part(0, text, 0, 50)])
+    cache.remove(0, *removed)
+    assert cache.length(0) == len(kept)
+    (found,) = read(ours, cache, [Part(0, whole, len(kept), len(whole))])
+    assert (found - reference_log_probabilities(theirs, whole)[len(kept) :]).abs().max() < 1e-3
+
+
+def test_images_go_with_their_positions(plain: LoadedModel) -> None:
+    cache = new_cache(plain)
+    text, images = texts(plain)[4], cache.caches[1]
+    read(plain, cache, [Part(0, text, 0, 40)])
+    assert images.images(0) == [6, 7, 8, 30]
+    free = images.cells.free
+    cache.remove(0, 8)
+    assert images.images(0) == [6, 7]
+    assert images.cells.free == free + 14
+
+
+def test_a_failed_pass_changes_nothing(plain: LoadedModel) -> None:
+    text, other = texts(plain)[4], texts(plain)[1]
+    touched, untouched = new_cache(plain), new_cache(plain)
+    for cache in (touched, untouched):
+        read(plain, cache, [Part(0, text, 0, 8)])
+    batch = batch_of([Part(0, text, 8, 40), Part(1, other, 0, 40)])
+    row, _ = batch.payloads[1]
+    batch.payloads[1] = row, ImageStates(torch.zeros(4, 3))  # of another model
+    with pytest.raises((ValueError, RuntimeError)):
+        log_probabilities(plain, touched, batch)
+    touched.undo_forward()
+    lengths = [(touched.length(n), touched.caches[1].images(n)) for n in (0, 1)]
+    assert lengths == [(8, [6, 7]), (0, [])]
+    parts = [Part(0, text, 8, 40), Part(1, other, 0, 40)]
+    for after, expected in zip(read(plain, touched, parts), read(plain, untouched, parts), strict=True):
+        assert torch.equal(after, expected)
+
+
+def test_more_images_than_there_is_room_for_are_refused(plain: LoadedModel) -> None:
+    """The file says that an image has up to 10 states, so there is room for 40."""
+    hidden = plain.model.options.hidden_size
+    text = Text.random(8, {0: 10, 2: 10, 3: 10, 5: 10, 7: 1}, hidden=hidden, seed=50)
+    cache = new_cache(plain)
+    read(plain, cache, [Part(0, text, 0, 3)])
+    with pytest.raises(
+        CacheFullError, match=r"the image at position 7 has 1 entries, and sequence 0 holds 40"
+    ):
+        read(plain, cache, [Part(0, text, 3, 8)])
+    assert [inner.length(0) for inner in cache.caches] == [3, 3]
+    read(plain, cache, [Part(0, text, 3, 7)])
+
+
+def test_neighbours_in_the_batch_change_no_bit(tmp_path: Path) -> None:
+    pytest.importorskip("puna._native", reason="the C++ kernels are not built")
+    with ops.use("cpu"):
+        ours = load_model(tiny_mllama_gguf(tmp_path / "model.gguf", TinyMllama()))
+        given = texts(ours)
+        together = read(ours, new_cache(ours), [Part(n, text, 0, 40) for n, text in enumerate(given)])
+        for number, text in enumerate(given):
+            (alone,) = read(ours, new_cache(ours), [Part(number, text, 0, 40)])
+            assert torch.equal(alone, together[number])
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("attention.cross_attention_layers", None, "should list the layers that look at images, but is None"),
+        ("attention.cross_attention_layers", 3, "should list the layers that look at images, but is 3"),
+        (
+            "attention.cross_attention_layers",
+            "1,3",
+            "should list the layers that look at images, but is '1,3'",
+        ),
+        ("attention.cross_attention_layers", [1, 4], "names layer 4, but there are layers 0 to 3"),
+        ("attention.cross_attention_layers", [-1], "names layer -1"),
+        ("attention.cross_attention_layers", [1.5], "names layer 1.5"),
+        ("vision.patch_size", 0, "is missing or not positive"),
+        ("vision.max_num_tiles", "many", "should be a size, but is 'many'"),
+    ],
+)
+def test_nonsense_in_the_metadata_is_named(tmp_path: Path, key: str, value: Any, complaint: str) -> None:
+    path = tiny_mllama_gguf(tmp_path / "good.gguf", TinyMllama())
+    bad = rewritten(path, tmp_path / "bad.gguf", architecture="mllama", **{f"mllama.{key}": value})
+    with pytest.raises(ModelError, match=rf"bad\.gguf: .*'mllama\.{key}' {complaint}"):
+        load_model(bad)
+
+
+def test_a_model_no_layer_of_which_looks_at_images_is_a_llama(tmp_path: Path) -> None:
+    config = TinyMllama(layers=2, cross_layers=(), seed=5)
+    theirs = config.build()
+    ours = load_model(tiny_mllama_gguf(tmp_path / "none.gguf", config, model=theirs))
+    text = Text.random(20, {}, hidden=config.hidden, seed=60)
+    (found,) = read(ours, new_cache(ours), [Part(0, text, 0, 20)])
+    assert (found - reference_log_probabilities(theirs, text)).abs().max() < 1e-3
