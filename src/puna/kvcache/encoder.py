@@ -18,6 +18,8 @@ from puna.kvcache.storage import KVShape, Stored
 from puna.kvcache.types import HALVES, KVTypes
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from puna.model.input import Batch
 
 
@@ -81,10 +83,14 @@ class EncoderCache(CellCache):
                 )
             sizes.append((sequence, positions[row], size))
         self.cells.check_room(sum(size for _, _, size in sizes), self.cells.free)
-        return partial(self._begin, batch.sequences.tolist(), positions, sizes)
+        return partial(self._begin, batch.sequences, batch.positions.numpy(), sizes)
 
-    def _begin(self, sequences: list[int], positions: list[int], sizes: list[tuple[int, int, int]]) -> None:
-        self._before = {s: (self._lengths[s], len(self._images[s])) for s in sequences}
+    def _begin(
+        self, sequences: NDArray[np.int32], positions: NDArray[np.int32], sizes: list[tuple[int, int, int]]
+    ) -> None:
+        ends = [*((np.diff(sequences) != 0).nonzero()[0] + 1).tolist(), len(sequences)]  # of sequences' rows
+        present: list[int] = sequences[np.array(ends) - 1].tolist()
+        self._before = {s: (self._lengths[s], len(self._images[s])) for s in present}
         self._passes += 1
         placed = self._allocate(sum(size for _, _, size in sizes))
         used = 0
@@ -95,22 +101,29 @@ class EncoderCache(CellCache):
             self._images[sequence].append(_Image(position, begin, begin + size))
             used += size
         self._new_cells = torch.from_numpy(placed)
-        seen = [self._seen(s, p) for s, p in zip(sequences, positions, strict=True)]
-        self._starts, self._counts = torch.tensor(seen, dtype=torch.int32).view(-1, 2).T.contiguous().unbind()
-        for sequence, position in zip(sequences, positions, strict=True):
-            self._lengths[sequence] = position + 1
+        seen = np.zeros((2, len(sequences)), dtype=np.int32)
+        begin = 0
+        for sequence, end in zip(present, ends, strict=True):
+            if self._images[sequence]:
+                seen[:, begin:end] = self._seen(sequence, positions[begin:end])
+            self._lengths[sequence] = int(positions[end - 1]) + 1
+            begin = end
+        self._starts, self._counts = torch.from_numpy(seen).unbind()
 
-    def _seen(self, sequence: int, position: int) -> tuple[int, int]:
-        """Start in the table and count of the entries a row sees."""
-        begin = end = 0
-        previous = -2
+    def _seen(
+        self, sequence: int, positions: NDArray[np.int32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Starts in the table and counts of the entries that rows at `positions` see."""
+        places: list[int] = []
+        begins, ends = [0], [0]  # of what is seen after 0, 1, ... images
         for image in self._images[sequence]:
-            if image.position > position:
-                break
-            if image.position != previous + 1:
-                begin = image.begin
-            previous, end = image.position, image.end
-        return sequence * self.cells.table.shape[1] + begin, end - begin
+            follows = bool(places) and image.position == places[-1] + 1
+            begins.append(begins[-1] if follows else image.begin)
+            ends.append(image.end)
+            places.append(image.position)
+        before = np.searchsorted(np.array(places), positions, side="right")
+        starts = np.array(begins)[before]
+        return sequence * self.cells.table.shape[1] + starts, np.array(ends)[before] - starts
 
     def undo_forward(self) -> None:
         for sequence, (length, count) in self._before.items():
