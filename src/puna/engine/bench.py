@@ -15,7 +15,7 @@ from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch, Input
+from puna.model.input import Batch
 from puna.model.load import load_model
 from puna.options import Options
 
@@ -69,22 +69,19 @@ class Bench:
         how many there are, not on what is in them.
         """
         engine, tokens = self._engine, self._tokens(depth)
-        found = engine.slots.take([Input(token) for token in tokens], reuse=False)
-        if found is None:
-            raise GenerationError("all sequences of the engine are busy")
-        slot = found[0]
+        memory = engine.memories.take()
         shapes = self._kv_shapes
         generator = torch.Generator().manual_seed(_SEED)
         for start in range(0, depth, _CHUNK):
             part = range(start, min(start + _CHUNK, depth))
-            batch = Batch.of(tokens[part.start : part.stop], list(part), [slot.index] * len(part), [])
+            batch = Batch.of(tokens[part.start : part.stop], list(part), [memory.row] * len(part), [])
             engine.cache.start_forward(batch)
             for index, shape in enumerate(shapes):
                 keys = torch.randn(len(part), shape.kv_heads, shape.key_dim, generator=generator)
                 values = torch.randn(len(part), shape.kv_heads, shape.value_dim, generator=generator)
                 engine.cache.layer(index).put(keys, values)
-        slot.inputs.extend(Input(token) for token in tokens)
-        engine.slots.give_back(slot)
+        memory.evaluated = depth
+        engine.memories.rest(memory, list(tokens))
         self._filled = tokens
 
     def decode_filled(self, length: int) -> float:

@@ -8,7 +8,7 @@ Generation itself is spoken in the engine's own words (`puna.engine.events`).
 
 from __future__ import annotations
 
-from puna.engine.events import Chunk, Done, Failed, Generate, Message, TokenLogprob, TopLogprob
+from puna.engine.events import Chunk, Done, Failed, Generate, Message, Scored, TokenLogprob, TopLogprob
 
 __all__ = [
     "MAX_FRAME_BYTES",
@@ -24,6 +24,7 @@ __all__ = [
     "Ping",
     "Pong",
     "Progress",
+    "Scored",
     "Text",
     "ToRunner",
     "TokenLogprob",
@@ -116,4 +117,4 @@ class Pong(Message, frozen=True):
 
 
 ToRunner = Load | Generate | Cancel | Tokenize | Detokenize | Ping
-FromRunner = Progress | Loaded | Chunk | Done | Failed | Tokens | Text | Pong
+FromRunner = Progress | Loaded | Scored | Chunk | Done | Failed | Tokens | Text | Pong
