@@ -33,9 +33,6 @@ from puna.options import Options
 from puna.prompt import ChatFormat, chat_format
 from puna.store import Store, StoredModel
 
-#: Tokens per sequence when neither the caller nor the stored model says otherwise.
-DEFAULT_CONTEXT = 4096
-
 
 @dataclass
 class Completion:
@@ -72,7 +69,8 @@ def load(
 ) -> Model:
     """Load a model by name (`demo`, or any in the store) or by the path of a GGUF file.
 
-    `num_ctx` tokens of context for each of up to `parallel` requests at once, kept as `kv_cache_type`
+    `num_ctx` tokens of context for each of up to `parallel` requests at once; by default as the stored model
+    says, else what the model was trained for, as far as memory goes. They are kept as `kv_cache_type`
     (f16, q8_0, q4_0, bf16, f32, or two of them for keys and values: "q8_0,q4_0"; by default what
     `PUNA_KV_CACHE_TYPE` says, else f16). Raises
     `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `InsufficientMemoryError`, ...
@@ -84,13 +82,15 @@ def load(
         stored = Store().get(model)
         path = stored.runnable_path()
     defaults = dict(stored.params) if stored is not None else {}
-    context = num_ctx or Options.merge(defaults).num_ctx or DEFAULT_CONTEXT
+    context = num_ctx or Options.merge(defaults).num_ctx
     ops.set_threads(num_thread)
     with open_gguf(path) as file:
-        context = min(context, file.get("context_length") or context)
+        if context is not None:
+            context = min(context, file.get("context_length") or context)
         chat = chat_format(stored if stored is not None else file)
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
-    loaded = load_model(path, cache_tokens=context * parallel, cache_types=types, progress=progress)
+    cache_tokens = (context or 0) * parallel
+    loaded = load_model(path, cache_tokens=cache_tokens, cache_types=types, progress=progress)
     engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
     engine.start()
     return Model(engine, chat, defaults)

@@ -25,7 +25,19 @@ class Machine:
 
 
 def test_without_streams_a_prompt_gets_all_there_is() -> None:
-    assert Machine().step(0, 1)[0] == 512
+    machine = Machine(token=0.001)
+    assert [machine.step(0, 1)[0] for _ in range(3)] == [512] * 3
+
+
+def test_a_step_on_a_slow_machine_does_not_last_for_ever() -> None:
+    machine = Machine(token=0.003)
+    machine.step(0, 1)
+    tokens, seconds = machine.step(0, 1)
+    assert 300 < tokens < 360
+    assert seconds < 1.1
+    slower = Machine(token=0.03)
+    slower.step(0, 1)
+    assert slower.step(0, 1)[0] == 256
 
 
 @pytest.mark.parametrize("streams", [1, 3, 8])

@@ -267,7 +267,7 @@ _expected: dict[tuple[tuple[int, ...], int], list[int]] = {}
 @given(
     st.lists(ARRIVAL, min_size=1, max_size=12), st.integers(64, 150), st.integers(1, 5), st.integers(1, 40)
 )
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_everybody_gets_what_it_gets_alone(
     tiny: LoadedModel, arrivals: list, capacity: int, parallel: int, batch_size: int
 ) -> None:

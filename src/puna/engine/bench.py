@@ -56,11 +56,14 @@ class Bench:
     def decode(self, streams: int, length: int) -> float:
         """Generated tokens per second over all streams, their prompts already read."""
         ended = self._submit([self._tokens(_DECODE_PROMPT) for _ in range(streams)], length + 1)
-        self._engine.step()  # reads all prompts and gives every stream its first token
+        self._engine.step()
+        while any(not sequence.generated for sequence in self._engine.scheduler):
+            self._engine.step()
+        left = sum(length + 1 - sequence.generated for sequence in self._engine.scheduler)
         begin = time.perf_counter()
         while len(ended) < streams:
             self._engine.step()
-        return streams * length / (time.perf_counter() - begin)
+        return left / (time.perf_counter() - begin)
 
     def fill(self, depth: int) -> None:
         """Make the cache hold `depth` tokens, for `decode_filled` to go on from.

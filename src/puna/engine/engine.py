@@ -26,6 +26,7 @@ from puna.engine.replay import Replay
 from puna.engine.requests import prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Sequence, Sink
+from puna.engine.sizing import build_cache, choose_sizes
 from puna.errors import GenerationError, RunnerError
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.load import LoadedModel
@@ -43,37 +44,40 @@ class Engine:
 
     All sequences together, running and up to `remembered` finished ones, hold at most `capacity` tokens
     (by default enough for `parallel` full ones, never less than for one), counting once what they share.
+    Without a `context` a sequence may be as long as the model was trained for, as far as memory goes.
     """
 
     def __init__(
         self,
         loaded: LoadedModel,
         *,
-        context: int,
+        context: int | None,
         parallel: int = 1,
         batch_size: int = 512,
         capacity: int | None = None,
         remembered: int = REMEMBERED,
         cache_types: KVTypes = HALVES,
     ) -> None:
-        if loaded.trained_context and context > loaded.trained_context:
-            log.warning("num_ctx %d is more than the model's %d; using that", context, loaded.trained_context)
-            context = loaded.trained_context
+        context, capacity = choose_sizes(
+            loaded, context=context, capacity=capacity, parallel=parallel, types=cache_types
+        )
         self.loaded = loaded
         self.context = context
         self.parallel = parallel
         self.batch_size = min(batch_size, context)
         ops.keep_freed_memory()
-        self.cache = loaded.make_cache(
-            sequences=parallel + remembered,
+        self.cache, rows = build_cache(
+            loaded,
+            parallel=parallel,
+            remembered=remembered,
             context=context,
-            capacity=max(parallel * context if capacity is None else capacity, context),
+            capacity=capacity,
             types=cache_types,
         )
-        self.memories = Memories(self.cache, parallel + remembered)
+        self.memories = Memories(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._replay = Replay(loaded.model, self.cache)
-        self._scheduler = Scheduler(
+        self.scheduler = Scheduler(
             self.cache, self.memories, context=context, parallel=parallel, batch_size=self.batch_size
         )
         self._answers = Answers(loaded.tokenizer, context)
@@ -121,7 +125,7 @@ class Engine:
     @property
     def active(self) -> int:
         """Sequences running or waiting."""
-        return len(self._scheduler.running) + len(self._scheduler.waiting) + len(self._incoming)
+        return len(self.scheduler.running) + len(self.scheduler.waiting) + len(self._incoming)
 
     def start(self) -> None:
         """Step on a thread of its own until `close`."""
@@ -136,7 +140,7 @@ class Engine:
         if self._thread is not None:
             self._thread.join()
         self._take_incoming()
-        for sequence in list(self._scheduler):
+        for sequence in list(self.scheduler):
             self._fail(sequence, RunnerError("the model was unloaded"))
         self._replay.close()
         self.cache.close()
@@ -159,7 +163,7 @@ class Engine:
                 tidying = self.step() or (tidying and self.cache.compact())
             except Exception as error:  # a defect, but nobody must wait for ever because of it
                 log.exception("a step failed")
-                for sequence in list(self._scheduler):
+                for sequence in list(self.scheduler):
                     self._fail(sequence, error)
 
     def _has_work(self) -> bool:
@@ -168,7 +172,7 @@ class Engine:
     def step(self) -> bool:
         """Evaluate one batch and sample from it. False when there was nothing to do."""
         self._take_incoming()
-        shares = self._scheduler.schedule()
+        shares = self.scheduler.schedule()
         if not shares:
             return False
         streams = sum(share.sequence.decoding for share in shares)
@@ -177,7 +181,7 @@ class Engine:
         try:
             whole = self._evaluate(shares)
             if whole:
-                self._scheduler.pace.measured(streams, rows - streams, time.monotonic() - self.step_started)
+                self.scheduler.pace.measured(streams, rows - streams, time.monotonic() - self.step_started)
         finally:
             self.step_started = None
         return True
@@ -188,10 +192,10 @@ class Engine:
             cancelled, self._cancelled = self._cancelled, set()
             asked, self._asked = self._asked, deque()
         for sequence in incoming:
-            self._scheduler.add(sequence)
+            self.scheduler.add(sequence)
         if cancelled:
-            for sequence in [sequence for sequence in self._scheduler if sequence.id in cancelled]:
-                self._scheduler.leave(sequence)
+            for sequence in [sequence for sequence in self.scheduler if sequence.id in cancelled]:
+                self.scheduler.leave(sequence)
         for answer in asked:
             answer()
 
@@ -210,7 +214,7 @@ class Engine:
                 for share in shares:
                     self._evaluate([share])
             return False
-        self._scheduler.evaluated(shares)
+        self.scheduler.evaluated(shares)
         row = 0
         for sequence, begin, outputs, complete in wanted:
             self._answer(sequence, begin, logits[row : row + len(outputs)], complete)
@@ -247,11 +251,11 @@ class Engine:
             self._fail(sequence, error)
             return
         if token is None:
-            self._scheduler.leave(sequence)
+            self.scheduler.leave(sequence)
         else:
-            self._scheduler.append(sequence, token)
+            self.scheduler.append(sequence, token)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error; what it evaluated is in doubt."""
-        self._scheduler.leave(sequence, forget=True)
+        self.scheduler.leave(sequence, forget=True)
         fail(sequence, error)

@@ -12,12 +12,16 @@ from __future__ import annotations
 _WEIGHT = 0.25
 #: Of the time that would be due to prompts so much is used: measurements scatter, and the bound is a bound.
 _CAUTION = 0.8
+#: Without streams, a step need not take longer than this: whoever comes or goes is noticed between steps.
+_LONGEST_S = 1.0
+#: So many tokens are read as fast as they can be; larger batches win nothing.
+_EFFICIENT = 256
 #: After so many steps with prompts in them, one without shows again what the streams alone take.
 _REMEASURED_AFTER = 32
 
 
 class Pace:
-    """Measured times of steps, and what follows for the next. `most` tokens of prompts are always enough."""
+    """Measured times of steps, and what follows for the next, which never reads more than `most` tokens."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -28,8 +32,9 @@ class Pace:
 
     def budget(self, streams: int, prompts: int) -> int:
         """Prompt tokens the next step may read beside `streams`; 0 asks for a step without any."""
-        if not streams or not prompts:
-            return self._most
+        if not streams:
+            enough = int(_LONGEST_S / self._token_s) if self._token_s else self._most
+            return min(max(enough, _EFFICIENT), self._most)
         if self._mixed >= _REMEASURED_AFTER or not self._streams / 2 <= streams <= self._streams * 2:
             return 0
         if not self._token_s:

@@ -44,7 +44,7 @@ class Load(Message, frozen=True):
     """First message: load this model. Answered by `Progress`*, then `Loaded` or `Failed(id=0)`."""
 
     path: str
-    num_ctx: int
+    num_ctx: int  # tokens per sequence; 0: what the model was trained for, as far as memory goes
     parallel: int = 1
     num_batch: int = 512
     num_thread: int = 0
