@@ -1,6 +1,6 @@
 """Many at once, in this process: total speed, time to the first token, and how steady streams are.
 
-    python bench/serving.py MODEL.gguf [--clients 16] [--tokens 64] [--threads 0] [--only shared]
+    python bench/serving.py MODEL.gguf [--clients 16] [--tokens 64] [--threads 0] [--cpu] [--only shared]
 
 Three situations, each from an empty cache:
 
@@ -10,7 +10,8 @@ intruder    4 streams run when somebody comes with 8192 tokens: the time between
             and while these are read
 
 Tokens per second are generated ones of all clients over the whole time. Times are as a client would see them
-if nothing were between it and the engine. Prompts are random tokens, and no end token ends an answer.
+if nothing were between it and the engine. Prompts are random tokens, and no end token ends an answer. With
+--cpu, for a busy machine, processor time of the stepping thread is counted, which wants --threads 1.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import random
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 from puna import ops
@@ -35,8 +37,9 @@ SHARED, OWN, UNRELATED, LONG, STREAMS = 850, 20, 200, 8192, 4
 class Crowd:
     """Clients of one engine, and when they heard what."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self.engine = engine
+        self.clock = clock
         self.dice = random.Random(7)
         self.asked: dict[int, float] = {}
         self.heard: dict[int, list[float]] = defaultdict(list)  # when each token came
@@ -50,11 +53,11 @@ class Crowd:
             if isinstance(event, Failed):
                 raise SystemExit(f"client {number}: {event.message}")
             if isinstance(event, Chunk):
-                self.heard[number] += [time.perf_counter()] * len(event.tokens)
+                self.heard[number] += [self.clock()] * len(event.tokens)
             if isinstance(event, Done):
                 self.ended.add(number)
 
-        self.asked[number] = time.perf_counter()
+        self.asked[number] = self.clock()
         options = Options(temperature=0.0, num_predict=predict)
         self.engine.submit(Generate(id=number, prompt=prompt, options=options, ignore_eos=True), sink)
 
@@ -72,14 +75,13 @@ class Crowd:
         return [after - before for before, after in itertools.pairwise(times)]
 
 
-def burst(engine: Engine, prompts: list[list[int]], predict: int) -> str:
+def burst(crowd: Crowd, prompts: list[list[int]], predict: int) -> str:
     """All clients ask at once."""
-    crowd = Crowd(engine)
-    begin = time.perf_counter()
+    begin = crowd.clock()
     for number, prompt in enumerate(prompts):
         crowd.ask(number, prompt, predict)
     crowd.finish()
-    took = time.perf_counter() - begin
+    took = crowd.clock() - begin
     firsts = crowd.firsts()
     total = sum(len(times) for times in crowd.heard.values())
     return (
@@ -88,19 +90,19 @@ def burst(engine: Engine, prompts: list[list[int]], predict: int) -> str:
     )
 
 
-def intrusion(engine: Engine, length: int) -> str:
+def intrusion(crowd: Crowd, length: int) -> str:
     """Somebody with a long prompt comes to a few who are being answered."""
-    crowd = Crowd(engine)
+    engine = crowd.engine
     for number in range(STREAMS):
         crowd.ask(number, crowd.tokens(16), 10 * engine.context)
     while min(len(crowd.heard[number]) for number in range(STREAMS)) < 40:
         engine.step()
     begin = crowd.heard[0][8]
-    arrival = time.perf_counter()
+    arrival = crowd.clock()
     crowd.ask(STREAMS, crowd.tokens(length), 1)
     while STREAMS not in crowd.ended:
         engine.step()
-    end = time.perf_counter()
+    end = crowd.clock()
     before = sorted(gap for number in range(STREAMS) for gap in crowd.gaps(number, begin, arrival))
     during = sorted(gap for number in range(STREAMS) for gap in crowd.gaps(number, arrival, end))
     for number in range(STREAMS):
@@ -126,6 +128,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the intruder")
+    parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--only", choices=("shared", "unrelated", "intruder"))
     chosen = parser.parse_args()
     ops.set_threads(chosen.threads)
@@ -138,14 +141,14 @@ def main() -> None:
             continue
         longest = chosen.long + 16 if name == "intruder" else SHARED + OWN + chosen.tokens
         engine = Engine(loaded, context=longest, parallel=chosen.clients)
-        crowd = Crowd(engine)
+        crowd = Crowd(engine, time.thread_time if chosen.cpu else time.perf_counter)
         if name == "intruder":
-            result = intrusion(engine, chosen.long)
+            result = intrusion(crowd, chosen.long)
         else:
             shared = crowd.tokens(SHARED if name == "shared" else 0)
             own = OWN if shared else UNRELATED
             prompts = [[*shared, *crowd.tokens(own)] for _ in range(chosen.clients)]
-            result = burst(engine, prompts, chosen.tokens)
+            result = burst(crowd, prompts, chosen.tokens)
         engine.close()
         print(f"{name:12}{result}", flush=True)
 

@@ -128,6 +128,8 @@ def decode(engine: Engine, streams: int, steps: int, dice: random.Random) -> Ite
         prompt = [dice.randrange(engine.loaded.tokenizer.vocab_size) for _ in range(PROMPT)]
         engine.submit(Generate(id=number, prompt=prompt, options=options, ignore_eos=True), sink)
     engine.step()
+    while any(not sequence.generated for sequence in engine.scheduler):
+        engine.step()
     yield
     while len(ended) < streams:
         engine.step()

@@ -64,7 +64,6 @@ class Engine:
         self.loaded = loaded
         self.context = context
         self.parallel = parallel
-        self.batch_size = min(batch_size, context)
         ops.keep_freed_memory()
         self.cache, rows = build_cache(
             loaded,
@@ -78,7 +77,7 @@ class Engine:
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._replay = Replay(loaded.model, self.cache)
         self.scheduler = Scheduler(
-            self.cache, self.memories, context=context, parallel=parallel, batch_size=self.batch_size
+            self.cache, self.memories, context=context, parallel=parallel, batch_size=batch_size
         )
         self._answers = Answers(loaded.tokenizer, context)
         self._changed = threading.Condition()

@@ -2,8 +2,8 @@
 
 A step that reads nothing but one token for each stream takes a certain time; every prompt token makes it
 longer. Both are measured while the engine runs, and prompts get so many tokens that they take as much time
-as the streams: the time between a stream's tokens doubles at most. Where more prompts wait than streams run,
-they get more in proportion, for whoever waits for a first token is held up as well.
+as the streams: one prompt at most doubles the time between a stream's tokens. Several get as much time each:
+whoever waits for a first token is held up as well, and streams that run together cost less than one by one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Pace:
             return 0
         if not self._token_s:
             return min(streams, self._most)  # not more than the streams themselves take, roughly
-        due = self._stream_s * max(1.0, prompts / streams) * _CAUTION
+        due = self._stream_s * prompts * _CAUTION
         return max(1, min(int(due / self._token_s), self._most))
 
     def measured(self, streams: int, tokens: int, seconds: float) -> None:
