@@ -22,9 +22,11 @@ from typing import Any
 
 from puna import ops
 from puna.engine import engine as engine_module
+from puna.engine.answers import Answers
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Generate
 from puna.engine.replay import Replay
+from puna.engine.scheduler import Scheduler
 from puna.engine.text import TextStream
 from puna.kvcache.causal import CausalCache
 from puna.model.load import load_model
@@ -96,10 +98,12 @@ def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
         replace(module, "_native", timed_native)
     replace(record.Program, "run", lambda program: watch.timed_program(program))
     part("replay", Replay, "forward")
-    part("plan, assemble", engine_module, "plan", "assemble")
+    part("scheduling", Scheduler, "schedule", "evaluated", "append", "leave")
+    part("assemble", engine_module, "assemble")
     part("cache", CausalCache, "start_forward")
     part("sampling", Sampler, "sample", "accept")
     replace(choice, "_choose_native", watch.timed("kernel choose", choice._choose_native))
+    part("answers", Answers, "decode")
     part("text", TextStream, "feed")
     part("text", engine.loaded.tokenizer, "piece")
     part("model, ops", engine.loaded.model, "forward")
@@ -124,6 +128,8 @@ def decode(engine: Engine, streams: int, steps: int, dice: random.Random) -> Ite
         prompt = [dice.randrange(engine.loaded.tokenizer.vocab_size) for _ in range(PROMPT)]
         engine.submit(Generate(id=number, prompt=prompt, options=options, ignore_eos=True), sink)
     engine.step()
+    while any(not sequence.generated for sequence in engine.scheduler):
+        engine.step()
     yield
     while len(ended) < streams:
         engine.step()

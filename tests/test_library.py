@@ -45,6 +45,17 @@ def test_streaming_gives_the_same_text_piece_by_piece(model: puna.Model) -> None
     assert [token for piece in pieces for token in piece.tokens] == whole.tokens
 
 
+def test_a_text_is_scored(model: puna.Model) -> None:
+    text = "hello world once upon a time"
+    greedy = model.generate(text, temperature=0, num_predict=4, logprobs=0)
+    tokens = [*model.tokenizer.encode(text), *greedy.tokens]
+    scores = model.score(tokens)
+    assert scores[0] is None
+    assert len(scores) == len(tokens)
+    ends = [score.logprob for score in scores[-len(greedy.tokens) :] if score is not None]
+    assert ends == pytest.approx([entry.logprob for entry in greedy.logprobs], abs=1e-3)
+
+
 def test_many_prompts_come_back_in_order(model: puna.Model) -> None:
     prompts = [f"once upon a time {i}" for i in range(6)]
     alone = [model.generate(prompt, temperature=0, num_predict=8).text for prompt in prompts]

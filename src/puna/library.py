@@ -24,7 +24,7 @@ from typing import Any, Literal, Self, overload
 
 from puna import ops
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Event, Failed, Generate, TokenLogprob
+from puna.engine.events import Chunk, Done, Event, Failed, Generate, Scored, TokenLogprob
 from puna.errors import PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
@@ -32,9 +32,6 @@ from puna.model.load import load_model
 from puna.options import Options
 from puna.prompt import ChatFormat, chat_format
 from puna.store import Store, StoredModel
-
-#: Tokens per sequence when neither the caller nor the stored model says otherwise.
-DEFAULT_CONTEXT = 4096
 
 
 @dataclass
@@ -57,6 +54,7 @@ class Completion:
 
 
 Prompt = str | Sequence[int]
+Answer = Scored | Chunk | Done
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -71,7 +69,8 @@ def load(
 ) -> Model:
     """Load a model by name (`demo`, or any in the store) or by the path of a GGUF file.
 
-    `num_ctx` tokens of context for each of up to `parallel` requests at once, kept as `kv_cache_type`
+    `num_ctx` tokens of context for each of up to `parallel` requests at once; by default as the stored model
+    says, else what the model was trained for, as far as memory goes. They are kept as `kv_cache_type`
     (f16, q8_0, q4_0, bf16, f32, or two of them for keys and values: "q8_0,q4_0"; by default what
     `PUNA_KV_CACHE_TYPE` says, else f16). Raises
     `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `InsufficientMemoryError`, ...
@@ -83,13 +82,15 @@ def load(
         stored = Store().get(model)
         path = stored.runnable_path()
     defaults = dict(stored.params) if stored is not None else {}
-    context = num_ctx or Options.merge(defaults).num_ctx or DEFAULT_CONTEXT
+    context = num_ctx or Options.merge(defaults).num_ctx
     ops.set_threads(num_thread)
     with open_gguf(path) as file:
-        context = min(context, file.get("context_length") or context)
+        if context is not None:
+            context = min(context, file.get("context_length") or context)
         chat = chat_format(stored if stored is not None else file)
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
-    loaded = load_model(path, cache_tokens=context * parallel, cache_types=types, progress=progress)
+    cache_tokens = (context or 0) * parallel
+    loaded = load_model(path, cache_tokens=cache_tokens, cache_types=types, progress=progress)
     engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
     engine.start()
     return Model(engine, chat, defaults)
@@ -194,10 +195,32 @@ class Model:
             while not ended:
                 event = await arrived.get()
                 ended = isinstance(event, Done | Failed)
-                yield _raised(event)
+                answer = _raised(event)
+                if not isinstance(answer, Scored):
+                    yield answer
         finally:
             if not ended:
                 self.engine.cancel(request.id)
+
+    def score(self, prompt: Prompt, *, top_logprobs: int = 0) -> list[TokenLogprob | None]:
+        """How likely the model finds each token of `prompt` after those before it.
+
+        The first token comes after nothing: None, unless the model begins every text with a token of its own.
+        Raises `ContextLengthError` when the text is longer than the context.
+        """
+        request = Generate(
+            id=next(self._ids),
+            prompt=prompt if isinstance(prompt, str) else list(prompt),
+            options=Options(num_predict=0),
+            truncate=False,
+            prompt_logprobs=True,
+            top_logprobs=top_logprobs,
+        )
+        found: list[TokenLogprob | None] = []
+        for event in self._submit(request):
+            if isinstance(event, Scored):
+                found += event.logprobs
+        return found
 
     def render(self, messages: Messages) -> str:
         """The prompt text of a conversation."""
@@ -217,16 +240,16 @@ class Model:
             top_logprobs=logprobs or 0,
         )
 
-    def _start(
-        self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]
-    ) -> Iterator[Chunk | Done]:
+    def _start(self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]) -> Iterator[Answer]:
+        return self._submit(self._request(prompt, logprobs, options))
+
+    def _submit(self, request: Generate) -> Iterator[Answer]:
         """Submit now (not at the first `next`), so that several requests share batches."""
-        request = self._request(prompt, logprobs, options)
         arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.engine.submit(request, arrived.put)
         return self._events(request.id, arrived)
 
-    def _events(self, request_id: int, arrived: queue.SimpleQueue[Event]) -> Iterator[Chunk | Done]:
+    def _events(self, request_id: int, arrived: queue.SimpleQueue[Event]) -> Iterator[Answer]:
         ended = False
         try:
             while not ended:
@@ -238,19 +261,19 @@ class Model:
                 self.engine.cancel(request_id)
 
 
-def _raised(event: Event) -> Chunk | Done:
+def _raised(event: Event) -> Answer:
     if isinstance(event, Failed):
         raise PunaError.of_kind(event.kind, event.message)
     return event
 
 
-def _chunks(events: Iterator[Chunk | Done]) -> Iterator[Chunk]:
+def _chunks(events: Iterator[Answer]) -> Iterator[Chunk]:
     for event in events:
         if isinstance(event, Chunk):
             yield event
 
 
-def _complete(events: Iterator[Chunk | Done]) -> Completion:
+def _complete(events: Iterator[Answer]) -> Completion:
     return _joined(list(events))
 
 
@@ -258,7 +281,7 @@ async def _gather(events: AsyncIterator[Chunk | Done]) -> Completion:
     return _joined([event async for event in events])
 
 
-def _joined(events: Sequence[Chunk | Done]) -> Completion:
+def _joined(events: Sequence[Answer]) -> Completion:
     chunks = [event for event in events if isinstance(event, Chunk)]
     done = events[-1]
     assert isinstance(done, Done)

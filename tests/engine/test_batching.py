@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from puna.engine.batching import assemble, first_group, plan, whole_groups
 from puna.engine.events import Generate
+from puna.engine.memories import Memory
 from puna.engine.sequence import Sequence
-from puna.engine.slots import Slot
 from puna.engine.text import TextStream
 from puna.model.input import Input
 from puna.options import Options
@@ -17,41 +17,59 @@ from puna.sample import Sampler
 
 
 def sequence(
-    number: int, waiting: int, *, generated: int = 0, held: int = 0, groups: dict[int, int] | None = None
-):
+    number: int,
+    waiting: int,
+    *,
+    generated: int = 0,
+    held: int = 0,
+    groups: dict[int, int] | None = None,
+    spans: dict[int, int] | None = None,
+    **request,
+) -> Sequence:
+    """One with `waiting` inputs after `held` evaluated ones; groups and spans begin among the waiting."""
+    waiting_inputs = [
+        Input(100 * number + i, same_batch=(groups or {}).get(i, 0), span=(spans or {}).get(i, 0))
+        for i in range(waiting)
+    ]
     made = Sequence(
-        request=Generate(id=number, prompt=[0]),
+        request=Generate(id=number, prompt=[0], **request),
         sink=lambda event: None,
-        prompt=[],
-        context=100,
+        inputs=[*[Input(0)] * held, *waiting_inputs],
         limit=None,
         keep=0,
         sampler=Sampler(Options(), 4),
         text=TextStream(),
+        number=number,
     )
-    made.slot = Slot(number, [Input(0)] * held, busy=True)
+    made.memory = Memory(number, evaluated=held, running=True)
     made.generated = generated
-    made.waiting = [Input(100 * number + i, same_batch=(groups or {}).get(i, 0)) for i in range(waiting)]
     return made
 
 
-def counts(sequences, budget: int, first: int = 0) -> list[tuple[int, int]]:
-    return [(share.sequence.id, share.count) for share in plan(sequences, budget, first)]
+def counts(sequences, budget: int, **how) -> dict[int, int]:
+    return {share.sequence.id: share.count for share in plan(sequences, budget, **how)}
 
 
-def test_generating_sequences_come_first_and_prompts_share_the_rest() -> None:
-    running = [sequence(0, 50), sequence(1, 1, generated=3), sequence(2, 50)]
-    assert counts(running, 21) == [(1, 1), (0, 10), (2, 10)]
+def test_every_generating_sequence_goes_on_whatever_the_budget() -> None:
+    running = [sequence(0, 50), *(sequence(number, 1, generated=3) for number in (1, 2, 3))]
+    assert counts(running, 0) == {1: 1, 2: 1, 3: 1}
+    assert counts(running, 2) == {0: 2, 1: 1, 2: 1, 3: 1}
 
 
-def test_a_short_prompt_leaves_its_part_to_the_long_one() -> None:
-    assert counts([sequence(0, 3), sequence(1, 50)], 20) == [(0, 3), (1, 17)]
+def test_half_of_the_budget_is_for_the_oldest_prompt_and_the_rest_for_the_shortest() -> None:
+    running = [sequence(0, 90), sequence(1, 50), sequence(2, 4), sequence(3, 30)]
+    assert counts(running, 20) == {0: 10, 2: 4, 3: 6}
 
 
-def test_the_turn_goes_round() -> None:
-    running = [sequence(0, 9), sequence(1, 9), sequence(2, 9)]
-    assert counts(running, 1, 0) == [(0, 1)]
-    assert counts(running, 1, 2) == [(2, 1)]
+def test_what_short_prompts_leave_is_for_the_oldest() -> None:
+    assert counts([sequence(0, 50), sequence(1, 3)], 20) == {0: 17, 1: 3}
+    assert counts([sequence(0, 3), sequence(1, 50)], 20) == {0: 3, 1: 17}
+
+
+def test_batch_requests_get_what_interactive_ones_leave() -> None:
+    running = [sequence(0, 5, priority="batch"), sequence(1, 30), sequence(2, 30, priority="batch")]
+    assert counts(running, 20) == {1: 20} | {}
+    assert counts(running, 40) == {0: 5, 1: 30, 2: 5}
 
 
 def test_a_single_token_prompt_is_a_prompt() -> None:
@@ -61,16 +79,22 @@ def test_a_single_token_prompt_is_a_prompt() -> None:
     assert not sequence(0, 7, generated=1).decoding
 
 
-def test_inputs_that_belong_together_are_not_torn_apart() -> None:
-    running = [sequence(0, 12, groups={2: 5})]
-    assert counts(running, 6) == [(0, 2)]
-    del running[0].waiting[:2]
-    assert counts(running, 6) == [(0, 6)]
+def test_a_prompt_pauses_where_somebody_waits_to_share_it() -> None:
+    running = [sequence(0, 50, held=10), sequence(1, 50)]
+    assert counts(running, 100, halts={running[0]: 15}) == {0: 5, 1: 50}
+    assert counts(running, 100, halts={running[0]: 10}) == {0: 50, 1: 50}  # it is past that
 
 
-def test_a_group_beyond_the_budget_gets_a_batch_of_its_own() -> None:
-    assert counts([sequence(0, 12, groups={0: 9})], 4) == [(0, 10)]
-    assert counts([sequence(0, 12, groups={0: 9}), sequence(1, 1, generated=1)], 4) == [(1, 1)]
+def test_inputs_that_belong_together_are_not_torn_apart() -> None:  # scenario 128
+    running = [sequence(0, 9, groups={2: 5})]
+    for expected in (2, 6, 1):
+        assert counts(running, 4) == {0: expected}
+        running[0].memory.evaluated += expected
+
+
+def test_a_group_beyond_the_budget_goes_as_a_whole_when_it_is_the_oldest() -> None:
+    assert counts([sequence(0, 12, groups={0: 9}), sequence(1, 1, generated=1)], 4) == {0: 10, 1: 1}
+    assert counts([sequence(0, 12), sequence(1, 12, groups={0: 9})], 4) == {0: 4}
 
 
 @pytest.mark.parametrize(
@@ -84,25 +108,45 @@ def test_a_group_beyond_the_budget_gets_a_batch_of_its_own() -> None:
         (3, {1: 9}, 3, 1, 1),
     ],
 )
-def test_groups(length: int, groups: dict[int, int], room: int, whole: int, first: int) -> None:
-    waiting = [Input(0, same_batch=groups.get(i, 0)) for i in range(length)]
-    assert whole_groups(waiting, room) == whole
-    assert first_group(waiting) == first
+@pytest.mark.parametrize("begin", [0, 7])
+def test_groups(length: int, groups: dict[int, int], room: int, whole: int, first: int, begin: int) -> None:
+    inputs = [*[Input(0)] * begin, *(Input(0, same_batch=groups.get(i, 0)) for i in range(length))]
+    assert whole_groups(inputs, begin, room) == whole
+    assert first_group(inputs, begin) == first
 
 
 def test_a_batch_holds_each_share_at_its_positions_and_wants_logits_of_complete_ones() -> None:
-    running = [sequence(0, 5, held=7), sequence(3, 1, generated=1, held=2)]
+    running = [sequence(0, 5, held=7), sequence(3, 1, generated=1, held=2), sequence(4, 2, held=1)]
     batch = assemble(plan(running, 4))
-    assert batch.tokens.tolist() == [300, 0, 1, 2]
-    assert batch.positions.tolist() == [2, 7, 8, 9]
-    assert batch.sequences.tolist() == [3, 0, 0, 0]
+    assert batch.tokens.tolist() == [300, 400, 401, 0, 1]
+    assert batch.positions.tolist() == [2, 1, 2, 7, 8]
+    assert batch.sequences.tolist() == [3, 4, 4, 0, 0]
     assert batch.outputs is not None
-    assert batch.outputs.tolist() == [0]
+    assert batch.outputs.tolist() == [0, 2]  # scenario 131: each samples from its own row
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(1, 40), st.integers(0, 7))
-def test_the_budget_is_spent_as_far_as_there_is_work(waiting: list[int], budget: int, first: int) -> None:
-    running = [sequence(number, count, generated=number % 2) for number, count in enumerate(waiting)]
-    shares = plan(running, budget, first % len(running))
+def test_when_all_rows_are_wanted_none_is_named() -> None:
+    running = [sequence(number, 1, generated=1) for number in range(3)]
+    assert assemble(plan(running, 4)).outputs is None
+
+
+def test_scored_prompts_want_all_their_rows() -> None:
+    running = [sequence(0, 5, prompt_logprobs=True), sequence(1, 3)]
+    batch = assemble(plan(running, 7))
+    assert batch.sequences.tolist() == [1, 1, 1, 0, 0, 0, 0]
+    assert batch.outputs is not None
+    assert batch.outputs.tolist() == [2, 3, 4, 5, 6]
+
+
+def test_spans_are_rows_of_the_batch() -> None:
+    running = [sequence(0, 1, generated=1), sequence(1, 8, groups={2: 3}, spans={2: 4}, held=5)]
+    assert assemble(plan(running, 20)).spans == [(3, 7)]
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(1, 40))
+def test_the_budget_is_spent_as_far_as_there_is_work(waiting: list[int], budget: int) -> None:
+    running = [sequence(number, count) for number, count in enumerate(waiting)]
+    shares = plan(running, budget)
     assert sum(share.count for share in shares) == min(budget, sum(waiting))
     assert len({share.sequence.id for share in shares}) == len(shares)
+    assert all(0 < share.count <= share.sequence.waiting for share in shares)

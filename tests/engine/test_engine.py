@@ -2,60 +2,16 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from typing import Any
+import threading
 
 import numpy as np
 import pytest
 import torch
 
-from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Event, Failed, Generate
-from puna.errors import ContextLengthError, RequestError
-from puna.kvcache.types import KVTypes
+from puna.engine.events import Chunk, Failed
+from puna.errors import ContextLengthError, RequestError, RunnerError
 from puna.model.load import LoadedModel
-from puna.options import Options
-
-
-class Run:
-    """An engine driven by hand, and what it said to whom."""
-
-    def __init__(self, loaded: LoadedModel, **settings: Any) -> None:
-        self.engine = Engine(
-            loaded, **{"context": 64, "parallel": 4, "cache_types": KVTypes.parse("f32"), **settings}
-        )
-        self.events: dict[int, list[Event]] = defaultdict(list)
-
-    def submit(self, number: int, prompt: str | list[int], **settings: Any) -> None:
-        request_fields = ("truncate", "shift", "logprobs", "top_logprobs", "ignore_eos")
-        request = {name: settings.pop(name) for name in request_fields if name in settings}
-        options = Options.merge({"temperature": 0, "num_predict": 12}, settings)
-        request.setdefault("ignore_eos", True)
-        message = Generate(id=number, prompt=prompt, options=options, **request)
-        self.engine.submit(message, self.events[number].append)
-
-    def finish(self) -> None:
-        for _ in range(10_000):
-            if not self.engine.step():
-                return
-        raise AssertionError("the engine does not come to an end")
-
-    def one(self, prompt: str | list[int], **settings: Any) -> tuple[list[int], Done]:
-        self.submit(0, prompt, **settings)
-        self.finish()
-        return self.tokens(0), self.done(0)
-
-    def tokens(self, number: int) -> list[int]:
-        return [token for event in self.events[number] if isinstance(event, Chunk) for token in event.tokens]
-
-    def text(self, number: int) -> str:
-        return "".join(event.text for event in self.events[number] if isinstance(event, Chunk))
-
-    def done(self, number: int) -> Done:
-        last = self.events[number][-1]
-        assert isinstance(last, Done), last
-        return last
-
+from tests.engine.runs import Run
 
 PROMPTS = [f"{'hello world ' * (i % 3)}once upon a time {i}" for i in range(8)]
 
@@ -198,7 +154,6 @@ def test_a_cancelled_request_stops_within_one_step_and_is_silent(tiny: LoadedMod
     run.engine.cancel(1)
     assert not run.engine.step()
     assert run.engine.active == 0
-    run.engine.cache.remove(0, 0)
     run.submit(2, PROMPTS[2])
     run.finish()
     assert run.done(2).eval_count == 12
@@ -324,11 +279,73 @@ def test_no_cells_leak(tiny: LoadedModel) -> None:
             run.engine.step()
             run.engine.cancel(number)
     run.finish()
-    cells = run.engine.cache.cells
-    cells.check()
-    for slot in range(3):
-        run.engine.cache.remove(slot, 0)
-    assert cells.free == cells.capacity
+    assert run.leaked() == 0
+
+
+def test_a_batch_that_fails_is_tried_one_by_one(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = [Run(tiny).one(PROMPTS[number])[0] for number in (0, 2)]
+    forward = tiny.model.forward
+    lucky = {token for tokens in expected for token in tokens}
+    lucky.update(*(tiny.tokenizer.encode(PROMPTS[number]) for number in (0, 2)))
+    unlucky = next(token for token in range(256) if token not in lucky)
+
+    def failing(batch, cache):
+        if unlucky in batch.tokens.tolist():
+            raise RuntimeError("this token is unlucky")
+        return forward(batch, cache)
+
+    monkeypatch.setattr(tiny.model, "forward", failing)
+    run = Run(tiny)
+    run.submit(0, PROMPTS[0])
+    run.submit(1, [5, unlucky, 6])
+    run.submit(2, PROMPTS[2])
+    run.finish()
+    failed = run.events[1][-1]
+    assert isinstance(failed, Failed)
+    assert "unlucky" in failed.message
+    assert [run.tokens(0), run.tokens(2)] == expected
+    assert run.leaked() == 0
+
+
+def test_a_defect_outside_the_model_fails_requests_and_the_engine_goes_on(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tiny)
+    with monkeypatch.context() as patch:
+        patch.setattr(run.engine.cache, "start_forward", lambda batch: 1 / 0)
+        patch.setattr(run.engine.memories, "find", lambda keys, most: 1 / 0)
+        run.submit(0, PROMPTS[0])
+        run.engine.start()
+        for _ in range(2):  # the second is answered when the step that answered the first is over
+            run.engine.ask(lambda: None).result(30)
+    assert isinstance(run.events[0][-1], Failed)
+    run.submit(1, PROMPTS[1])
+    run.engine.ask(lambda: None).result(30)
+    run.engine.close()
+    assert run.events[1]
+
+
+def test_what_is_asked_runs_between_steps(tiny: LoadedModel) -> None:
+    run = Run(tiny)
+    run.submit(0, PROMPTS[0])
+    run.engine.step()
+    asked = run.engine.ask(lambda: (threading.current_thread().name, len(run.tokens(0))))
+    failing = run.engine.ask(lambda: 1 // 0)
+    assert not asked.done()
+    run.engine.step()
+    assert asked.result(0) == (threading.current_thread().name, 1)
+    assert isinstance(failing.exception(0), ZeroDivisionError)
+    run.finish()
+    assert run.done(0).eval_count == 12
+
+
+def test_what_is_asked_of_an_idle_engine_is_answered(tiny: LoadedModel) -> None:
+    engine = Run(tiny).engine
+    engine.start()
+    assert engine.ask(lambda: threading.current_thread().name).result(30) == "puna-engine"
+    engine.close()
+    with pytest.raises(RunnerError, match="shutting down"):
+        engine.ask(lambda: None)
 
 
 def test_an_output_padded_beyond_the_vocabulary_gives_no_token_from_there(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.engine.fitting import shift_count, truncate
+from puna.engine.fitting import group_begin, shift_count, truncate
 from puna.errors import ContextLengthError
 from puna.model.input import Input
 
@@ -74,3 +74,20 @@ def test_a_cut_prompt_fits_and_is_made_of_its_head_and_its_tail(
     assert dropped == length - len(cut)
     if dropped:
         assert cut == prompt[:keep] + prompt[length - (context - keep) :]
+
+
+@pytest.mark.parametrize(
+    ("groups", "position", "begin"),
+    [
+        ({}, 5, 5),
+        ({2: 3}, 2, 2),
+        ({2: 3}, 3, 2),
+        ({2: 3}, 5, 2),
+        ({2: 3}, 6, 6),
+        ({2: 3, 4: 4}, 7, 2),  # they overlap
+        ({2: 3, 6: 2}, 8, 6),
+        ({}, 0, 0),
+    ],
+)
+def test_where_a_group_begins(groups: dict[int, int], position: int, begin: int) -> None:
+    assert group_begin(inputs(12, groups), position) == begin

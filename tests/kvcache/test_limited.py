@@ -285,3 +285,12 @@ def test_capacity_of_the_window_alone_serves_a_long_text() -> None:
         run(probe, 0, 16, together=16)
     assert probe.cache.length(0) == 3200
     assert isinstance(probe.cache, CausalCache)
+
+
+def test_room_counts_what_a_pass_would_forget() -> None:
+    probe = sliding(2, memory=2, capacity=6)
+    run(probe, 0, 4, together=4)
+    assert [probe.cache.room(wanted) for wanted in (0, 2, 4, 10)] == [0, 2, 4, 4]
+    with pytest.raises(CacheFullError):
+        run(probe, 0, 5, together=5)
+    run(probe, 0, 4, together=4)

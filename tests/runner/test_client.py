@@ -141,11 +141,8 @@ def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
                 assert isinstance(item, Chunk)
                 assert (await runner.ping()).active == 1
                 break
-        for _ in range(100):
-            if (await runner.ping()).active == 0:
-                return
+        while (await runner.ping()).active:  # for ever, if the generation goes on
             await asyncio.sleep(0.01)
-        pytest.fail("the generation goes on")
 
     with_runner(model, use)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 import torch
 
 from puna.engine.sequence import Sequence
 from puna.model.input import Batch, Input
+
+#: With logits of every row, a batch has at most so many rows of a prompt: logits are large.
+_SCORED_TOGETHER = 64
 
 
 @dataclass
@@ -22,75 +27,99 @@ class Share:
     @property
     def complete(self) -> bool:
         """Whether nothing is left waiting, so that the last row is to be sampled."""
-        return self.count == len(self.sequence.waiting)
+        return self.count == self.sequence.waiting
+
+    @property
+    def outputs(self) -> range:
+        """The rows of this share whose logits are wanted."""
+        first = 0 if self.sequence.scoring else self.count - self.complete
+        return range(first, self.count)
 
 
-def plan(sequences: Items[Sequence], budget: int, first: int = 0) -> list[Share]:
-    """Shares of at most `budget` inputs in total.
+def plan(sequences: Items[Sequence], budget: int, halts: Mapping[Sequence, int] | None = None) -> list[Share]:
+    """One input of every sequence that is generating, and at most `budget` inputs of prompts.
 
-    Sequences that are generating come first with their one token each, so that a long prompt never
-    stalls them; what is left goes to prompts, beginning with number `first` and going round, each
-    getting an equal part so that a short prompt need not wait for a long one. Only inputs that must
-    stay together and alone exceed the budget may exceed it, in a batch of their own.
+    Of the prompts of one priority, the one that has waited longest gets at least half of the budget, so that
+    it comes to an end whatever else comes in; the rest goes to the shortest ones, which need not wait for
+    long ones. `halts` are numbers of inputs after which a prompt is to pause. Inputs that must stay together
+    may exceed the budget when it is their turn.
     """
-    shares = [Share(sequence, 1) for sequence in sequences if sequence.decoding][:budget]
-    if len(shares) == len(sequences):
-        return shares
-    budget -= len(shares)
-    turned = [*sequences[first:], *sequences[:first]]
-    prompts = [sequence for sequence in turned if sequence.waiting and not sequence.decoding][:budget]
-    prompts.sort(key=lambda sequence: len(sequence.waiting))  # what a short one leaves, longer ones share
-    for position, sequence in enumerate(prompts):
-        fair = -(-budget // (len(prompts) - position))
-        count = whole_groups(sequence.waiting, fair) or whole_groups(sequence.waiting, budget)
+    streams = [Share(sequence, 1) for sequence in sequences if sequence.decoding]
+    prompts = [sequence for sequence in sequences if sequence.waiting and not sequence.decoding]
+    prompts.sort(key=lambda sequence: sequence.rank)
+    if not prompts or budget < 1:
+        return streams
+    shares: list[Share] = []
+    for _, equals in groupby(prompts, lambda sequence: sequence.rank[0]):
+        oldest, *others = equals
+        reserved = min(oldest.waiting, -(-budget // 2))
+        budget -= reserved
+        for sequence in sorted(others, key=lambda sequence: sequence.waiting):
+            if count := _fitting(sequence, budget, halts):
+                shares.append(Share(sequence, count))
+                budget -= count
+        budget += reserved
+        count = _fitting(oldest, budget, halts)
+        if not count and oldest is prompts[0]:
+            count = first_group(oldest.inputs, oldest.evaluated)
         if count:
-            shares.append(Share(sequence, count))
+            shares.append(Share(oldest, count))
             budget -= count
-    if prompts and not shares:
-        return [Share(prompts[0], first_group(prompts[0].waiting))]
-    return shares
+    return streams + shares
 
 
-def whole_groups(inputs: Items[Input], room: int) -> int:
-    """How many leading inputs fit into `room` without tearing apart inputs that must stay together."""
-    fitting = end = 0
-    for index in range(min(len(inputs), room)):
+def _fitting(sequence: Sequence, room: int, halts: Mapping[Sequence, int] | None) -> int:
+    """How many of a prompt's waiting inputs may go into `room` rows of a batch."""
+    begin = sequence.evaluated
+    room = min(room, sequence.waiting)
+    halt = halts.get(sequence, 0) if halts else 0
+    if halt > begin:
+        room = min(room, halt - begin)
+    if sequence.scoring:
+        room = min(room, _SCORED_TOGETHER)
+    return whole_groups(sequence.inputs, begin, room) if sequence.grouped else room
+
+
+def whole_groups(inputs: Items[Input], begin: int, room: int) -> int:
+    """How many inputs from `begin` on fit into `room` without tearing apart those that must stay together."""
+    fitting = end = begin
+    for index in range(begin, min(len(inputs), begin + room)):
         end = max(end, index + 1 + inputs[index].same_batch)
-        if end > room:
+        if end > begin + room:
             break
         if end == index + 1:
             fitting = end
-    return fitting
+    return fitting - begin
 
 
-def first_group(inputs: Items[Input]) -> int:
-    """How many leading inputs must stay together, at least one."""
-    end, index = 1, 0
+def first_group(inputs: Items[Input], begin: int) -> int:
+    """How many inputs from `begin` on must stay together, at least one."""
+    end, index = begin + 1, begin
     while index < min(end, len(inputs)):
         end = max(end, index + 1 + inputs[index].same_batch)
         index += 1
-    return min(end, len(inputs))
+    return min(end, len(inputs)) - begin
 
 
 def assemble(shares: Items[Share]) -> Batch:
-    """The batch of `shares`: their inputs one after another, logits wanted where a share is complete."""
+    """The batch of `shares`: their inputs one after another."""
     inputs: list[Input] = []
     positions: list[int] = []
     sequences: list[int] = []
     outputs: list[int] = []
     for share in shares:
-        slot = share.sequence.slot
-        assert slot is not None, "only sequences with a slot are planned"
-        begin = len(slot.inputs)
-        inputs += share.sequence.waiting[: share.count]
+        memory = share.sequence.memory
+        assert memory is not None, "only running sequences are planned"
+        begin = memory.evaluated
+        outputs += [len(inputs) + row for row in share.outputs]
+        inputs += share.sequence.inputs[begin : begin + share.count]
         positions += range(begin, begin + share.count)
-        sequences += [slot.index] * share.count
-        if share.complete:
-            outputs.append(len(inputs) - 1)
+        sequences += [memory.row] * share.count
     return Batch(
         tokens=torch.from_numpy(np.array([item.token for item in inputs], np.int32)),
         positions=torch.from_numpy(np.array(positions, np.int32)),
         sequences=np.array(sequences, np.int32),
         outputs=None if len(outputs) == len(inputs) else torch.tensor(outputs, dtype=torch.int64),
         payloads=[(row, item.payload) for row, item in enumerate(inputs) if item.payload is not None],
+        spans=[(row, row + item.span) for row, item in enumerate(inputs) if item.span > 1],
     )

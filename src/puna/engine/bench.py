@@ -15,7 +15,7 @@ from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch, Input
+from puna.model.input import Batch
 from puna.model.load import load_model
 from puna.options import Options
 
@@ -56,11 +56,14 @@ class Bench:
     def decode(self, streams: int, length: int) -> float:
         """Generated tokens per second over all streams, their prompts already read."""
         ended = self._submit([self._tokens(_DECODE_PROMPT) for _ in range(streams)], length + 1)
-        self._engine.step()  # reads all prompts and gives every stream its first token
+        self._engine.step()
+        while any(not sequence.generated for sequence in self._engine.scheduler):
+            self._engine.step()
+        left = sum(length + 1 - sequence.generated for sequence in self._engine.scheduler)
         begin = time.perf_counter()
         while len(ended) < streams:
             self._engine.step()
-        return streams * length / (time.perf_counter() - begin)
+        return left / (time.perf_counter() - begin)
 
     def fill(self, depth: int) -> None:
         """Make the cache hold `depth` tokens, for `decode_filled` to go on from.
@@ -69,22 +72,19 @@ class Bench:
         how many there are, not on what is in them.
         """
         engine, tokens = self._engine, self._tokens(depth)
-        found = engine.slots.take([Input(token) for token in tokens], reuse=False)
-        if found is None:
-            raise GenerationError("all sequences of the engine are busy")
-        slot = found[0]
+        memory = engine.memories.take()
         shapes = self._kv_shapes
         generator = torch.Generator().manual_seed(_SEED)
         for start in range(0, depth, _CHUNK):
             part = range(start, min(start + _CHUNK, depth))
-            batch = Batch.of(tokens[part.start : part.stop], list(part), [slot.index] * len(part), [])
+            batch = Batch.of(tokens[part.start : part.stop], list(part), [memory.row] * len(part), [])
             engine.cache.start_forward(batch)
             for index, shape in enumerate(shapes):
                 keys = torch.randn(len(part), shape.kv_heads, shape.key_dim, generator=generator)
                 values = torch.randn(len(part), shape.kv_heads, shape.value_dim, generator=generator)
                 engine.cache.layer(index).put(keys, values)
-        slot.inputs.extend(Input(token) for token in tokens)
-        engine.slots.give_back(slot)
+        memory.evaluated = depth
+        engine.memories.rest(memory, list(tokens))
         self._filled = tokens
 
     def decode_filled(self, length: int) -> float:

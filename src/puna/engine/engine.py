@@ -13,70 +13,77 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
 from puna import ops
-from puna.engine.batching import Share, assemble, plan
-from puna.engine.events import Chunk, Done, Failed, Generate, TokenLogprob, TopLogprob
-from puna.engine.fitting import shift_count, truncate
+from puna.engine.answers import Answers, fail
+from puna.engine.batching import Share, assemble
+from puna.engine.events import Generate
+from puna.engine.memories import Memories
 from puna.engine.replay import Replay
+from puna.engine.requests import prepare
+from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Sequence, Sink
-from puna.engine.slots import Slots
-from puna.engine.text import Piece, Released, TextStream
-from puna.errors import (
-    ContextLengthError,
-    GenerationError,
-    NotSupportedError,
-    PunaError,
-    RequestError,
-    RunnerError,
-)
+from puna.engine.sizing import build_cache, choose_sizes
+from puna.errors import GenerationError, RunnerError
 from puna.kvcache.types import HALVES, KVTypes
-from puna.model.input import Input
 from puna.model.load import LoadedModel
-from puna.sample import Sampler, log_probabilities
 
 log = logging.getLogger("puna.engine")
 
 T = TypeVar("T")
 
-#: A generation without a limit of its own ends after this many contexts.
-_LIMIT_CONTEXTS = 10
+#: Finished requests that are remembered, beside the running ones, as long as there are cells.
+REMEMBERED = 64
 
 
 class Engine:
-    """Runs up to `parallel` sequences of at most `context` tokens each; more requests wait their turn."""
+    """Runs up to `parallel` sequences of at most `context` tokens each; more requests wait their turn.
+
+    All sequences together, running and up to `remembered` finished ones, hold at most `capacity` tokens
+    (by default enough for `parallel` full ones, never less than for one), counting once what they share.
+    Without a `context` a sequence may be as long as the model was trained for, as far as memory goes.
+    """
 
     def __init__(
         self,
         loaded: LoadedModel,
         *,
-        context: int,
+        context: int | None,
         parallel: int = 1,
         batch_size: int = 512,
+        capacity: int | None = None,
+        remembered: int = REMEMBERED,
         cache_types: KVTypes = HALVES,
     ) -> None:
-        if loaded.trained_context and context > loaded.trained_context:
-            log.warning("num_ctx %d is more than the model's %d; using that", context, loaded.trained_context)
-            context = loaded.trained_context
+        context, capacity = choose_sizes(
+            loaded, context=context, capacity=capacity, parallel=parallel, types=cache_types
+        )
         self.loaded = loaded
         self.context = context
         self.parallel = parallel
-        self.batch_size = min(batch_size, context)
         ops.keep_freed_memory()
-        self.cache = loaded.make_cache(sequences=parallel, context=context, types=cache_types)
+        self.cache, rows = build_cache(
+            loaded,
+            parallel=parallel,
+            remembered=remembered,
+            context=context,
+            capacity=capacity,
+            types=cache_types,
+        )
+        self.memories = Memories(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._replay = Replay(loaded.model, self.cache)
-        self.slots = Slots(self.cache, parallel)
-        self._queue: deque[Sequence] = deque()
-        self._running: list[Sequence] = []
-        self._first = 0  # whose prompt is served first in the next batch
+        self.scheduler = Scheduler(
+            self.cache, self.memories, context=context, parallel=parallel, batch_size=batch_size
+        )
+        self._answers = Answers(loaded.tokenizer, context)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
         self._cancelled: set[int] = set()
-        self._calls: deque[tuple[Future[Any], Callable[[], Any]]] = deque()
+        self._asked: deque[Callable[[], None]] = deque()
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -84,11 +91,11 @@ class Engine:
 
     def submit(self, request: Generate, sink: Sink) -> None:
         """Queue a request. Raises `RequestError` or `ContextLengthError` at once when it cannot be served."""
-        sequence = self._prepare(request, sink)
+        # The costly part of it happens here, on the caller's thread.
+        sequences = prepare(request, sink, self.loaded.tokenizer, self.context)
         with self._changed:
-            if self._closing:
-                raise RunnerError("the engine is shutting down")
-            self._incoming.append(sequence)
+            self._refuse_if_closing()
+            self._incoming.extend(sequences)
             self._changed.notify()
 
     def cancel(self, request_id: int) -> None:
@@ -97,23 +104,27 @@ class Engine:
             self._cancelled.add(request_id)
             self._changed.notify()
 
-    def call(self, act: Callable[[], T]) -> Future[T]:
-        """Have `act` called between two steps, on the stepping thread, where the cache may be looked at.
-
-        The future has what it returns or raises.
-        """
+    def ask(self, function: Callable[[], T]) -> Future[T]:
+        """Call `function` between two steps, on the stepping thread, which alone may touch the cache."""
         future: Future[T] = Future()
+
+        def answer() -> None:
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+
         with self._changed:
-            if self._closing:
-                raise RunnerError("the engine is shutting down")
-            self._calls.append((future, act))
+            self._refuse_if_closing()
+            self._asked.append(answer)
             self._changed.notify()
         return future
 
     @property
     def active(self) -> int:
-        """Requests running or waiting."""
-        return len(self._running) + len(self._queue) + len(self._incoming)
+        """Sequences running or waiting."""
+        return len(self.scheduler.running) + len(self.scheduler.waiting) + len(self._incoming)
 
     def start(self) -> None:
         """Step on a thread of its own until `close`."""
@@ -128,50 +139,14 @@ class Engine:
         if self._thread is not None:
             self._thread.join()
         self._take_incoming()
-        for sequence in [*self._running, *self._queue]:
-            sequence.sink(_failed(sequence.id, RunnerError("the model was unloaded")))
-        self._running.clear()
-        self._queue.clear()
-        for future, _ in self._calls:
-            if future.set_running_or_notify_cancel():
-                future.set_exception(RunnerError("the model was unloaded"))
+        for sequence in list(self.scheduler):
+            self._fail(sequence, RunnerError("the model was unloaded"))
         self._replay.close()
         self.cache.close()
 
-    def _prepare(self, request: Generate, sink: Sink) -> Sequence:
-        """Tokenise and check a request; the costly part of it happens on the caller's thread."""
-        tokenizer, options = self.loaded.tokenizer, request.options
-        tokens = tokenizer.encode(request.prompt) if isinstance(request.prompt, str) else request.prompt
-        if not tokens:
-            raise RequestError("the prompt is empty: it has no tokens, and the model has no begin token")
-        if any(not 0 <= token < tokenizer.vocab_size for token in tokens):
-            raise RequestError(f"the prompt has token ids outside the vocabulary of {tokenizer.vocab_size}")
-        inputs, truncated = [Input(token) for token in tokens], 0
-        keep = len(tokens) if options.num_keep < 0 else options.num_keep + tokenizer.add_bos
-        keep = min(keep, self.context - 1)
-        if len(inputs) > self.context:
-            if not request.truncate:
-                raise ContextLengthError(
-                    f"the input length exceeds the context length: "
-                    f"{len(inputs)} tokens, and num_ctx is {self.context}"
-                )
-            inputs, truncated = truncate(inputs, self.context, keep)
-        longest = _LIMIT_CONTEXTS * self.context
-        predict = longest if options.num_predict < 0 else min(options.num_predict, longest)
-        sampler = Sampler(options, tokenizer.vocab_size)
-        for item in inputs:
-            sampler.accept(item.token)
-        return Sequence(
-            request=request,
-            sink=sink,
-            prompt=inputs,
-            context=self.context,
-            limit=predict or None,
-            keep=keep,
-            sampler=sampler,
-            text=TextStream(options.stop),
-            truncated=truncated,
-        )
+    def _refuse_if_closing(self) -> None:
+        if self._closing:
+            raise RunnerError("the engine is shutting down")
 
     # --- on the stepping thread --------------------------------------------------------
 
@@ -183,89 +158,70 @@ class Engine:
                     self._changed.wait()
                 if self._closing:
                     return
-            tidying = self.step() or (tidying and self.cache.compact())
+            try:
+                tidying = self.step() or (tidying and self.cache.compact())
+            except Exception as error:  # a defect, but nobody must wait for ever because of it
+                log.exception("a step failed")
+                for sequence in list(self.scheduler):
+                    self._fail(sequence, error)
 
     def _has_work(self) -> bool:
-        waiting = self._incoming or self._queue or self._running or self._cancelled or self._calls
-        return bool(waiting or self._closing)
+        return bool(self.active or self._cancelled or self._asked or self._closing)
 
     def step(self) -> bool:
         """Evaluate one batch and sample from it. False when there was nothing to do."""
-        self._make_calls()
         self._take_incoming()
-        self._admit()
-        self._make_room()
-        shares = plan(self._running, self.batch_size, self._first)
+        shares = self.scheduler.schedule()
         if not shares:
             return False
-        self._first = (self._first + 1) % len(self._running)
-        sampled = [share.sequence for share in shares if share.complete]
+        streams = sum(share.sequence.decoding for share in shares)
+        rows = sum(share.count for share in shares)
         self.step_started = time.monotonic()
+        try:
+            whole = self._evaluate(shares)
+            if whole:
+                self.scheduler.pace.measured(streams, rows - streams, time.monotonic() - self.step_started)
+        finally:
+            self.step_started = None
+        return True
+
+    def _take_incoming(self) -> None:
+        with self._changed:
+            incoming, self._incoming = self._incoming, deque()
+            cancelled, self._cancelled = self._cancelled, set()
+            asked, self._asked = self._asked, deque()
+        for sequence in incoming:
+            self.scheduler.add(sequence)
+        if cancelled:
+            for sequence in [sequence for sequence in self.scheduler if sequence.id in cancelled]:
+                self.scheduler.leave(sequence)
+        for answer in asked:
+            answer()
+
+    def _evaluate(self, shares: list[Share]) -> bool:
+        """Forward and sample. When that fails, one by one, so that it fails only for whom it must."""
+        wanted = [
+            (share.sequence, share.sequence.evaluated, share.outputs, share.complete) for share in shares
+        ]
         try:
             logits = self._forward(shares)
         except Exception as error:
             log.exception("a batch of %d sequences failed", len(shares))
-            for share in shares:
-                self._fail(share.sequence, error)
-            return True
-        finally:
-            self.step_started = None
-        for sequence, row in zip(sampled, logits, strict=True):
-            # Some files pad the output beyond the vocabulary; what lies there is no token.
-            self._decode(sequence, row[: self.loaded.tokenizer.vocab_size])
+            if len(shares) == 1:
+                self._fail(shares[0].sequence, error)
+            else:
+                for share in shares:
+                    self._evaluate([share])
+            return False
+        self.scheduler.evaluated(shares)
+        row = 0
+        for sequence, begin, outputs, complete in wanted:
+            self._answer(sequence, begin, logits[row : row + len(outputs)], complete)
+            row += len(outputs)
         return True
 
-    def _make_calls(self) -> None:
-        while self._calls:
-            future, act = self._calls.popleft()
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(act())
-            except Exception as error:
-                future.set_exception(error)
-
-    def _take_incoming(self) -> None:
-        with self._changed:
-            self._queue.extend(self._incoming)
-            self._incoming.clear()
-            cancelled, self._cancelled = self._cancelled, set()
-        if cancelled:
-            self._queue = deque(sequence for sequence in self._queue if sequence.id not in cancelled)
-            for sequence in [sequence for sequence in self._running if sequence.id in cancelled]:
-                self._leave(sequence)
-
-    def _admit(self) -> None:
-        while self._queue:
-            found = self.slots.take(self._queue[0].prompt)
-            if found is None:
-                return
-            sequence = self._queue.popleft()
-            sequence.start(*found)
-            self._running.append(sequence)
-
-    def _make_room(self) -> None:
-        """Shift every sequence whose context is full and which is to go on."""
-        for sequence in list(self._running):
-            slot = sequence.slot
-            assert slot is not None
-            if len(slot.inputs) + len(sequence.waiting) <= self.context or not sequence.generated:
-                continue
-            count = shift_count(slot.inputs, self.context, sequence.keep)
-            sequence.shifted += count
-            begin, end = sequence.keep, sequence.keep + count
-            try:
-                self.cache.remove(slot.index, begin, end)
-                del slot.inputs[begin:end]
-            except NotSupportedError:  # evaluate again what is to stay
-                kept = [*slot.inputs[:begin], *slot.inputs[end:]]
-                self.slots.drop(slot)
-                sequence.waiting = kept + sequence.waiting
-            except PunaError as error:
-                self._fail(sequence, error)
-
     def _forward(self, shares: list[Share]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-        """Logits [complete shares, vocab]; the shares' inputs go from waiting to remembered."""
+        """Logits [wanted rows, vocab] of all shares, one after another."""
         batch = assemble(shares)
         self.cache.start_forward(batch)
         try:
@@ -273,90 +229,32 @@ class Engine:
         except BaseException:
             self.cache.undo_forward()
             raise
-        for share in shares:
-            assert share.sequence.slot is not None
-            share.sequence.slot.inputs += share.sequence.waiting[: share.count]
-            del share.sequence.waiting[: share.count]
-        return logits.numpy()
+        # Some files pad the output beyond the vocabulary; what lies there is no token.
+        return logits.numpy()[:, : self.loaded.tokenizer.vocab_size]
 
-    def _decode(self, sequence: Sequence, logits: np.ndarray[tuple[int], np.dtype[np.float32]]) -> None:
-        """Sample the next token of `sequence`, show its text, end or go on."""
+    def _answer(
+        self,
+        sequence: Sequence,
+        begin: int,
+        logits: np.ndarray[tuple[int, int], np.dtype[np.float32]],
+        complete: bool,
+    ) -> None:
+        """What follows from the logits after a share of inputs from `begin` on."""
         try:
-            token = sequence.sampler.sample(logits)
-            logprob = self._logprob(sequence, logits, token) if sequence.request.logprobs else None
+            if sequence.scoring:
+                self._answers.score(sequence, begin, logits)
+            if not complete:
+                return
+            token = self._answers.decode(sequence, logits[-1])
         except GenerationError as error:
             self._fail(sequence, error)
             return
-        sequence.sampler.accept(token)
-        sequence.sampled()
-        if token in self.loaded.tokenizer.eos_ids and not sequence.request.ignore_eos:
-            self._finish(sequence, "stop")
-            return
-        released = sequence.text.feed(Piece(token, self.loaded.tokenizer.piece(token), logprob))
-        _show(sequence, released)
-        assert sequence.slot is not None
-        full = len(sequence.slot.inputs) >= self.context and not sequence.request.shift
-        if released.stop is not None:
-            self._finish(sequence, "stop", released.stop)
-        elif full or (sequence.limit is not None and sequence.generated >= sequence.limit):
-            self._finish(sequence, "length")
+        if token is None:
+            self.scheduler.leave(sequence)
         else:
-            sequence.waiting.append(Input(token))
-
-    def _logprob(
-        self, sequence: Sequence, logits: np.ndarray[tuple[int], np.dtype[np.float32]], token: int
-    ) -> TokenLogprob:
-        chosen, best = log_probabilities(logits, token, sequence.request.top_logprobs)
-        tops = []
-        for other, value in best:
-            data = self.loaded.tokenizer.piece(other)
-            tops.append(TopLogprob(data.decode(errors="replace"), value, list(data)))
-        data = self.loaded.tokenizer.piece(token)
-        return TokenLogprob(data.decode(errors="replace"), chosen, list(data), tops)
-
-    def _finish(self, sequence: Sequence, reason: str, stop: str | None = None) -> None:
-        _show(sequence, sequence.text.flush())
-        sequence.sink(
-            Done(
-                id=sequence.id,
-                reason=reason,
-                prompt_eval_count=len(sequence.prompt),
-                prompt_eval_duration=max(1, sequence.first_ns - sequence.admitted_ns),
-                eval_count=sequence.generated,
-                eval_duration=max(1, sequence.last_ns - sequence.first_ns),
-                cached=sequence.cached,
-                truncated=sequence.truncated,
-                shifted=sequence.shifted,
-                stop=stop,
-            )
-        )
-        self._leave(sequence)
+            self.scheduler.append(sequence, token)
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        sequence.sink(_failed(sequence.id, error))
-        assert sequence.slot is not None
-        self.slots.drop(sequence.slot)
-        self._leave(sequence)
-
-    def _leave(self, sequence: Sequence) -> None:
-        assert sequence.slot is not None
-        self.slots.give_back(sequence.slot)
-        self._running.remove(sequence)
-
-
-def _show(sequence: Sequence, released: Released) -> None:
-    if released.text or released.pieces:
-        sequence.sink(
-            Chunk(
-                id=sequence.id,
-                text=released.text,
-                tokens=[piece.token for piece in released.pieces],
-                logprobs=[piece.logprob for piece in released.pieces if piece.logprob is not None],
-            )
-        )
-
-
-def _failed(request_id: int, error: Exception) -> Failed:
-    if not isinstance(error, PunaError):
-        error = GenerationError(f"{type(error).__name__}: {error}")
-    return Failed.of(request_id, error)
+        """End a sequence with an error; what it evaluated is in doubt."""
+        self.scheduler.leave(sequence, forget=True)
+        fail(sequence, error)

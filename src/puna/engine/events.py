@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from puna.errors import PunaError
@@ -17,6 +19,11 @@ class Generate(Message, frozen=True):
 
     `prompt` is text (control tokens in it are recognised, BOS is added as the model wants it) or
     token ids, taken as they are.
+
+    With `samples` over 1, that many continuations are generated of one prompt, sample i with a seed i larger
+    than the one given; each ends with a `Done` or `Failed` of its own, and `sample` says whose an event is.
+    With `prompt_logprobs`, `Scored`* come before the first `Chunk`; a `num_predict` of 0 then means that
+    nothing is generated, where otherwise it means no limit.
     """
 
     id: int
@@ -27,6 +34,10 @@ class Generate(Message, frozen=True):
     logprobs: bool = False
     top_logprobs: int = 0
     ignore_eos: bool = False
+    samples: int = 1
+    prompt_logprobs: bool = False  # with `top_logprobs` alternatives
+    cache_prompt: bool = True  # take what earlier requests have left behind, and leave something behind
+    priority: Literal["interactive", "batch"] = "interactive"  # batch requests get what the others leave
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -38,7 +49,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """The log-probability (natural, of the raw logits) of a generated token, and the best alternatives."""
+    """The log-probability (natural, of the raw logits) of a token, and the best alternatives."""
 
     token: str
     logprob: float
@@ -56,6 +67,19 @@ class Chunk(Message, frozen=True):
     text: str
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
+    sample: int = 0
+
+
+class Scored(Message, frozen=True):
+    """How likely the next tokens of the prompt were, each after all before it.
+
+    The first token of a prompt comes after nothing: it has no log-probability and is None.
+    """
+
+    id: int
+    tokens: list[int]
+    logprobs: list[TokenLogprob | None]
+    sample: int = 0
 
 
 class Done(Message, frozen=True):
@@ -71,6 +95,7 @@ class Done(Message, frozen=True):
     truncated: int = 0  # prompt tokens dropped because the prompt did not fit
     shifted: int = 0  # tokens dropped from the context while generating
     stop: str | None = None  # the stop string that ended it, if one did
+    sample: int = 0
 
 
 class Failed(Message, frozen=True):
@@ -79,10 +104,11 @@ class Failed(Message, frozen=True):
     id: int
     kind: str
     message: str
+    sample: int = 0
 
     @classmethod
     def of(cls, id: int, error: PunaError) -> Failed:
         return cls(id=id, kind=error.kind, message=str(error))
 
 
-Event = Chunk | Done | Failed
+Event = Scored | Chunk | Done | Failed

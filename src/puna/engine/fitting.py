@@ -47,3 +47,13 @@ def _group_end(inputs: Items[Input], position: int) -> int:
         if inputs[index].same_batch:
             end = max(end, index + inputs[index].same_batch + 1)
     return max(position, end)
+
+
+def group_begin(inputs: Items[Input], position: int) -> int:
+    """The last index at or before `position` that is not inside a group."""
+    begin = end = 0
+    for index in range(position):
+        if index >= end:
+            begin = index
+        end = max(end, index + 1 + inputs[index].same_batch)
+    return position if end <= position else begin

@@ -1,4 +1,4 @@
-"""One generation while it runs."""
+"""One generation: what it was asked for, and how far it has come."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from puna.engine.events import Event, Generate
-from puna.engine.slots import Slot
+from puna.engine.memories import Memory
+from puna.engine.prefixes import Key
 from puna.engine.text import TextStream
 from puna.model.input import Input
 from puna.sample import Sampler
@@ -15,43 +16,94 @@ from puna.sample import Sampler
 Sink = Callable[[Event], None]
 
 
-@dataclass
+def key_of(item: Input) -> Key:
+    """What makes an input the same as another."""
+    return (item.token, item.payload_hash) if item.payload_hash else item.token
+
+
+@dataclass(eq=False)
 class Sequence:
-    """A request, its place in the cache, and how far it has come. Owned by the engine's thread."""
+    """A sample of a request. Owned by the engine's thread once it is submitted."""
 
     request: Generate
     sink: Sink
-    prompt: list[Input]  # after truncation
-    context: int  # tokens it may hold
+    inputs: list[
+        Input
+    ]  # all there is to be in the cache: the prompt after truncation, then what is generated
     limit: int | None  # tokens to generate at most
-    keep: int  # tokens at the start that a shift leaves in place
+    keep: int  # inputs at the start that a shift leaves in place
     sampler: Sampler
     text: TextStream
+    sample: int = 0
+    number: int = 0  # in order of arrival
     truncated: int = 0
-    slot: Slot | None = None
+    keys: list[Key] = field(default_factory=list)  # of the inputs
+    grouped: bool = False  # whether some inputs must stay together
+    memory: Memory | None = None  # while it is running
+    exact: bool = True  # whether the memory is what evaluating the inputs would give; a shift is not
+    awaited: tuple[Memory, int] | None = None  # what it waits for: so many inputs of another request
+    prompt_length: int = 0
     cached: int = 0
-    waiting: list[Input] = field(default_factory=list)  # not yet evaluated
+    scored: int = 0  # inputs of the prompt whose log-probability was said
     generated: int = 0
     shifted: int = 0
     admitted_ns: int = 0
     first_ns: int = 0  # when the first token was sampled
     last_ns: int = 0
 
+    def __post_init__(self) -> None:
+        self.keys = [key_of(item) for item in self.inputs]
+        self.grouped = any(item.same_batch for item in self.inputs)
+        self.prompt_length = len(self.inputs)
+
     @property
     def id(self) -> int:
         return self.request.id
 
     @property
+    def rank(self) -> tuple[bool, int]:
+        """Sequences are served in this order, and made to wait in the reverse one."""
+        return self.request.priority == "batch", self.number
+
+    @property
+    def evaluated(self) -> int:
+        """How many inputs are in the cache."""
+        return self.memory.evaluated if self.memory is not None else 0
+
+    @property
+    def waiting(self) -> int:
+        """How many inputs are still to be evaluated."""
+        return len(self.inputs) - self.evaluated
+
+    @property
     def decoding(self) -> bool:
         """Whether only the newest token is left to evaluate."""
-        return self.generated > 0 and len(self.waiting) == 1
+        return self.generated > 0 and self.waiting == 1
 
-    def start(self, slot: Slot, cached: int) -> None:
-        """Take the place the engine found; `cached` tokens of the prompt are already in it."""
-        self.slot = slot
-        self.cached = cached
-        self.waiting = self.prompt[cached:]
-        self.admitted_ns = time.monotonic_ns()
+    @property
+    def scoring(self) -> bool:
+        """Whether logits of rows of the prompt are wanted."""
+        return self.request.prompt_logprobs and self.scored < self.prompt_length
+
+    def start(self, memory: Memory) -> None:
+        """Run in `memory`, for the first time or again after being preempted."""
+        self.memory = memory
+        self.exact = True
+        self.awaited = None
+        if not self.admitted_ns:
+            self.admitted_ns = time.monotonic_ns()
+            self.cached = memory.evaluated
+
+    def append(self, token: int) -> None:
+        """A generated token is to be evaluated next."""
+        self.inputs.append(Input(token))
+        self.keys.append(token)
+
+    def cut(self, begin: int, end: int) -> None:
+        """Inputs [begin, end) are dropped."""
+        del self.inputs[begin:end]
+        del self.keys[begin:end]
+        self.shifted += end - begin
 
     def sampled(self) -> None:
         """A token was sampled: count it and take the time."""
@@ -59,3 +111,8 @@ class Sequence:
         if not self.generated:
             self.first_ns = self.last_ns
         self.generated += 1
+
+    def ended(self) -> None:
+        """Without a token, the prompt was all there is to take the time of."""
+        if not self.generated:
+            self.first_ns = self.last_ns = time.monotonic_ns()

@@ -179,6 +179,10 @@ class Cache(ABC):
         raise KeyError(f"layer {index} has no states")
 
     @abstractmethod
+    def room(self, wanted: int) -> int:
+        """How many rows, at most `wanted`, the next batch may have as far as free storage goes."""
+
+    @abstractmethod
     def length(self, sequence: int) -> int:
         """The position the next input of `sequence` must have."""
 

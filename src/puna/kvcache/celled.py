@@ -46,6 +46,9 @@ class CellCache(Cache):
             self.storage.provide(int(placed[-1]) + 1)
         return placed
 
+    def room(self, wanted: int) -> int:
+        return min(wanted, self.cells.free)
+
     def _check_room_instead(self, sequence: int, count: int) -> None:
         """Raise `CacheFullError` unless `count` cells could take the place of what `sequence` holds."""
         held = self.cells.references[self.cells.cells(sequence)]

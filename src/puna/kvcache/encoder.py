@@ -139,6 +139,9 @@ class EncoderCache(CellCache):
     def layer(self, index: int) -> _Layer:
         return self._layers[index]
 
+    def room(self, wanted: int) -> int:
+        return wanted  # rows take no cells, images do, of which every sequence has its own share
+
     def length(self, sequence: int) -> int:
         return self._lengths[sequence]
 

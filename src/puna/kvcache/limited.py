@@ -28,6 +28,12 @@ class LimitedCache(CausalCache):
         super().__init__(shapes, **options)
         self._reach = reach
 
+    def room(self, wanted: int) -> int:
+        free = self.cells.free
+        if free < wanted:  # what nobody needs any more goes when a pass starts
+            free += self.cells.freed_by(self.cells.expired(self._needed_from()))
+        return min(wanted, free)
+
     @abstractmethod
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:
         """The first position an input at each of `positions` sees."""

@@ -151,6 +151,9 @@ class RecurrentCache(Cache):
     def state(self, index: int) -> LayerState:
         return self._layers[index]
 
+    def room(self, wanted: int) -> int:
+        return wanted  # there are slots for all a sequence may keep
+
     def length(self, sequence: int) -> int:
         return self._lengths[sequence]
 

@@ -62,6 +62,9 @@ class WrapperCache(Cache):
     def state(self, index: int) -> LayerState:
         return self._layers[index].state(index)
 
+    def room(self, wanted: int) -> int:
+        return min(cache.room(wanted) for cache in self.caches)
+
     def length(self, sequence: int) -> int:
         return self.caches[0].length(sequence)
 

@@ -36,8 +36,11 @@ class TextModel(Module):
         """The geometry of each layer's cache, known before any weight is read."""
 
     @abstractmethod
-    def make_cache(self, *, sequences: int, context: int, types: KVTypes) -> Cache:
-        """A cache of the kind this model needs."""
+    def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
+        """A cache of the kind this model needs, for sequences of at most `context` positions.
+
+        Together they hold at most `capacity` positions, counting once what they share.
+        """
 
     @abstractmethod
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:

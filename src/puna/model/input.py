@@ -17,13 +17,16 @@ class Input:
     """One position of a sequence: a token, or a part of an image that stands where a token would.
 
     Two inputs are equal, and share a cache entry, when `token` and `payload_hash` agree.
-    `same_batch` says that the n inputs *after* this one must be evaluated in the same batch as it.
+    `same_batch` says that the n inputs *after* this one must be evaluated in the same batch as it. `span`
+    says that the n inputs from this one on all see each other, as the parts of an image may; it is not to
+    reach beyond what `same_batch` keeps together.
     """
 
     token: int
     payload_hash: int = 0
     payload: Any = field(default=None, compare=False)
     same_batch: int = field(default=0, compare=False)
+    span: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

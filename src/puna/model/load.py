@@ -34,8 +34,12 @@ class LoadedModel:
     trained_context: int  # tokens; 0 = not stated
     weight_bytes: int
 
-    def make_cache(self, *, sequences: int, context: int, types: KVTypes = HALVES) -> Cache:
-        return self.model.make_cache(sequences=sequences, context=context, types=types)
+    def make_cache(
+        self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = HALVES
+    ) -> Cache:
+        """The model's cache; see `TextModel.make_cache`. Without `capacity` all sequences can be full."""
+        capacity = sequences * context if capacity is None else capacity
+        return self.model.make_cache(sequences=sequences, context=context, capacity=capacity, types=types)
 
 
 def load_model(

@@ -75,13 +75,13 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
 
     loaded = load_model(
         request.path,
-        cache_tokens=request.num_ctx * request.parallel,
+        cache_tokens=request.num_ctx * request.parallel,  # none when it is to be found out
         cache_types=cache_types,
         progress=report,
     )
     engine = Engine(
         loaded,
-        context=request.num_ctx,
+        context=request.num_ctx or None,
         parallel=request.parallel,
         batch_size=request.num_batch,
         cache_types=cache_types,
@@ -138,4 +138,4 @@ def _inspect(message: Inspect, engine: Engine, channel: Channel[ToRunner]) -> No
         else:
             channel.send(Inspected(id=message.id, caches=done.result()))
 
-    engine.call(engine.cache.contents).add_done_callback(answer)
+    engine.ask(engine.cache.contents).add_done_callback(answer)

@@ -8,7 +8,7 @@ Generation itself is spoken in the engine's own words (`puna.engine.events`).
 
 from __future__ import annotations
 
-from puna.engine.events import Chunk, Done, Failed, Generate, Message, TokenLogprob, TopLogprob
+from puna.engine.events import Chunk, Done, Failed, Generate, Message, Scored, TokenLogprob, TopLogprob
 from puna.kvcache.picture import Contents
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "Ping",
     "Pong",
     "Progress",
+    "Scored",
     "Text",
     "ToRunner",
     "TokenLogprob",
@@ -46,7 +47,7 @@ class Load(Message, frozen=True):
     """First message: load this model. Answered by `Progress`*, then `Loaded` or `Failed(id=0)`."""
 
     path: str
-    num_ctx: int
+    num_ctx: int  # tokens per sequence; 0: what the model was trained for, as far as memory goes
     parallel: int = 1
     num_batch: int = 512
     num_thread: int = 0
@@ -132,4 +133,4 @@ class Inspected(Message, frozen=True):
 
 
 ToRunner = Load | Generate | Cancel | Tokenize | Detokenize | Ping | Inspect
-FromRunner = Progress | Loaded | Chunk | Done | Failed | Tokens | Text | Pong | Inspected
+FromRunner = Progress | Loaded | Scored | Chunk | Done | Failed | Tokens | Text | Pong | Inspected

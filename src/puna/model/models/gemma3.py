@@ -147,7 +147,7 @@ class Gemma3(TextModel):
         positions = torch.full((len(keys),), offset, dtype=torch.int32)
         ops.rope_(keys, positions, self.ropes[layer].without_magnitude())
 
-    def make_cache(self, *, sequences: int, context: int, types: KVTypes) -> Cache:
+    def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options
         kinds: dict[bool, Callable[..., Cache]] = {
             True: partial(SlidingCache, window=o.window),
@@ -155,7 +155,14 @@ class Gemma3(TextModel):
         }
         return WrapperCache(
             *(
-                kinds[windowed](shapes, sequences=sequences, context=context, types=types, shift=self.shift)
+                kinds[windowed](
+                    shapes,
+                    sequences=sequences,
+                    context=context,
+                    capacity=capacity,
+                    types=types,
+                    shift=self.shift,
+                )
                 for windowed, shapes in by_type(self.kv_shapes(o), o.windowed).items()
             )
         )

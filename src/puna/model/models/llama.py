@@ -135,9 +135,11 @@ class Llama(TextModel):
     def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
         ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), self._unscaled_rope)
 
-    def make_cache(self, *, sequences: int, context: int, types: KVTypes) -> Cache:
+    def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         shapes = self.kv_shapes(self.options)
-        return CausalCache(shapes, sequences=sequences, context=context, types=types, shift=self.shift)
+        return CausalCache(
+            shapes, sequences=sequences, context=context, capacity=capacity, types=types, shift=self.shift
+        )
 
     @classmethod
     def kv_shapes(cls, options: LlamaOptions) -> list[KVShape]:

@@ -144,13 +144,15 @@ class Mllama(TextModel):
     def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
         ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), self._unscaled_rope)
 
-    def make_cache(self, *, sequences: int, context: int, types: KVTypes) -> Cache:
+    def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options
         shapes = by_type(self.kv_shapes(o), [i in o.cross_layers for i in range(o.block_count)])
         text, images = shapes.get(False, {}), shapes.get(True, {})
         entries = o.image_entries * min(_LARGE_IMAGES, context)
         return WrapperCache(
-            CausalCache(text, sequences=sequences, context=context, types=types, shift=self.shift),
+            CausalCache(
+                text, sequences=sequences, context=context, capacity=capacity, types=types, shift=self.shift
+            ),
             EncoderCache(images, sequences=sequences, longest=entries, entries=len, types=types),
         )
 

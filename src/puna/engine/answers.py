@@ -1,0 +1,119 @@
+"""From logits to what the client hears: sampling, text, log-probabilities, the end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from puna.engine.events import Chunk, Done, Failed, Scored, TokenLogprob, TopLogprob
+from puna.engine.sequence import Sequence
+from puna.engine.text import Piece, Released
+from puna.errors import GenerationError, PunaError
+from puna.sample import log_probabilities
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from puna.model.tokenizer import Tokenizer
+
+
+class Answers:
+    """Turns logits into tokens and events, for sequences of up to `context` inputs."""
+
+    def __init__(self, tokenizer: Tokenizer, context: int) -> None:
+        self._tokenizer = tokenizer
+        self._context = context
+
+    def score(self, sequence: Sequence, begin: int, logits: NDArray[np.float32]) -> None:
+        """Say how likely the prompt's tokens were that come after inputs `begin`, ...
+
+        `logits` [rows, vocab] are those after each of these inputs. Raises `GenerationError`.
+        """
+        end = min(begin + len(logits) + 1, sequence.prompt_length)
+        first = max(begin + 1, sequence.scored)  # evaluated again, a row says nothing new
+        tokens = [item.token for item in sequence.inputs[first:end]]
+        found: list[TokenLogprob | None] = [
+            self._logprob(sequence, logits[first + i - begin - 1], token) for i, token in enumerate(tokens)
+        ]
+        if not sequence.scored:
+            tokens, found = [sequence.inputs[0].token, *tokens], [None, *found]
+        sequence.scored = max(sequence.scored, end)
+        if tokens:
+            sequence.sink(Scored(id=sequence.id, tokens=tokens, logprobs=found, sample=sequence.sample))
+
+    def decode(self, sequence: Sequence, logits: NDArray[np.float32]) -> int | None:
+        """Sample the next token from `logits` [vocab] and show its text.
+
+        Returns the token when the sequence goes on; else it has ended and the client knows. Raises
+        `GenerationError`.
+        """
+        if sequence.limit == 0:
+            self._finish(sequence, "length")
+            return None
+        token = sequence.sampler.sample(logits)
+        logprob = self._logprob(sequence, logits, token) if sequence.request.logprobs else None
+        sequence.sampler.accept(token)
+        sequence.sampled()
+        if token in self._tokenizer.eos_ids and not sequence.request.ignore_eos:
+            self._finish(sequence, "stop")
+            return None
+        released = sequence.text.feed(Piece(token, self._tokenizer.piece(token), logprob))
+        _show(sequence, released)
+        full = len(sequence.inputs) >= self._context and not sequence.request.shift
+        if released.stop is not None:
+            self._finish(sequence, "stop", released.stop)
+        elif full or (sequence.limit is not None and sequence.generated >= sequence.limit):
+            self._finish(sequence, "length")
+        else:
+            return token
+        return None
+
+    def _finish(self, sequence: Sequence, reason: str, stop: str | None = None) -> None:
+        _show(sequence, sequence.text.flush())
+        sequence.ended()
+        sequence.sink(
+            Done(
+                id=sequence.id,
+                reason=reason,
+                prompt_eval_count=sequence.prompt_length,
+                prompt_eval_duration=max(1, sequence.first_ns - sequence.admitted_ns),
+                eval_count=sequence.generated,
+                eval_duration=max(1, sequence.last_ns - sequence.first_ns),
+                cached=sequence.cached,
+                truncated=sequence.truncated,
+                shifted=sequence.shifted,
+                stop=stop,
+                sample=sequence.sample,
+            )
+        )
+
+    def _logprob(self, sequence: Sequence, logits: NDArray[np.float32], token: int) -> TokenLogprob:
+        chosen, best = log_probabilities(logits, token, sequence.request.top_logprobs)
+        tops = []
+        for other, value in best:
+            data = self._tokenizer.piece(other)
+            tops.append(TopLogprob(data.decode(errors="replace"), value, list(data)))
+        data = self._tokenizer.piece(token)
+        return TokenLogprob(data.decode(errors="replace"), chosen, list(data), tops)
+
+
+def fail(sequence: Sequence, error: Exception) -> None:
+    """Tell the client that its request failed."""
+    kind, message = GenerationError.__name__, f"{type(error).__name__}: {error}"
+    if isinstance(error, PunaError):
+        kind, message = error.kind, str(error)
+    sequence.sink(Failed(id=sequence.id, kind=kind, message=message, sample=sequence.sample))
+
+
+def _show(sequence: Sequence, released: Released) -> None:
+    if released.text or released.pieces:
+        sequence.sink(
+            Chunk(
+                id=sequence.id,
+                text=released.text,
+                tokens=[piece.token for piece in released.pieces],
+                logprobs=[piece.logprob for piece in released.pieces if piece.logprob is not None],
+                sample=sequence.sample,
+            )
+        )

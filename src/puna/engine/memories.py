@@ -1,0 +1,143 @@
+"""What the cache remembers of requests, running and finished ones, and what of it a new request shares.
+
+Every request has a cache sequence of its own, called a memory here. It stays when the request is over, as
+long as there is room: its cells are shared with whoever begins the same way. There are more memories than
+requests can run, so that a conversation need not hold a place to be remembered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from puna.engine.prefixes import Key, PrefixTree
+
+if TYPE_CHECKING:
+    from puna.kvcache.cache import Cache
+
+#: Candidates looked at for one request. Only caches that forget make more than the first few of any use.
+_MOST_TRIED = 32
+
+
+@dataclass(eq=False)
+class Memory:
+    """A cache sequence. `evaluated` inputs are in it; of a running request the tree knows also later ones."""
+
+    row: int  # the cache's number of the sequence
+    evaluated: int = 0
+    running: bool = False
+
+
+@dataclass
+class Found:
+    """The best there is for a request: now, and when what is running will have come further."""
+
+    memory: Memory | None = None
+    count: int = 0  # inputs that need not be evaluated
+    coming: Memory | None = None
+    coming_count: int = 0
+
+
+class Memories:
+    """All memories of a cache of `rows` sequences."""
+
+    def __init__(self, cache: Cache, rows: int) -> None:
+        self._cache = cache
+        self._free = list(range(rows - 1, -1, -1))
+        self._idle: dict[Memory, None] = {}  # least recently used first
+        self._tree: PrefixTree[Memory] = PrefixTree()
+
+    def find(self, keys: list[Key], most: int) -> Found:
+        """Who can give most of the first `most` of `keys`."""
+        found = Found()
+        for tried, (shared, memory) in enumerate(self._tree.search(keys)):
+            shared = min(shared, most)
+            if shared <= found.count or tried == _MOST_TRIED:
+                break
+            if memory.running and memory.evaluated < shared and shared > found.coming_count:
+                found.coming, found.coming_count = memory, shared
+            count = self._cache.resume_point(memory.row, min(shared, memory.evaluated))
+            if count > found.count:
+                found.memory, found.count = memory, count
+        return found
+
+    def take(self, source: Memory | None = None, count: int = 0) -> Memory:
+        """A running memory with the first `count` inputs of `source`, or less where those cannot be resumed.
+
+        There must be a row that no running request has. It is not in the tree until `follow`.
+        """
+        if source is not None and not source.running and self._may_have(source, count):
+            memory = source
+            self._rouse(memory)
+        else:
+            memory = Memory(self._free_row(source))
+            if source is not None:
+                # This is no use of what else the source holds: what is shared stays with the new one.
+                self._cache.copy_prefix(source.row, memory.row, count)
+        memory.evaluated = self._cache.resume_point(memory.row, count)
+        self._cache.remove(memory.row, memory.evaluated)
+        memory.running = True
+        return memory
+
+    def follow(self, memory: Memory, keys: list[Key]) -> None:
+        """The inputs of a running memory are, or will be, those of `keys`; others may share them."""
+        self._tree.insert(memory, keys)
+
+    def extend(self, memory: Memory, key: Key) -> None:
+        """A running memory that is followed will go on with `key`."""
+        if memory in self._tree:
+            self._tree.extend(memory, [key])
+
+    def unfollow(self, memory: Memory) -> None:
+        """What a running memory holds is nothing to share any more."""
+        if memory in self._tree:
+            self._tree.remove(memory)
+
+    def rest(self, memory: Memory, keys: list[Key]) -> None:
+        """The request is over; its memory's first inputs, which are `keys`, stay as long as there is room.
+
+        There may be more keys than evaluated inputs.
+        """
+        self.unfollow(memory)
+        memory.running = False
+        if len(keys) < memory.evaluated:
+            memory.evaluated = self._cache.resume_point(memory.row, len(keys))
+            self._cache.remove(memory.row, memory.evaluated)
+        if memory.evaluated:
+            self._tree.insert(memory, keys[: memory.evaluated])
+            self._idle[memory] = None
+        else:
+            self.drop(memory)
+
+    def drop(self, memory: Memory) -> None:
+        """Forget all a memory holds; its row is free."""
+        self.unfollow(memory)
+        self._idle.pop(memory, None)
+        self._cache.remove(memory.row, 0)
+        self._free.append(memory.row)
+
+    def evict(self, spared: Memory | None = None) -> bool:
+        """Make room by dropping the idle memory least recently used, but not `spared`. False without any.
+
+        Those of which somebody else has all go last: without them hardly any cell is free.
+        """
+        idle = [memory for memory in self._idle if memory is not spared]
+        if not idle:
+            return False
+        self.drop(next((memory for memory in idle if not self._tree.covered(memory)), idle[0]))
+        return True
+
+    def _may_have(self, source: Memory, count: int) -> bool:
+        """Whether a request may go on in `source` itself: nothing is lost, or there is no other row."""
+        return source.evaluated == count or not (self._free or len(self._idle) > 1)
+
+    def _free_row(self, spared: Memory | None) -> int:
+        if not self._free:
+            idle = [memory for memory in self._idle if memory is not spared]
+            # Best one of which somebody else has all.
+            self.drop(next((memory for memory in idle if self._tree.covered(memory)), idle[0]))
+        return self._free.pop()
+
+    def _rouse(self, memory: Memory) -> None:
+        del self._idle[memory]
+        self._tree.remove(memory)

@@ -1,0 +1,66 @@
+"""From a request to sequences: tokenised, checked, cut to the context."""
+
+from __future__ import annotations
+
+import msgspec
+
+from puna.engine.events import Generate
+from puna.engine.fitting import truncate
+from puna.engine.sequence import Sequence, Sink
+from puna.engine.text import TextStream
+from puna.errors import ContextLengthError, RequestError
+from puna.model.input import Input
+from puna.model.tokenizer import Tokenizer
+from puna.sample import Sampler
+
+#: A generation without a limit of its own ends after this many contexts.
+_LIMIT_CONTEXTS = 10
+#: More samples of one prompt are a mistake, or an attack.
+_MOST_SAMPLES = 128
+
+
+def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -> list[Sequence]:
+    """The sequences of `request`, one for each of its samples.
+
+    Raises `RequestError`, and `ContextLengthError` when the prompt is too long and must not be cut.
+    """
+    if not 1 <= request.samples <= _MOST_SAMPLES:
+        raise RequestError(f"{request.samples} samples of one prompt: it must be 1 to {_MOST_SAMPLES}")
+    options = request.options
+    tokens = tokenizer.encode(request.prompt) if isinstance(request.prompt, str) else request.prompt
+    if not tokens:
+        raise RequestError("the prompt is empty: it has no tokens, and the model has no begin token")
+    if any(not 0 <= token < tokenizer.vocab_size for token in tokens):
+        raise RequestError(f"the prompt has token ids outside the vocabulary of {tokenizer.vocab_size}")
+    inputs, truncated = [Input(token) for token in tokens], 0
+    keep = len(tokens) if options.num_keep < 0 else options.num_keep + tokenizer.add_bos
+    keep = min(keep, context - 1)
+    if len(inputs) > context:
+        if not request.truncate:
+            raise ContextLengthError(
+                f"the input length exceeds the context length: {len(inputs)} tokens, and num_ctx is {context}"
+            )
+        inputs, truncated = truncate(inputs, context, keep)
+    longest = _LIMIT_CONTEXTS * context
+    predict = longest if options.num_predict < 0 else min(options.num_predict, longest)
+    limit = predict if predict or request.prompt_logprobs else None
+    sequences = []
+    for sample in range(request.samples):
+        seed = options.seed if options.seed < 0 else options.seed + sample
+        sampler = Sampler(msgspec.structs.replace(options, seed=seed), tokenizer.vocab_size)
+        for item in inputs:
+            sampler.accept(item.token)
+        sequences.append(
+            Sequence(
+                request=request,
+                sink=sink,
+                inputs=list(inputs),
+                limit=limit,
+                keep=keep,
+                sampler=sampler,
+                text=TextStream(options.stop),
+                sample=sample,
+                truncated=truncated,
+            )
+        )
+    return sequences

@@ -1,0 +1,79 @@
+"""How much a cache is to hold, where nobody said it or memory sets a limit.
+
+Storage is address space that takes memory as it is used, so a cache as large as memory allows costs nothing
+until it is filled: a context need not be chosen for what a request may one day need, nor grow by reloading.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from puna.errors import InsufficientMemoryError
+from puna.model.load import available_memory
+
+if TYPE_CHECKING:
+    from puna.kvcache.cache import Cache
+    from puna.kvcache.types import KVTypes
+    from puna.model.load import LoadedModel
+
+log = logging.getLogger("puna.engine")
+
+#: Of the memory that is free so much may become cache, when nobody said how much.
+_SHARE_OF_MEMORY = 0.6
+#: The context of a model that does not state one.
+_UNSTATED_CONTEXT = 4096
+#: With less than this, a context is of no use.
+_LEAST_CONTEXT = 256
+
+
+def choose_sizes(
+    loaded: LoadedModel, *, context: int | None, capacity: int | None, parallel: int, types: KVTypes
+) -> tuple[int, int]:
+    """Tokens a sequence may have, and those all sequences may have together.
+
+    Without a `context`, that is what the model was trained for, as far as memory goes. Raises
+    `InsufficientMemoryError` when there is next to none.
+    """
+    trained = loaded.trained_context
+    if context is not None:
+        if trained and context > trained:
+            log.warning("num_ctx %d is more than the model's %d; using that", context, trained)
+            context = trained
+        return context, max(parallel * context if capacity is None else capacity, context)
+    if capacity is None:
+        shapes = type(loaded.model).kv_shapes(loaded.model.options)
+        cell_bytes = sum(shape.cell_bytes(types) for shape in shapes)
+        capacity = int(available_memory() * _SHARE_OF_MEMORY) // cell_bytes
+        if capacity < _LEAST_CONTEXT:
+            raise InsufficientMemoryError(
+                f"there is memory for {capacity} tokens of context, and {_LEAST_CONTEXT} are needed; free "
+                f"some memory, or use a smaller model ({loaded.path.name})"
+            )
+    context = min(trained or _UNSTATED_CONTEXT, capacity)
+    return context, min(parallel * context, capacity)
+
+
+def build_cache(
+    loaded: LoadedModel, *, parallel: int, remembered: int, context: int, capacity: int, types: KVTypes
+) -> tuple[Cache, int]:
+    """A cache for `parallel` running sequences and up to `remembered` others, and its number of sequences.
+
+    Of cells there are as many as there are, however many sequences use them. But what else a sequence has,
+    the states of recurrent layers for one, comes with every sequence: there are fewer where memory is short.
+    """
+
+    def build(rows: int) -> Cache:
+        return loaded.make_cache(sequences=rows, context=context, capacity=capacity, types=types)
+
+    rows = parallel + remembered
+    cache = build(rows)
+    least = build(parallel)
+    added = cache.allocated_bytes - least.allocated_bytes
+    allowed = int(available_memory() * _SHARE_OF_MEMORY) - least.allocated_bytes
+    least.close()
+    if added > max(allowed, 0):
+        cache.close()
+        rows = parallel + remembered * max(allowed, 0) // added
+        cache = build(rows)
+    return cache, rows

@@ -1,0 +1,95 @@
+"""An engine driven by hand, one step at a time on this thread, so that nothing depends on timing."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from puna.engine.engine import Engine
+from puna.engine.events import Chunk, Done, Event, Failed, Generate, Scored
+from puna.kvcache.types import KVTypes
+from puna.model.load import LoadedModel
+from puna.options import Options
+
+REQUEST_FIELDS = (
+    "truncate", "shift", "logprobs", "top_logprobs", "ignore_eos", "samples", "prompt_logprobs",
+    "cache_prompt", "priority",
+)  # fmt: skip
+
+
+class Run:
+    """An engine, and what it said to whom."""
+
+    def __init__(self, loaded: LoadedModel, **settings: Any) -> None:
+        self.engine = Engine(
+            loaded, **{"context": 64, "parallel": 4, "cache_types": KVTypes.parse("f32"), **settings}
+        )
+        self.events: dict[int, list[Event]] = defaultdict(list)
+        self.ended: list[int] = []  # requests, in this order
+        self.rows: list[int] = []  # of each step
+        forward = self.engine._forward
+
+        def counted(shares: Any) -> Any:
+            self.rows.append(sum(share.count for share in shares))
+            return forward(shares)
+
+        self.engine._forward = counted  # type: ignore[method-assign]
+
+    def submit(self, number: int, prompt: str | list[int], **settings: Any) -> None:
+        request = {name: settings.pop(name) for name in REQUEST_FIELDS if name in settings}
+        options = Options.merge({"temperature": 0, "num_predict": 12}, settings)
+        request.setdefault("ignore_eos", True)
+        message = Generate(id=number, prompt=prompt, options=options, **request)
+
+        def sink(event: Event) -> None:
+            self.events[number].append(event)
+            if isinstance(event, Done | Failed):
+                self.ended.append(number)
+
+        self.engine.submit(message, sink)
+
+    def finish(self) -> None:
+        for _ in range(10_000):
+            if not self.engine.step():
+                return
+        raise AssertionError("the engine does not come to an end")
+
+    def one(self, prompt: str | list[int], **settings: Any) -> tuple[list[int], Done]:
+        self.submit(0, prompt, **settings)
+        self.finish()
+        return self.tokens(0), self.done(0)
+
+    def tokens(self, number: int, sample: int = 0) -> list[int]:
+        return [
+            token
+            for event in self.events[number]
+            if isinstance(event, Chunk) and event.sample == sample
+            for token in event.tokens
+        ]
+
+    def text(self, number: int) -> str:
+        return "".join(event.text for event in self.events[number] if isinstance(event, Chunk))
+
+    def scored(self, number: int) -> list[Any]:
+        """(token, log-probability) of the prompt's tokens."""
+        return [
+            (token, None if logprob is None else logprob.logprob)
+            for event in self.events[number]
+            if isinstance(event, Scored)
+            for token, logprob in zip(event.tokens, event.logprobs, strict=True)
+        ]
+
+    def done(self, number: int, sample: int = 0) -> Done:
+        ends = [event for event in self.events[number] if isinstance(event, Done | Failed)]
+        (last,) = [event for event in ends if event.sample == sample]
+        assert isinstance(last, Done), last
+        return last
+
+    def leaked(self) -> int:
+        """Cells still in use when all is forgotten, with nobody running. The books must balance."""
+        assert self.engine.active == 0
+        while self.engine.memories.evict():
+            pass
+        cells = self.engine.cache.cells  # type: ignore[attr-defined]
+        cells.check()
+        return int(cells.capacity - cells.free)

@@ -1,0 +1,98 @@
+"""How likely a prompt was: scored in parts, beside others, against one forward pass of the model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from puna.engine.events import Chunk, Failed, Scored
+from puna.kvcache.types import KVTypes
+from puna.model.input import Batch
+from puna.model.load import LoadedModel
+from tests.engine.runs import Run
+
+PROMPT = [(11 * i) % 200 for i in range(40)]
+
+
+def expected(tiny: LoadedModel, tokens: list[int]) -> list[float]:
+    """The log-probability of each token but the first."""
+    cache = tiny.make_cache(sequences=1, context=64, types=KVTypes.parse("f32"))
+    count = len(tokens)
+    batch = Batch.of(tokens, list(range(count)), [0] * count, list(range(count)))
+    cache.start_forward(batch)
+    with torch.inference_mode():
+        logits = tiny.model.forward(batch, cache)
+    scores = torch.log_softmax(logits.double(), dim=-1)
+    return [scores[i, token].item() for i, token in enumerate(tokens[1:])]
+
+
+@pytest.mark.parametrize("settings", [{}, {"batch_size": 7}, {"batch_size": 1}])
+def test_a_text_is_scored_and_nothing_generated(tiny: LoadedModel, settings: dict) -> None:
+    run = Run(tiny, **settings)
+    run.submit(1, PROMPT[:9], num_predict=20)
+    run.engine.step()
+    run.submit(0, PROMPT, prompt_logprobs=True, num_predict=0)
+    run.finish()
+    tokens, scores = zip(*run.scored(0), strict=True)
+    assert list(tokens) == PROMPT
+    assert scores[0] is None
+    assert list(scores[1:]) == pytest.approx(expected(tiny, PROMPT), abs=1e-4)
+    done = run.done(0)
+    assert (done.reason, done.eval_count, done.prompt_eval_count) == ("length", 0, len(PROMPT))
+    assert not any(isinstance(event, Chunk) for event in run.events[0])
+    assert run.tokens(1) == Run(tiny).one(PROMPT[:9], num_predict=20)[0]
+
+
+def test_a_scored_prompt_can_be_continued(tiny: LoadedModel) -> None:
+    run = Run(tiny)
+    run.submit(0, PROMPT, prompt_logprobs=True, top_logprobs=2, num_predict=5)
+    run.finish()
+    assert run.tokens(0) == Run(tiny).one(PROMPT, num_predict=5)[0]
+    assert [type(event) for event in run.events[0][:2]] == [Scored, Chunk]
+    scored = run.events[0][0]
+    assert isinstance(scored, Scored)
+    for token, logprob in list(zip(scored.tokens, scored.logprobs, strict=True))[1:]:
+        assert logprob is not None
+        assert bytes(logprob.bytes) == tiny.tokenizer.piece(token)
+        assert len(logprob.top) == 2
+        assert logprob.top[0].logprob >= logprob.logprob
+
+
+def test_what_is_remembered_does_not_shorten_the_score(tiny: LoadedModel) -> None:
+    run = Run(tiny)
+    run.one(PROMPT)
+    run.submit(1, PROMPT, prompt_logprobs=True, num_predict=0)
+    run.finish()
+    assert len(run.scored(1)) == len(PROMPT)
+    run.submit(2, PROMPT, num_predict=1)  # but what was scored is remembered
+    run.finish()
+    assert run.done(2).cached == len(PROMPT) - 1
+
+
+def test_a_score_that_was_interrupted_says_everything_once(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=1, batch_size=8)
+    run.submit(0, PROMPT, prompt_logprobs=True, num_predict=2, priority="batch")
+    for _ in range(3):
+        run.engine.step()
+    run.submit(1, [1, 2, 3], cache_prompt=False)
+    run.finish()
+    assert run.ended == [1, 0]
+    assert [token for token, _ in run.scored(0)] == PROMPT
+    assert [score for _, score in run.scored(0)][1:] == pytest.approx(expected(tiny, PROMPT), abs=1e-4)
+
+
+def test_one_token_has_nothing_to_be_likely_after(tiny: LoadedModel) -> None:
+    run = Run(tiny)
+    run.submit(0, [5], prompt_logprobs=True, num_predict=0)
+    run.finish()
+    assert run.scored(0) == [(5, None)]
+
+
+def test_poisoned_logits_fail_a_score(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    forward = tiny.model.forward
+    monkeypatch.setattr(tiny.model, "forward", lambda batch, cache: forward(batch, cache) * float("nan"))
+    run = Run(tiny)
+    run.submit(0, PROMPT, prompt_logprobs=True, num_predict=0)
+    run.finish()
+    assert isinstance(run.events[0][-1], Failed)
+    assert run.leaked() == 0

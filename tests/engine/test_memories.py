@@ -1,0 +1,226 @@
+"""What finished requests leave behind, who shares it, and what goes first when room is needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from puna.engine.memories import Memories, Memory
+from puna.kvcache.cache import Cache
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.recurrent import RecurrentCache
+from puna.kvcache.sliding import SlidingCache
+from puna.model.input import Batch
+
+SHAPES = [KVShape(1, 4, 4)]
+
+
+class World:
+    """A cache without a model, and its memories."""
+
+    def __init__(self, rows: int = 4, cache: Cache | None = None) -> None:
+        self.cache = cache or CausalCache(SHAPES, sequences=rows, context=64, capacity=200)
+        self.memories = Memories(self.cache, rows)
+
+    def begin(self, keys: list, *, come: int | None = None) -> tuple[Memory, int]:
+        """A request with the prompt `keys` that runs, evaluated up to `come`, and how much it shared."""
+        found = self.memories.find(keys, len(keys) - 1)
+        memory = self.memories.take(found.memory, found.count)
+        shared = memory.evaluated
+        self.memories.follow(memory, keys)
+        self.evaluate(memory, (len(keys) if come is None else come) - shared)
+        return memory, shared
+
+    def evaluate(self, memory: Memory, count: int) -> None:
+        begin = memory.evaluated
+        if count > 0:
+            positions = list(range(begin, begin + count))
+            self.cache.start_forward(Batch.of([0] * count, positions, [memory.row] * count, []))
+            memory.evaluated += count
+
+    def finished(self, keys: list) -> Memory:
+        memory, _ = self.begin(keys)
+        self.memories.rest(memory, keys)
+        return memory
+
+    def free(self) -> int:
+        assert isinstance(self.cache, CausalCache)
+        self.cache.cells.check()
+        return self.cache.cells.free
+
+
+def test_the_longest_match_is_shared_whoever_holds_it() -> None:  # scenarios 192, 194 and 196
+    world = World()
+    short = world.finished([1])
+    long, _ = world.begin([1, 2, 3])  # goes on in the first, and runs
+    assert long.row == short.row
+    memory, shared = world.begin([1, 2, 9])
+    assert (memory.row != long.row, shared) == (True, 2)
+
+
+def test_a_continued_conversation_needs_no_second_row() -> None:  # scenario 198
+    world = World()
+    first = world.finished([1, 2])
+    second, shared = world.begin([1, 2, 3])
+    assert (second.row, shared) == (first.row, 2)
+
+
+def test_an_equal_prompt_leaves_one_input_to_evaluate() -> None:  # scenarios 188 and 199
+    world = World()
+    world.finished([1, 2])
+    assert world.begin([1, 2])[1] == 1
+
+
+def test_what_differs_is_left_alone_while_there_are_rows() -> None:  # scenarios 193, 195 and 206
+    world = World(rows=3)
+    conversations = [[1, 2, 3], [1, 2, 4]]  # two that share a system prompt
+    for turn in range(4):
+        for number, keys in enumerate(conversations):
+            memory, shared = world.begin(keys)
+            assert shared == (2 if (turn, number) == (0, 1) else len(keys) - 1 if turn else 0)
+            keys.append(10 * turn + number)
+            world.evaluate(memory, 1)
+            world.memories.rest(memory, keys)
+            keys.append(5)
+    assert world.begin([8, 8])[1] == 0
+    assert all(world.memories.find(keys, 99).count == len(keys) - 1 for keys in conversations)
+
+
+def test_the_least_recently_used_goes_when_rows_run_out() -> None:
+    world = World(rows=3)
+    for keys in ([1, 1], [2, 2], [3, 3]):
+        world.finished(keys)
+    world.begin([1, 1])  # used again, and running
+    world.begin([4, 4])
+    counts = [world.memories.find([key, key, 0], 2).count for key in (1, 2, 3, 4)]
+    assert counts == [2, 0, 2, 2]
+
+
+def test_a_beginning_of_another_gives_its_row_first() -> None:
+    world = World(rows=3)
+    world.finished([9, 9])
+    old, _ = world.begin([1, 2])
+    new, _ = world.begin([1, 2, 3])
+    world.memories.rest(new, [1, 2, 3])
+    world.memories.rest(old, [1, 2])
+    world.begin([5, 5])
+    assert world.memories.find([9, 9, 0], 2).count == 2
+    assert world.memories.find([1, 2, 3, 0], 3).count == 3
+
+
+def test_leaves_are_evicted_in_order_of_use_and_what_they_share_stays() -> None:
+    world = World(rows=8)
+    prefix = list(range(100, 120))
+    for number in range(4):
+        world.finished([*prefix, *[number] * 10])
+    assert world.free() == 200 - 20 - 4 * 10
+    assert world.memories.evict()
+    assert world.free() == 200 - 20 - 3 * 10
+    assert [world.memories.find([*prefix, number, 0], 99).count for number in range(4)] == [20, 21, 21, 21]
+    while world.memories.evict():
+        pass
+    assert world.free() == 200
+
+
+def test_what_is_spared_is_not_evicted() -> None:
+    world = World()
+    kept = world.finished([1, 2])
+    assert not world.memories.evict(spared=kept)
+    assert world.memories.evict()
+
+
+def test_with_one_row_left_the_match_is_cut_back() -> None:  # what one slot would do
+    world = World(rows=1)
+    only = world.finished([1, 2, 3, 4])
+    memory, shared = world.begin([1, 2, 9])
+    assert (memory.row, shared) == (only.row, 2)
+    assert world.free() == 200 - 3
+
+
+def test_what_a_running_request_will_have_evaluated_is_said() -> None:
+    world = World()
+    running, _ = world.begin([1, 2, 3, 4, 5, 6], come=2)
+    found = world.memories.find([1, 2, 3, 4, 9], 4)
+    assert (found.memory, found.count) == (running, 2)
+    assert (found.coming, found.coming_count) == (running, 4)
+    world.evaluate(running, 2)
+    found = world.memories.find([1, 2, 3, 4, 9], 4)
+    assert (found.count, found.coming) == (4, None)
+
+
+def test_what_another_has_already_is_not_said_to_be_coming() -> None:
+    world = World()
+    world.finished([1, 2, 3, 4])
+    world.memories.take()
+    slow = world.memories.take()
+    world.memories.follow(slow, [1, 2, 3, 4, 5])
+    found = world.memories.find([1, 2, 3, 4, 9], 4)
+    assert found.coming_count <= found.count == 4
+
+
+def test_generated_inputs_can_be_shared_too() -> None:
+    world = World()
+    memory, _ = world.begin([1, 2])
+    for key in (3, 4):
+        world.memories.extend(memory, key)
+        world.evaluate(memory, 1)
+    assert world.memories.find([1, 2, 3, 4, 5], 4).count == 4
+
+
+def test_what_is_unfollowed_is_shared_no_more() -> None:
+    world = World()
+    memory, _ = world.begin([1, 2, 3, 4])
+    world.memories.unfollow(memory)
+    assert world.memories.find([1, 2, 3], 2).count == 0
+    world.memories.rest(memory, [1, 2])  # only so much of it may be
+    assert world.memories.find([1, 2, 3], 2).count == 2
+    assert world.free() == 200 - 2
+
+
+def test_what_was_never_evaluated_is_not_remembered() -> None:
+    world = World(rows=1)
+    memory, _ = world.begin([1, 2, 3], come=0)
+    world.memories.rest(memory, [1, 2, 3])
+    assert world.memories.find([1, 2, 3], 2).count == 0
+    assert world.begin([4])[0].row == memory.row
+
+
+def test_images_are_told_apart() -> None:  # scenarios 120 and 121
+    world = World()
+    world.finished([1, (0, 77), 0, 0, 5])
+    assert world.memories.find([1, (0, 78), 0, 0, 5], 5).count == 1
+    assert world.memories.find([1, (0, 77), 0, 0, 6], 5).count == 4
+
+
+@pytest.mark.parametrize(("length", "shared"), [(8, 8), (20, 0)])
+def test_a_window_that_is_gone_cannot_be_shared(length: int, shared: int) -> None:  # scenario 200
+    cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
+    world = World(cache=cache)
+    memory, _ = world.begin(list(range(length)))
+    world.memories.rest(memory, list(range(length)))
+    world.evaluate(world.memories.take(), 1)  # a pass starts, and what nobody sees goes
+    assert world.memories.find([*range(8), 99], 8).count == shared
+
+
+def test_of_several_that_match_the_one_that_still_has_the_window_is_found() -> None:
+    cache = SlidingCache(SHAPES, sequences=6, context=64, window=6)
+    world = World(rows=6, cache=cache)
+    for tail in range(3):
+        world.memories.rest(*_grown(world, [*range(8), *[50 + tail] * 20]))
+    near = world.finished([*range(8), 30])
+    world.evaluate(world.memories.take(), 1)
+    found = world.memories.find([*range(8), 99], 8)
+    assert (found.memory, found.count) == (near, 8)
+
+
+def _grown(world: World, keys: list) -> tuple[Memory, list]:
+    memory, _ = world.begin(keys)
+    return memory, keys
+
+
+def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:
+    cache = RecurrentCache({0: {"state": (2,)}}, sequences=4)
+    world = World(cache=cache)
+    memory, _ = world.begin(list(range(40)))
+    world.memories.rest(memory, list(range(40)))
+    assert world.begin([*range(40), 50])[1] == 40
+    assert world.begin([*range(30), 60])[1] == 0  # no state was kept before the end of the prompt

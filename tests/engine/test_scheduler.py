@@ -1,0 +1,307 @@
+"""Many requests: what they share, who waits, and what happens when the cache is full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from puna.model.load import LoadedModel
+from tests.engine.runs import Run
+
+SYSTEM = [(7 * i) % 200 for i in range(50)]
+
+
+def alone(tiny: LoadedModel, prompt: list[int], **settings: Any) -> list[int]:
+    return Run(tiny, context=128).one(prompt, **settings)[0]
+
+
+# --- sharing ---------------------------------------------------------------------------------------
+
+
+def test_what_requests_have_in_common_is_evaluated_once(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=8, context=128)
+    prompts = [[*SYSTEM, 201 + number, 3, 4] for number in range(6)]
+    for number, prompt in enumerate(prompts):
+        run.submit(number, prompt, num_predict=4)
+    run.finish()
+    assert run.rows[:2] == [50, 6 * 3]
+    assert sum(run.rows) == 50 + 6 * 3 + 6 * 3  # the last token generated is not evaluated
+    assert [run.done(number).cached for number in range(6)] == [0, 50, 50, 50, 50, 50]
+    assert [run.tokens(number) for number in range(6)] == [alone(tiny, p, num_predict=4) for p in prompts]
+    assert run.leaked() == 0
+
+
+def test_more_requests_than_places_share_as_well(tiny: LoadedModel) -> None:  # scenario 176
+    run = Run(tiny, parallel=2, context=128)
+    for number in range(6):
+        run.submit(number, [*SYSTEM, 201 + number, 3], num_predict=3)
+    run.finish()
+    assert [run.done(number).cached for number in range(6)] == [0, 50, 50, 50, 50, 50]
+    assert max(run.rows[1:]) <= 4
+
+
+def test_a_finished_request_can_be_shared_by_several_at_once(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=128)
+    run.one([*SYSTEM, 201])
+    for number in range(1, 4):
+        run.submit(number, [*SYSTEM, 210 + number, 3], num_predict=2)
+    run.finish()
+    assert [run.done(number).cached for number in range(1, 4)] == [50] * 3
+
+
+def test_a_little_in_common_is_not_waited_for(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=8, context=128)
+    for number in range(4):
+        run.submit(number, [*SYSTEM[:20], number])
+    run.engine.step()
+    assert run.rows == [4 * 21]
+
+
+def test_who_waits_for_one_that_is_cancelled_goes_on_from_there(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=128, batch_size=16)
+    run.submit(0, [*SYSTEM, 201])
+    run.submit(1, [*SYSTEM, 202])
+    run.engine.step()
+    run.engine.cancel(0)
+    run.finish()
+    assert run.events[0] == []
+    assert run.done(1).cached == 16
+    assert run.tokens(1) == alone(tiny, [*SYSTEM, 202])
+    assert run.leaked() == 0
+
+
+def test_who_waits_does_not_hold_up_others(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=3, context=128, batch_size=16)
+    run.submit(0, [*SYSTEM, 201])
+    run.submit(1, [*SYSTEM, 202])
+    run.submit(2, [1, 2, 3], num_predict=1)
+    run.engine.step()
+    run.engine.step()
+    assert run.ended == [2]
+
+
+def test_samples_share_the_prompt_and_differ_by_their_seed(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=128)
+    sampling = {"temperature": 1.3, "num_predict": 6}
+    run.submit(0, SYSTEM, samples=4, seed=5, **sampling)
+    run.finish()
+    assert run.rows == [49, 4, 4, 4, 4, 4, 4]
+    samples = [run.tokens(0, sample) for sample in range(4)]
+    assert samples == [alone(tiny, SYSTEM, seed=5 + i, **sampling) for i in range(4)]
+    assert len(set(map(tuple, samples))) > 1
+    assert [run.done(0, sample).cached for sample in range(4)] == [0, 49, 49, 49]
+
+
+def test_cancelling_ends_all_samples(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=128)
+    run.submit(0, SYSTEM, samples=6)
+    run.engine.step()
+    run.engine.step()
+    run.engine.cancel(0)
+    run.finish()
+    assert run.ended == []
+    assert run.leaked() == 0
+
+
+def test_a_request_can_do_without_what_is_remembered(tiny: LoadedModel) -> None:  # scenario 201
+    run = Run(tiny, context=128)
+    expected, _ = run.one(SYSTEM)
+    run.submit(1, SYSTEM, cache_prompt=False)
+    run.finish()
+    assert (run.tokens(1), run.done(1).cached) == (expected, 0)
+
+
+def test_a_request_can_leave_nothing_behind(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=128)
+    run.one(SYSTEM, cache_prompt=False)
+    cells = run.engine.cache.cells
+    assert cells.free == cells.capacity
+
+
+def test_what_a_stop_string_cut_is_not_what_is_remembered_wrongly(tiny: LoadedModel) -> None:
+    text = tiny.tokenizer.decode(alone(tiny, SYSTEM))
+    run = Run(tiny, context=128)
+    tokens, done = run.one(SYSTEM, stop=[text[4:6]])
+    assert done.reason == "stop"
+    again = [*SYSTEM, *tokens, 9]
+    run.submit(1, again)
+    run.finish()
+    assert run.tokens(1) == alone(tiny, again)
+
+
+def test_what_was_shifted_is_not_shared(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=48)
+    prompt = SYSTEM[:20]
+    tokens, done = run.one(prompt, num_predict=60, num_keep=4)
+    assert done.shifted > 0
+    keep = 4 + tiny.tokenizer.add_bos
+    left = [*prompt[:keep], *[*prompt[keep:], *tokens][done.shifted :]]
+    run.submit(1, left[:40])
+    run.finish()
+    assert run.done(1).cached == keep
+    assert run.tokens(1) == Run(tiny, context=48).one(left[:40])[0]
+
+
+def test_a_shift_changes_nothing_for_who_shares_the_cells(tiny: LoadedModel) -> None:  # scenario 145
+    run = Run(tiny, context=48, capacity=60)
+    for number, predict in enumerate((70, 12, 70)):
+        run.submit(number, [*SYSTEM[:34], number], num_predict=predict)
+    run.finish()
+    assert run.done(0).shifted > 0
+    assert run.tokens(1) == alone(tiny, [*SYSTEM[:34], 1])
+    assert run.leaked() == 0
+
+
+# --- room ------------------------------------------------------------------------------------------
+
+
+def test_fewer_cells_than_requests_need_make_them_take_turns(tiny: LoadedModel) -> None:
+    prompts = [[number, *range(100, 111)] for number in range(6)]
+    run = Run(tiny, parallel=4, context=64, capacity=80)
+    for number, prompt in enumerate(prompts):
+        run.submit(number, prompt, num_predict=40)
+    run.finish()
+    assert [run.tokens(number) for number in range(6)] == [
+        alone(tiny, prompt, num_predict=40) for prompt in prompts
+    ]
+    assert all(run.done(number).cached == 0 for number in range(6))
+    assert run.leaked() == 0
+
+
+def test_the_oldest_is_never_made_to_wait(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=4, context=64, capacity=64)
+    for number in range(4):
+        run.submit(number, [number, 1, 2], num_predict=50)
+    run.finish()
+    assert run.ended[0] == 0
+    # Its tokens came one with each step.
+    assert len(run.rows) >= 50
+    assert run.leaked() == 0
+
+
+def test_what_is_remembered_goes_when_running_requests_need_room(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=1, context=64, capacity=64)
+    run.one(SYSTEM[:30])
+    run.submit(1, SYSTEM[20:50], num_predict=30)
+    run.finish()
+    assert run.tokens(1) == alone(tiny, SYSTEM[20:50], num_predict=30)
+
+
+def test_a_request_whose_prompt_has_no_room_waits_for_it(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=4, context=64, capacity=64)
+    run.submit(0, SYSTEM[:30], num_predict=20)
+    run.submit(1, SYSTEM[10:50], num_predict=5)
+    run.engine.step()
+    assert run.rows == [30]
+    run.finish()
+    assert run.ended == [0, 1]
+
+
+def test_a_full_context_is_shifted_also_when_cells_are_few(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=4, context=32, capacity=40)
+    for number in range(5):
+        run.submit(number, [number, *SYSTEM[:8]], num_predict=60)
+    run.finish()
+    assert [run.done(number).eval_count for number in range(5)] == [60] * 5
+    assert run.leaked() == 0
+
+
+# --- priorities ------------------------------------------------------------------------------------
+
+
+def test_interactive_requests_take_the_places_of_batch_ones(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=1, context=128)
+    run.submit(0, SYSTEM, priority="batch", num_predict=20)
+    run.submit(1, SYSTEM[:10], priority="batch")
+    for _ in range(3):
+        run.engine.step()
+    run.submit(2, [1, 2, 3], num_predict=8)
+    run.finish()
+    assert run.ended == [2, 0, 1]
+    assert run.tokens(0) == alone(tiny, SYSTEM, num_predict=20)
+    # What the first had evaluated was there when it went on.
+    assert sum(run.rows) < 2 * len(SYSTEM)
+    assert run.leaked() == 0
+
+
+def test_interactive_requests_take_the_room_of_batch_ones(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=4, context=64, capacity=64)
+    run.submit(0, SYSTEM[:40], priority="batch", num_predict=20)
+    for _ in range(3):
+        run.engine.step()
+    run.submit(1, SYSTEM[20:50], num_predict=8)
+    run.finish()
+    assert run.ended == [1, 0]
+    assert run.tokens(0) == alone(tiny, SYSTEM[:40], num_predict=20)
+
+
+def test_an_interactive_request_does_not_wait_for_a_batch_one(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=128, batch_size=16)
+    run.submit(0, [*SYSTEM, 201], priority="batch")
+    run.engine.step()
+    run.submit(1, [*SYSTEM, 202], num_predict=1)
+    run.finish()
+    assert run.ended == [1, 0]
+
+
+# --- everything together ---------------------------------------------------------------------------
+
+PROMPT = st.builds(
+    lambda shared, own, length: [*SYSTEM[:shared], *[own, 7, own + 1][:length]],
+    st.sampled_from([1, 10, 35, 40]), st.integers(0, 3), st.integers(1, 3),
+)  # fmt: skip
+ARRIVAL = st.tuples(
+    PROMPT,
+    st.sampled_from([1, 2, 9, 20]),  # tokens to generate
+    st.integers(0, 4),  # steps before the next
+    st.sampled_from([None, None, None, 0, 1, 6]),  # cancelled after so many steps more
+    st.sampled_from(["interactive", "interactive", "batch"]),
+    st.sampled_from([1, 1, 1, 3]),  # samples
+    st.booleans(),  # may use what is remembered
+)
+_expected: dict[tuple[tuple[int, ...], int], list[int]] = {}
+
+
+@given(
+    st.lists(ARRIVAL, min_size=1, max_size=12), st.integers(64, 150), st.integers(1, 5), st.integers(1, 40)
+)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_everybody_gets_what_it_gets_alone(
+    tiny: LoadedModel, arrivals: list, capacity: int, parallel: int, batch_size: int
+) -> None:
+    run = Run(
+        tiny, parallel=parallel, context=64, capacity=capacity, batch_size=batch_size, remembered=parallel % 3
+    )
+    cancellations: dict[int, list[int]] = {}
+    clock = 0
+    for number, (prompt, predict, pause, cancelled, priority, samples, cached) in enumerate(arrivals):
+        run.submit(
+            number, prompt, num_predict=predict, priority=priority, samples=samples, cache_prompt=cached
+        )
+        if cancelled is not None:
+            cancellations.setdefault(clock + cancelled, []).append(number)
+        for _ in range(pause):
+            for victim in cancellations.pop(clock, []):
+                run.engine.cancel(victim)
+            run.engine.step()
+            clock += 1
+    while cancellations:
+        for victim in cancellations.pop(clock, []):
+            run.engine.cancel(victim)
+        run.engine.step()
+        clock += 1
+    run.finish()
+    for number, (prompt, predict, _, cancelled, _, samples, _) in enumerate(arrivals):
+        key = (tuple(prompt), predict)
+        if key not in _expected:
+            _expected[key] = Run(tiny).one(prompt, num_predict=predict)[0]
+        for sample in range(samples):
+            tokens = run.tokens(number, sample)
+            if cancelled is None:
+                assert tokens == _expected[key]
+                assert run.done(number, sample).reason == "length"
+            else:
+                assert tokens == _expected[key][: len(tokens)]
+    assert run.leaked() == 0

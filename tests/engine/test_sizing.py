@@ -1,0 +1,74 @@
+"""How large a cache becomes that nobody gave a size, and when memory is short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from puna.engine import sizing
+from puna.engine.sizing import build_cache, choose_sizes
+from puna.errors import InsufficientMemoryError
+from puna.kvcache.recurrent import RecurrentCache
+from puna.kvcache.types import HALVES
+from puna.model.load import LoadedModel
+from tests.engine.runs import Run
+
+#: Two layers, two heads of 16 for keys and as many for values, two bytes each.
+CELL_BYTES = 2 * 2 * 16 * 2 * 2
+
+
+def sizes(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cells: int, **asked) -> tuple[int, int]:
+    """With memory of which six tenths are `cells` cells."""
+    monkeypatch.setattr(sizing, "available_memory", lambda: (cells * CELL_BYTES + 10) / 0.6)
+    return choose_sizes(tiny, **{"context": None, "capacity": None, "parallel": 4, "types": HALVES, **asked})
+
+
+def test_the_context_is_what_the_model_was_trained_for(tiny: LoadedModel, monkeypatch) -> None:
+    assert sizes(tiny, monkeypatch, 100_000) == (128, 4 * 128)
+    unstated = replace(tiny, trained_context=0)
+    assert sizes(unstated, monkeypatch, 100_000) == (4096, 4 * 4096)
+
+
+def test_all_together_have_what_memory_allows(tiny: LoadedModel, monkeypatch) -> None:
+    longer = replace(tiny, trained_context=100_000)
+    assert sizes(longer, monkeypatch, 150_000) == (100_000, 150_000)
+    assert sizes(longer, monkeypatch, 70_000) == (70_000, 70_000)
+    with pytest.raises(InsufficientMemoryError, match="memory for 200 tokens"):
+        sizes(longer, monkeypatch, 200)
+
+
+def test_what_was_said_is_done(tiny: LoadedModel, monkeypatch) -> None:
+    assert sizes(tiny, monkeypatch, 0, context=64) == (64, 256)
+    assert sizes(tiny, monkeypatch, 0, context=64, capacity=100) == (64, 100)
+    assert sizes(tiny, monkeypatch, 0, context=64, capacity=10) == (64, 64)
+    assert sizes(tiny, monkeypatch, 0, context=1000) == (128, 512)
+    assert sizes(tiny, monkeypatch, 0, capacity=200) == (128, 200)
+
+
+def test_a_long_prompt_needs_no_context_to_be_chosen(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=None)
+    tokens, done = run.one(list(range(120)), num_predict=5)
+    assert (len(tokens), done.truncated, done.shifted) == (5, 0, 0)
+
+
+@pytest.mark.parametrize(("memory", "rows"), [(1000, 4 + 64), (0.5, 4 + 32), (0.25, 4 + 16), (0, 4)])
+def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, memory: float, rows: int
+) -> None:
+    def make(*, sequences: int, **_) -> RecurrentCache:
+        return RecurrentCache({0: {"state": (1024,)}}, sequences=sequences)
+
+    each = 27 * 1024 * 4
+    monkeypatch.setattr(tiny.model, "make_cache", make)
+    monkeypatch.setattr(
+        sizing, "available_memory", lambda: (make(sequences=4).allocated_bytes + memory * 64 * each + 1) / 0.6
+    )
+    cache, found = build_cache(tiny, parallel=4, remembered=64, context=64, capacity=256, types=HALVES)
+    assert found == rows
+    assert cache.allocated_bytes == make(sequences=rows).allocated_bytes
+
+
+def test_cells_are_remembered_whatever_memory_there_is(tiny: LoadedModel, monkeypatch) -> None:
+    monkeypatch.setattr(sizing, "available_memory", lambda: 0)
+    assert build_cache(tiny, parallel=4, remembered=64, context=64, capacity=256, types=HALVES)[1] == 68
