@@ -110,6 +110,14 @@ void register_rows(nb::module_& m) {
         },
         "x"_a, "cap"_a, "count"_a, "y"_a, "cap * tanh(x / cap).");
     m.def(
+        "temper",
+        [](uintptr_t x, uintptr_t positions, double scale, double floor_scale, int64_t rows, int64_t width) {
+            perform("temper",
+                    [=] { temper(at<float>(x), at<int32_t>(positions), scale, floor_scale, rows, width); });
+        },
+        "x"_a, "positions"_a, "scale"_a, "floor_scale"_a, "rows"_a, "width"_a,
+        "Attention temperature tuning of rows, in place.");
+    m.def(
         "add",
         [](uintptr_t a, uintptr_t b, int64_t count, uintptr_t y) {
             perform("add", [=] { add(at<float>(a), at<float>(b), count, at<float>(y)); });

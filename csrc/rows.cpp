@@ -1,6 +1,7 @@
 #include "rows.h"
 
 #include <algorithm>
+#include <cmath>
 #include <vector>
 
 #include "core/pool.h"
@@ -80,6 +81,16 @@ void softcap(const float* x, float cap, int64_t count, float* y) {
     const RowKernels& kernels = row_kernels();
     parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
         kernels.softcap(x + begin, cap, end - begin, y + begin);
+    });
+}
+
+void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t rows, int64_t width) {
+    parallel_ranges(rows, rows_per_share(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            const double steps = std::floor((double(positions[row]) + 1) / floor_scale);
+            const float factor = float(1 + scale * std::log1p(steps));
+            for (int64_t i = row * width; i < (row + 1) * width; i++) x[i] *= factor;
+        }
     });
 }
 

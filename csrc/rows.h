@@ -47,6 +47,8 @@ void rope(float* x, const int32_t* positions, const int32_t* axes, const float* 
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
 void geglu(const float* gate, const float* up, int64_t count, float* y);
 void softcap(const float* x, float cap, int64_t count, float* y);
+// Multiplies each row in place by 1 + scale * ln(1 + floor((position + 1) / floor_scale)).
+void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t rows, int64_t width);
 // y = a + b, a * b and a * factor, to the bit what torch gives.
 void add(const float* a, const float* b, int64_t count, float* y);
 void multiply(const float* a, const float* b, int64_t count, float* y);

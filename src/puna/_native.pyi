@@ -171,6 +171,9 @@ def geglu(gate: int, up: int, count: int, y: int) -> None:
 def softcap(x: int, cap: float, count: int, y: int) -> None:
     """cap * tanh(x / cap)."""
 
+def temper(x: int, positions: int, scale: float, floor_scale: float, rows: int, width: int) -> None:
+    """Attention temperature tuning of rows, in place."""
+
 def add(a: int, b: int, count: int, y: int) -> None:
     """a + b."""
 

@@ -18,6 +18,7 @@ from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 
 pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="the C++ extension is not built")
 
@@ -96,6 +97,20 @@ def test_windows_slide_on_in_replays(tmp_path: Path, softcap: float | None) -> N
     for streams in (1, 2, 5):
         for _ in range(12):
             pair.step(*range(streams))
+    assert pair.proven == [1, 2, 5]
+
+
+def test_layers_of_several_kinds_are_replayed_across_chunks(tmp_path: Path) -> None:
+    """A cache of several, with one that forgets; positions that change the temperature of queries."""
+    config = TinyLlama4(chunk=8, no_rope_interval=2, expert_interval=2, floor_scale=3)
+    pair = Pair(load_model(tiny_llama4_gguf(tmp_path / "llama4.gguf", config)))
+    pair.step(s1=13)
+    for streams in (1, 2, 5):
+        for _ in range(20):
+            pair.step(*range(streams))
+    pair.both("copy_prefix", 0, 3, pair.caches[1].length(0))
+    for _ in range(10):
+        pair.step(3, 1)
     assert pair.proven == [1, 2, 5]
 
 

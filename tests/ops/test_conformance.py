@@ -184,6 +184,32 @@ def test_rope_of_nothing(implementation: str) -> None:
     assert x.shape == (0, 4, 64)
 
 
+@pytest.mark.parametrize("shape", [(0, 4, 16), (6, 1), (6, 77), (6, 5, 128)])
+@pytest.mark.parametrize(("scale", "floor_scale"), [(0.1, 8192.0), (0.5, 1.0), (2.0, 0.75), (0.0, 3.0)])
+def test_temper(implementation: str, shape: tuple[int, ...], scale: float, floor_scale: float) -> None:
+    x = torch.randn(shape)
+    positions = int32(0, 8190, 8191, 131071, 16383, 2**30)[: shape[0]]
+    tempered = x.clone()
+    ops.temper_(tempered, positions, scale, floor_scale)
+    steps = torch.tensor(
+        [(position + 1) // floor_scale for position in positions.tolist()], dtype=torch.float64
+    )
+    exact = x.double() * (1 + scale * (steps + 1).log()).view(-1, *[1] * (x.dim() - 1))
+    close(tempered, exact)
+    for t in range(len(x)):
+        alone = x[t : t + 1].clone()
+        ops.temper_(alone, positions[t : t + 1], scale, floor_scale)
+        assert torch.equal(alone[0], tempered[t])
+
+
+def test_temper_of_published_positions(implementation: str) -> None:
+    """Llama 4's own constants; at 0 to 8190 queries stay as they are, to the bit."""
+    x = torch.ones(5, 3)
+    ops.temper_(x, int32(0, 8190, 8191, 16383, 100000), 0.1, 8192)
+    assert (x[:2] == 1).all()
+    torch.testing.assert_close(x[2:, 0], torch.tensor([1.06931, 1.10986, 1.25649]), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32], ids=str)
 @pytest.mark.parametrize("shape", [(0, 16), (1, 1), (5, 3, 7), (20, 8, 64)])
 def test_store_rows(implementation: str, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -26,6 +26,7 @@ OPERATIONS = [
     "softcap",
     "store_rows",
     "swiglu",
+    "temper_",
 ]
 
 

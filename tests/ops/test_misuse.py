@@ -112,6 +112,9 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: str, cells: torch.T
         ),
         lambda: ops.rope_(torch.randn(2, 4, 8), torch.tensor([0, 1]), ops.Rope.build(8)),
         lambda: ops.rope_(torch.randn(4, 2, 8).transpose(0, 1), int32(0, 1), ops.Rope.build(8)),
+        lambda: ops.temper_(torch.randn(2, 4), int32(0), 0.1, 8),
+        lambda: ops.temper_(torch.randn(2, 4), torch.tensor([0, 1]), 0.1, 8),
+        lambda: ops.temper_(torch.randn(4, 2).T, int32(0, 1), 0.1, 8),
         lambda: ops.store_rows(torch.zeros(3, 4), int32(0, 1), torch.ones(1, 4)),
         lambda: ops.store_rows(torch.zeros(3, 4), int32(0), torch.ones(1, 5)),
         lambda: ops.store_rows(torch.zeros(3, 4).double(), int32(0), torch.ones(1, 4)),
@@ -119,5 +122,5 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: str, cells: torch.T
     ],
 )
 def test_other_operations_refuse_what_does_not_fit(kernels: str, call: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match=r"rms_norm|swiglu|geglu|softcap|rope_|store_rows"):
+    with pytest.raises(ValueError, match=r"rms_norm|swiglu|geglu|softcap|rope_|temper_|store_rows"):
         call()

@@ -58,6 +58,12 @@ def rope(i: Inputs) -> Tensor:
     return turned
 
 
+def temper(i: Inputs) -> Tensor:
+    tempered = i.x + i.x
+    ops.temper_(tempered, i.ids, 0.5, 2)
+    return tempered
+
+
 def attention(i: Inputs) -> Tensor:
     query = i.x.view(ROWS, 4, 16)
     return ops.attention(query, i.keys, i.values, i.cells, i.starts, i.counts, 0.25)
@@ -83,6 +89,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "scale": lambda i: i.x * 0.3,
     "softcap": lambda i: ops.softcap(i.x, 2.0),
     "swiglu": lambda i: ops.swiglu(i.x, i.x),
+    "temper": temper,
 }
 
 #: The functions of the extension that no forward pass calls, and the one that has a test of its own.

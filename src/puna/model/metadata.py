@@ -63,3 +63,15 @@ def positive(file: GGUFFile, key: str, default: float) -> float:
     if not 0 < value < math.inf:
         raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be above 0, but is {value}")
     return value
+
+
+def flag(file: GGUFFile, key: str, default: bool) -> bool:
+    """The bool `key`. Raises `ModelError` for other types."""
+    value: Any = file.get(key)
+    if value is None:
+        return default
+    if not isinstance(value, bool):
+        raise ModelError(
+            f"{file.path}: '{file.architecture}.{key}' should be true or false, but is {value!r}"
+        )
+    return value

@@ -59,6 +59,7 @@ __all__ = [
     "softcap",
     "store_rows",
     "swiglu",
+    "temper_",
     "threads",
     "use",
 ]
@@ -184,6 +185,15 @@ def geglu(gate: Tensor, up: Tensor) -> Tensor:
 def softcap(x: Tensor, cap: float) -> Tensor:
     """`cap * tanh(x / cap)` of x [T, n]: nearly x where that is small, never beyond `cap`, which is not 0."""
     return _active.softcap(x, cap)
+
+
+def temper_(x: Tensor, positions: Tensor, scale: float, floor_scale: float) -> None:
+    """Multiply rows of `x` [T, ...] by `1 + scale * ln(1 + floor((position + 1) / floor_scale))`, in place.
+
+    What sharpens the attention of queries at late `positions` [T], which have more keys to choose from: the
+    temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399.
+    """
+    _active.temper_(x, positions, scale, floor_scale)
 
 
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:

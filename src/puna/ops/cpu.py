@@ -20,6 +20,7 @@ from puna.ops.cpu_rows import (
     softcap,
     store_rows,
     swiglu,
+    temper_,
 )
 from puna.ops.weight import Weight
 
@@ -37,6 +38,7 @@ __all__ = [
     "softcap",
     "store_rows",
     "swiglu",
+    "temper_",
 ]
 
 if (_threads := env_int("NUM_THREADS", 0)) > 0:

@@ -103,6 +103,16 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     return result
 
 
+def temper_(x: Tensor, positions: Tensor, scale: float, floor_scale: float) -> None:
+    if not x.dim() or positions.shape != x.shape[:1]:
+        raise misfit("temper_", x=x, positions=positions)
+    rows = x.shape[0]
+    _native.temper(
+        address(x, torch.float32, "temper_ x"), address(positions, torch.int32, "temper_ positions"),
+        scale, floor_scale, rows, x.numel() // max(rows, 1),
+    )  # fmt: skip
+
+
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
     kind = _kv_type(target, "store_rows target")
     if not target.dim() or cells.dim() != 1 or rows.shape != (cells.shape[0], *kv_shape(target)[1:]):

@@ -108,6 +108,11 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(x / cap)
 
 
+def temper_(x: Tensor, positions: Tensor, scale: float, floor_scale: float) -> None:
+    factors = 1 + scale * torch.log1p(torch.floor((positions.double() + 1) / floor_scale))  # [T]
+    x.mul_(factors.to(x.dtype).view(-1, *[1] * (x.dim() - 1)))
+
+
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
     kind = kv_type(target)
     if kind is None:

@@ -1,0 +1,248 @@
+"""Llama 4 (Scout, Maverick) without its images, and MobileLLM models, which are dense ones of it.
+
+Reference: `Llama4ForCausalLM` in Hugging Face transformers. Most layers rotate queries and keys and attend
+within chunks of the context; in between stand layers without positions (NoPE) that see all of it. GGUF files
+hold the query and key projections as published: rotary pairs are neighbours already.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+
+from puna import ops
+from puna.errors import ModelError
+from puna.kvcache.cache import Cache, LayerCache
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.chunked import ChunkedCache
+from puna.kvcache.types import KVTypes
+from puna.kvcache.wrapper import WrapperCache, by_type
+from puna.model.base import TextModel, register
+from puna.model.input import Batch
+from puna.model.metadata import first_of, flag, number, positive, required, scalar
+from puna.model.rope import RopeOptions
+from puna.nn.attention import attention
+from puna.nn.experts import MixtureOfExperts
+from puna.nn.feed_forward import FeedForward
+from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
+from puna.nn.module import Module, blocks, part, weight
+from puna.ops import Rope, Routing
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+@dataclass(frozen=True)
+class Llama4Options:
+    """Sizes and constants of one Llama 4, in the words of its GGUF keys."""
+
+    vocab_size: int
+    block_count: int
+    hidden_size: int
+    feed_forward_size: int  # of layers without experts
+    heads: int
+    kv_heads: int
+    head_dim: int
+    norm_eps: float
+    rope: RopeOptions
+    no_rope_interval: int  # every so many layers one does not rotate; 0: all do
+    chunk_size: int  # positions that rotating layers see together; 0: they see all earlier ones
+    qk_norm: bool  # of rotating layers
+    temperature_tuning: bool  # of the others
+    temperature_scale: float
+    floor_scale: float
+    expert_count: int  # 0: no layer has experts
+    experts_used: int  # per token
+    expert_interval: int  # every so many layers one has experts
+    expert_feed_forward_size: int  # of each expert, and of the one all tokens share
+
+    @property
+    def query_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def rope_pairs(self) -> int:
+        return self.rope.pairs
+
+    @property
+    def routing(self) -> Routing:
+        return Routing(self.experts_used, sigmoid=True, normalize=False)
+
+    def rotates(self, layer: int) -> bool:
+        return not self.no_rope_interval or (layer + 1) % self.no_rope_interval != 0
+
+    def has_experts(self, layer: int) -> bool:
+        return self.expert_count > 0 and (layer + 1) % self.expert_interval == 0
+
+    @property
+    def layer_types(self) -> list[str]:
+        """What each layer sees: "chunk" or "all"."""
+        return ["chunk" if self.chunk_size and self.rotates(i) else "all" for i in range(self.block_count)]
+
+
+class Attention(Module):
+    options: Llama4Options
+    query: Linear = weight("attn_q", "query_size", "hidden_size")
+    key: Linear = weight("attn_k", "kv_size", "hidden_size")
+    value: Linear = weight("attn_v", "kv_size", "hidden_size")
+    output: Linear = weight("attn_output", "hidden_size", "query_size")
+
+    def loaded(self) -> None:
+        self.rotates = self.options.rotates(self.index)
+        self.unit_norm = RMSNorm(torch.ones(self.options.head_dim), self.options.norm_eps)
+
+    def forward(
+        self, hidden: torch.Tensor, batch: Batch, cache: LayerCache, rope: Rope, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        o = self.options
+        count = len(hidden)
+        projected = linear_many(hidden, self.query, self.key, self.value)
+        query = projected[0].view(count, o.heads, o.head_dim)
+        key = projected[1].view(count, o.kv_heads, o.head_dim)
+        value = projected[2].view(count, o.kv_heads, o.head_dim)
+        if self.rotates:
+            ops.rope_(query, batch.positions, rope)
+            ops.rope_(key, batch.positions, rope)
+            if o.qk_norm:
+                query, key = self.unit_norm(query), self.unit_norm(key)
+        elif o.temperature_tuning:
+            ops.temper_(query, batch.positions, o.temperature_scale, o.floor_scale)
+        mixed = attention(query, key, value, cache, 1 / math.sqrt(o.head_dim))
+        return self.output(mixed if rows is None else mixed[rows])
+
+
+class RoutedExperts(MixtureOfExperts):
+    """Experts whose inputs, not outputs, are multiplied by their scores."""
+
+    scale_inputs: ClassVar[bool] = True
+
+
+class SharedExpert(FeedForward):
+    """The expert every token goes through."""
+
+    gate: Linear = weight("ffn_gate_shexp", "expert_feed_forward_size", "hidden_size")
+    up: Linear = weight("ffn_up_shexp", "expert_feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_down_shexp", "hidden_size", "expert_feed_forward_size")
+
+
+class SparseFeedForward(Module):
+    """The sum of what the chosen experts and the shared one make of a token."""
+
+    options: Llama4Options
+    routed: RoutedExperts = part()
+    shared: SharedExpert = part()
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.shared.forward(hidden) + self.routed.forward(hidden)
+
+
+def feed_forward_kind(options: Llama4Options, layer: int) -> type[FeedForward | SparseFeedForward]:
+    return SparseFeedForward if options.has_experts(layer) else FeedForward
+
+
+class Layer(Module):
+    options: Llama4Options
+    attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
+    attention: Attention = part()
+    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+    feed_forward: FeedForward | SparseFeedForward = part(choose=feed_forward_kind)
+
+    def forward(
+        self, hidden: torch.Tensor, batch: Batch, cache: LayerCache, rope: Rope, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        attended = self.attention.forward(self.attention_norm(hidden), batch, cache, rope, rows)
+        residual = hidden if rows is None else hidden[rows]
+        hidden, normed = self.feed_forward_norm.after_adding(attended, residual)
+        return hidden + self.feed_forward.forward(normed)
+
+
+@register("llama4")
+class Llama4(TextModel):
+    options: Llama4Options
+    token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
+    layers: list[Layer] = blocks("blk")
+    output_norm: RMSNorm = weight("output_norm", "hidden_size")
+    output: Linear = weight("output", "vocab_size", "hidden_size", tied_to="token_embd")
+    rope_factors: torch.Tensor | None = weight("rope_freqs", "rope_pairs", optional=True)
+
+    def loaded(self) -> None:
+        self.rope = self.options.rope.build(factors=self.rope_factors)
+        self._unscaled_rope = self.rope.without_magnitude()
+
+    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
+        hidden = self.token_embedding(batch.tokens)
+        for i, layer in enumerate(self.layers):
+            last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
+            hidden = layer.forward(hidden, batch, cache.layer(i), self.rope, batch.outputs if last else None)
+        return self.output(self.output_norm(hidden))
+
+    def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
+        if self.options.rotates(layer):  # the norm that came after the first turn does not mind another
+            ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), self._unscaled_rope)
+
+    def make_cache(self, *, sequences: int, context: int, types: KVTypes) -> Cache:
+        shapes = by_type(self.kv_shapes(self.options), self.options.layer_types)
+        how: dict[str, Any] = {
+            "sequences": sequences, "context": context, "types": types, "shift": self.shift
+        }  # fmt: skip
+        caches: list[Cache] = []
+        if "chunk" in shapes:
+            caches.append(ChunkedCache(shapes["chunk"], chunk=self.options.chunk_size, **how))
+        if "all" in shapes:
+            caches.append(CausalCache(shapes["all"], **how))
+        return WrapperCache(*caches)
+
+    @classmethod
+    def kv_shapes(cls, options: Llama4Options) -> list[KVShape]:
+        return [KVShape(options.kv_heads, options.head_dim, options.head_dim)] * options.block_count
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> Llama4Options:
+        heads = required(file, "attention.head_count")
+        kv_heads = required(file, "attention.head_count_kv", heads)
+        if heads % kv_heads:
+            raise ModelError(
+                f"{file.path}: {heads} query heads cannot share as many key/value heads as "
+                f"'{file.architecture}.attention.head_count_kv' says: {kv_heads}"
+            )
+        head_dim = required(file, first_of(file, "attention.key_length", "attention.head_dim"), 128)
+        experts = scalar(file, "expert_count", 0)
+        experts_used = required(file, "expert_used_count") if experts else 0
+        if not 0 <= experts_used <= experts:
+            raise ModelError(
+                f"{file.path}: '{file.architecture}.expert_used_count' is {experts_used}, but "
+                f"'{file.architecture}.expert_count' is {experts}"
+            )
+        expert_interval = required(file, "interleave_moe_layer_step", 1) if experts else 0
+        # So llama.cpp marks models whose layers all rotate and see everything: MobileLLM.
+        everything = scalar(file, "attention.sliding_window", 1) == 0
+        embedding = file.tensors.get("token_embd.weight")
+        return Llama4Options(
+            vocab_size=embedding.shape[0] if embedding else 0,
+            block_count=required(file, "block_count"),
+            hidden_size=required(file, "embedding_length"),
+            feed_forward_size=required(file, "feed_forward_length"),
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            norm_eps=number(file, "attention.layer_norm_rms_epsilon", 1e-5),
+            rope=RopeOptions.read(file, head_dim, base=500000.0),
+            no_rope_interval=0 if everything else required(file, "no_rope_interval", 4),
+            chunk_size=0 if everything else required(file, "attention.chunk_size", 8192),
+            # Maverick was trained without; its files may say so, or leave it to be known.
+            qk_norm=flag(file, "use_qk_norm", experts != 128),
+            temperature_tuning=flag(file, "attention.temperature_tuning", True),
+            temperature_scale=number(file, "attention.scale", 0.1),
+            floor_scale=positive(file, "attention.floor_scale", 8192.0),
+            expert_count=experts,
+            experts_used=experts_used,
+            expert_interval=expert_interval,
+            expert_feed_forward_size=required(file, "expert_feed_forward_length") if experts else 0,
+        )
