@@ -187,10 +187,11 @@ class Llama4(TextModel):
         if self.options.rotates(layer):  # the norm that came after the first turn does not mind another
             ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), self._unscaled_rope)
 
-    def make_cache(self, *, sequences: int, context: int, types: KVTypes) -> Cache:
+    def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         shapes = by_type(self.kv_shapes(self.options), self.options.layer_types)
         how: dict[str, Any] = {
-            "sequences": sequences, "context": context, "types": types, "shift": self.shift
+            "sequences": sequences, "context": context, "capacity": capacity, "types": types,
+            "shift": self.shift,
         }  # fmt: skip
         caches: list[Cache] = []
         if "chunk" in shapes:
