@@ -108,6 +108,29 @@ def softcap(x: Tensor, cap: float) -> Tensor:
     return cap * torch.tanh(x / cap)
 
 
+def short_conv(
+    projected: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    states: Tensor,
+    starts: Tensor,
+    sources: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    taps, channels = weight.shape
+    b, c, x = projected.view(len(projected), 3, channels).unbind(1)
+    products, result = b * x, x.new_empty(x.shape)
+    for t, (start, source, target) in enumerate(
+        zip(starts.tolist(), sources.tolist(), targets.tolist(), strict=True)
+    ):
+        recent = torch.cat([states[source], products[start : t + 1]])[-taps:]
+        total = (weight * recent).sum(0)
+        result[t] = c[t] * (total if bias is None else total + bias)
+        if target >= 0:
+            states[target] = recent[1:]
+    return result
+
+
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
     kind = kv_type(target)
     if kind is None:
