@@ -22,7 +22,7 @@ from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache
 from puna.model.base import TextModel, register
 from puna.model.input import Batch
-from puna.model.metadata import number, per_layer, required, scalar
+from puna.model.metadata import per_layer, positive, required, scalar
 from puna.model.rope import RopeOptions
 from puna.nn.attention import attention
 from puna.nn.experts import MixtureOfExperts
@@ -199,11 +199,7 @@ class Lfm2(TextModel):
             )
         layers, hidden = required(file, "block_count"), required(file, "embedding_length")
         attends, heads, kv_heads = _read_heads(file, layers)
-        head_dim = scalar(file, "attention.key_length", max(hidden // heads, 1))
-        if head_dim <= 0:
-            raise ModelError(
-                f"{file.path}: '{file.architecture}.attention.key_length' is {head_dim}: heads without values"
-            )
+        head_dim = required(file, "attention.key_length", max(hidden // heads, 1))
         taps = required(file, "shortconv.l_cache")
         if taps < 2:
             raise ModelError(
@@ -221,10 +217,10 @@ class Lfm2(TextModel):
             kv_heads=kv_heads,
             head_dim=head_dim,
             taps=taps,
-            norm_eps=number(file, "attention.layer_norm_rms_epsilon", 1e-5),
+            norm_eps=positive(file, "attention.layer_norm_rms_epsilon", 1e-5),
             rope=RopeOptions.read(file, head_dim, base=1e6),
             expert_count=scalar(file, "expert_count", 0),
-            expert_feed_forward_size=scalar(file, "expert_feed_forward_length", feed_forward),
+            expert_feed_forward_size=required(file, "expert_feed_forward_length", feed_forward),
             dense_layers=scalar(file, "leading_dense_block_count", 0),
             routing=_read_routing(file),
         )
@@ -269,5 +265,5 @@ def _read_routing(file: GGUFFile) -> Routing:
         used,
         sigmoid=_GATING[gating],
         normalize=bool(normalize),
-        scale=number(file, "expert_weights_scale", 1.0),
+        scale=positive(file, "expert_weights_scale", 1.0),
     )
