@@ -62,6 +62,21 @@ void bind_attention(uintptr_t q, uintptr_t keys, int key_type, uintptr_t values,
     });
 }
 
+// Throws std::out_of_range unless the rows and slots named exist.
+void check_states(const ShortConv& call, int64_t slots) {
+    for (int64_t row = 0; row < call.rows; row++) {
+        const int64_t start = call.starts[row], source = call.sources[row], target = call.targets[row];
+        if (start != row && (row == 0 || start != call.starts[row - 1])) {
+            throw std::out_of_range("row " + std::to_string(row) + " goes on with rows from " + std::to_string(start) +
+                                    ", but the row before it does not");
+        }
+        if (source < 0 || source >= slots || target < -1 || target >= slots) {
+            throw std::out_of_range("row " + std::to_string(row) + " reads state " + std::to_string(source) +
+                                    " and writes state " + std::to_string(target) + " of " + std::to_string(slots));
+        }
+    }
+}
+
 }  // namespace
 
 void register_rows(nb::module_& m) {
@@ -135,6 +150,23 @@ void register_rows(nb::module_& m) {
             perform("scale", [=] { scale(at<float>(a), factor, count, at<float>(y)); });
         },
         "a"_a, "factor"_a, "count"_a, "y"_a, "a * factor.");
+    m.def(
+        "short_conv",
+        [](uintptr_t projected, uintptr_t weights, uintptr_t bias, uintptr_t states, uintptr_t starts,
+           uintptr_t sources, uintptr_t targets, uintptr_t y, int64_t rows, int64_t channels, int64_t taps,
+           int64_t slots) {
+            const ShortConv call = {at<float>(projected), at<float>(weights),   at<float>(bias),
+                                    at<float>(states),    at<int32_t>(starts),  at<int32_t>(sources),
+                                    at<int32_t>(targets), at<float>(y),         rows,
+                                    channels,             taps};
+            perform("short_conv", [=] {
+                check_states(call, slots);
+                short_conv(call);
+            });
+        },
+        "projected"_a, "weights"_a, "bias"_a, "states"_a, "starts"_a, "sources"_a, "targets"_a, "y"_a, "rows"_a,
+        "channels"_a, "taps"_a, "slots"_a,
+        "Gated short convolution; raises IndexError for rows and states that do not exist.");
     m.def(
         "store_rows",
         [](uintptr_t target, int type, uintptr_t cells, uintptr_t from, int64_t rows, int64_t width,

@@ -183,6 +183,24 @@ def multiply(a: int, b: int, count: int, y: int) -> None:
 def scale(a: int, factor: float, count: int, y: int) -> None:
     """a * factor."""
 
+def short_conv(
+    projected: int,
+    weights: int,
+    bias: int,
+    states: int,
+    starts: int,
+    sources: int,
+    targets: int,
+    y: int,
+    rows: int,
+    channels: int,
+    taps: int,
+    slots: int,
+) -> None:
+    """
+    Gated short convolution; raises IndexError for rows and states that do not exist.
+    """
+
 def store_rows(target: int, type: int, cells: int, source: int, rows: int, width: int, capacity: int) -> None:
     """
     Writes rows of floats to cells; raises IndexError for cells that do not exist.

@@ -18,6 +18,7 @@ from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 
 pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="the C++ extension is not built")
@@ -112,6 +113,23 @@ def test_layers_of_several_kinds_are_replayed_across_chunks(tmp_path: Path) -> N
     for _ in range(10):
         pair.step(3, 1)
     assert pair.proven == [1, 2, 5]
+
+
+def test_states_of_recurrent_layers_are_found_anew_in_every_replay(tmp_path: Path) -> None:
+    pair = Pair(load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf")))
+    for sequence in range(STREAMS):
+        pair.step(**{f"s{sequence}": 20 + sequence})
+    for round_ in range(24):
+        chosen = pair.dice.sample(range(STREAMS), 1 + round_ % 3)
+        if round_ % 5 == 3:  # one is taken back to where its prompt ended, and others take over its beginning
+            first, *others = chosen
+            pair.both("remove", first, pair.caches[1].resume_point(first, 25 + first))
+            for other in others:
+                pair.both("copy_prefix", first, other, pair.caches[1].length(first))
+        pair.step(*chosen)
+    pair.step(s0=3, s4=40)
+    pair.step(0, 1, 4)
+    assert pair.proven == [1, 2, 3]
 
 
 def test_streams_may_come_and_go_and_change_places(tiny: LoadedModel) -> None:

@@ -153,6 +153,28 @@ def test_scenario_96_sequences_may_have_different_numbers_of_rows() -> None:
     assert feed(cache, {1: [5.0, 6.0]}) == {1: reference([4, 5, 6])}
 
 
+def test_what_rows_read_and_write_is_said_in_buffers_that_stay() -> None:
+    cache = made(sequences=3)
+    feed(cache, {0: [1.0, 2.0], 1: [3.0]})
+    slots, generation = cache.state(5).slots, cache.generation
+    addresses = [tensor.data_ptr() for tensor in (slots.starts, slots.sources, slots.targets)]
+    held = slots.targets.tolist()
+    assert slots.starts.tolist() == [0, 0, 2]
+    assert slots.sources.tolist() == [0, 0, 0]  # where nothing was written yet
+    assert held[0] == -1
+    feed(cache, {1: [4.0], 2: [5.0], 0: [6.0]})
+    slots = cache.state(2).slots
+    assert [tensor.data_ptr() for tensor in (slots.starts, slots.sources, slots.targets)] == addresses
+    assert slots.starts.tolist() == [0, 1, 2]
+    assert slots.sources.tolist() == [held[2], 0, held[1]]
+    assert len(set(slots.targets.tolist()) - {-1, *held}) == 3
+    assert cache.generation == generation
+    feed(cache, {0: [1.0] * 200})
+    assert cache.generation is not None
+    assert cache.generation > generation
+    assert len(cache.state(2).slots.starts) == 200
+
+
 def test_scenario_97_sequences_that_share_a_state_part() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0]})

@@ -23,6 +23,7 @@ OPERATIONS = [
     "rms_norm",
     "rope_",
     "route",
+    "short_conv",
     "softcap",
     "store_rows",
     "swiglu",

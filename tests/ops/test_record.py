@@ -44,6 +44,11 @@ class Inputs:
         )
         self.router = ops.Weight.from_tensor("router", torch.randn(4, WIDTH))
         self.rope = ops.Rope.build(16)
+        self.in_proj = ops.Weight.from_tensor("in_proj", torch.randn(3 * 24, WIDTH))
+        self.taps = torch.randn(4, 24)
+        self.states = torch.randn(16 + ROWS, 3, 24)
+        self.each = torch.arange(ROWS, dtype=torch.int32)  # every row begins a sequence
+        self.targets = self.each + 16
         self.change()
 
     def change(self) -> None:
@@ -74,6 +79,11 @@ def experts(i: Inputs) -> Tensor:
     return ops.experts(i.x, chosen, shares, i.layer)
 
 
+def short_conv(i: Inputs) -> Tensor:
+    projected = ops.linear(i.x, i.in_proj)
+    return ops.short_conv(projected, i.taps, None, i.states, i.each, i.ids, i.targets)
+
+
 #: For each function of the extension that a forward pass may call, an operation that calls it.
 CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add": lambda i: i.x + i.x,
@@ -87,6 +97,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "rope": rope,
     "route": lambda i: ops.route(i.x, ops.Routing(4))[1],
     "scale": lambda i: i.x * 0.3,
+    "short_conv": short_conv,
     "softcap": lambda i: ops.softcap(i.x, 2.0),
     "swiglu": lambda i: ops.swiglu(i.x, i.x),
     "temper": temper,
@@ -141,6 +152,18 @@ def test_a_program_stores_rows(inputs: Inputs) -> None:
     expected = torch.zeros_like(inputs.keys)
     expected[inputs.ids.long()] = inputs.x.view(ROWS, 2, 16)
     assert torch.equal(inputs.keys, expected)
+
+
+def test_a_program_writes_states(inputs: Inputs) -> None:
+    program = record(lambda: short_conv(inputs)).program
+    assert program is not None
+    inputs.change()
+    program.run()
+    written = inputs.states[16:].clone()
+    inputs.states[16:] = 0
+    short_conv(inputs)
+    assert torch.equal(written, inputs.states[16:])
+    assert torch.equal(written[:, :2], inputs.states[inputs.ids.long(), 1:])
 
 
 @pytest.mark.parametrize(

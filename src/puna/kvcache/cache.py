@@ -79,32 +79,52 @@ class Saved:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class StateSlots:
+    """Where a pass finds and leaves the states of its sequences, for each row of the batch: int32 [rows].
+
+    The sequence of row t has the rows of the batch from `starts[t]` on; its state before them is in slot
+    `sources[t]`. The state after row t goes to slot `targets[t]`, a fresh one, or nowhere if that is -1.
+    """
+
+    starts: torch.Tensor
+    sources: torch.Tensor
+    targets: torch.Tensor
+
+
 class LayerState:
     """The states of one recurrent layer, one to a sequence, during a forward pass.
 
-    `rows[i]` are the rows [begin, end) of the batch's i-th sequence. A pass reads what each sequence's state
-    was before its rows, and writes what it is after them.
+    A pass reads what each sequence's state was before its rows, and writes what it is after them. Operations
+    with a kernel do so in `states` where `slots` says; for others there are `rows`, `read` and `write`.
     """
 
     def __init__(self, states: dict[str, torch.Tensor]) -> None:
         self.states = states  # [slots, ...] float32
-        self.rows: list[tuple[int, int]] = []
-        self._sources = self._targets = torch.empty(0, dtype=torch.int64)
+        nothing = torch.empty(0, dtype=torch.int32)
+        self.slots = StateSlots(nothing, nothing, nothing)
 
-    def begin(self, rows: list[tuple[int, int]], sources: torch.Tensor, targets: torch.Tensor) -> None:
-        """A pass starts that reads slots `sources` (int64) and writes slots `targets`."""
-        self.rows, self._sources, self._targets = rows, sources, targets
+    @property
+    def rows(self) -> list[tuple[int, int]]:
+        """The rows [begin, end) of each sequence of the batch."""
+        ends = self._ends()
+        return list(zip(self.slots.starts[ends].tolist(), (ends + 1).tolist(), strict=True))
 
     def read(self, name: str) -> torch.Tensor:
         """The state before each sequence's rows: [sequences of the batch, ...]."""
-        return self.states[name][self._sources]
+        return self.states[name][self.slots.sources[self._ends()].long()]
 
     def write(self, name: str, state: torch.Tensor) -> None:
         """The state after each sequence's rows: [sequences of the batch, ...]."""
-        expected = (len(self.rows), *self.states[name].shape[1:])
+        ends = self._ends()
+        expected = (len(ends), *self.states[name].shape[1:])
         if state.shape != expected:
             raise ValueError(f"state '{name}' of this batch is {list(expected)}, got {list(state.shape)}")
-        self.states[name][self._targets] = state
+        self.states[name][self.slots.targets[ends].long()] = state
+
+    def _ends(self) -> torch.Tensor:
+        """The last row of each sequence."""
+        return (self.slots.targets >= 0).nonzero()[:, 0]
 
 
 class Cache(ABC):

@@ -15,13 +15,15 @@ import numpy as np
 import torch
 
 from puna.errors import NotSupportedError
-from puna.kvcache.cache import Cache, LayerState, Saved, check_removal
+from puna.kvcache.cache import Cache, LayerState, Saved, StateSlots, check_removal
 from puna.kvcache.checkpoints import MOST, Checkpoints
 from puna.kvcache.free import FreeCells
 from puna.kvcache.picture import Contents, Held
 from puna.kvcache.storage import Region
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from puna.model.input import Batch
 
 #: The state of a sequence that has just begun: all zeros, never written.
@@ -57,6 +59,8 @@ class RecurrentCache(Cache):
         self._checkpoints = [Checkpoints(checkpoints) for _ in range(sequences)]
         self._before: dict[int, tuple[int, int, bool]] = {}  # slot, length, prompting before the last pass
         self._provided = 0  # slots
+        self._generation = 0
+        self._make_row_buffers(64)
 
     def _make_layer(self, shapes: Mapping[str, tuple[int, ...]]) -> LayerState:
         states = {}
@@ -71,7 +75,7 @@ class RecurrentCache(Cache):
 
     @property
     def generation(self) -> int | None:
-        return None  # states are read and written by torch, in rows that change
+        return self._generation
 
     @property
     def layers(self) -> Iterable[int]:
@@ -107,7 +111,7 @@ class RecurrentCache(Cache):
         targets = self._free.take(len(runs))
         self._references[targets] = 1
         self._provided = max(self._provided, int(targets[-1]) + 1)
-        sources = [self._slots[sequence] for sequence, _, _ in runs]
+        self._fill_rows(runs, targets)
         for (sequence, begin, end), target in zip(runs, targets.tolist(), strict=True):
             self._before[sequence] = (
                 self._slots[sequence],
@@ -117,9 +121,33 @@ class RecurrentCache(Cache):
             self._slots[sequence] = target
             self._lengths[sequence] += end - begin
             self._prompting[sequence] = end - begin > 1
-        rows = [(begin, end) for _, begin, end in runs]
+
+    def _fill_rows(self, runs: list[tuple[int, int, int]], targets: NDArray[np.int32]) -> None:
+        """Say which slots the rows of each sequence read and write."""
+        begins = [begin for _, begin, _ in runs]
+        ends = np.array([end for _, _, end in runs], dtype=np.int64)
+        sources = [self._slots[sequence] for sequence, _, _ in runs]
+        rows = int(ends[-1])
+        if rows > self._row_buffers.shape[1]:
+            self._make_row_buffers(2 * rows)
+        if rows != self._shown:
+            self._show_rows(rows)
+        buffers = self._row_buffers
+        buffers[:2, :rows] = np.repeat([begins, sources], ends - begins, axis=1)
+        buffers[2, :rows] = -1
+        buffers[2, ends - 1] = targets
+
+    def _make_row_buffers(self, rows: int) -> None:
+        """Buffers for what a pass is told of each row; they stay where they are, see `generation`."""
+        self._generation += 1
+        self._row_buffers = np.zeros((3, rows), dtype=np.int32)
+        self._show_rows(0)
+
+    def _show_rows(self, rows: int) -> None:
+        slots = StateSlots(*torch.from_numpy(self._row_buffers)[:, :rows].unbind())
         for layer in self._layers.values():
-            layer.begin(rows, torch.tensor(sources), torch.from_numpy(targets.astype(np.int64)))
+            layer.slots = slots
+        self._shown = rows
 
     def _checkpoint(self, sequence: int, *, prompt_ends: bool) -> None:
         """Keep the state a sequence has now if it is worth it."""

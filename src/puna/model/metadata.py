@@ -47,6 +47,25 @@ def scalar(file: GGUFFile, key: str, default: int) -> int:
     return value
 
 
+def per_layer(file: GGUFFile, key: str, layers: int) -> tuple[int, ...]:
+    """The integers `key`, one to each of `layers` layers; a single one is that of all.
+
+    Raises `ModelError` when there are none or another number of them, and for other types and absurd sizes.
+    """
+    value: Any = file.get(key)
+    if value is None:
+        raise ModelError(f"{file.path}: metadata key '{file.architecture}.{key}' is missing")
+    values: list[Any] = [value] * layers if isinstance(value, int | float | str) else list(value)
+    if len(values) != layers:
+        raise ModelError(
+            f"{file.path}: '{file.architecture}.{key}' has {len(values)} values for {layers} layers"
+        )
+    for each in values:
+        if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < _ABSURD:
+            raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be sizes, but has {each!r}")
+    return tuple(values)
+
+
 def number(file: GGUFFile, key: str, default: float) -> float:
     """The float `key`. Raises `ModelError` for other types."""
     value: Any = file.get(key)

@@ -88,6 +88,25 @@ def _joined(
     return None
 
 
+class SelectionBias:
+    """What is added to the scores when experts are chosen, but not when they are weighed: float32 [experts].
+
+    It keeps their use balanced (Wang et al., arXiv:2408.15664). Some files have it without `.bias`.
+    """
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self.values = values
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        for full_name in (f"{name}.bias", name):
+            if (values := source.vector(full_name, shape[0])) is not None:
+                return cls(values)
+        return None
+
+
 class MixtureOfExperts(Module):
     """The feed-forward half of a layer with experts; `options.routing` says how they are chosen."""
 
@@ -96,6 +115,7 @@ class MixtureOfExperts(Module):
     scale_inputs: ClassVar[bool] = False
 
     router: Linear = weight("ffn_gate_inp", "expert_count", "hidden_size")
+    selection_bias: SelectionBias | None = weight("exp_probs_b", "expert_count", optional=True)
     gate: ExpertLinear = weight("ffn_gate_exps", "expert_count", "expert_feed_forward_size", "hidden_size")
     up: ExpertLinear = weight("ffn_up_exps", "expert_count", "expert_feed_forward_size", "hidden_size")
     down: ExpertLinear = weight("ffn_down_exps", "expert_count", "hidden_size", "expert_feed_forward_size")
@@ -114,5 +134,6 @@ class MixtureOfExperts(Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """[rows, hidden] to the same."""
-        chosen, shares = ops.route(self.router(hidden), self.options.routing)
+        bias = None if self.selection_bias is None else self.selection_bias.values
+        chosen, shares = ops.route(self.router(hidden), self.options.routing, bias)
         return ops.experts(hidden, chosen, shares, self.experts)

@@ -56,6 +56,7 @@ __all__ = [
     "rope_",
     "route",
     "set_threads",
+    "short_conv",
     "softcap",
     "store_rows",
     "swiglu",
@@ -194,6 +195,29 @@ def temper_(x: Tensor, positions: Tensor, scale: float, floor_scale: float) -> N
     temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399.
     """
     _active.temper_(x, positions, scale, floor_scale)
+
+
+def short_conv(
+    projected: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    states: Tensor,
+    starts: Tensor,
+    sources: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    """A gated short convolution of each channel over the rows of each sequence: [T, channels].
+
+    `projected` [T, 3 * channels] holds b, c and x. Row t comes out as `c * (bias + sum of weight * recent)`,
+    `recent` being the products `b * x` of that row and the `taps - 1` before it, the latest last: weight
+    [taps, channels], bias [channels].
+
+    The sequence of row t has the rows from `starts[t]` on. What precedes them, zeros at first, is the state
+    `sources[t]` of `states` [slots, taps - 1, channels]. State `targets[t]` becomes what precedes the row
+    after t; -1: none does. States that are written are distinct, and none of them is read. starts, sources
+    and targets are [T]. A row's result is the same bits however its sequence is cut into batches.
+    """
+    return _active.short_conv(projected, weight, bias, states, starts, sources, targets)
 
 
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:

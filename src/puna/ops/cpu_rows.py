@@ -113,6 +113,41 @@ def temper_(x: Tensor, positions: Tensor, scale: float, floor_scale: float) -> N
     )  # fmt: skip
 
 
+def short_conv(
+    projected: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    states: Tensor,
+    starts: Tensor,
+    sources: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    fits = weight.dim() == 2 and projected.dim() == 2 and states.dim() == 3 and len(weight) > 0
+    if fits:
+        (taps, channels), rows = weight.shape, len(projected)
+        fits = projected.shape[1] == 3 * channels and states.shape[1:] == (taps - 1, channels)
+        fits = fits and starts.shape == sources.shape == targets.shape == (rows,)
+    if not fits:
+        raise misfit(
+            "short_conv", projected=projected, weight=weight, states=states, starts=starts, sources=sources,
+            targets=targets,
+        )  # fmt: skip
+    if bias is not None and bias.shape != (channels,):
+        raise misfit("short_conv", weight=weight, bias=bias)
+    result = torch.empty(rows, channels)
+    _native.short_conv(
+        address(projected, torch.float32, "short_conv projected"),
+        address(weight, torch.float32, "short_conv weight"),
+        0 if bias is None else address(bias, torch.float32, "short_conv bias"),
+        address(states, torch.float32, "short_conv states"),
+        address(starts, torch.int32, "short_conv starts"),
+        address(sources, torch.int32, "short_conv sources"),
+        address(targets, torch.int32, "short_conv targets"),
+        result.data_ptr(), rows, channels, taps, len(states),
+    )  # fmt: skip
+    return result
+
+
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
     kind = _kv_type(target, "store_rows target")
     if not target.dim() or cells.dim() != 1 or rows.shape != (cells.shape[0], *kv_shape(target)[1:]):

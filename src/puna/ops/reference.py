@@ -113,6 +113,29 @@ def temper_(x: Tensor, positions: Tensor, scale: float, floor_scale: float) -> N
     x.mul_(factors.to(x.dtype).view(-1, *[1] * (x.dim() - 1)))
 
 
+def short_conv(
+    projected: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    states: Tensor,
+    starts: Tensor,
+    sources: Tensor,
+    targets: Tensor,
+) -> Tensor:
+    taps, channels = weight.shape
+    b, c, x = projected.view(len(projected), 3, channels).unbind(1)
+    products, result = b * x, x.new_empty(x.shape)
+    for t, (start, source, target) in enumerate(
+        zip(starts.tolist(), sources.tolist(), targets.tolist(), strict=True)
+    ):
+        recent = torch.cat([states[source], products[start : t + 1]])[-taps:]
+        total = (weight * recent).sum(0)
+        result[t] = c[t] * (total if bias is None else total + bias)
+        if target >= 0:
+            states[target] = recent[1:]
+    return result
+
+
 def store_rows(target: Tensor, cells: Tensor, rows: Tensor) -> None:
     kind = kv_type(target)
     if kind is None:

@@ -1,0 +1,269 @@
+"""LFM2 of Liquid AI: short convolutions, with attention in a few layers, and LFM2-MoE, the same with experts.
+
+Amini et al., arXiv:2511.23404. A convolution remembers the last few of its inputs, whatever the context, as a
+state of the sequence. What a state has seen it cannot forget again: when the context is full, what is to stay
+is evaluated again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from puna import ops
+from puna.errors import ModelError, UnsupportedModelError
+from puna.kvcache.cache import Cache, LayerState
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.recurrent import RecurrentCache
+from puna.kvcache.types import KVTypes
+from puna.kvcache.wrapper import WrapperCache
+from puna.model.base import TextModel, register
+from puna.model.input import Batch
+from puna.model.metadata import per_layer, positive, required, scalar
+from puna.model.rope import RopeOptions
+from puna.nn.attention import attention
+from puna.nn.experts import MixtureOfExperts
+from puna.nn.feed_forward import FeedForward
+from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
+from puna.nn.module import Module, WeightSource, blocks, part, weight
+from puna.ops import Rope, Routing
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+#: How `expert_gating_func` says that scores are sigmoids; files that do not say mean a softmax.
+_GATING = {0: False, 1: False, 2: True}
+
+
+@dataclass(frozen=True)
+class Lfm2Options:
+    """Sizes and constants of one LFM2, in the words of its GGUF keys."""
+
+    vocab_size: int
+    block_count: int
+    hidden_size: int
+    feed_forward_size: int
+    attends: tuple[bool, ...]  # of each layer: whether it is attention, not a convolution
+    heads: int
+    kv_heads: int
+    head_dim: int
+    taps: int  # inputs a convolution sees, the newest among them
+    norm_eps: float
+    rope: RopeOptions
+    expert_count: int  # 0: ordinary feed-forward networks
+    expert_feed_forward_size: int
+    dense_layers: int  # the first ones, which have no experts
+    routing: Routing
+
+    @property
+    def query_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def projected_size(self) -> int:
+        return 3 * self.hidden_size
+
+
+class Attention(Module):
+    options: Lfm2Options
+    query: Linear = weight("attn_q", "query_size", "hidden_size")
+    key: Linear = weight("attn_k", "kv_size", "hidden_size")
+    value: Linear = weight("attn_v", "kv_size", "hidden_size")
+    query_norm: RMSNorm = weight("attn_q_norm", "head_dim")
+    key_norm: RMSNorm = weight("attn_k_norm", "head_dim")
+    output: Linear = weight("attn_output", "hidden_size", "query_size")
+
+    def forward(
+        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        o = self.options
+        count = len(hidden)
+        projected = linear_many(hidden, self.query, self.key, self.value)
+        query = self.query_norm(projected[0].view(count, o.heads, o.head_dim))
+        key = self.key_norm(projected[1].view(count, o.kv_heads, o.head_dim))
+        value = projected[2].view(count, o.kv_heads, o.head_dim)
+        ops.rope_(query, batch.positions, rope)
+        ops.rope_(key, batch.positions, rope)
+        mixed = attention(query, key, value, cache.layer(self.index), 1 / math.sqrt(o.head_dim))
+        return self.output(mixed if rows is None else mixed[rows])
+
+
+class ChannelConvolution:
+    """A convolution of each channel over the inputs of its sequence, between two gates."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self.weight = weight  # [taps, channels]
+        self.bias = bias  # [channels]
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        kernels = source.matrix(f"{name}.weight", shape)  # [channels, taps]
+        if kernels is None:
+            return None
+        return cls(kernels.dequantize().T.contiguous(), source.vector(f"{name}.bias", shape[0]))
+
+    def __call__(self, projected: torch.Tensor, state: LayerState) -> torch.Tensor:
+        """[rows, 3 * channels] to [rows, channels]; see `ops.short_conv`."""
+        slots = state.slots
+        return ops.short_conv(
+            projected, self.weight, self.bias, state.states["conv"],
+            slots.starts, slots.sources, slots.targets,
+        )  # fmt: skip
+
+
+class ShortConvolution(Module):
+    options: Lfm2Options
+    input: Linear = weight("shortconv.in_proj", "projected_size", "hidden_size")
+    convolution: ChannelConvolution = weight("shortconv.conv", "hidden_size", "taps")
+    output: Linear = weight("shortconv.out_proj", "hidden_size", "hidden_size")
+
+    def forward(
+        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        mixed = self.convolution(self.input(hidden), cache.state(self.index))
+        return self.output(mixed if rows is None else mixed[rows])
+
+
+def operator_kind(options: Lfm2Options, layer: int) -> type[Attention | ShortConvolution]:
+    return Attention if options.attends[layer] else ShortConvolution
+
+
+def feed_forward_kind(options: Lfm2Options, layer: int) -> type[FeedForward | MixtureOfExperts]:
+    return MixtureOfExperts if options.expert_count and layer >= options.dense_layers else FeedForward
+
+
+class Layer(Module):
+    options: Lfm2Options
+    operator_norm: RMSNorm = weight("attn_norm", "hidden_size")
+    operator: Attention | ShortConvolution = part(choose=operator_kind)
+    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+    feed_forward: FeedForward | MixtureOfExperts = part(choose=feed_forward_kind)
+
+    def forward(
+        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
+    ) -> torch.Tensor:
+        mixed = self.operator.forward(self.operator_norm(hidden), batch, cache, rope, rows)
+        residual = hidden if rows is None else hidden[rows]
+        hidden, normed = self.feed_forward_norm.after_adding(mixed, residual)
+        return hidden + self.feed_forward.forward(normed)
+
+
+@register("lfm2", "lfm2moe")
+class Lfm2(TextModel):
+    options: Lfm2Options
+    token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
+    layers: list[Layer] = blocks("blk")
+    output_norm: RMSNorm = weight("token_embd_norm", "hidden_size", tied_to="output_norm")
+    output: Linear = weight("output", "vocab_size", "hidden_size", tied_to="token_embd")
+
+    def loaded(self) -> None:
+        self.rope = self.options.rope.build(neox=True)
+
+    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
+        hidden = self.token_embedding(batch.tokens)
+        for i, layer in enumerate(self.layers):
+            last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
+            hidden = layer.forward(hidden, batch, cache, self.rope, batch.outputs if last else None)
+        return self.output(self.output_norm(hidden))
+
+    def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
+        o = self.options
+        state = {"conv": (o.taps - 1, o.hidden_size)}
+        states = {i: state for i, attends in enumerate(o.attends) if not attends}
+        shapes = {i: shape for i, shape in enumerate(self.kv_shapes(o)) if o.attends[i]}
+        return WrapperCache(
+            RecurrentCache(states, sequences=sequences),
+            CausalCache(shapes, sequences=sequences, context=context, capacity=capacity, types=types),
+        )
+
+    @classmethod
+    def kv_shapes(cls, options: Lfm2Options) -> list[KVShape]:
+        o = options
+        return [KVShape(o.kv_heads if attends else 0, o.head_dim, o.head_dim) for attends in o.attends]
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> Lfm2Options:
+        if scalar(file, "attention.sliding_window", 0) > 0:
+            raise UnsupportedModelError(
+                f"{file.path}: '{file.architecture}.attention.sliding_window' is not supported: LFM2 is run "
+                "with full attention only"
+            )
+        layers, hidden = required(file, "block_count"), required(file, "embedding_length")
+        attends, heads, kv_heads = _read_heads(file, layers)
+        head_dim = required(file, "attention.key_length", max(hidden // heads, 1))
+        taps = required(file, "shortconv.l_cache")
+        if taps < 2:
+            raise ModelError(
+                f"{file.path}: '{file.architecture}.shortconv.l_cache' is {taps}, which is no convolution"
+            )
+        feed_forward = required(file, "feed_forward_length")
+        embedding = file.tensors.get("token_embd.weight")
+        return Lfm2Options(
+            vocab_size=embedding.shape[0] if embedding else 0,
+            block_count=layers,
+            hidden_size=hidden,
+            feed_forward_size=feed_forward,
+            attends=attends,
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            taps=taps,
+            norm_eps=positive(file, "attention.layer_norm_rms_epsilon", 1e-5),
+            rope=RopeOptions.read(file, head_dim, base=1e6),
+            expert_count=scalar(file, "expert_count", 0),
+            expert_feed_forward_size=required(file, "expert_feed_forward_length", feed_forward),
+            dense_layers=scalar(file, "leading_dense_block_count", 0),
+            routing=_read_routing(file),
+        )
+
+
+def _read_heads(file: GGUFFile, layers: int) -> tuple[tuple[bool, ...], int, int]:
+    """Which layers are attention, and their query heads and key/value heads."""
+    name = f"{file.path}: '{file.architecture}.attention.head_count"
+    in_layers = per_layer(file, "attention.head_count_kv", layers)
+    attends = tuple(count > 0 for count in in_layers)
+    kv_heads = set(in_layers) - {0}
+    # Arrays may have zeros where there is no attention.
+    heads = {
+        count
+        for count, attend in zip(per_layer(file, "attention.head_count", layers), attends, strict=True)
+        if attend
+    }
+    if len(kv_heads) != 1:
+        raise ModelError(f"{name}_kv' must be one number of heads, or 0 for layers without attention")
+    if len(heads) != 1:
+        raise ModelError(f"{name}' differs between layers: not supported")
+    (count,), (kv_count,) = heads, kv_heads
+    if not count or count % kv_count:
+        raise ModelError(f"{name}' is {count}, but these cannot share {kv_count} key/value heads")
+    return attends, count, kv_count
+
+
+def _read_routing(file: GGUFFile) -> Routing:
+    experts = scalar(file, "expert_count", 0)
+    used = required(file, "expert_used_count") if experts else 0
+    if used > experts:
+        raise ModelError(
+            f"{file.path}: '{file.architecture}.expert_used_count' is {used}, but there are {experts} experts"
+        )
+    gating = scalar(file, "expert_gating_func", 0)
+    if gating not in _GATING:
+        raise UnsupportedModelError(
+            f"{file.path}: '{file.architecture}.expert_gating_func' {gating} is not supported"
+        )
+    normalize = file.get("norm_top_k_prob", file.get("expert_weights_norm", True))
+    return Routing(
+        used,
+        sigmoid=_GATING[gating],
+        normalize=bool(normalize),
+        scale=positive(file, "expert_weights_scale", 1.0),
+    )
