@@ -152,6 +152,14 @@ def test_what_a_template_uses_is_told() -> None:
     assert not template.literal("reasoning</think>")
 
 
+@pytest.mark.parametrize("change", ["message.update({'role': 'x'})", "dict.update(message, {'role': 'x'})"])
+def test_a_template_cannot_change_what_it_is_given(change: str) -> None:
+    message = {"role": "user"}
+    with pytest.raises(TemplateError):
+        JinjaTemplate(f"{{{{ {change} }}}}").render({"message": message})
+    assert message == {"role": "user"}
+
+
 def test_rendering_does_not_change_the_messages() -> None:
     chat = json.loads(json.dumps(CHATS["turns"]))
     with warnings.catch_warnings():

@@ -98,6 +98,7 @@ def _strftime_now(format: str) -> str:
 
 
 def _dict(*args: Any, **kwargs: Any) -> dict[Any, Any]:
+    # The class itself would bring `dict.update`, with which a template could change what it is given.
     return dict(*args, **kwargs)
 
 
