@@ -285,6 +285,7 @@ def plain() -> tuple[TinyLfm2, Any]:
         ({"attention.layer_norm_rms_epsilon": 0.0}, "layer_norm_rms_epsilon' should be above 0"),
         ({"expert_count": 4}, "'lfm2.expert_used_count' is missing"),
         ({"expert_count": 4, "expert_used_count": 5}, "'lfm2.expert_used_count' is 5, but there are 4"),
+        ({"norm_top_k_prob": 3}, "'lfm2.norm_top_k_prob' should be true or false"),
         ({"expert_gating_func": 9}, "'lfm2.expert_gating_func' 9 is not supported"),
         ({"shortconv.l_cache": 5}, "'blk.0.shortconv.conv.weight' has 64x3 values, expected 64x5"),
     ],

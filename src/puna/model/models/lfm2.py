@@ -22,7 +22,7 @@ from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache
 from puna.model.base import TextModel, register
 from puna.model.input import Batch
-from puna.model.metadata import per_layer, positive, required, scalar
+from puna.model.metadata import first_of, flag, per_layer, positive, required, scalar
 from puna.model.rope import RopeOptions
 from puna.nn.attention import attention
 from puna.nn.experts import MixtureOfExperts
@@ -260,10 +260,9 @@ def _read_routing(file: GGUFFile) -> Routing:
         raise UnsupportedModelError(
             f"{file.path}: '{file.architecture}.expert_gating_func' {gating} is not supported"
         )
-    normalize = file.get("norm_top_k_prob", file.get("expert_weights_norm", True))
     return Routing(
         used,
         sigmoid=_GATING[gating],
-        normalize=bool(normalize),
+        normalize=flag(file, first_of(file, "norm_top_k_prob", "expert_weights_norm"), True),
         scale=positive(file, "expert_weights_scale", 1.0),
     )
