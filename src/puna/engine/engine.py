@@ -126,6 +126,16 @@ class Engine:
         """Sequences running or waiting."""
         return len(self.scheduler.running) + len(self.scheduler.waiting) + len(self._incoming)
 
+    @property
+    def running(self) -> int:
+        """Sequences that take part in the steps."""
+        return len(self.scheduler.running)
+
+    @property
+    def evicted(self) -> int:
+        """Cells that finished requests had to give up for others, so far."""
+        return self.memories.evicted
+
     def start(self) -> None:
         """Step on a thread of its own until `close`."""
         self._thread = threading.Thread(target=self._run, name="puna-engine", daemon=True)

@@ -43,6 +43,7 @@ class Memories:
 
     def __init__(self, cache: Cache, rows: int) -> None:
         self._cache = cache
+        self.evicted = 0  # cells, so far
         self._free = list(range(rows - 1, -1, -1))
         self._idle: dict[Memory, None] = {}  # least recently used first
         self._tree: PrefixTree[Memory] = PrefixTree()
@@ -124,7 +125,7 @@ class Memories:
         idle = [memory for memory in self._idle if memory is not spared]
         if not idle:
             return False
-        self.drop(next((memory for memory in idle if not self._tree.covered(memory)), idle[0]))
+        self._forget(next((memory for memory in idle if not self._tree.covered(memory)), idle[0]))
         return True
 
     def _may_have(self, source: Memory, count: int) -> bool:
@@ -135,8 +136,17 @@ class Memories:
         if not self._free:
             idle = [memory for memory in self._idle if memory is not spared]
             # Best one of which somebody else has all.
-            self.drop(next((memory for memory in idle if self._tree.covered(memory)), idle[0]))
+            self._forget(next((memory for memory in idle if self._tree.covered(memory)), idle[0]))
         return self._free.pop()
+
+    def _forget(self, memory: Memory) -> None:
+        """Drop an idle memory for others, and count the cells that nobody holds any more."""
+        before = self._used()
+        self.drop(memory)
+        self.evicted += before - self._used()
+
+    def _used(self) -> int:
+        return sum(counts.used for counts in self._cache.counts())
 
     def _rouse(self, memory: Memory) -> None:
         del self._idle[memory]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from puna.errors import CacheFileError
+from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 
 if TYPE_CHECKING:
@@ -223,6 +224,13 @@ class Cache(ABC):
     @abstractmethod
     def contents(self) -> list[Contents]:
         """What is kept where, for pictures of it; one entry, of a wrapper one for each of its caches."""
+
+    @abstractmethod
+    def counts(self) -> list[CellCounts]:
+        """How full it is; one entry, of a wrapper one for each of its caches.
+
+        May be asked for from any thread at any time: during a change the numbers are those of its middle.
+        """
 
     @property
     def kind(self) -> str:

@@ -11,6 +11,7 @@ import torch
 from puna.kvcache.cache import Cache
 from puna.kvcache.cells import Cells
 from puna.kvcache.compaction import move, plan_moves
+from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents, Held
 from puna.kvcache.storage import KVShape, KVStorage
 from puna.kvcache.types import KVTypes
@@ -58,6 +59,11 @@ class CellCache(Cache):
         cells = self.cells
         sequences = [Held(cells.cells(s).tolist(), self._positions(s)) for s in range(len(cells.length))]
         return [Contents(self.kind, list(self.layers), cells.capacity, self.provided_bytes, sequences)]
+
+    def counts(self) -> list[CellCounts]:
+        cells = self.cells
+        shared = int(np.count_nonzero(cells.references > 1))
+        return [CellCounts(self.kind, cells.capacity, cells.capacity - cells.free, shared)]
 
     def _positions(self, sequence: int) -> list[int]:
         """The position each cell of `sequence` is of."""

@@ -17,6 +17,7 @@ import torch
 from puna.errors import NotSupportedError
 from puna.kvcache.cache import Cache, LayerState, Saved, StateSlots, check_removal
 from puna.kvcache.checkpoints import MOST, Checkpoints
+from puna.kvcache.counts import CellCounts
 from puna.kvcache.free import FreeCells
 from puna.kvcache.picture import Contents, Held
 from puna.kvcache.storage import Region
@@ -243,6 +244,11 @@ class RecurrentCache(Cache):
     def contents(self) -> list[Contents]:
         sequences = [self._held(sequence) for sequence in range(len(self._slots))]
         return [Contents(self.kind, list(self.layers), self._capacity - 1, self.provided_bytes, sequences)]
+
+    def counts(self) -> list[CellCounts]:
+        states = self._references[_BEGINNING + 1 :]
+        used, shared = int(np.count_nonzero(states)), int(np.count_nonzero(states > 1))
+        return [CellCounts(self.kind, len(states), used, shared)]
 
     def _held(self, sequence: int) -> Held:
         """The states of a sequence: checkpoints, the one before the last pass, and the one now."""

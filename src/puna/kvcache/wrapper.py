@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from puna.kvcache.cache import Cache, LayerCache, LayerState, Saved
+from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 
 if TYPE_CHECKING:
@@ -81,6 +82,9 @@ class WrapperCache(Cache):
 
     def contents(self) -> list[Contents]:
         return [held for cache in self.caches for held in cache.contents()]
+
+    def counts(self) -> list[CellCounts]:
+        return [counts for cache in self.caches for counts in cache.counts()]
 
     def save(self, sequence: int) -> Saved:
         tensors, facts = {}, {}

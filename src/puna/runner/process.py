@@ -54,7 +54,7 @@ def serve(sock: socket.socket) -> None:
     engine.start()
     try:
         while (message := channel.receive()) is not None:
-            _answer(message, engine, channel)
+            _answer_or_fail(message, engine, channel)
     except OSError as error:  # the parent is gone; nobody is left to tell
         log.info("the connection broke: %s", error)
     # The engine's thread may be inside a long step; memory goes back to the system either way.
@@ -97,6 +97,20 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
     return engine
 
 
+def _answer_or_fail(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> None:
+    """A defect that shows with one request fails that request, not all that are running."""
+    try:
+        _answer(message, engine, channel)
+    except OSError:
+        raise
+    except Exception as error:
+        log.exception("%s failed", type(message).__name__)
+        reason = f"internal error in the model runner: {type(error).__name__}: {error}"
+        if isinstance(error, MemoryError):
+            reason = "the model runner is out of memory; use a smaller num_ctx or fewer parallel requests"
+        channel.send(Failed(id=getattr(message, "id", 0), kind=RunnerError.__name__, message=reason))
+
+
 def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> None:
     tokenizer = engine.loaded.tokenizer
     match message:
@@ -119,13 +133,24 @@ def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> No
             else:
                 channel.send(Text(id=message.id, text=tokenizer.decode(message.ids)))
         case Ping():
-            started = engine.step_started
-            age = time.monotonic() - started if started is not None else 0.0
-            channel.send(Pong(id=message.id, active=engine.active, step_age_s=age))
+            channel.send(_pong(message, engine))
         case Inspect():
             _inspect(message, engine, channel)
         case Load():
             channel.send(Failed.of(0, RequestError("a model is already loaded in this process")))
+
+
+def _pong(message: Ping, engine: Engine) -> Pong:
+    started = engine.step_started
+    return Pong(
+        id=message.id,
+        active=engine.active,
+        running=engine.running,
+        step_age_s=time.monotonic() - started if started is not None else 0.0,
+        cache_bytes=engine.cache.provided_bytes,
+        cells=engine.cache.counts(),
+        evicted=engine.evicted,
+    )
 
 
 def _inspect(message: Inspect, engine: Engine, channel: Channel[ToRunner]) -> None:

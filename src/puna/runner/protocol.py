@@ -9,6 +9,7 @@ Generation itself is spoken in the engine's own words (`puna.engine.events`).
 from __future__ import annotations
 
 from puna.engine.events import Chunk, Done, Failed, Generate, Message, Scored, TokenLogprob, TopLogprob
+from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 
 __all__ = [
@@ -122,7 +123,11 @@ class Pong(Message, frozen=True):
 
     id: int
     active: int
+    running: int  # of the active ones
     step_age_s: float
+    cache_bytes: int  # memory provided for the caches so far
+    cells: list[CellCounts]
+    evicted: int  # cells finished requests had to give up for others, since the model was loaded
 
 
 class Inspected(Message, frozen=True):
