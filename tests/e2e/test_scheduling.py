@@ -75,6 +75,29 @@ def test_another_context_length_loads_again_and_the_models_limit_counts(small: S
     assert runner_for(128) != at_default
 
 
+def test_another_context_length_waits_for_running_requests(small: Server) -> None:
+    long = {"temperature": 0, "num_predict": 300, "num_ctx": 2048}
+    with ThreadPoolExecutor(1) as pool:
+        stream = small.client.generate("endless", "hello", options=long, stream=True)
+        next(stream)
+        (before,) = small.runners()
+        other = pool.submit(small.client.generate, "endless", "hello", options=GREEDY | {"num_ctx": 1024})
+        assert list(stream)[-1].eval_count == 300
+        assert other.result().eval_count == 8
+    wait_until(lambda: len(small.runners()) == 1, "the first runner's end")
+    assert small.runners()[0].pid != before.pid
+
+
+def test_stopping_a_busy_model_answers_at_once_and_lets_it_finish(small: Server) -> None:
+    long = {"temperature": 0, "num_predict": 300, "num_ctx": 2048}
+    stream = small.client.generate("endless", "hello", options=long, stream=True)
+    next(stream)
+    assert small.client.generate("endless", keep_alive=0).done_reason == "unload"
+    assert loaded(small) == ["endless:latest"]
+    assert list(stream)[-1].eval_count == 300
+    wait_until(lambda: loaded(small) == [], "the unloading")
+
+
 def test_a_model_leaves_when_its_time_is_over_and_a_request_restarts_it(small: Server) -> None:
     def leaves_at() -> datetime:
         (model,) = small.client.ps().models
