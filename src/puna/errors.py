@@ -117,6 +117,12 @@ class RunnerError(PunaError):
     """The runner process died, hung, or broke its protocol."""
 
 
+class CrashLoopError(RunnerError):
+    """The model's runner died several times in a row; it is not loaded again for a while."""
+
+    status = 503
+
+
 class ServerBusyError(PunaError):
     """The queue is full."""
 

@@ -106,7 +106,16 @@ def test_ps_without_a_server_shows_that_nothing_runs(
     monkeypatch.setenv("PUNA_HOST", "127.0.0.1:9")
     assert main(["ps"]) == 0
     printed = capsys.readouterr()
-    assert printed.out.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"]
+    assert printed.out.split() == [
+        "NAME",
+        "ID",
+        "SIZE",
+        "PROCESSOR",
+        "CONTEXT",
+        "MEMORY",
+        "TOKENS/S",
+        "UNTIL",
+    ]
     assert "No server runs" in printed.err
 
 

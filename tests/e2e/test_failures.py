@@ -115,6 +115,70 @@ def test_a_runner_that_hangs_while_idle_is_replaced(tmp_path: Path, endless_file
         assert not runner.is_running()
 
 
+@pytest.mark.slow
+def test_a_runner_that_hangs_at_work_is_ended_and_the_next_request_works(
+    tmp_path: Path, endless_file: Path
+) -> None:
+    with running(tmp_path, PUNA_STEP_TIMEOUT="3s") as server:
+        add_model(server, "endless", endless_file)
+        with server.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
+            lines = response.iter_lines()
+            next(lines)
+            (runner,) = server.runners()
+            runner.suspend()
+            rest = [json.loads(line) for line in lines]
+        assert rest[-1]["error"] == "the model runner was ended: it did not answer for 3 s"
+        answers_soon(server)
+        assert not runner.is_running()
+
+
+@pytest.mark.slow
+def test_a_model_that_crashes_again_and_again_is_refused_for_a_while(
+    tmp_path: Path, endless_file: Path, tiny_file: Path
+) -> None:
+    with running(tmp_path) as server:
+        add_model(server, "endless", endless_file)
+        add_model(server, "tiny", tiny_file)
+        for _ in range(3):
+            with server.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
+                lines = response.iter_lines()
+                next(lines)
+                kill_the_runner(server)
+                assert "killed by signal 9" in json.loads(list(lines)[-1])["error"]
+        refused = server.http.post("/api/generate", json=SHORT_BODY)
+        assert refused.status_code == 503
+        found = re.search(r"crashed 3 times in a row .* another (\d) s.*signal 9", refused.json()["error"])
+        assert found is not None, refused.text
+        assert server.client.generate("tiny", "hello", options={"num_predict": 2}).eval_count
+        metrics = server.http.get("/metrics").text
+        assert 'puna_crashes_total{model="endless:latest"} 3.0' in metrics
+        assert 'puna_requests_total{model="endless:latest",outcome="error"} 4.0' in metrics
+
+        def is_back() -> bool:
+            return server.http.post("/api/generate", json=SHORT_BODY).status_code == 200
+
+        wait_until(is_back, "the end of the pause")
+
+
+def test_a_runner_without_memory_fails_its_request_and_the_next_one_works(
+    tmp_path: Path, endless_file: Path
+) -> None:
+    """It may have the address space it has after loading, and no more."""
+    with running(tmp_path, PUNA_NUM_PARALLEL="1") as server:
+        add_model(server, "endless", endless_file)
+        answers_soon(server)
+        (runner,) = server.runners()
+        in_use = runner.memory_info().vms
+        runner.rlimit(psutil.RLIMIT_AS, (in_use, psutil.RLIM_INFINITY))
+        long = {"model": "endless", "prompt": "hello " * 8000, "stream": False, "options": LONG}
+        response = server.http.post("/api/generate", json=long)
+        assert response.status_code == 500, response.text
+        assert re.search("[Mm]emory", response.json()["error"]), response.text
+        if runner.is_running():
+            runner.rlimit(psutil.RLIMIT_AS, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
+        answers_soon(server)
+
+
 def test_a_client_gone_mid_stream_stops_the_generation(one_at_a_time: Server) -> None:
     with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
         next(response.iter_lines())

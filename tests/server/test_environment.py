@@ -88,12 +88,13 @@ def test_the_environments_keep_alive_may_be_plain_seconds(
     assert Settings.from_env().keep_alive_s == seconds
 
 
+@pytest.mark.parametrize("what", ["load", "step"])
 @pytest.mark.parametrize(("text", "seconds"), [("0", math.inf), ("-5m", math.inf), ("10s", 10)])
-def test_a_load_timeout_of_zero_means_never(
-    monkeypatch: pytest.MonkeyPatch, text: str, seconds: float
+def test_a_timeout_of_zero_means_never(
+    monkeypatch: pytest.MonkeyPatch, what: str, text: str, seconds: float
 ) -> None:
-    monkeypatch.setenv("PUNA_LOAD_TIMEOUT", text)
-    assert Settings.from_env().load_timeout_s == seconds
+    monkeypatch.setenv(f"PUNA_{what.upper()}_TIMEOUT", text)
+    assert getattr(Settings.from_env(), f"{what}_timeout_s") == seconds
 
 
 def test_counts_that_make_no_sense_count_as_absent(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,11 +42,13 @@ def running_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
             humanize.size(model["size"]),
             processor(model["size"], model.get("size_vram", 0)),
             str(model.get("context_length", 0)),
+            memory(model),
+            speed(model),
             until(humanize.parse_time(model["expires_at"]), now),
         )
         for model in models
     ]
-    return table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "UNTIL"), rows)
+    return table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "MEMORY", "TOKENS/S", "UNTIL"), rows)
 
 
 def short_id(model: Mapping[str, Any]) -> str:
@@ -64,6 +66,18 @@ def processor(size_bytes: int, vram_bytes: int) -> str:
         return "100% GPU"
     cpu = int((size_bytes - vram_bytes) / size_bytes * 100 + 0.5)
     return f"{cpu}%/{100 - cpu}% CPU/GPU"
+
+
+def memory(model: Mapping[str, Any]) -> str:
+    """What its process has now; Ollama's server does not say."""
+    size_bytes = model.get("memory", {}).get("process", 0)
+    return humanize.size(size_bytes) if size_bytes else "-"
+
+
+def speed(model: Mapping[str, Any]) -> str:
+    """Tokens per second of all its requests while it last generated."""
+    tokens_per_second: float = model.get("tokens_per_second", 0.0)
+    return f"{tokens_per_second:.1f}" if tokens_per_second else "-"
 
 
 def until(expires_at: datetime, now: datetime) -> str:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
+import signal
 import socket
 import sys
 from collections import deque
@@ -34,12 +36,18 @@ from puna.runner.protocol import (
     Tokenize,
     Tokens,
 )
+from puna.runner.tally import Tally
 
 _Receive = Callable[[], Coroutine[None, None, FromRunner]]
 
 #: Lines of the process's error output kept for the message when it dies.
 _KEPT_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
+#: How long to wait for what a process that has ended still said.
+_LAST_WORDS_S = 1.0
+
+#: What the process says on its error output goes to the server's log under this name.
+_log = logging.getLogger("puna.runner")
 
 
 class Runner:
@@ -48,6 +56,7 @@ class Runner:
     def __init__(self, load: Load, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
         self.path = load.path
         self.info = Loaded(context_length=load.num_ctx, parallel=load.parallel, weight_bytes=0, cache_bytes=0)
+        self.tally = Tally()
         self._process = process
         self._writer = writer
         self._ids = itertools.count(1)
@@ -55,6 +64,7 @@ class Runner:
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._tasks: list[asyncio.Task[None]] = []
         self._gone = False
+        self._killed_for: str | None = None
 
     @classmethod
     async def start(
@@ -133,18 +143,28 @@ class Runner:
             logprobs=logprobs,
             top_logprobs=top_logprobs,
         )
-        ended = False
+        ended, began, counted = False, False, 0
         async with self._conversation(request) as receive:
             try:
                 while not ended:
                     message = await receive()
-                    ended = isinstance(message, Done)
+                    if isinstance(message, Chunk):
+                        self.tally.count(message)
+                        counted += len(message.tokens)
+                        if not began:
+                            self.tally.began()
+                            began = True
+                    elif isinstance(message, Done):
+                        self.tally.finish(message, counted)
+                        ended = True
                     if isinstance(message, Chunk | Done):
                         yield message
             except PunaError:
                 ended = True
                 raise
             finally:
+                if began:
+                    self.tally.ended()
                 if not ended:
                     self._send(Cancel(id=request.id))
 
@@ -181,6 +201,12 @@ class Runner:
             reply = await receive()
         assert isinstance(reply, Inspected)
         return reply.caches
+
+    def kill(self, reason: str) -> None:
+        """End a process that hangs; `reason` is what its requests are told."""
+        if self.alive:
+            self._killed_for = reason
+            self._process.kill()
 
     async def close(self) -> None:
         """End the process: politely by hanging up, then by force."""
@@ -229,7 +255,7 @@ class Runner:
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; gives a function that awaits its next reply."""
         if not self.alive:
-            raise self._death()
+            raise self.death()
         self._replies[request.id] = asyncio.Queue()
         try:
             self._send(request)
@@ -241,7 +267,8 @@ class Runner:
         message = await self._replies[request_id].get()
         if message is None:
             await self._process.wait()
-            raise self._death()
+            await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
+            raise self.death()
         if isinstance(message, Failed):
             raise PunaError.of_kind(message.kind, message.message)
         return message
@@ -275,15 +302,28 @@ class Runner:
         while line := await self._process.stderr.readline():
             text = line.decode(errors="replace").rstrip()
             self._last_lines.append(text)
-            print(f"[runner {self.pid}] {text}", file=sys.stderr, flush=True)
+            _log.info("[%d] %s", self.pid, text)
 
-    def _death(self) -> RunnerError:
-        code = self._process.returncode
-        how = f"killed by signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+    def death(self) -> RunnerError:
+        """How the process ended, as the error its requests get."""
+        if self._killed_for is not None:
+            return RunnerError(f"the model runner was ended: {self._killed_for}")
+        how = self._exit()
+        last = next((line for line in reversed(self._last_lines) if line.strip()), how)
         if self.info.weight_bytes == 0:
-            last = next((line for line in reversed(self._last_lines) if line.strip()), how)
             return RunnerError(f"model runner process has terminated: {last} ({how})")
+        if self._process.returncode == 1:  # an exception; its last line says which
+            how += f": {last}"
         return RunnerError(
             "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
             f"error, check the server logs for details ({how})"
         )
+
+    def _exit(self) -> str:
+        """Its exit status in words."""
+        code = self._process.returncode
+        if code is None:
+            return "it has closed its connection"
+        if code == -signal.SIGKILL:
+            return "killed by signal 9, as the system does when memory runs out"
+        return f"killed by signal {-code}" if code < 0 else f"exit status {code}"

@@ -12,26 +12,31 @@ from starlette.types import Receive, Scope, Send
 
 from puna.errors import PunaError
 from puna.hosts import Host
-from puna.server import blobs, create, debug, models, native, openai, unavailable
+from puna.server import blobs, create, debug, models, native, observe, openai, unavailable
 from puna.server.backend import Backend
 from puna.server.cors import CORSMiddleware
 from puna.server.disconnect import DisconnectMiddleware
 from puna.server.error_replies import error_reply
 from puna.server.host_check import HostCheckMiddleware
+from puna.server.metrics import Metrics
 from puna.server.replies import text_reply
+from puna.server.request_log import RequestLogMiddleware
 from puna.server.scheduler import Scheduler
 from puna.server.settings import Settings
 from puna.store import Store
 
 
-def create_app(store: Store, scheduler: Scheduler, settings: Settings, bound: Host) -> Starlette:
+def create_app(
+    store: Store, scheduler: Scheduler, settings: Settings, metrics: Metrics, bound: Host
+) -> Starlette:
     """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
-    backend = Backend(store, scheduler, settings)
-    modules = (native, models, create, blobs, openai, debug, unavailable)
+    backend = Backend(store, scheduler, settings, metrics)
+    modules = (native, models, create, blobs, openai, debug, observe, unavailable)
     routes = [route for module in modules for route in module.routes(backend)]
     app = Starlette(
         routes=routes,
         middleware=[
+            Middleware(RequestLogMiddleware),
             Middleware(CORSMiddleware, rules=settings.origins),
             Middleware(HostCheckMiddleware, bound=bound),
             Middleware(DisconnectMiddleware),

@@ -15,6 +15,8 @@ from puna.prompt.thinking import Tags, ThinkingParser
 from puna.runner.client import Runner
 from puna.runner.protocol import Chunk, Done, TokenLogprob
 from puna.server.loaded import LoadPlan
+from puna.server.metrics import Metrics
+from puna.server.request_facts import facts
 from puna.server.scheduler import Scheduler
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
@@ -75,15 +77,17 @@ MakePrompt = Callable[[Runner], Awaitable[Prompt]]
 class Backend:
     """The store, the scheduler and the settings, and what the routes do with them."""
 
-    def __init__(self, store: Store, scheduler: Scheduler, settings: Settings) -> None:
+    def __init__(self, store: Store, scheduler: Scheduler, settings: Settings, metrics: Metrics) -> None:
         self.store = store
         self.scheduler = scheduler
         self.settings = settings
+        self.metrics = metrics
 
     def find(self, name: str) -> StoredModel:
         """The model a request names. Raises RequestError, InvalidNameError or ModelNotFoundError."""
         if not name.strip():
             raise RequestError("model is required")
+        facts().model = name
         try:
             return self.store.get(name)
         except ModelNotFoundError as error:
@@ -114,35 +118,40 @@ class Backend:
 
     async def generate(self, order: Order, make_prompt: MakePrompt) -> AsyncGenerator[Piece | Finished, None]:
         """The answer piece by piece, then `Finished`. Closing it stops the generation."""
-        async with self.scheduler.use(order.model, self.plan(order.options), order.keep_alive_s) as runner:
-            loaded_ns = time.perf_counter_ns()
-            prompt = await make_prompt(runner)
-            answer: list[int] = []
-            tags = order.thinking_tags
-            parser = ThinkingParser(tags, prompt=prompt.text) if tags is not None else None
-            items = runner.generate(
-                prompt.ids,
-                order.options,
-                truncate=order.truncate,
-                shift=order.shift,
-                logprobs=order.logprobs,
-                top_logprobs=order.top_logprobs,
-            )
-            async with contextlib.aclosing(items):
-                async for item in items:
-                    if isinstance(item, Chunk):
-                        answer += item.tokens
-                        thinking, text = parser.feed(item.text) if parser else ("", item.text)
-                        if text or thinking or item.logprobs:
-                            yield Piece(text, thinking, item.logprobs)
-                        continue
-                    thinking, text = parser.flush() if parser else ("", "")
-                    if text or thinking:
-                        yield Piece(text, thinking)
-                    yield Finished(
-                        done=item,
-                        total_duration=time.perf_counter_ns() - order.arrived_ns,
-                        load_duration=max(loaded_ns - order.arrived_ns, 1),
-                        truncated=prompt.dropped + item.truncated,
-                        context=prompt.ids + answer,
-                    )
+        with self.metrics.generation(order.model.name, order.arrived_ns) as watched:
+            plan = self.plan(order.options)
+            async with self.scheduler.use(order.model, plan, order.keep_alive_s) as runner:
+                watched.loaded()
+                loaded_ns = time.perf_counter_ns()
+                prompt = await make_prompt(runner)
+                answer: list[int] = []
+                tags = order.thinking_tags
+                parser = ThinkingParser(tags, prompt=prompt.text) if tags is not None else None
+                items = runner.generate(
+                    prompt.ids,
+                    order.options,
+                    truncate=order.truncate,
+                    shift=order.shift,
+                    logprobs=order.logprobs,
+                    top_logprobs=order.top_logprobs,
+                )
+                async with contextlib.aclosing(items):
+                    async for item in items:
+                        if isinstance(item, Chunk):
+                            watched.chunk(item)
+                            answer += item.tokens
+                            thinking, text = parser.feed(item.text) if parser else ("", item.text)
+                            if text or thinking or item.logprobs:
+                                yield Piece(text, thinking, item.logprobs)
+                            continue
+                        watched.done(item)
+                        thinking, text = parser.flush() if parser else ("", "")
+                        if text or thinking:
+                            yield Piece(text, thinking)
+                        yield Finished(
+                            done=item,
+                            total_duration=time.perf_counter_ns() - order.arrived_ns,
+                            load_duration=max(loaded_ns - order.arrived_ns, 1),
+                            truncated=prompt.dropped + item.truncated,
+                            context=prompt.ids + answer,
+                        )

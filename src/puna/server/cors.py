@@ -28,7 +28,7 @@ _STAINLESS: Final = (
 )  # fmt: skip
 _ALLOWED_HEADERS: Final = ",".join(
     ["Authorization", "Content-Type", "User-Agent", "Accept", "X-Requested-With", "OpenAI-Beta"]
-    + ["x-api-key", "anthropic-version"]
+    + ["X-Request-Id", "x-api-key", "anthropic-version"]
     + [f"x-stainless-{name}" for name in _STAINLESS]
 )
 _ALLOWED_METHODS: Final = "GET,POST,PUT,PATCH,DELETE,HEAD,OPTIONS"

@@ -59,6 +59,8 @@ class LoadedModel:
     retiring: bool = False  # takes no new requests; ends when the last one has
     expires_s: float = 0.0  # on the monotonic clock, `math.inf` for never
     loading: float = 0.0  # share of the weights in place, while loading
+    load_s: float = 0.0  # how long loading took
+    watch: asyncio.Task[None] | None = None  # looks after the runner while it is used
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # set once it is out of the table
 
     @property

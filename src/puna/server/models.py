@@ -18,6 +18,7 @@ from puna.server.decoding import read
 from puna.server.loaded import LoadedModel
 from puna.server.replies import empty, json_reply, text_reply
 from puna.server.routing import route
+from puna.server.running import Look, look, own_fields
 from puna.server.times import in_local_time
 from puna.server.wire import CopyRequest, ModelRequest, ShowRequest
 from puna.store import ModelName, StoredModel
@@ -48,7 +49,9 @@ def routes(backend: Backend) -> list[Route]:
         return json_reply(value)
 
     async def ps(request: Request) -> Response:
-        return json_reply({"models": [_running(entry) for entry in backend.scheduler.loaded()]})
+        entries = backend.scheduler.loaded()
+        looks = {one.model: one for one in await look(entries)}
+        return json_reply({"models": [_running(entry, looks.get(entry)) for entry in entries]})
 
     async def copy(request: Request) -> Response:
         body = await read(request, CopyRequest)
@@ -142,7 +145,7 @@ def _show(model: StoredModel, body: ShowRequest) -> dict[str, Any]:
     }
 
 
-def _running(entry: LoadedModel) -> dict[str, Any]:
+def _running(entry: LoadedModel, seen: Look | None) -> dict[str, Any]:
     running = {
         "name": entry.model.name,
         "model": entry.model.name,
@@ -153,6 +156,8 @@ def _running(entry: LoadedModel) -> dict[str, Any]:
         "size_vram": 0,
         "context_length": entry.context_length,
     }
-    if entry.runner is None:
+    if seen is not None:
+        running |= own_fields(seen)
+    elif entry.runner is None:
         running["loading"] = round(entry.loading, 4)  # Puna's own: the share of the weights in place
     return running

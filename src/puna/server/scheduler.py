@@ -9,11 +9,20 @@ import math
 import time
 from collections.abc import AsyncIterator
 
-from puna.errors import InsufficientMemoryError, PunaError, RunnerError, ServerBusyError
+from puna.errors import (
+    CrashLoopError,
+    InsufficientMemoryError,
+    PunaError,
+    RunnerError,
+    ServerBusyError,
+)
 from puna.runner.client import Runner
 from puna.runner.protocol import Load
+from puna.server.crashes import Crashes
 from puna.server.loaded import LoadedModel, LoadPlan, victim
+from puna.server.metrics import Metrics
 from puna.server.settings import DEFAULT_PARALLEL, Settings
+from puna.server.watchdog import watch
 from puna.store import StoredModel
 
 #: A runner that does not answer within this time hangs and is replaced.
@@ -31,7 +40,8 @@ class _Loading:
     with a keep-alive of 0 does not end before the requests that wait for it have taken it.
     """
 
-    def __init__(self, task: asyncio.Task[LoadedModel]) -> None:
+    def __init__(self, name: str, task: asyncio.Task[LoadedModel]) -> None:
+        self.name = name  # of the model, for those who look
         self.task = task
         self.waiters = 0
 
@@ -42,8 +52,10 @@ class Scheduler:
     The key of a runner is the path of its model file: names sharing a file share the runner.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
         self._settings = settings
+        self._metrics = metrics
+        self._crashes = Crashes()
         self._loaded: dict[str, LoadedModel] = {}
         self._loads: dict[tuple[str, LoadPlan], _Loading] = {}
         self._one_load = asyncio.Lock()
@@ -59,12 +71,14 @@ class Scheduler:
     ) -> AsyncIterator[Runner]:
         """A runner for `model`, loaded as `plan` says; it stays for as long as the block runs.
 
-        Raises the error that loading met, and ServerBusyError when too many requests wait for loads.
+        Raises the error that loading met, ServerBusyError when too many requests wait for loads, and
+        CrashLoopError when the model's runner has died too often to be started again at once.
         """
         entry = await self._acquire(model, plan, keep_alive_s)
         try:
             if entry.runner is None:  # ended between the load and now
                 raise RunnerError(_LEAVING)
+            self._look_after(entry)
             yield entry.runner
         except RunnerError:
             if self._closed:
@@ -87,6 +101,13 @@ class Scheduler:
         """Models in memory or being loaded, longest remaining first."""
         living = [entry for entry in self._loaded.values() if entry.runner is None or entry.runner.alive]
         return sorted(living, key=lambda entry: -entry.expires_s)
+
+    def waiting(self) -> dict[str, int]:
+        """How many requests wait for a load, by the name of the model."""
+        counts: dict[str, int] = {}
+        for load in self._loads.values():
+            counts[load.name] = counts.get(load.name, 0) + load.waiters
+        return counts
 
     async def close(self) -> None:
         """End all runners; streams in flight see a RunnerError."""
@@ -136,6 +157,7 @@ class Scheduler:
             await entry.runner.ping(PING_TIMEOUT_S)
         except RunnerError as error:
             _log.warning("the runner of %s does not answer (%s); it is replaced", entry.model.name, error)
+            entry.runner.kill(str(error))
             entry.retiring = True
             return False
         except BaseException:
@@ -147,10 +169,14 @@ class Scheduler:
         """The model, loaded by one task for all who wait for it, with one user more for the caller."""
         if sum(load.waiters for load in self._loads.values()) > self._settings.max_queue:
             raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
+        refusal = self._crashes.refusal(path, time.monotonic())
+        if refusal is not None:
+            raise CrashLoopError(refusal)
         key = (path, plan)
         load = self._loads.get(key)
         if load is None:
-            load = self._loads[key] = _Loading(asyncio.create_task(self._load(model, path, plan)))
+            task = asyncio.create_task(self._load(model, path, plan))
+            load = self._loads[key] = _Loading(model.name, task)
         load.waiters += 1
         try:
             entry = await asyncio.shield(load.task)
@@ -197,8 +223,12 @@ class Scheduler:
             self._loaded[path] = entry
             try:
                 entry.runner = await self._start(entry)
-            except BaseException:
+            except BaseException as error:
                 del self._loaded[path]
+                if isinstance(error, Exception):
+                    self._metrics.load_failed(model.name)
+                if isinstance(error, RunnerError):
+                    self._crashed(entry, error, after_success=False)
                 raise
             entry.users += 1
             return entry
@@ -219,10 +249,12 @@ class Scheduler:
                 else:
                     raise
             else:
+                entry.load_s = time.monotonic() - began_s
+                self._metrics.loaded(entry.model.name, entry.load_s)
                 _log.info(
                     "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",
                     entry.model.name,
-                    time.monotonic() - began_s,
+                    entry.load_s,
                     _size_mib(runner),
                     runner.info.context_length,
                     runner.info.parallel,
@@ -265,15 +297,34 @@ class Scheduler:
         entry.gone.set()
         if self._loaded.get(entry.path) is entry:
             del self._loaded[entry.path]
+            runner = entry.runner
+            if runner is not None and not runner.alive:
+                self._crashed(entry, runner.death(), after_success=runner.tally.finished > 0)
         task = asyncio.create_task(self._close_runner(entry))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return task
 
+    def _crashed(self, entry: LoadedModel, error: RunnerError, *, after_success: bool) -> None:
+        self._metrics.crashed(entry.model.name)
+        now_s = time.monotonic()
+        count = self._crashes.crashed(entry.path, str(error), now_s, after_success=after_success)
+        _log.warning("the runner of %s died, %d in a row: %s", entry.model.name, count, error)
+
+    def _look_after(self, entry: LoadedModel) -> None:
+        """Have the runner watched as long as it has users."""
+        if entry.runner is None or math.isinf(self._settings.step_timeout_s):
+            return
+        if entry.watch is None or entry.watch.done():
+            watching = watch(entry.runner, lambda: entry.users > 0, self._settings.step_timeout_s)
+            entry.watch = asyncio.create_task(watching)
+
     async def _close_runner(self, entry: LoadedModel) -> None:
         runner, entry.runner = entry.runner, None
         if runner is None:
             return
+        if entry.watch is not None:
+            entry.watch.cancel()
         try:
             await runner.close()
         except PunaError as error:

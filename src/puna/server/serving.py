@@ -17,10 +17,12 @@ from pathlib import Path
 import uvicorn
 
 from puna import __version__
-from puna.config import env_bool, models_dir
+from puna.config import models_dir
 from puna.errors import PunaError
 from puna.hosts import Host, host_from_env, parse_host
 from puna.server.app import create_app
+from puna.server.logs import set_up_logging
+from puna.server.metrics import Metrics
 from puna.server.scheduler import Scheduler
 from puna.server.settings import Settings
 from puna.store import Store
@@ -36,8 +38,8 @@ _log = logging.getLogger(__name__)
 
 def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
     """Serve until SIGINT or SIGTERM; see `puna.server.serve`."""
-    _set_up_logging()
     try:
+        set_up_logging()
         wanted = host_from_env() if host is None else parse_host(host) if isinstance(host, str) else host
         settings = Settings.from_env()
         listener = listen(wanted)
@@ -49,12 +51,13 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
         bound = Host(address=address, port=port)
         store = Store(models or models_dir())
         _tidy(store)
-        scheduler = Scheduler(settings)
-        app = create_app(store, scheduler, settings, bound)
+        metrics = Metrics()
+        scheduler = Scheduler(settings, metrics)
+        app = create_app(store, scheduler, settings, metrics, bound)
         config = uvicorn.Config(
             app,
             log_config=None,
-            access_log=_log.isEnabledFor(logging.DEBUG),
+            access_log=False,  # the request log says more
             server_header=False,
             lifespan="off",
             timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
@@ -138,11 +141,3 @@ class _Server(uvicorn.Server):
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.run(self.serve(sockets=sockets))
-
-
-def _set_up_logging() -> None:
-    """Log to standard error; `PUNA_DEBUG` asks for more, a line for each request among it."""
-    debug = env_bool("DEBUG")
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.WARNING)
-    logging.getLogger("puna").setLevel(logging.DEBUG if debug else logging.INFO)
-    logging.getLogger("uvicorn.access").setLevel(logging.INFO)

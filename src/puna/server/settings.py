@@ -40,6 +40,7 @@ class Settings:
 
     keep_alive_s: float = 300.0
     load_timeout_s: float = 300.0
+    step_timeout_s: float = 600.0  # a step that lasts longer hangs
     context_length: int = DEFAULT_CONTEXT_LENGTH
     parallel: int | None = None  # None: `DEFAULT_PARALLEL`, or 1 where memory is short
     max_loaded: int = 3
@@ -52,12 +53,14 @@ class Settings:
         """Malformed numbers and durations count as absent; a bad origin or cache type raises `PunaError`."""
         parallel = env_int("NUM_PARALLEL", 0)
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
+        step_timeout_s = _env_duration_s("STEP_TIMEOUT", cls.step_timeout_s)
         context_length = env_int("CONTEXT_LENGTH", 0)
         max_loaded = env_int("MAX_LOADED_MODELS", 0)
         max_queue = env_int("MAX_QUEUE", cls.max_queue)
         return cls(
             keep_alive_s=_env_duration_s("KEEP_ALIVE", cls.keep_alive_s),
             load_timeout_s=load_timeout_s if load_timeout_s > 0 else math.inf,
+            step_timeout_s=step_timeout_s if step_timeout_s > 0 else math.inf,
             context_length=context_length if context_length > 0 else cls.context_length,
             parallel=parallel if parallel > 0 else None,
             max_loaded=max_loaded if max_loaded > 0 else cls.max_loaded,

@@ -1,0 +1,70 @@
+"""What a runner has generated so far, and how fast."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+
+from puna.engine.events import Chunk, Done
+
+#: The speed is that of the last so many seconds.
+_WINDOW_S = 10.0
+
+
+class Tally:
+    """Sums over all requests of one runner. Times are those of a clock that runs while one is generating."""
+
+    def __init__(self) -> None:
+        self.finished = 0  # requests
+        self.prompt_tokens = 0  # of finished requests
+        self.cached_tokens = 0  # of those
+        self.generated_tokens = 0
+        self._generating = 0  # requests after their first token
+        self._since_s = 0.0  # when the clock was last started
+        self._clock_s = 0.0  # what it said when it was last stopped
+        self._recent: deque[tuple[float, int]] = deque()  # time on the clock, tokens
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all requests together, while any was generating; 0 when none has been."""
+        now_s = self._now_s()
+        self._forget(now_s)
+        span_s = min(now_s, _WINDOW_S)
+        return sum(count for _, count in self._recent) / span_s if span_s > 0 else 0.0
+
+    def count(self, chunk: Chunk) -> None:
+        """More tokens of a request that is generating."""
+        self._add(len(chunk.tokens))
+
+    def finish(self, done: Done, counted: int) -> None:
+        """A request is done; `counted` of its tokens were in chunks, which the end token never is."""
+        self.finished += 1
+        self.prompt_tokens += done.prompt_eval_count
+        self.cached_tokens += done.cached
+        self._add(done.eval_count - counted)
+
+    def began(self) -> None:
+        """A request has its first token, which took the time of its prompt: the speed is without it."""
+        if self._generating == 0:
+            self._since_s = time.monotonic()
+        self._generating += 1
+
+    def ended(self) -> None:
+        """A request that had its first token is over, however."""
+        if self._generating == 1:
+            self._clock_s = self._now_s()
+        self._generating -= 1
+
+    def _add(self, tokens: int) -> None:
+        self.generated_tokens += tokens
+        if self._generating and tokens:
+            now_s = self._now_s()
+            self._recent.append((now_s, tokens))
+            self._forget(now_s)
+
+    def _now_s(self) -> float:
+        return self._clock_s + (time.monotonic() - self._since_s if self._generating else 0.0)
+
+    def _forget(self, now_s: float) -> None:
+        while self._recent and self._recent[0][0] < now_s - _WINDOW_S:
+            self._recent.popleft()

@@ -1,0 +1,152 @@
+"""What is counted and timed, in Prometheus's terms: a registry for each application, none that is shared."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from puna.engine.events import Chunk, Done
+from puna.errors import PunaError, ServerBusyError
+from puna.server.request_facts import facts
+
+_FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+_NEXT_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
+_LOAD_S = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
+
+
+class Metrics:
+    """All that is counted as it happens. What is asked for only when somebody looks is added by `page`."""
+
+    def __init__(self) -> None:
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        model = ["model"]
+        self._requests = self._counter("requests", "Generations that ended, and how", ["model", "outcome"])
+        self._prompt = self._counter("prompt_tokens", "Tokens of the prompts of finished generations", model)
+        self._cached = self._counter("cached_tokens", "Of those, taken from the cache", model)
+        self._generated = self._counter("generated_tokens", "Tokens generated", model)
+        self._first = self._histogram(
+            "time_to_first_token_seconds", "From a request's arrival to its first token", _FIRST_TOKEN_S
+        )
+        self._next = self._histogram(
+            "inter_token_seconds", "Between two tokens of a generation", _NEXT_TOKEN_S
+        )
+        self._load_time = self._histogram("load_seconds", "From the start of a load to its end", _LOAD_S)
+        self._failed_loads = self._counter("failed_loads", "Loads that met an error", model)
+        self._crashes = self._counter("crashes", "Runner processes that died or were ended hanging", model)
+
+    def generation(self, model: str, arrived_ns: int) -> Generation:
+        """Watches one generation, as a context manager. `arrived_ns` is by `time.perf_counter_ns`."""
+        return Generation(self, model, arrived_ns)
+
+    def loaded(self, model: str, seconds: float) -> None:
+        self._load_time.labels(model).observe(seconds)
+
+    def load_failed(self, model: str) -> None:
+        self._failed_loads.labels(model).inc()
+
+    def crashed(self, model: str) -> None:
+        self._crashes.labels(model).inc()
+
+    def page(self, now: Iterable[Metric], accept: str = "") -> tuple[bytes, str]:
+        """All metrics and those of `now`, in the format the Accept header asks for; and its content type."""
+        encode, content_type = choose_encoder(accept)
+        return encode(_Both(self._registry, list(now))), content_type
+
+    def _counter(self, name: str, meaning: str, labels: list[str]) -> Counter:
+        return Counter(f"puna_{name}", meaning, labels, registry=self._registry)
+
+    def _histogram(self, name: str, meaning: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"puna_{name}", meaning, ["model"], buckets=buckets, registry=self._registry)
+
+
+class Generation:
+    """One generation, for the metrics and for the line in the log."""
+
+    def __init__(self, metrics: Metrics, model: str, arrived_ns: int) -> None:
+        self._metrics = metrics
+        self._model = model
+        self._arrived_ns = arrived_ns
+        self._generated = metrics._generated.labels(model)
+        self._next = metrics._next.labels(model)
+        self._last_ns = 0  # 0: no token yet
+        self._counted = 0
+        self._outcome = ""
+        self._facts = facts()
+
+    def __enter__(self) -> Generation:
+        self._facts.model = self._model
+        return self
+
+    def loaded(self) -> None:
+        """The model is there."""
+        self._facts.load_s = self._since_arrival_s(time.perf_counter_ns())
+
+    def chunk(self, chunk: Chunk) -> None:
+        """More tokens. Those that came together share the time since the last ones."""
+        now_ns = time.perf_counter_ns()
+        count = len(chunk.tokens)
+        if self._last_ns == 0:
+            self._facts.first_token_s = self._since_arrival_s(now_ns)
+            self._metrics._first.labels(self._model).observe(self._facts.first_token_s)
+        else:
+            for _ in range(count):
+                self._next.observe((now_ns - self._last_ns) / 1e9 / count)
+        if count or self._last_ns == 0:
+            self._last_ns = now_ns
+        self._counted += count
+        self._generated.inc(count)
+        self._facts.generated_tokens = self._counted
+
+    def done(self, done: Done) -> None:
+        """The end: tokens without text of their own are counted as well."""
+        self._outcome = done.reason
+        self._generated.inc(max(done.eval_count - self._counted, 0))
+        self._metrics._prompt.labels(self._model).inc(done.prompt_eval_count)
+        self._metrics._cached.labels(self._model).inc(done.cached)
+        self._facts.prompt_tokens = done.prompt_eval_count
+        self._facts.cached_tokens = done.cached
+        self._facts.generated_tokens = done.eval_count
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        outcome = self._outcome or _outcome(error)
+        self._facts.outcome = outcome
+        if not self._outcome and isinstance(error, Exception):
+            self._facts.error = str(error)
+        self._metrics._requests.labels(self._model, outcome).inc()
+
+    def _since_arrival_s(self, now_ns: int) -> float:
+        return (now_ns - self._arrived_ns) / 1e9
+
+
+def _outcome(error: BaseException | None) -> str:
+    """What became of a generation without an end of its own."""
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return "cancelled"
+    if isinstance(error, ServerBusyError):
+        return "busy"
+    return "refused" if isinstance(error, PunaError) and error.status < 500 else "error"
+
+
+class _Both(Collector):
+    """A registry and some metrics more, as one."""
+
+    def __init__(self, registry: CollectorRegistry, more: list[Metric]) -> None:
+        self._registry = registry
+        self._more = more
+
+    def collect(self) -> Iterator[Metric]:
+        for metric in self._registry.collect():
+            # When a counter was made is of no use here, and would be half as many series again.
+            metric.samples = [one for one in metric.samples if not one.name.endswith("_created")]
+            yield metric
+        yield from self._more

@@ -1,0 +1,30 @@
+"""What is known of the request being served, gathered by who learns it, for the log."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+
+@dataclass
+class RequestFacts:
+    """Durations in seconds; None is what did not come to be known."""
+
+    id: str
+    model: str = ""
+    outcome: str = ""  # of a generation, as in the metrics
+    error: str = ""
+    prompt_tokens: int | None = None
+    cached_tokens: int | None = None
+    generated_tokens: int | None = None
+    load_s: float | None = None  # from the request's arrival until its model was there
+    first_token_s: float | None = None  # from the request's arrival
+
+
+#: Set while a request is served, and in the tasks started for it.
+current: ContextVar[RequestFacts | None] = ContextVar("request", default=None)
+
+
+def facts() -> RequestFacts:
+    """Of the present request; outside of one, what nobody will read."""
+    return current.get() or RequestFacts(id="")

@@ -1,0 +1,257 @@
+"""What the server says of itself: metrics, `ps`, and the log."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.e2e.servers import Server, add_model, running, wait_until
+
+pytestmark = pytest.mark.e2e
+
+DOCUMENTATION = Path(__file__).parents[2] / "docs" / "serving.md"
+PROMPT = "once upon a time the story"
+LONG = {"temperature": 0, "num_predict": -1, "num_ctx": 8192}
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory, endless_file: Path) -> Iterator[Server]:
+    """A server of one slot that logs JSON, with the model `endless`."""
+    models = tmp_path_factory.mktemp("models")
+    with running(models, PUNA_LOG_FORMAT="json", PUNA_NUM_PARALLEL="1") as server:
+        add_model(server, "endless", endless_file)
+        yield server
+
+
+class Samples:
+    """One reading of `/metrics`."""
+
+    def __init__(self, server: Server) -> None:
+        response = server.http.get("/metrics")
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/plain; version=")
+        self._values = {
+            (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+            for family in text_string_to_metric_families(response.text)
+            for sample in family.samples
+        }
+
+    def __call__(self, name: str, model: str | None = "endless:latest", **labels: str) -> float:
+        if model is not None:
+            labels["model"] = model
+        return self._values.get((name, tuple(sorted(labels.items()))), 0.0)
+
+    def buckets(self, name: str) -> list[float]:
+        found = [
+            (float(dict(labels)["le"]), value)
+            for (found, labels), value in self._values.items()
+            if found == name + "_bucket"
+        ]
+        return [value for _, value in sorted(found)]
+
+
+def generate(server: Server, prompt: str = PROMPT, **options: Any) -> dict[str, Any]:
+    options = {"temperature": 0, "num_predict": 6, "num_ctx": 8192} | options
+    body = {"model": "endless", "prompt": prompt, "raw": True, "stream": False, "options": options}
+    response = server.http.post("/api/generate", json=body)
+    assert response.status_code == 200, response.text
+    value: dict[str, Any] = response.json()
+    return value
+
+
+def test_requests_tokens_and_times_are_counted(watched: Server) -> None:
+    before = Samples(watched)
+    answers = [generate(watched), generate(watched)]
+    after = Samples(watched)
+
+    def grown(name: str, **labels: str) -> float:
+        return after(name, **labels) - before(name, **labels)
+
+    assert grown("puna_requests_total", outcome="length") == 2
+    assert grown("puna_prompt_tokens_total") == sum(answer["prompt_eval_count"] for answer in answers)
+    assert grown("puna_generated_tokens_total") == 12
+    assert grown("puna_cached_tokens_total") == sum(answer.get("cached", 0) for answer in answers)
+    assert answers[1]["cached"] == answers[1]["prompt_eval_count"] - 1
+    assert grown("puna_time_to_first_token_seconds_count") == 2
+    first_s = grown("puna_time_to_first_token_seconds_sum")
+    assert 0 < first_s < sum(answer["total_duration"] for answer in answers) / 1e9
+    # Six tokens have five times between them, unless some had to wait for the end of a character.
+    assert 0 < grown("puna_inter_token_seconds_count") <= 10
+    for name in ("puna_time_to_first_token_seconds", "puna_inter_token_seconds"):
+        counts = after.buckets(name)
+        assert all(low <= high for low, high in pairwise(counts))
+        assert counts[-1] == after(name + "_count")
+
+
+def test_a_loaded_model_says_what_it_holds(watched: Server) -> None:
+    generate(watched)
+    generate(watched, PROMPT + " world")
+    (model,) = watched.http.get("/api/debug/cache").json()["models"]
+    (cache,) = model["caches"]
+    holders = Counter(cell for sequence in cache["sequences"] for cell in sequence["cells"])
+    now = Samples(watched)
+    assert now("puna_loaded_models", model=None) == 1
+    assert now("puna_load_seconds_count") >= 1
+    assert now("puna_cache_cells", cache="causal", state="capacity") >= 8192
+    assert now("puna_cache_cells", cache="causal", state="used") == len(holders)
+    assert now("puna_cache_cells", cache="causal", state="shared") == sum(
+        held > 1 for held in holders.values()
+    )
+    assert now("puna_requests_running") == now("puna_requests_waiting", what="slot") == 0
+    for what in ("process", "weights", "cache"):
+        assert now("puna_memory_bytes", what=what) > 0
+    assert now("process_resident_memory_bytes", model=None) > 0
+
+
+def test_what_is_forgotten_for_others_is_counted(watched: Server) -> None:
+    for word in ("hello", " world", " time"):
+        generate(watched, word * 40, num_ctx=64)  # the cache has room for one of them
+    kept = 1 + 40 + 5  # the begin token, the prompt, and the answer but for the last token
+    common = 1  # they begin with the same special token
+    assert Samples(watched)("puna_cache_evicted_cells_total") == 2 * (kept - common)
+
+
+def test_running_and_waiting_requests_are_seen_and_leaving_is_counted(watched: Server) -> None:
+    body = {"model": "endless", "prompt": PROMPT, "options": LONG}
+    before = Samples(watched)("puna_requests_total", outcome="cancelled")
+    with watched.http.stream("POST", "/api/generate", json=body) as running_one:
+        lines = running_one.iter_lines()  # dropping it would close the stream
+        next(lines)
+        with ThreadPoolExecutor(1) as pool:
+            waiting_one = pool.submit(watched.http.post, "/api/generate", json=body, timeout=3.0)
+            wait_until(lambda: Samples(watched)("puna_requests_waiting", what="slot") == 1, "the second")
+            now = Samples(watched)
+            assert now("puna_requests_running") == 1
+            (model,) = watched.http.get("/api/ps").json()["models"]
+            assert (model["requests_running"], model["requests_waiting"]) == (1, 1)
+            assert model["tokens_per_second"] > 0
+            with pytest.raises(httpx.ReadTimeout):
+                waiting_one.result()
+
+    def cancelled() -> float:
+        return Samples(watched)("puna_requests_total", outcome="cancelled") - before
+
+    wait_until(lambda: cancelled() == 2, "both to be counted")
+    wait_until(lambda: Samples(watched)("puna_requests_running") == 0, "the end of the stream")
+
+
+def test_refused_requests_are_counted_apart(watched: Server) -> None:
+    before = Samples(watched)("puna_requests_total", outcome="refused")
+    body = {"model": "endless", "prompt": "hello " * 200, "truncate": False, "options": {"num_ctx": 64}}
+    assert watched.http.post("/api/generate", json=body).status_code == 400
+    assert Samples(watched)("puna_requests_total", outcome="refused") == before + 1
+
+
+def test_the_documentation_names_every_metric(watched: Server) -> None:
+    families = text_string_to_metric_families(watched.http.get("/metrics").text)
+    exposed = {family.name for family in families if family.name.startswith("puna_")}
+    tables = [line for line in DOCUMENTATION.read_text().splitlines() if line.startswith("| `puna_")]
+    documented = {line.split("`")[1].removesuffix("_total") for line in tables}
+    assert documented == exposed
+
+
+def test_openmetrics_is_spoken_to_who_asks_for_it(watched: Server) -> None:
+    generate(watched)
+    response = watched.http.get("/metrics", headers={"Accept": "application/openmetrics-text; version=1.0.0"})
+    assert response.headers["content-type"].startswith("application/openmetrics-text")
+    names = {family.name for family in read_openmetrics(response.text)}
+    assert {"puna_requests", "puna_inter_token_seconds", "puna_cache_cells"} <= names
+
+
+def test_ps_says_what_a_model_has_and_does(watched: Server) -> None:
+    answer = generate(watched)
+    (model,) = watched.http.get("/api/ps").json()["models"]
+    assert model["context_length"] == 8192
+    assert model["responding"] is True
+    assert model["parallel"] == 1
+    assert model["load_duration"] > 0
+    memory = model["memory"]
+    assert memory["weights"] + memory["cache_limit"] == model["size"]
+    assert 0 < memory["cache"] <= memory["cache_limit"]
+    assert memory["process"] > memory["weights"]
+    assert model["tokens"]["generated"] >= 6
+    assert model["tokens"]["prompt"] >= answer["prompt_eval_count"]
+    assert model["tokens_per_second"] > 0
+    assert watched.client.ps().models[0].context_length == 8192
+
+
+# --- the log -------------------------------------------------------------------------------------
+
+
+def logged(server: Server, request_id: str) -> list[dict[str, Any]]:
+    """What the log says of a request; it may take a moment after the answer."""
+    lines = [json.loads(line) for line in server.log.read_text().splitlines()]
+    return [line for line in lines if line.get("request_id") == request_id]
+
+
+def request_line(server: Server, request_id: str) -> dict[str, Any]:
+    def ended() -> list[dict[str, Any]]:
+        return [line for line in logged(server, request_id) if line["logger"] == "puna.server.request"]
+
+    wait_until(lambda: bool(ended()), "the request's line")
+    (line,) = ended()
+    return line
+
+
+def test_a_request_is_a_line_with_its_id_tokens_and_times(watched: Server) -> None:
+    body = {"model": "endless", "prompt": PROMPT, "options": {"temperature": 0, "num_predict": 6}}
+    response = watched.http.post("/api/generate", json=body, headers={"X-Request-Id": "mine-1"})
+    assert response.headers["x-request-id"] == "mine-1"
+    last = json.loads(response.text.splitlines()[-1])
+    line = request_line(watched, "mine-1")
+    expected = {
+        "level": "INFO",
+        "method": "POST",
+        "path": "/api/generate",
+        "status": 200,
+        "model": "endless:latest",
+        "outcome": "length",
+        "prompt_tokens": last["prompt_eval_count"],
+        "cached_tokens": last.get("cached", 0),
+        "generated_tokens": 6,
+    }
+    assert {name: line[name] for name in expected} == expected
+    assert 0 < line["load_s"] < line["first_token_s"] < line["total_s"]
+    assert "error" not in line
+    # Another context length means another load, which the log tells of under the same id.
+    assert any(entry["message"].startswith("loaded endless:latest") for entry in logged(watched, "mine-1"))
+
+
+def test_the_openai_client_hears_the_id_under_which_the_log_has_its_request(watched: Server) -> None:
+    client = openai.OpenAI(base_url=watched.url + "/v1/", api_key="unused", max_retries=0)
+    made = client.completions.create(model="endless", prompt="once", max_tokens=2)
+    assert made._request_id
+    assert request_line(watched, made._request_id)["path"] == "/v1/completions"
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.completions.create(model="nobody", prompt="once")
+    assert caught.value.request_id
+    line = request_line(watched, caught.value.request_id)
+    assert (line["status"], line["model"]) == (404, "nobody")
+
+
+def test_an_id_that_could_forge_the_log_is_replaced(watched: Server) -> None:
+    for given in ("two words", "x" * 200, "caf\xe9"):
+        response = watched.http.get("/api/tags", headers={"X-Request-Id": given.encode("latin-1")})
+        made = response.headers["x-request-id"]
+        assert len(made) == 32
+        assert made.isalnum()
+        assert request_line(watched, made)["path"] == "/api/tags"
+
+
+def test_a_request_whose_client_left_is_logged_as_499(watched: Server) -> None:
+    body = {"model": "endless", "prompt": PROMPT, "stream": False, "options": LONG}
+    with pytest.raises(httpx.ReadTimeout):
+        watched.http.post("/api/generate", json=body, headers={"X-Request-Id": "left-1"}, timeout=1.0)
+    line = request_line(watched, "left-1")
+    assert (line["status"], line["outcome"]) == (499, "cancelled")
