@@ -164,6 +164,6 @@ def test_as_close_to_float32_as_llama_cpp_and_to_llama_cpp_as_it_is_to_itself(
             f"(95 %: {np.exp(ratio - 2 * error):.2f} to {np.exp(ratio + 2 * error):.2f}); "
             f"difference: Puna to llama.cpp {from_theirs:.2e}, llama.cpp to itself {among_themselves:.2e}"
         )
-    assert error < 0.15, "the sequences differ too much to tell"
+    assert error < 0.15 or ratio + 2 * error < 0, "the sequences differ too much to tell"
     assert ratio - 2 * error <= 0.02, "further from float32 than llama.cpp, beyond chance"
     assert from_theirs <= 2 * among_themselves + 1e-3
