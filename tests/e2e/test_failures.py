@@ -160,25 +160,6 @@ def test_a_model_that_crashes_again_and_again_is_refused_for_a_while(
         wait_until(is_back, "the end of the pause")
 
 
-def test_a_runner_without_memory_fails_its_request_and_the_next_one_works(
-    tmp_path: Path, endless_file: Path
-) -> None:
-    """It may have the address space it has after loading, and no more."""
-    with running(tmp_path, PUNA_NUM_PARALLEL="1") as server:
-        add_model(server, "endless", endless_file)
-        answers_soon(server)
-        (runner,) = server.runners()
-        in_use = runner.memory_info().vms
-        runner.rlimit(psutil.RLIMIT_AS, (in_use, psutil.RLIM_INFINITY))
-        long = {"model": "endless", "prompt": "hello " * 8000, "stream": False, "options": LONG}
-        response = server.http.post("/api/generate", json=long)
-        assert response.status_code == 500, response.text
-        assert re.search("[Mm]emory", response.json()["error"]), response.text
-        if runner.is_running():
-            runner.rlimit(psutil.RLIMIT_AS, (psutil.RLIM_INFINITY, psutil.RLIM_INFINITY))
-        answers_soon(server)
-
-
 def test_a_client_gone_mid_stream_stops_the_generation(one_at_a_time: Server) -> None:
     with one_at_a_time.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
         next(response.iter_lines())
