@@ -17,19 +17,19 @@ import torch
 
 from puna import ops
 from puna.errors import ModelError, UnsupportedModelError
-from puna.kvcache.cache import Cache, LayerCache
-from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.cache import Cache
+from puna.kvcache.causal import CausalCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache, by_type
-from puna.model.base import TextModel, register
+from puna.model.base import register
+from puna.model.decoder import Decoder, DecoderLayer, DecoderOptions, NormedSelfAttention, table_rows
 from puna.model.input import Batch
 from puna.model.metadata import first_of, number, positive, required, scalar
 from puna.model.rope import RopeOptions
-from puna.nn.attention import attention
 from puna.nn.feed_forward import FeedForward
-from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
-from puna.nn.module import Module, blocks, part, weight
+from puna.nn.layers import RMSNorm
+from puna.nn.module import blocks, part, weight
 from puna.ops import Rope
 
 if TYPE_CHECKING:
@@ -39,113 +39,61 @@ _1B, _4B, _12B, _27B = 26, 34, 48, 62  # layers
 
 
 @dataclass(frozen=True)
-class Gemma3Options:
-    """Sizes and constants of one Gemma 3, in the words of its GGUF keys."""
+class Gemma3Options(DecoderOptions):
+    """Those of a decoder (`rope` is that of layers without a window), and Gemma 3's own."""
 
-    vocab_size: int
-    block_count: int
-    hidden_size: int
-    feed_forward_size: int
-    heads: int
-    kv_heads: int
-    key_length: int
     value_length: int
-    norm_eps: float
     query_scale: float
     window: int  # keys a position sees in a windowed layer, its own among them
     windowed: tuple[bool, ...]  # of each layer
     local_rope: RopeOptions  # of windowed layers
-    rope: RopeOptions  # of the others
     logit_softcap: float  # 0: none
 
     @property
-    def query_size(self) -> int:
-        return self.heads * self.key_length
+    def value_dim(self) -> int:
+        return self.value_length
 
     @property
-    def key_size(self) -> int:
-        return self.kv_heads * self.key_length
-
-    @property
-    def value_size(self) -> int:
-        return self.kv_heads * self.value_length
-
-    @property
-    def mixed_size(self) -> int:
-        return self.heads * self.value_length
-
-
-class Attention(Module):
-    options: Gemma3Options
-    query: Linear = weight("attn_q", "query_size", "hidden_size")
-    key: Linear = weight("attn_k", "key_size", "hidden_size")
-    value: Linear = weight("attn_v", "value_size", "hidden_size")
-    query_norm: RMSNorm = weight("attn_q_norm", "key_length")
-    key_norm: RMSNorm = weight("attn_k_norm", "key_length")
-    output: Linear = weight("attn_output", "hidden_size", "mixed_size")
-
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: LayerCache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-        o = self.options
-        count = len(hidden)
-        projected = linear_many(hidden, self.query, self.key, self.value)
-        query = self.query_norm(projected[0].view(count, o.heads, o.key_length))
-        key = self.key_norm(projected[1].view(count, o.kv_heads, o.key_length))
-        value = projected[2].view(count, o.kv_heads, o.value_length)
-        ops.rope_(query, batch.positions, rope)
-        ops.rope_(key, batch.positions, rope)
-        mixed = attention(query, key, value, cache, o.query_scale)
-        return self.output(mixed if rows is None else mixed[rows])
+    def attention_scale(self) -> float:
+        return self.query_scale
 
 
 class GeluFeedForward(FeedForward):
     activation = "geglu"
 
 
-class Layer(Module):
-    options: Gemma3Options
-    attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
-    attention: Attention = part()
+class Layer(DecoderLayer):
+    """A layer that norms also what comes out of its halves."""
+
+    mixer: NormedSelfAttention = part()
     post_attention_norm: RMSNorm = weight("post_attention_norm", "hidden_size")
-    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
     feed_forward: GeluFeedForward = part()
     post_feed_forward_norm: RMSNorm = weight("post_ffw_norm", "hidden_size")
 
     def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: LayerCache, rope: Rope, rows: torch.Tensor | None
+        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
     ) -> torch.Tensor:
-        attended = self.attention.forward(self.attention_norm(hidden), batch, cache, rope, rows)
+        mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
         residual = hidden if rows is None else hidden[rows]
-        hidden, normed = self.feed_forward_norm.after_adding(self.post_attention_norm(attended), residual)
+        hidden, normed = self.feed_forward_norm.after_adding(self.post_attention_norm(mixed), residual)
         return hidden + self.post_feed_forward_norm(self.feed_forward.forward(normed))
 
 
 @register("gemma3")
-class Gemma3(TextModel):
+class Gemma3(Decoder):
     options: Gemma3Options
-    token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
     layers: list[Layer] = blocks("blk")
-    output_norm: RMSNorm = weight("output_norm", "hidden_size")
-    output: Linear = weight("output", "vocab_size", "hidden_size", tied_to="token_embd")
 
-    def loaded(self) -> None:
+    def layer_ropes(self) -> list[Rope]:
         o = self.options
         local, full = o.local_rope.build(neox=True), o.rope.build(neox=True)
-        self.ropes = [local if windowed else full for windowed in o.windowed]
+        return [local if windowed else full for windowed in o.windowed]
 
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
         o = self.options
-        hidden = self.token_embedding(batch.tokens) * math.sqrt(o.hidden_size)
-        for i, (layer, rope) in enumerate(zip(self.layers, self.ropes, strict=True)):
-            last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
-            hidden = layer.forward(hidden, batch, cache.layer(i), rope, batch.outputs if last else None)
-        logits = self.output(self.output_norm(hidden))
+        embedded = self.token_embedding(batch.tokens) * math.sqrt(o.hidden_size)
+        logits = self.output(self.run(embedded, batch, cache))
         return ops.softcap(logits, o.logit_softcap) if o.logit_softcap else logits
-
-    def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
-        positions = torch.full((len(keys),), offset, dtype=torch.int32)
-        ops.rope_(keys, positions, self.ropes[layer].without_magnitude())
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options
@@ -166,11 +114,6 @@ class Gemma3(TextModel):
                 for windowed, shapes in by_type(self.kv_shapes(o), o.windowed).items()
             )
         )
-
-    @classmethod
-    def kv_shapes(cls, options: Gemma3Options) -> list[KVShape]:
-        shape = KVShape(options.kv_heads, options.key_length, options.value_length)
-        return [shape] * options.block_count
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> Gemma3Options:
@@ -199,15 +142,14 @@ class Gemma3(TextModel):
                 softcap = 0.0
             elif layers in (_4B, _12B, _27B) and rope.yarn is None:
                 rope = dataclasses.replace(rope, linear_factor=8.0)
-        embedding = file.tensors.get("token_embd.weight")
         return Gemma3Options(
-            vocab_size=embedding.shape[0] if embedding else 0,
+            vocab_size=table_rows(file, "token_embd.weight"),
             block_count=layers,
             hidden_size=hidden,
             feed_forward_size=required(file, "feed_forward_length"),
             heads=heads,
             kv_heads=kv_heads,
-            key_length=key_length,
+            head_dim=key_length,
             value_length=required(file, "attention.value_length", 256),
             norm_eps=positive(file, "attention.layer_norm_rms_epsilon", 1e-6),
             query_scale=1 / math.sqrt(hidden // heads if layers == _27B else key_length),

@@ -7,7 +7,6 @@ is evaluated again.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -20,14 +19,14 @@ from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache
-from puna.model.base import TextModel, register
+from puna.model.base import register
+from puna.model.decoder import Decoder, DecoderLayer, DecoderOptions, NormedSelfAttention, table_rows
 from puna.model.input import Batch
 from puna.model.metadata import first_of, flag, per_layer, positive, required, scalar
 from puna.model.rope import RopeOptions
-from puna.nn.attention import attention
 from puna.nn.experts import MixtureOfExperts
 from puna.nn.feed_forward import FeedForward
-from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
+from puna.nn.layers import Linear, RMSNorm
 from puna.nn.module import Module, WeightSource, blocks, part, weight
 from puna.ops import Rope, Routing
 
@@ -39,60 +38,19 @@ _GATING = {0: False, 1: False, 2: True}
 
 
 @dataclass(frozen=True)
-class Lfm2Options:
-    """Sizes and constants of one LFM2, in the words of its GGUF keys."""
+class Lfm2Options(DecoderOptions):
+    """Those of a decoder, and LFM2's own."""
 
-    vocab_size: int
-    block_count: int
-    hidden_size: int
-    feed_forward_size: int
     attends: tuple[bool, ...]  # of each layer: whether it is attention, not a convolution
-    heads: int
-    kv_heads: int
-    head_dim: int
     taps: int  # inputs a convolution sees, the newest among them
-    norm_eps: float
-    rope: RopeOptions
     expert_count: int  # 0: ordinary feed-forward networks
     expert_feed_forward_size: int
     dense_layers: int  # the first ones, which have no experts
     routing: Routing
 
     @property
-    def query_size(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        return self.kv_heads * self.head_dim
-
-    @property
     def projected_size(self) -> int:
         return 3 * self.hidden_size
-
-
-class Attention(Module):
-    options: Lfm2Options
-    query: Linear = weight("attn_q", "query_size", "hidden_size")
-    key: Linear = weight("attn_k", "kv_size", "hidden_size")
-    value: Linear = weight("attn_v", "kv_size", "hidden_size")
-    query_norm: RMSNorm = weight("attn_q_norm", "head_dim")
-    key_norm: RMSNorm = weight("attn_k_norm", "head_dim")
-    output: Linear = weight("attn_output", "hidden_size", "query_size")
-
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-        o = self.options
-        count = len(hidden)
-        projected = linear_many(hidden, self.query, self.key, self.value)
-        query = self.query_norm(projected[0].view(count, o.heads, o.head_dim))
-        key = self.key_norm(projected[1].view(count, o.kv_heads, o.head_dim))
-        value = projected[2].view(count, o.kv_heads, o.head_dim)
-        ops.rope_(query, batch.positions, rope)
-        ops.rope_(key, batch.positions, rope)
-        mixed = attention(query, key, value, cache.layer(self.index), 1 / math.sqrt(o.head_dim))
-        return self.output(mixed if rows is None else mixed[rows])
 
 
 class ChannelConvolution:
@@ -133,47 +91,27 @@ class ShortConvolution(Module):
         return self.output(mixed if rows is None else mixed[rows])
 
 
-def operator_kind(options: Lfm2Options, layer: int) -> type[Attention | ShortConvolution]:
-    return Attention if options.attends[layer] else ShortConvolution
+def mixer_kind(options: Lfm2Options, layer: int) -> type[NormedSelfAttention | ShortConvolution]:
+    return NormedSelfAttention if options.attends[layer] else ShortConvolution
 
 
 def feed_forward_kind(options: Lfm2Options, layer: int) -> type[FeedForward | MixtureOfExperts]:
     return MixtureOfExperts if options.expert_count and layer >= options.dense_layers else FeedForward
 
 
-class Layer(Module):
-    options: Lfm2Options
-    operator_norm: RMSNorm = weight("attn_norm", "hidden_size")
-    operator: Attention | ShortConvolution = part(choose=operator_kind)
-    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+class Layer(DecoderLayer):
+    mixer: NormedSelfAttention | ShortConvolution = part(choose=mixer_kind)
     feed_forward: FeedForward | MixtureOfExperts = part(choose=feed_forward_kind)
-
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-        mixed = self.operator.forward(self.operator_norm(hidden), batch, cache, rope, rows)
-        residual = hidden if rows is None else hidden[rows]
-        hidden, normed = self.feed_forward_norm.after_adding(mixed, residual)
-        return hidden + self.feed_forward.forward(normed)
 
 
 @register("lfm2", "lfm2moe")
-class Lfm2(TextModel):
+class Lfm2(Decoder):
     options: Lfm2Options
-    token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
     layers: list[Layer] = blocks("blk")
     output_norm: RMSNorm = weight("token_embd_norm", "hidden_size", tied_to="output_norm")
-    output: Linear = weight("output", "vocab_size", "hidden_size", tied_to="token_embd")
 
-    def loaded(self) -> None:
-        self.rope = self.options.rope.build(neox=True)
-
-    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
-        hidden = self.token_embedding(batch.tokens)
-        for i, layer in enumerate(self.layers):
-            last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
-            hidden = layer.forward(hidden, batch, cache, self.rope, batch.outputs if last else None)
-        return self.output(self.output_norm(hidden))
+    def layer_ropes(self) -> list[Rope]:
+        return [self.options.rope.build(neox=True)] * self.options.block_count
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options
@@ -206,9 +144,8 @@ class Lfm2(TextModel):
                 f"{file.path}: '{file.architecture}.shortconv.l_cache' is {taps}, which is no convolution"
             )
         feed_forward = required(file, "feed_forward_length")
-        embedding = file.tensors.get("token_embd.weight")
         return Lfm2Options(
-            vocab_size=embedding.shape[0] if embedding else 0,
+            vocab_size=table_rows(file, "token_embd.weight"),
             block_count=layers,
             hidden_size=hidden,
             feed_forward_size=feed_forward,

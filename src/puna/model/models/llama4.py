@@ -7,7 +7,6 @@ hold the query and key projections as published: rotary pairs are neighbours alr
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,19 +14,18 @@ import torch
 
 from puna import ops
 from puna.errors import ModelError
-from puna.kvcache.cache import Cache, LayerCache
-from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.cache import Cache
+from puna.kvcache.causal import CausalCache
 from puna.kvcache.chunked import ChunkedCache
 from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache, by_type
-from puna.model.base import TextModel, register
-from puna.model.input import Batch
+from puna.model.base import register
+from puna.model.decoder import Decoder, DecoderLayer, DecoderOptions, SelfAttention, table_rows
 from puna.model.metadata import first_of, flag, number, positive, required, scalar
 from puna.model.rope import RopeOptions
-from puna.nn.attention import attention
 from puna.nn.experts import MixtureOfExperts
 from puna.nn.feed_forward import FeedForward
-from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
+from puna.nn.layers import Linear, RMSNorm
 from puna.nn.module import Module, blocks, part, weight
 from puna.ops import Rope, Routing
 
@@ -36,18 +34,9 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Llama4Options:
-    """Sizes and constants of one Llama 4, in the words of its GGUF keys."""
+class Llama4Options(DecoderOptions):
+    """Those of a decoder (`feed_forward_size` is that of layers without experts), and Llama 4's own."""
 
-    vocab_size: int
-    block_count: int
-    hidden_size: int
-    feed_forward_size: int  # of layers without experts
-    heads: int
-    kv_heads: int
-    head_dim: int
-    norm_eps: float
-    rope: RopeOptions
     no_rope_interval: int  # every so many layers one does not rotate; 0: all do
     chunk_size: int  # positions that rotating layers see together; 0: they see all earlier ones
     qk_norm: bool  # of rotating layers
@@ -58,18 +47,6 @@ class Llama4Options:
     experts_used: int  # per token
     expert_interval: int  # every so many layers one has experts
     expert_feed_forward_size: int  # of each expert, and of the one all tokens share
-
-    @property
-    def query_size(self) -> int:
-        return self.heads * self.head_dim
-
-    @property
-    def kv_size(self) -> int:
-        return self.kv_heads * self.head_dim
-
-    @property
-    def rope_pairs(self) -> int:
-        return self.rope.pairs
 
     @property
     def routing(self) -> Routing:
@@ -87,35 +64,23 @@ class Llama4Options:
         return ["chunk" if self.chunk_size and self.rotates(i) else "all" for i in range(self.block_count)]
 
 
-class Attention(Module):
+class Attention(SelfAttention):
     options: Llama4Options
-    query: Linear = weight("attn_q", "query_size", "hidden_size")
-    key: Linear = weight("attn_k", "kv_size", "hidden_size")
-    value: Linear = weight("attn_v", "kv_size", "hidden_size")
-    output: Linear = weight("attn_output", "hidden_size", "query_size")
 
     def loaded(self) -> None:
         self.rotates = self.options.rotates(self.index)
         self.unit_norm = RMSNorm(torch.ones(self.options.head_dim), self.options.norm_eps)
 
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: LayerCache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
+    def place(
+        self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, rope: Rope
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         o = self.options
-        count = len(hidden)
-        projected = linear_many(hidden, self.query, self.key, self.value)
-        query = projected[0].view(count, o.heads, o.head_dim)
-        key = projected[1].view(count, o.kv_heads, o.head_dim)
-        value = projected[2].view(count, o.kv_heads, o.head_dim)
         if self.rotates:
-            ops.rope_(query, batch.positions, rope)
-            ops.rope_(key, batch.positions, rope)
-            if o.qk_norm:
-                query, key = self.unit_norm(query), self.unit_norm(key)
-        elif o.temperature_tuning:
-            ops.temper_(query, batch.positions, o.temperature_scale, o.floor_scale)
-        mixed = attention(query, key, value, cache, 1 / math.sqrt(o.head_dim))
-        return self.output(mixed if rows is None else mixed[rows])
+            query, key = super().place(query, key, positions, rope)
+            return (self.unit_norm(query), self.unit_norm(key)) if o.qk_norm else (query, key)
+        if o.temperature_tuning:
+            ops.temper_(query, positions, o.temperature_scale, o.floor_scale)
+        return query, key
 
 
 class RoutedExperts(MixtureOfExperts):
@@ -147,45 +112,23 @@ def feed_forward_kind(options: Llama4Options, layer: int) -> type[FeedForward | 
     return SparseFeedForward if options.has_experts(layer) else FeedForward
 
 
-class Layer(Module):
-    options: Llama4Options
-    attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
-    attention: Attention = part()
-    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+class Layer(DecoderLayer):
+    mixer: Attention = part()
     feed_forward: FeedForward | SparseFeedForward = part(choose=feed_forward_kind)
-
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: LayerCache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-        attended = self.attention.forward(self.attention_norm(hidden), batch, cache, rope, rows)
-        residual = hidden if rows is None else hidden[rows]
-        hidden, normed = self.feed_forward_norm.after_adding(attended, residual)
-        return hidden + self.feed_forward.forward(normed)
 
 
 @register("llama4")
-class Llama4(TextModel):
+class Llama4(Decoder):
     options: Llama4Options
-    token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
     layers: list[Layer] = blocks("blk")
-    output_norm: RMSNorm = weight("output_norm", "hidden_size")
-    output: Linear = weight("output", "vocab_size", "hidden_size", tied_to="token_embd")
     rope_factors: torch.Tensor | None = weight("rope_freqs", "rope_pairs", optional=True)
 
-    def loaded(self) -> None:
-        self.rope = self.options.rope.build(factors=self.rope_factors)
-        self._unscaled_rope = self.rope.without_magnitude()
-
-    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
-        hidden = self.token_embedding(batch.tokens)
-        for i, layer in enumerate(self.layers):
-            last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
-            hidden = layer.forward(hidden, batch, cache.layer(i), self.rope, batch.outputs if last else None)
-        return self.output(self.output_norm(hidden))
+    def layer_ropes(self) -> list[Rope]:
+        return [self.options.rope.build(factors=self.rope_factors)] * self.options.block_count
 
     def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
         if self.options.rotates(layer):  # the norm that came after the first turn does not mind another
-            ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), self._unscaled_rope)
+            super().shift(layer, keys, offset)
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         shapes = by_type(self.kv_shapes(self.options), self.options.layer_types)
@@ -199,10 +142,6 @@ class Llama4(TextModel):
         if "all" in shapes:
             caches.append(CausalCache(shapes["all"], **how))
         return WrapperCache(*caches)
-
-    @classmethod
-    def kv_shapes(cls, options: Llama4Options) -> list[KVShape]:
-        return [KVShape(options.kv_heads, options.head_dim, options.head_dim)] * options.block_count
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> Llama4Options:
@@ -224,9 +163,8 @@ class Llama4(TextModel):
         expert_interval = required(file, "interleave_moe_layer_step", 1) if experts else 0
         # So llama.cpp marks models whose layers all rotate and see everything: MobileLLM.
         everything = scalar(file, "attention.sliding_window", 1) == 0
-        embedding = file.tensors.get("token_embd.weight")
         return Llama4Options(
-            vocab_size=embedding.shape[0] if embedding else 0,
+            vocab_size=table_rows(file, "token_embd.weight"),
             block_count=required(file, "block_count"),
             hidden_size=required(file, "embedding_length"),
             feed_forward_size=required(file, "feed_forward_length"),

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn.functional import pad
 
-from puna import ops
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache, KVView, LayerCache
-from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.causal import CausalCache
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache, by_type
-from puna.model.base import TextModel, register
+from puna.model.base import register
+from puna.model.decoder import table_rows
 from puna.model.input import Batch
 from puna.model.metadata import required
 from puna.model.models.llama import Layer, Llama, LlamaOptions
 from puna.nn.attention import attend
 from puna.nn.feed_forward import FeedForward
-from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
+from puna.nn.layers import Linear, RMSNorm, linear_many
 from puna.nn.module import Module, blocks, part, weight
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ class MllamaOptions(LlamaOptions):
 class CrossAttention(Module):
     options: MllamaOptions
     query: Linear = weight("cross_attn_q_proj", "query_size", "hidden_size")
-    key: Linear = weight("cross_attn_k_proj", "kv_size", "hidden_size")
-    value: Linear = weight("cross_attn_v_proj", "kv_size", "hidden_size")
+    key: Linear = weight("cross_attn_k_proj", "key_size", "hidden_size")
+    value: Linear = weight("cross_attn_v_proj", "value_size", "hidden_size")
     output: Linear = weight("cross_attn_o_proj", "hidden_size", "query_size")
     query_norm: RMSNorm = weight("cross_attn_q_norm", "head_dim")
     key_norm: RMSNorm = weight("cross_attn_k_norm", "head_dim")
@@ -114,35 +114,25 @@ def layer_kind(options: MllamaOptions, layer: int) -> type[Layer | CrossLayer]:
 
 
 @register("mllama")
-class Mllama(TextModel):
+class Mllama(Llama):
     options: MllamaOptions
-    token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
-    layers: list[Layer | CrossLayer] = blocks("blk", choose=layer_kind)
-    output_norm: RMSNorm = weight("output_norm", "hidden_size")
+    layers: list[Layer | CrossLayer] = blocks("blk", choose=layer_kind)  # type: ignore[assignment]
     output: Linear = weight("output", "output_size", "hidden_size")
-    rope_factors: torch.Tensor | None = weight("rope_freqs", "rope_pairs", optional=True)
-
-    def loaded(self) -> None:
-        self.rope = self.options.rope.build(factors=self.rope_factors)
-        self._unscaled_rope = self.rope.without_magnitude()
 
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
         hidden = self.token_embedding(batch.tokens)
         images = [payload.states for _, payload in batch.payloads]
         states = torch.cat(images) if images else None
-        for i, layer in enumerate(self.layers):
+        for i, (layer, rope) in enumerate(zip(self.layers, self.ropes, strict=True)):
             last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
             rows = batch.outputs if last else None
             if isinstance(layer, CrossLayer):
                 hidden = layer.forward(hidden, states, cache.layer(i), rows)
             else:
-                hidden = layer.forward(hidden, batch, cache.layer(i), self.rope, rows)
+                hidden = layer.forward(hidden, batch, cache, rope, rows)
         logits = self.output(self.output_norm(hidden))
         markers = self.options.vocab_size - self.options.output_size  # are tokens, but never the next one
         return pad(logits, (0, markers), value=-math.inf)
-
-    def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
-        ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), self._unscaled_rope)
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options
@@ -157,15 +147,11 @@ class Mllama(TextModel):
         )
 
     @classmethod
-    def kv_shapes(cls, options: MllamaOptions) -> list[KVShape]:
-        return Llama.kv_shapes(options)
-
-    @classmethod
     def read_options(cls, file: GGUFFile) -> MllamaOptions:
-        text, output = Llama.read_options(file), file.tensors.get("output.weight")
+        text = super().read_options(file)
         return MllamaOptions(
             **vars(text),
-            output_size=output.shape[0] if output else 0,
+            output_size=table_rows(file, "output.weight"),
             cross_layers=_cross_layers(file, text.block_count),
             image_entries=_image_entries(file),
         )
