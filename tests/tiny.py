@@ -18,6 +18,15 @@ SPECIALS = ("<|begin|>", "<|end|>", "<|im_start|>", "<|im_end|>")
 #: A few words every tiny vocabulary can merge to single tokens.
 WORDS = (" the", " story", "hello", " world", "once", " upon", " time")
 
+#: The rotation of Llama 3.1 and later, for contexts as short as those of tests.
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
 CHATML = (
     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
     "{{ message.content }}<|im_end|>\n{% endfor %}"

@@ -30,7 +30,7 @@ def install() -> None:
         sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", SITE, ROOT,
         "--config-settings", f"build-dir={BUILD / 'cmake'}",
         "--config-settings", "cmake.build-type=None",
-        "--config-settings", "cmake.define.CMAKE_CXX_FLAGS=-O1 -g",  # more takes minutes longer to compile
+        "--config-settings", "cmake.define.CMAKE_CXX_FLAGS=-O1",  # more takes minutes longer to compile
         "--config-settings", "cmake.define.PUNA_SANITIZE=address,undefined",
     ]  # fmt: skip
     if importlib.util.find_spec("scikit_build_core") and importlib.util.find_spec("nanobind"):

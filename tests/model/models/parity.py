@@ -8,6 +8,7 @@ import torch
 
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Event, Generate
+from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import LoadedModel
@@ -19,6 +20,20 @@ FLOATS = KVTypes.parse("f32")
 def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         return torch.log_softmax(theirs(torch.tensor([tokens])).logits[0], dim=-1)
+
+
+def random_tokens(ours: LoadedModel, count: int, seed: int) -> list[int]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(ours.tokenizer.vocab_size, (count,), generator=generator).tolist()
+
+
+def read(ours: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> torch.Tensor:
+    """Log-probabilities of all `tokens`, which continue `sequence`."""
+    begin, count = cache.length(sequence), len(tokens)
+    batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
+    with torch.inference_mode():
+        cache.start_forward(batch)
+        return torch.log_softmax(ours.model.forward(batch, cache), dim=-1)
 
 
 def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
@@ -52,20 +67,13 @@ def log_probabilities_after_reuse(
     """
     cache = ours.make_cache(sequences=2, context=256, types=FLOATS)
 
-    def read(sequence: int, begin: int, part: list[int]) -> torch.Tensor:
-        count = len(part)
-        batch = Batch.of(part, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
-        with torch.inference_mode():
-            cache.start_forward(batch)
-            return torch.log_softmax(ours.model.forward(batch, cache), dim=-1)
-
     other = [*tokens[:shared], *reversed(tokens)]  # goes on otherwise than the one that shares
     for begin in range(0, len(other), chunk):
-        read(0, begin, other[begin : begin + chunk])
+        read(ours, cache, 0, other[begin : begin + chunk])
     cache.copy_prefix(0, 1, shared)
     begin = cache.resume_point(1, shared)
     cache.remove(1, begin)
-    return read(1, begin, tokens[begin:])
+    return read(ours, cache, 1, tokens[begin:])
 
 
 def check_greedy(ours: LoadedModel, theirs: Any, *, count: int = 40) -> None:

@@ -12,9 +12,7 @@ import torch
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Generate
 from puna.errors import ModelError, UnsupportedModelError
-from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from puna.options import Options
 from tests.model.models.parity import (
@@ -22,6 +20,8 @@ from tests.model.models.parity import (
     check_greedy,
     log_probabilities_after_reuse,
     our_log_probabilities,
+    random_tokens,
+    read,
     reference_log_probabilities,
 )
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
@@ -67,21 +67,6 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return load(tmp_path_factory.mktemp("gemma3"), MODELS[request.param])
 
 
-def random_tokens(ours: LoadedModel, count: int, seed: int) -> list[int]:
-    return torch.randint(
-        ours.tokenizer.vocab_size, (count,), generator=torch.Generator().manual_seed(seed)
-    ).tolist()
-
-
-def read(ours: LoadedModel, cache: Cache, tokens: list[int], sequence: int = 0) -> torch.Tensor:
-    """The next inputs of a sequence in one batch; log-probabilities of each."""
-    begin, count = cache.length(sequence), len(tokens)
-    batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
-    with torch.inference_mode():
-        cache.start_forward(batch)
-        return torch.log_softmax(ours.model.forward(batch, cache), dim=-1)
-
-
 @pytest.mark.parametrize("parts", [[70], [32, 32, 6], [1] * 70], ids=["whole", "chunks", "tokens"])
 def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]) -> None:
     ours, theirs = pair
@@ -117,14 +102,14 @@ def test_a_sequence_can_be_taken_up_as_far_back_as_its_window_remembers(tmp_path
     expected = reference_log_probabilities(theirs, tokens)
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
     for begin in range(0, 60, 6):
-        read(ours, cache, tokens[begin : begin + 6])
+        read(ours, cache, 0, tokens[begin : begin + 6])
     # The last pass began at 54 and left what the input at 53 would see: positions 46 and on.
     assert [cache.resume_point(0, position) for position in (60, 59, 53, 52, 20)] == [60, 59, 53, 0, 0]
     cache.remove(0, 53)
-    assert (read(ours, cache, tokens[53:]) - expected[53:]).abs().max() < 1e-3
+    assert (read(ours, cache, 0, tokens[53:]) - expected[53:]).abs().max() < 1e-3
     begin = cache.resume_point(0, 30)
     cache.remove(0, begin)
-    assert (read(ours, cache, tokens[begin:]) - expected[begin:]).abs().max() < 1e-3
+    assert (read(ours, cache, 0, tokens[begin:]) - expected[begin:]).abs().max() < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -143,10 +128,10 @@ def test_after_a_shift_a_layer_sees_what_it_would_have_computed(tmp_path: Path, 
     tokens = random_tokens(ours, 41, 15)
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
     for begin in range(0, 40, 10):
-        read(ours, cache, tokens[begin : begin + 10])
+        read(ours, cache, 0, tokens[begin : begin + 10])
     cache.remove(0, 5, 25)
     assert cache.length(0) == 20
-    found = read(ours, cache, tokens[40:])
+    found = read(ours, cache, 0, tokens[40:])
     expected = reference_log_probabilities(theirs, [*tokens[:5], *tokens[25:]])
     assert (found[0] - expected[-1]).abs().max() < 1e-3
 
@@ -173,7 +158,7 @@ def test_smaller_keys_and_values_cost_little(tmp_path: Path, types: str, allowed
     ours, theirs = load(tmp_path, TinyGemma3(layers=3, pattern=3, head_dim=32, window=8))
     tokens = random_tokens(ours, 40, 16)
     cache = ours.make_cache(sequences=1, context=64, types=KVTypes.parse(types))
-    found = torch.cat([read(ours, cache, tokens[:30]), read(ours, cache, tokens[30:])])
+    found = torch.cat([read(ours, cache, 0, tokens[:30]), read(ours, cache, 0, tokens[30:])])
     assert (found - reference_log_probabilities(theirs, tokens)).abs().mean() < allowed
 
 
@@ -182,7 +167,7 @@ def test_windowed_layers_hold_no_more_than_their_window_and_a_batch(tmp_path: Pa
     cache: Any = ours.make_cache(sequences=2, context=256, types=FLOATS)
     for _ in range(15):
         for sequence in range(2):
-            read(ours, cache, [1] * 10, sequence)
+            read(ours, cache, sequence, [1] * 10)
     held = [each.cells.capacity - each.cells.free for each in cache.caches]
     assert held[1] == 300
     assert held[0] <= 2 * 16 + 10

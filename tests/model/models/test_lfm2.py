@@ -20,6 +20,7 @@ from tests.model.models.parity import (
     FLOATS,
     check_greedy,
     our_log_probabilities,
+    random_tokens,
     reference_log_probabilities,
 )
 from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
@@ -76,11 +77,6 @@ def small(request: pytest.FixtureRequest, pairs: Any) -> tuple[LoadedModel, Any]
     return pairs(request.param)
 
 
-def some_tokens(ours: LoadedModel, count: int, seed: int) -> list[int]:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, ours.tokenizer.vocab_size, (count,), generator=generator).tolist()
-
-
 def evaluate(ours: LoadedModel, cache: Cache, parts: dict[int, list[int]]) -> dict[int, torch.Tensor]:
     """The next tokens of several sequences in one batch; logits of each sequence's."""
     sequences = [sequence for sequence, part in parts.items() for _ in part]
@@ -102,14 +98,14 @@ def check_agree(logits: torch.Tensor, theirs: Any, tokens: list[int]) -> None:
 @pytest.mark.parametrize("parts", [[70], [32, 32, 6], [69, 1], [1] * 8 + [62], [2, 1, 1, 3, 63]], ids=str)
 def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]) -> None:
     ours, theirs = pair
-    tokens = some_tokens(ours, 70, seed=11)
+    tokens = random_tokens(ours, 70, seed=11)
     difference = our_log_probabilities(ours, tokens, parts) - reference_log_probabilities(theirs, tokens)
     assert difference.abs().max() < 1e-3
 
 
 def test_sequences_in_the_same_batches_do_not_touch_each_other(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
-    texts = {sequence: some_tokens(ours, 60, seed=20 + sequence) for sequence in (0, 1, 2)}
+    texts = {sequence: random_tokens(ours, 60, seed=20 + sequence) for sequence in (0, 1, 2)}
     cache = ours.make_cache(sequences=3, context=64, types=FLOATS)
     found: dict[int, list[torch.Tensor]] = {0: [], 1: [], 2: []}
     for sizes in ({0: 5, 2: 1}, {2: 20, 1: 1, 0: 1}, {1: 2, 0: 54}, {2: 1, 1: 57}, {2: 38}):
@@ -125,7 +121,7 @@ def test_bits_do_not_depend_on_cuts_and_neighbours(pairs: Any, implementation: s
     if implementation != "cpu":
         pytest.skip("only the kernels promise this")
     ours, _ = pairs("four taps, attention last")
-    tokens = some_tokens(ours, 50, seed=30)
+    tokens = random_tokens(ours, 50, seed=30)
 
     def logits(parts: list[int], beside: list[int]) -> torch.Tensor:
         cache = ours.make_cache(sequences=2, context=64, types=FLOATS)
@@ -144,7 +140,7 @@ def test_bits_do_not_depend_on_cuts_and_neighbours(pairs: Any, implementation: s
 
 def test_prefixes_are_reused_from_the_last_checkpoint(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
-    tokens, others = some_tokens(ours, 60, seed=40), some_tokens(ours, 20, seed=41)
+    tokens, others = random_tokens(ours, 60, seed=40), random_tokens(ours, 20, seed=41)
     cache = ours.make_cache(sequences=2, context=64, types=FLOATS)
     evaluate(ours, cache, {0: tokens[:30]})
     evaluate(ours, cache, {0: tokens[30:32]})
@@ -162,7 +158,7 @@ def test_prefixes_are_reused_from_the_last_checkpoint(small: tuple[LoadedModel, 
 
 def test_a_sequence_goes_on_after_being_taken_back(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
-    tokens, others = some_tokens(ours, 60, seed=50), some_tokens(ours, 9, seed=51)
+    tokens, others = random_tokens(ours, 60, seed=50), random_tokens(ours, 9, seed=51)
     cache = ours.make_cache(sequences=1, context=128, types=FLOATS)
     evaluate(ours, cache, {0: tokens[:40]})
     evaluate(ours, cache, {0: others})
@@ -216,7 +212,7 @@ def their_answer(theirs: Any, prompt: list[int], count: int) -> list[int]:
 def test_every_turn_of_a_conversation_reuses_what_went_before(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
     engine = Engine(ours, context=128, parallel=2, batch_size=16, cache_types=FLOATS)
-    opening, question = some_tokens(ours, 30, seed=60), some_tokens(ours, 8, seed=61)
+    opening, question = random_tokens(ours, 30, seed=60), random_tokens(ours, 8, seed=61)
     first, done = answer(engine, opening, 12)
     assert (first, done.cached) == (their_answer(theirs, opening, 12), 0)
 
@@ -234,7 +230,7 @@ def test_every_turn_of_a_conversation_reuses_what_went_before(small: tuple[Loade
 
 def test_a_full_context_is_evaluated_again_without_what_was_dropped(small: tuple[LoadedModel, Any]) -> None:
     ours, theirs = small
-    context, prompt, count = 40, some_tokens(ours, 30, seed=70), 45
+    context, prompt, count = 40, random_tokens(ours, 30, seed=70), 45
     engine = Engine(ours, context=context, batch_size=16, cache_types=FLOATS)
     found, done = answer(engine, prompt, count, num_keep=3)
     engine.close()

@@ -15,23 +15,17 @@ from tests.model.models.parity import (
     check_greedy,
     log_probabilities_after_reuse,
     our_log_probabilities,
+    random_tokens,
     reference_log_probabilities,
 )
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny import LLAMA3_ROPE, TinyLlama, tiny_llama_gguf
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
 MODELS = {
     "grouped queries": TinyLlama(),
     "tied embeddings": TinyLlama(tied=True, seed=1),
     "one query per key": TinyLlama(heads=4, kv_heads=4, seed=2),
     "one key for all": TinyLlama(heads=4, kv_heads=1, seed=3),
-    "llama 3 rope factors": TinyLlama(rope_scaling=LLAMA3, seed=4),
+    "llama 3 rope factors": TinyLlama(rope_scaling=LLAMA3_ROPE, seed=4),
     "linear rope scaling": TinyLlama(rope_scaling={"rope_type": "linear", "factor": 4.0}, seed=5),
     "large rope base, odd sizes": TinyLlama(
         hidden=96, feed_forward=80, heads=6, kv_heads=3, rope_base=5e5, seed=6
@@ -56,16 +50,14 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("parts", [[70], [32, 32, 6], [69, 1], [1] * 8 + [62]], ids=str)
 def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]) -> None:
     ours, theirs = pair
-    torch.manual_seed(11)
-    tokens = torch.randint(0, ours.tokenizer.vocab_size, (70,)).tolist()
+    tokens = random_tokens(ours, 70, 11)
     difference = our_log_probabilities(ours, tokens, parts) - reference_log_probabilities(theirs, tokens)
     assert difference.abs().max() < 1e-3
 
 
 def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
-    torch.manual_seed(12)
-    tokens = torch.randint(0, ours.tokenizer.vocab_size, (70,)).tolist()
+    tokens = random_tokens(ours, 70, 12)
     found = log_probabilities_after_reuse(ours, tokens, 50)
     assert len(found) == 20
     assert (found - reference_log_probabilities(theirs, tokens)[-20:]).abs().max() < 1e-3
@@ -78,7 +70,7 @@ def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> 
 
 def test_a_shift_puts_keys_where_they_would_have_been_computed(tmp_path: Path) -> None:
     """Only the first layer's keys do not depend on what was removed, so one layer is compared."""
-    config = TinyLlama(layers=1, rope_scaling=LLAMA3, seed=9)
+    config = TinyLlama(layers=1, rope_scaling=LLAMA3_ROPE, seed=9)
     ours = load_model(tiny_llama_gguf(tmp_path / "one.gguf", config))
     tokens = list(range(50, 90))
 

@@ -10,7 +10,6 @@ import torch
 
 from puna.errors import ModelError
 from puna.gguf import GGUFWriter, open_gguf
-from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
@@ -20,17 +19,13 @@ from tests.model.models.parity import (
     check_greedy,
     log_probabilities_after_reuse,
     our_log_probabilities,
+    random_tokens,
+    read,
     reference_log_probabilities,
 )
+from tests.tiny import LLAMA3_ROPE
 from tests.tiny_llama4 import TinyLlama4, metadata, tiny_llama4_gguf
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
 MODELS = {
     "like Scout": TinyLlama4(),
     "like Maverick": TinyLlama4(expert_interval=2, qk_norm=False, experts=6, seed=1),
@@ -43,7 +38,7 @@ MODELS = {
     "neither tuning nor norm, every third layer with experts": TinyLlama4(
         temperature_tuning=False, qk_norm=False, expert_interval=3, seed=8
     ),
-    "llama 3 rope factors": TinyLlama4(rope_scaling=LLAMA3, chunk=32, layers=3, seed=9),
+    "llama 3 rope factors": TinyLlama4(rope_scaling=LLAMA3_ROPE, chunk=32, layers=3, seed=9),
     "linear rope scaling, biases": TinyLlama4(
         rope_scaling={"rope_type": "linear", "factor": 4.0}, biases=True, seed=10
     ),
@@ -64,23 +59,9 @@ MODELS = {
 GREEDY = ("like Scout", "like Maverick", "every second layer unrotated, odd chunks", "every layer rotated")
 
 
-def random_tokens(ours: LoadedModel, seed: int) -> list[int]:
-    torch.manual_seed(seed)
-    return torch.randint(0, ours.tokenizer.vocab_size, (70,)).tolist()
-
-
 def made(folder: Path, config: TinyLlama4) -> tuple[LoadedModel, Any]:
     theirs = config.build()
     return load_model(tiny_llama4_gguf(folder / "model.gguf", config, model=theirs)), theirs
-
-
-def read(ours: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> torch.Tensor:
-    """Log-probabilities of all `tokens`, which continue `sequence`."""
-    begin, count = cache.length(sequence), len(tokens)
-    batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
-    with torch.inference_mode():
-        cache.start_forward(batch)
-        return torch.log_softmax(ours.model.forward(batch, cache), dim=-1)
 
 
 def largest_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
@@ -106,14 +87,14 @@ def scout(tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Any]:
 )
 def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]) -> None:
     ours, theirs = pair
-    tokens = random_tokens(ours, 11)
+    tokens = random_tokens(ours, 70, 11)
     found = our_log_probabilities(ours, tokens, parts)
     assert largest_difference(found, reference_log_probabilities(theirs, tokens)) < 1e-3
 
 
 def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
-    tokens = random_tokens(ours, 12)
+    tokens = random_tokens(ours, 70, 12)
     expected = reference_log_probabilities(theirs, tokens)
     found = log_probabilities_after_reuse(ours, tokens, 50)
     assert len(found) == 20
@@ -137,7 +118,7 @@ def test_a_prefix_is_taken_up_where_its_chunk_is_whole(
 ) -> None:
     """After 78 positions, chunks that none of the last 16 is in are gone: those before 48."""
     ours, theirs = scout
-    tokens = random_tokens(ours, 13) + random_tokens(ours, 14)[:10]
+    tokens = random_tokens(ours, 70, 13) + random_tokens(ours, 10, 14)
     cache = ours.make_cache(sequences=2, context=256, types=FLOATS)
     read(ours, cache, 0, [*tokens[:78]])
     read(ours, cache, 0, [9])
@@ -152,7 +133,7 @@ def test_a_prefix_is_taken_up_where_its_chunk_is_whole(
 def test_streams_beside_each_other_agree(scout: tuple[LoadedModel, Any]) -> None:
     """Three sequences in every batch, at different places of their chunks."""
     ours, theirs = scout
-    texts = [random_tokens(ours, 15), random_tokens(ours, 16)[:49], random_tokens(ours, 17)[:58]]
+    texts = [random_tokens(ours, 70, 15), random_tokens(ours, 49, 16), random_tokens(ours, 58, 17)]
     cache = ours.make_cache(sequences=3, context=256, types=FLOATS)
     starts, steps = (30, 9, 18), 40
     for sequence, (text, start) in enumerate(zip(texts, starts, strict=True)):
@@ -172,7 +153,7 @@ def test_streams_beside_each_other_agree(scout: tuple[LoadedModel, Any]) -> None
 @pytest.mark.parametrize(
     "config",
     [
-        TinyLlama4(layers=1, no_rope_interval=4, rope_scaling=LLAMA3, chunk=16, seed=21),
+        TinyLlama4(layers=1, no_rope_interval=4, rope_scaling=LLAMA3_ROPE, chunk=16, seed=21),
         TinyLlama4(layers=1, no_rope_interval=4, qk_norm=False, chunk=7, seed=22),
         TinyLlama4(layers=1, no_rope_interval=1, seed=23),
         TinyLlama4(layers=1, everything=True, seed=24),
@@ -185,7 +166,7 @@ def test_after_a_shift_all_is_as_if_computed_there(tmp_path: Path, config: TinyL
     Other positions are in other chunks then, and queries have other temperatures.
     """
     ours, theirs = made(tmp_path, config)
-    tokens = random_tokens(ours, 18)
+    tokens = random_tokens(ours, 70, 18)
     cache = ours.make_cache(sequences=1, context=256, types=FLOATS)
     read(ours, cache, 0, tokens[:45])
     cache.remove(0, 5, 25)
@@ -202,7 +183,7 @@ def test_other_types_of_keys_and_values_come_near(
 ) -> None:
     """By the median of the positions: where two experts nearly tie, rounding can choose the other."""
     ours, theirs = scout
-    tokens = random_tokens(ours, 19)
+    tokens = random_tokens(ours, 70, 19)
     cache = ours.make_cache(sequences=1, context=256, types=KVTypes.parse(types))
     found = torch.cat([read(ours, cache, 0, tokens[begin : begin + 10]) for begin in range(0, 70, 10)])
     expected = reference_log_probabilities(theirs, tokens)

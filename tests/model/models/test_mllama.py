@@ -23,18 +23,12 @@ from tests.model.models.images import (
 )
 from tests.model.models.parity import FLOATS, check_greedy
 from tests.model.test_load import rewritten
+from tests.tiny import LLAMA3_ROPE
 from tests.tiny_mllama import IMAGE, TinyMllama, tiny_mllama_gguf
 
-LLAMA3 = {
-    "rope_type": "llama3",
-    "factor": 8.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 32,
-}
 MODELS = {
     "the last layer looks at images": TinyMllama(),
-    "llama 3 rope factors": TinyMllama(cross_layers=(1, 2), rope_scaling=LLAMA3, seed=1),
+    "llama 3 rope factors": TinyMllama(cross_layers=(1, 2), rope_scaling=LLAMA3_ROPE, seed=1),
     "one query per key": TinyMllama(layers=3, cross_layers=(1,), heads=4, kv_heads=4, seed=2),
     "one key for all, odd sizes": TinyMllama(
         layers=5, cross_layers=(1, 3), hidden=96, feed_forward=80, heads=6, kv_heads=1, rope_base=5e5, seed=3
@@ -167,7 +161,7 @@ def test_greedy_output_after_images_agrees_token_for_token(pair: tuple[LoadedMod
 def test_a_shifted_text_is_as_if_read_without_what_was_removed(
     tmp_path: Path, implementation: str, removed: tuple[int, int]
 ) -> None:
-    config = TinyMllama(layers=2, cross_layers=(1,), rope_scaling=LLAMA3, seed=9)
+    config = TinyMllama(layers=2, cross_layers=(1,), rope_scaling=LLAMA3_ROPE, seed=9)
     theirs = config.build()
     ours = load_model(tiny_mllama_gguf(tmp_path / "two.gguf", config, model=theirs))
     text = Text.random(50, {3: 5, 12: 7, 30: 4}, hidden=config.hidden, seed=40)
