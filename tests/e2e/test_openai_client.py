@@ -91,6 +91,29 @@ def test_max_completion_tokens_and_stop_are_honoured(client: openai.OpenAI) -> N
         assert stopped.choices[0].finish_reason == "stop"
 
 
+def test_ignore_eos_goes_on_after_the_end(client: openai.OpenAI, server: Server) -> None:
+    def ask(**extra: bool) -> tuple[str, str, int]:
+        answer = client.chat.completions.create(
+            model="demo",
+            messages=[{"role": "user", "content": "What is the capital of France?"}],
+            max_tokens=40,
+            temperature=0,
+            extra_body=extra,
+        )
+        assert answer.usage is not None
+        (choice,) = answer.choices
+        return choice.message.content or "", choice.finish_reason, answer.usage.completion_tokens
+
+    ended, reason, tokens = ask()
+    assert (reason, tokens < 40) == ("stop", True)
+    text, *how = ask(ignore_eos=True)
+    assert how == ["length", 40]
+    assert text.startswith(ended)
+    body = {"model": "demo", "prompt": "What is the capital of France?", "stream": False, "ignore_eos": True}
+    native = server.http.post("/api/generate", json=body | {"options": {"num_predict": 40}}).json()
+    assert (native["done_reason"], native["eval_count"]) == ("length", 40)
+
+
 def test_a_seed_makes_the_answer_repeat(client: openai.OpenAI) -> None:
     answers = [
         client.chat.completions.create(

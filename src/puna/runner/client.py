@@ -128,6 +128,7 @@ class Runner:
         shift: bool = True,
         logprobs: bool = False,
         top_logprobs: int = 0,
+        ignore_eos: bool = False,
     ) -> AsyncGenerator[Chunk | Done, None]:
         """Chunks of text as they become final, then `Done`.
 
@@ -142,6 +143,7 @@ class Runner:
             shift=shift,
             logprobs=logprobs,
             top_logprobs=top_logprobs,
+            ignore_eos=ignore_eos,
         )
         ended, began, counted = False, False, 0
         async with self._conversation(request) as receive:

@@ -47,6 +47,7 @@ class Order:
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
+    ignore_eos: bool = False  # go on after the model's end
     thinking_tags: Tags | None = None  # split the output at these
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
 
@@ -134,6 +135,7 @@ class Backend:
                     shift=order.shift,
                     logprobs=order.logprobs,
                     top_logprobs=order.top_logprobs,
+                    ignore_eos=order.ignore_eos,
                 )
                 async with contextlib.aclosing(items):
                     async for item in items:

@@ -131,12 +131,14 @@ def _order(
 ) -> Order:
     return Order(
         model=model,
-        options=backend.options(model, body.options, form.stop),
+        # A template's stop strings are the model's end, spelled out.
+        options=backend.options(model, body.options, () if body.ignore_eos else form.stop),
         keep_alive_s=keep_s,
         truncate=body.truncate,
         shift=body.shift,
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
+        ignore_eos=body.ignore_eos,
         thinking_tags=form.thinking_tags if think else None,
     )
 

@@ -47,6 +47,7 @@ class OpenAIRequest(Body):
     stop: Any = None
     n: int = 1
     logit_bias: dict[str, Any] = Field(default_factory=dict)
+    ignore_eos: bool = False  # as in vLLM and llama.cpp
 
     @property
     def stops(self) -> list[str]:
@@ -102,6 +103,7 @@ class ChatCompletionRequest(OpenAIRequest):
             options=self.options(limit),
             logprobs=self.logprobs,
             top_logprobs=self.top_logprobs,
+            ignore_eos=self.ignore_eos,
         )
 
     def _think(self) -> bool | str | None:
@@ -139,6 +141,7 @@ class CompletionRequest(OpenAIRequest):
             options=self.options(self.max_tokens),
             logprobs=self.logprobs is not None,
             top_logprobs=self.logprobs or 0,
+            ignore_eos=self.ignore_eos,
         )
 
 

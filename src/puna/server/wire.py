@@ -56,6 +56,7 @@ class Generation(Body):
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
+    ignore_eos: bool = False  # Puna's own
     render_only: bool = Field(default=False, alias="_debug_render_only")
 
 
