@@ -176,12 +176,12 @@ def show_recurrent() -> None:
     show(
         "A state after a prompt of 20",
         cache,
-        ("one input: reads one state, writes another; the prompt's end is kept", lambda: store(cache, "A")),
+        ("one input: reads one state, writes another; those of the prompt's end are kept", lambda: store(cache, "A")),
         ("one more: the state before it stays for undo_forward", lambda: store(cache, "A")),
         ("and one more: that state is not needed any more", lambda: store(cache, "A")),
-        ("copy_prefix(A, B, 20): the state there is shared", lambda: cache.copy_prefix(0, 1, 20)),
+        ("copy_prefix(A, B, 20): the states up to there are shared", lambda: cache.copy_prefix(0, 1, 20)),
         ("one input of B", lambda: store(cache, "B")),
-        ("remove(A, 20): A is taken back to its checkpoint", lambda: cache.remove(0, 20)),
+        ("remove(A, 19): A is taken back to before the prompt's last input", lambda: cache.remove(0, 19)),
         count=10,
     )
 

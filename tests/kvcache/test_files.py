@@ -51,7 +51,10 @@ def feed(cache: Cache, sequence: int, count: int, seed: int, images: bool = Fals
     if images:
         cache.layer(3).put(*torch.randn(2, 7, 2, 32, generator=generator))
     state = cache.state(4)
-    state.write("conv", state.read("conv") / 2 + torch.randn(1, 2, 3, generator=generator))
+    for _, _, source, target in state.stretches:
+        state.states["conv"][target] = state.states["conv"][source] / 2 + torch.randn(
+            2, 3, generator=generator
+        )
     shown = [state.states["conv"][state.slots.targets[-1:].long()]]
     for index in range(4):
         view = cache.layer(index).view()

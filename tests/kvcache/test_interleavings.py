@@ -124,15 +124,15 @@ class Interleavings(RuleBasedStateMachine):
             assert shown == [self.seen_images(s, p) for s, p in zip(owners, positions, strict=True)]
         if 4 in self.layers:
             state = self.cache.state(4)
-            values = state.read("sum")
-            for i, (begin, end) in enumerate(state.rows):
+            for begin, end, source, target in state.stretches:
+                value = state.states["sum"][source].clone()
                 for number in numbers[begin:end]:
-                    values[i] = values[i] / 2 + number
-                wanted = 0.0
-                for number in self.items[owners[begin]]:
+                    value = value / 2 + number
+                wanted, owner = 0.0, owners[begin]
+                for number in self.items[owner][: positions[end - 1] + 1]:
                     wanted = wanted / 2 + number
-                assert values[i].item() == pytest.approx(wanted, rel=1e-5)
-            state.write("sum", values)
+                assert value.item() == pytest.approx(wanted, rel=1e-5)
+                state.states["sum"][target] = value
 
     def seen_images(self, sequence: int, position: int) -> list[float]:
         images = self.images[sequence]

@@ -108,20 +108,21 @@ def test_contents_of_an_encoder_are_images_at_their_positions() -> None:
 def test_contents_of_a_recurrent_cache_are_states_after_their_positions() -> None:
     cache = RecurrentCache({5: {"state": (1,)}}, sequences=2, checkpoints=2)
     cache.start_forward(Batch.of([0] * 20, list(range(20)), [0] * 20, []))
-    assert cache.contents()[0].sequences == [Held([0], [19]), Held([], [])]
+    assert cache.contents()[0].sequences == [Held([1, 0], [18, 19]), Held([], [])]
     for position in (20, 21, 22):
         cache.start_forward(Batch.of([0], [position], [0], []))
     (held,) = cache.contents()
     assert (held.kind, held.layers) == ("recurrent", [5])
     assert held.sequences[0].positions == [
-        19,
-        21,
-        22,
-    ]  # the prompt's end, what a failed pass goes back to, now
+        18,  # the prompt without its last input
+        19,  # the prompt's end
+        21,  # what a failed pass goes back to
+        22,  # now
+    ]
     cache.copy_prefix(0, 1, 20)
     held = cache.contents()[0]
-    assert held.sequences[1] == Held(held.sequences[0].cells[:1], [19])
-    assert (held.held, held.capacity) == (3, 2 * (2 + 3))
+    assert held.sequences[1] == Held(held.sequences[0].cells[:2], [18, 19])
+    assert (held.held, held.capacity) == (4, 2 * (2 + 4))
 
 
 def test_contents_of_a_wrapper_are_those_of_its_caches() -> None:

@@ -11,7 +11,6 @@ slot for that copy) cannot come about.
 from __future__ import annotations
 
 import pytest
-import torch
 
 from puna.errors import NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
@@ -43,12 +42,14 @@ def feed(cache, inputs: dict[int, list[float]]) -> dict[int, float]:
 def evaluate(cache, numbers: list[float], sequences: list[int]) -> dict[int, float]:
     for index in (2, 5):
         layer = cache.state(index)
-        states = layer.read("sum")
-        for i, (begin, end) in enumerate(layer.rows):
+        states, last = layer.states["sum"], {}
+        for begin, end, source, target in layer.stretches:
+            state = states[source].clone()
             for number in numbers[begin:end]:
-                states[i] = states[i] / 2 + number
-        layer.write("sum", states)
-    return dict(zip(sequences, states.flatten().tolist(), strict=True))
+                state = state / 2 + number
+            states[target] = state
+            last[layer.slots.starts[begin].item()] = state.item()
+    return dict(zip(sequences, last.values(), strict=True))
 
 
 def made(sequences: int = 2, **options) -> RecurrentCache:
@@ -108,9 +109,8 @@ def test_scenario_91_states_have_the_shape_they_were_declared_with() -> None:
         RecurrentCache({0: {"x": (3, 0)}}, sequences=1)
     cache = made()
     feed(cache, {0: [1.0]})
-    assert cache.state(2).read("conv").shape == (1, 2, 3)
-    with pytest.raises(ValueError, match=r"state 'conv' of this batch is \[1, 2, 3\], got \[1, 6\]"):
-        cache.state(2).write("conv", torch.zeros(1, 6))
+    states = cache.state(2).states
+    assert {name: state.shape[1:] for name, state in states.items()} == {"conv": (2, 3), "sum": (1,)}
     with pytest.raises(KeyError, match="layer 2 is recurrent"):
         cache.layer(2)
 
@@ -129,13 +129,33 @@ def test_scenarios_92_to_94_checkpoints_of_a_long_prompt_are_reused() -> None:
     cache.check()
 
 
-def test_the_end_of_a_prompt_is_kept() -> None:
+def test_the_end_of_a_prompt_is_kept_and_what_was_before_its_last_input() -> None:
     cache = made()
     feed(cache, {0: [1.0] * 40})
     for _ in range(10):
         feed(cache, {0: [2.0]})
-    assert cache.positions_kept(0) == [39]
-    assert cache.resume_point(0, 45) == 40
+    assert cache.positions_kept(0) == [38, 39]
+    assert [cache.resume_point(0, position) for position in (45, 40, 39, 38)] == [40, 40, 39, 0]
+    cache.remove(0, 39)
+    assert feed(cache, {0: [3.0]})[0] == pytest.approx(reference([1.0] * 39 + [3.0]))
+    cache.check()
+
+
+def test_a_prompt_just_evaluated_can_be_resumed_before_its_last_input() -> None:
+    cache = made()
+    for begin in range(0, 30, 10):
+        feed(cache, {0: [1.0] * begin + [2.0] * 10})
+    assert [cache.resume_point(0, position) for position in (59, 58)] == [59, 30]
+    cache.copy_prefix(0, 1, 59)
+    assert feed(cache, {1: [9.0]})[1] == pytest.approx(
+        reference([*[2.0] * 10, *[1.0] * 10, *[2.0] * 10, *[1.0] * 20, *[2.0] * 9, 9.0])
+    )
+    cache.remove(0, 59)
+    cache.check()
+    feed(cache, {0: [5.0] * 4})
+    cache.undo_forward()
+    assert cache.resume_point(0, 58) == 30
+    cache.check()
 
 
 def test_scenario_95_the_first_checkpoint_is_at_position_16() -> None:
@@ -155,18 +175,19 @@ def test_scenario_96_sequences_may_have_different_numbers_of_rows() -> None:
 
 def test_what_rows_read_and_write_is_said_in_buffers_that_stay() -> None:
     cache = made(sequences=3)
-    feed(cache, {0: [1.0, 2.0], 1: [3.0]})
+    feed(cache, {0: [1.0, 2.0, 2.5], 1: [3.0]})
     slots, generation = cache.state(5).slots, cache.generation
     addresses = [tensor.data_ptr() for tensor in (slots.starts, slots.sources, slots.targets)]
     held = slots.targets.tolist()
-    assert slots.starts.tolist() == [0, 0, 2]
-    assert slots.sources.tolist() == [0, 0, 0]  # where nothing was written yet
+    assert slots.starts.tolist() == [0, 0, 0, 3]
+    assert slots.sources.tolist() == [0, 0, 0, 0]  # where nothing was written yet
     assert held[0] == -1
+    assert len(set(held)) == 4
     feed(cache, {1: [4.0], 2: [5.0], 0: [6.0]})
     slots = cache.state(2).slots
     assert [tensor.data_ptr() for tensor in (slots.starts, slots.sources, slots.targets)] == addresses
     assert slots.starts.tolist() == [0, 1, 2]
-    assert slots.sources.tolist() == [held[2], 0, held[1]]
+    assert slots.sources.tolist() == [held[3], 0, held[2]]
     assert len(set(slots.targets.tolist()) - {-1, *held}) == 3
     assert cache.generation == generation
     feed(cache, {0: [1.0] * 200})
@@ -189,7 +210,7 @@ def test_a_copy_of_less_than_all_begins_at_a_checkpoint() -> None:
     feed(cache, {0: [2.0]})
     feed(cache, {1: [9.0]})
     cache.copy_prefix(0, 1, 20)
-    assert (cache.length(1), cache.positions_kept(1)) == (20, [19])
+    assert (cache.length(1), cache.positions_kept(1)) == (20, [18, 19])
     assert feed(cache, {1: [5.0]})[1] == pytest.approx(reference([1.0] * 20 + [5.0]))
     cache.copy_prefix(0, 1, 15)
     assert cache.length(1) == 0
@@ -213,9 +234,9 @@ def test_scenarios_86_100_and_101_what_cannot_be_taken_back_is_refused_and_chang
     cache = made()
     feed(cache, {0: [1.0, 2.0, 3.0]})
     with pytest.raises(
-        NotSupportedError, match="kept no state of sequence 0 at position 2, the last before it is at 0"
+        NotSupportedError, match="kept no state of sequence 0 at position 1, the last before it is at 0"
     ):
-        cache.remove(0, 2)
+        cache.remove(0, 1)
     for begin in (0, 1):
         with pytest.raises(NotSupportedError, match="evaluate it again"):
             cache.remove(0, begin, 2)
@@ -280,7 +301,7 @@ def test_a_hybrid_resumes_where_all_its_layers_can() -> None:
     feed(cache, {0: [1.0] * 30})
     feed(cache, {0: [2.0]})
     feed(cache, {0: [3.0]})
-    assert [cache.resume_point(0, p) for p in (29, 30, 31, 32)] == [0, 30, 30, 32]
+    assert [cache.resume_point(0, p) for p in (28, 29, 30, 31, 32)] == [0, 29, 30, 30, 32]
     with pytest.raises(NotSupportedError):
         cache.remove(0, 3, 5)
     assert [inner.length(0) for inner in cache.caches] == [32, 32]

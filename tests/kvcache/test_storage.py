@@ -135,7 +135,7 @@ def test_many_steps_take_no_more_memory_than_few(steps: int) -> None:
     sliding, causal = SlidingCache({0: shape}, window=8, **how), CausalCache({0: shape}, **how)
     recurrent = RecurrentCache({1: {"state": (8,)}}, sequences=2, checkpoints=2)
     hybrid = WrapperCache(causal, recurrent)
-    rows, state = torch.zeros(2, 1, 8), torch.zeros(2, 8)
+    rows, state = torch.zeros(2, 1, 8), torch.zeros(8)
 
     def run(count: int) -> None:
         for step in range(count):
@@ -143,7 +143,8 @@ def test_many_steps_take_no_more_memory_than_few(steps: int) -> None:
             cache.start_forward(Batch.of([0, 0], [cache.length(0), cache.length(1)], [0, 1], []))
             cache.layer(0).put(rows, rows)
             if cache is hybrid:
-                hybrid.state(1).write("state", state)
+                for _, _, _, target in hybrid.state(1).stretches:
+                    hybrid.state(1).states["state"][target] = state
             if step % 100 > 97:
                 source, target = step // 100 % 2, (step // 100 + 1) % 2
                 if cache is sliding:

@@ -94,10 +94,11 @@ class StateSlots:
 
 
 class LayerState:
-    """The states of one recurrent layer, one to a sequence, during a forward pass.
+    """The states of one recurrent layer during a forward pass.
 
-    A pass reads what each sequence's state was before its rows, and writes what it is after them. Operations
-    with a kernel do so in `states` where `slots` says; for others there are `rows`, `read` and `write`.
+    A pass reads what each sequence's state was before its rows, and writes what it is after them, and what
+    it is after some of them. Operations with a kernel do so in `states` where `slots` says, others go through
+    `stretches`.
     """
 
     def __init__(self, states: dict[str, torch.Tensor]) -> None:
@@ -106,26 +107,23 @@ class LayerState:
         self.slots = StateSlots(nothing, nothing, nothing)
 
     @property
-    def rows(self) -> list[tuple[int, int]]:
-        """The rows [begin, end) of each sequence of the batch."""
-        ends = self._ends()
-        return list(zip(self.slots.starts[ends].tolist(), (ends + 1).tolist(), strict=True))
+    def stretches(self) -> list[tuple[int, int, int, int]]:
+        """Rows [begin, end) from a state to the next that is wanted, with the slots read and written.
 
-    def read(self, name: str) -> torch.Tensor:
-        """The state before each sequence's rows: [sequences of the batch, ...]."""
-        return self.states[name][self.slots.sources[self._ends()].long()]
-
-    def write(self, name: str, state: torch.Tensor) -> None:
-        """The state after each sequence's rows: [sequences of the batch, ...]."""
-        ends = self._ends()
-        expected = (len(ends), *self.states[name].shape[1:])
-        if state.shape != expected:
-            raise ValueError(f"state '{name}' of this batch is {list(expected)}, got {list(state.shape)}")
-        self.states[name][self.slots.targets[ends].long()] = state
-
-    def _ends(self) -> torch.Tensor:
-        """The last row of each sequence."""
-        return (self.slots.targets >= 0).nonzero()[:, 0]
+        A sequence has one such stretch or several; a later one reads what the one before it has written.
+        """
+        found: list[tuple[int, int, int, int]] = []
+        starts, sources, targets = (
+            part.tolist() for part in (self.slots.starts, self.slots.sources, self.slots.targets)
+        )
+        for row, target in enumerate(targets):
+            if target < 0:
+                continue
+            begin, source = starts[row], sources[row]
+            if found and found[-1][1] > begin:
+                _, begin, _, source = found[-1]
+            found.append((begin, row + 1, source, target))
+        return found
 
 
 class Cache(ABC):

@@ -46,9 +46,10 @@ class Checkpoints:
         return [self._slots.pop(kept) for kept in late]
 
     def due(self, position: int, prompt_ends: bool) -> bool:
-        """Whether the state after `position` is worth keeping: at intervals, and where a prompt ended.
+        """Whether the state after `position` is worth keeping: at intervals, and where a prompt ends.
 
-        A prompt's end is where the next turn of a conversation begins to differ.
+        That is where the next turn of a conversation begins to differ if the answer is sent otherwise than it
+        was generated. Before its last input the same prompt can be resumed, to be answered once more.
         """
         if position < FIRST or position <= self.last:
             return False

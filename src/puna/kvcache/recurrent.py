@@ -35,16 +35,17 @@ class RecurrentCache(Cache):
     """States, by name and shape for each layer of `shapes`, of `sequences` sequences; float32.
 
     `shapes[3] == {"conv": (1024, 3)}` says that layer 3 has one state [1024, 3] to a sequence, zero at first.
-    The rows of a batch may be of any number for each sequence. A sequence can be resumed where it ends
-    and at its checkpoints, up to `checkpoints` of them; its middle cannot be removed, since a state does not
-    forget: `NotSupportedError` then says to evaluate again.
+    The rows of a batch may be of any number for each sequence. A sequence can be resumed where it ends,
+    one input before that if its last pass had several, and at its checkpoints, up to `checkpoints` of them;
+    its middle cannot be removed, since a state does not forget: `NotSupportedError` then says to evaluate
+    again.
     """
 
     def __init__(
         self, shapes: Mapping[int, Mapping[str, tuple[int, ...]]], *, sequences: int, checkpoints: int = MOST
     ) -> None:
-        # Of each sequence: the checkpoints, the state now, and those before and after a running pass.
-        self._capacity = 1 + sequences * (checkpoints + 3)
+        # Of each sequence: the checkpoints, and before and after a running pass the state and its eve.
+        self._capacity = 1 + sequences * (checkpoints + 4)
         self._most = checkpoints
         self._free = FreeCells(self._capacity)
         self._references = np.zeros(self._capacity, dtype=np.int32)
@@ -56,9 +57,11 @@ class RecurrentCache(Cache):
         self._slots = [_BEGINNING] * sequences
         self._references[_BEGINNING] += sequences
         self._lengths = [0] * sequences
-        self._prompting = [False] * sequences  # whether the last pass had several rows of it
+        # The state one input before the end, if the last pass had several rows: with that a prompt just
+        # evaluated can be resumed before its last input, as it must be to be answered again.
+        self._eves: list[int | None] = [None] * sequences
         self._checkpoints = [Checkpoints(checkpoints) for _ in range(sequences)]
-        self._before: dict[int, tuple[int, int, bool]] = {}  # slot, length, prompting before the last pass
+        self._before: dict[int, tuple[int, int, int | None]] = {}  # slot, length, eve before the last pass
         self._provided = 0  # slots
         self._generation = 0
         self._make_row_buffers(64)
@@ -108,23 +111,23 @@ class RecurrentCache(Cache):
     def _begin(self, runs: list[tuple[int, int, int]]) -> None:
         self._settle()
         for sequence, begin, end in runs:
-            self._checkpoint(sequence, prompt_ends=self._prompting[sequence] and end - begin == 1)
-        targets = self._free.take(len(runs))
+            self._checkpoint(sequence, several=end - begin > 1)
+        long = sum(end - begin > 1 for _, begin, end in runs)
+        targets = self._free.take(len(runs) + long)
         self._references[targets] = 1
         self._provided = max(self._provided, int(targets[-1]) + 1)
-        self._fill_rows(runs, targets)
-        for (sequence, begin, end), target in zip(runs, targets.tolist(), strict=True):
-            self._before[sequence] = (
-                self._slots[sequence],
-                self._lengths[sequence],
-                self._prompting[sequence],
-            )
+        ends, eves = targets[: len(runs)], iter(targets[len(runs) :].tolist())
+        self._fill_rows(runs, ends, targets[len(runs) :])
+        for (sequence, begin, end), target in zip(runs, ends.tolist(), strict=True):
+            self._before[sequence] = self._slots[sequence], self._lengths[sequence], self._eves[sequence]
             self._slots[sequence] = target
             self._lengths[sequence] += end - begin
-            self._prompting[sequence] = end - begin > 1
+            self._eves[sequence] = next(eves) if end - begin > 1 else None
 
-    def _fill_rows(self, runs: list[tuple[int, int, int]], targets: NDArray[np.int32]) -> None:
-        """Say which slots the rows of each sequence read and write."""
+    def _fill_rows(
+        self, runs: list[tuple[int, int, int]], targets: NDArray[np.int32], eves: NDArray[np.int32]
+    ) -> None:
+        """Say which slots the rows of each sequence read and write, `eves` those of several rows."""
         begins = [begin for _, begin, _ in runs]
         ends = np.array([end for _, _, end in runs], dtype=np.int64)
         sources = [self._slots[sequence] for sequence, _, _ in runs]
@@ -137,6 +140,7 @@ class RecurrentCache(Cache):
         buffers[:2, :rows] = np.repeat([begins, sources], ends - begins, axis=1)
         buffers[2, :rows] = -1
         buffers[2, ends - 1] = targets
+        buffers[2, ends[ends - begins > 1] - 2] = eves
 
     def _make_row_buffers(self, rows: int) -> None:
         """Buffers for what a pass is told of each row; they stay where they are, see `generation`."""
@@ -150,26 +154,35 @@ class RecurrentCache(Cache):
             layer.slots = slots
         self._shown = rows
 
-    def _checkpoint(self, sequence: int, *, prompt_ends: bool) -> None:
-        """Keep the state a sequence has now if it is worth it."""
-        position, kept = self._lengths[sequence] - 1, self._checkpoints[sequence]
+    def _checkpoint(self, sequence: int, *, several: bool) -> None:
+        """Keep what is worth it of the states a sequence has now, before it goes on."""
+        eve = None if several else self._eves[sequence]
+        if eve is not None:
+            self._keep(sequence, self._lengths[sequence] - 2, eve, prompt_ends=True)
+        self._keep(sequence, self._lengths[sequence] - 1, self._slots[sequence], prompt_ends=eve is not None)
+
+    def _keep(self, sequence: int, position: int, slot: int, *, prompt_ends: bool) -> None:
+        kept = self._checkpoints[sequence]
         if kept.due(position, prompt_ends):
-            self._references[self._slots[sequence]] += 1
-            self._release(kept.record(position, self._slots[sequence]))
+            self._references[slot] += 1
+            self._release(kept.record(position, slot))
 
     def _settle(self) -> None:
         """What was before the last pass is no longer needed to undo it."""
-        self._release([slot for slot, _, _ in self._before.values()])
+        for slot, _, eve in self._before.values():
+            self._release([slot, eve])
         self._before = {}
 
     def undo_forward(self) -> None:
         for sequence, before in self._before.items():
-            self._release([self._slots[sequence]])
-            self._slots[sequence], self._lengths[sequence], self._prompting[sequence] = before
+            self._release([self._slots[sequence], self._eves[sequence]])
+            self._slots[sequence], self._lengths[sequence], self._eves[sequence] = before
         self._before = {}
 
-    def _release(self, slots: list[int]) -> None:
+    def _release(self, slots: Iterable[int | None]) -> None:
         for slot in slots:  # at most a few: one to a sequence or its checkpoints
+            if slot is None:
+                continue
             self._references[slot] -= 1
             if not self._references[slot]:
                 self._free.give(np.array([slot], dtype=np.int32))
@@ -205,6 +218,9 @@ class RecurrentCache(Cache):
         """The state after `length` inputs, which is kept."""
         if length == self._lengths[sequence]:
             return self._slots[sequence]
+        eve = self._eves[sequence]
+        if eve is not None and length == self._lengths[sequence] - 1:
+            return eve
         slot = self._checkpoints[sequence].slot(length - 1) if length else _BEGINNING
         assert slot is not None
         return slot
@@ -231,13 +247,15 @@ class RecurrentCache(Cache):
             return
         slot = self._slot_at(sequence, length)
         self._references[slot] += 1
-        self._release([self._slots[sequence], *self._checkpoints[sequence].prune(length - 1)])
-        self._slots[sequence], self._lengths[sequence] = slot, length
-        self._prompting[sequence] = False
+        late = self._checkpoints[sequence].prune(length - 1)
+        self._release([self._slots[sequence], self._eves[sequence], *late])
+        self._slots[sequence], self._lengths[sequence], self._eves[sequence] = slot, length, None
 
     def resume_point(self, sequence: int, position: int) -> int:
         if position >= self._lengths[sequence]:
             return self._lengths[sequence]
+        if position == self._lengths[sequence] - 1 and self._eves[sequence] is not None:
+            return position
         best = self._checkpoints[sequence].best(position)
         return 0 if best is None else best + 1
 
@@ -251,24 +269,26 @@ class RecurrentCache(Cache):
         return [CellCounts(self.kind, len(states), used, shared)]
 
     def _held(self, sequence: int) -> Held:
-        """The states of a sequence: checkpoints, the one before the last pass, and the one now."""
+        """The states of a sequence: checkpoints, those before the last pass, the eve and the one now."""
         kept = {self._slot_at(sequence, length): length for length in self._kept_lengths(sequence)}
         if sequence in self._before:
-            slot, length, _ = self._before[sequence]
+            slot, length, eve = self._before[sequence]
             kept.setdefault(slot, length)
+            if eve is not None:
+                kept.setdefault(eve, length - 1)
         kept.pop(_BEGINNING, None)  # which all share
         slots = sorted(kept, key=kept.__getitem__)
         return Held([slot - 1 for slot in slots], [kept[slot] - 1 for slot in slots])
 
     def _kept_lengths(self, sequence: int) -> list[int]:
-        """After how many inputs there is a state: at the checkpoints and, last, now."""
-        return [
-            *(position + 1 for position in self._checkpoints[sequence].positions),
-            self._lengths[sequence],
-        ]
+        """After how many inputs there is a state: at the checkpoints, before the last input, and now."""
+        lengths = [position + 1 for position in self._checkpoints[sequence].positions]
+        if self._eves[sequence] is not None:
+            lengths.append(self._lengths[sequence] - 1)
+        return [*lengths, self._lengths[sequence]]
 
     def save(self, sequence: int) -> Saved:
-        """The checkpoints and, last, the state now."""
+        """The checkpoints, the state before the last input and, last, the one now."""
         lengths = self._kept_lengths(sequence)
         slots = torch.tensor([self._slot_at(sequence, length) for length in lengths])
         tensors = {
@@ -322,6 +342,8 @@ class RecurrentCache(Cache):
     def check(self) -> None:
         """Raise `AssertionError` if the books do not balance. For tests."""
         held = [_BEGINNING, *self._slots, *(slot for slot, _, _ in self._before.values())]
+        held += [slot for slot in self._eves if slot is not None]
+        held += [eve for _, _, eve in self._before.values() if eve is not None]
         for kept in self._checkpoints:
             held += [slot for position in kept.positions if (slot := kept.slot(position)) is not None]
         if not np.array_equal(np.bincount(held, minlength=self._capacity), self._references):
