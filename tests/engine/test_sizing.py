@@ -59,7 +59,7 @@ def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
     def make(*, sequences: int, **_) -> RecurrentCache:
         return RecurrentCache({0: {"state": (1024,)}}, sequences=sequences)
 
-    each = 27 * 1024 * 4
+    each = 28 * 1024 * 4
     monkeypatch.setattr(tiny.model, "make_cache", make)
     monkeypatch.setattr(
         sizing, "available_memory", lambda: (make(sequences=4).allocated_bytes + memory * 64 * each + 1) / 0.6
