@@ -201,6 +201,36 @@ def test_a_window_that_is_gone_cannot_be_shared(length: int, shared: int) -> Non
     assert world.memories.find([*range(8), 99], 8).count == shared
 
 
+def test_where_a_prompt_ended_stays_although_its_window_slides_on() -> None:
+    cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
+    world = World(cache=cache)
+    memory, _ = world.begin(list(range(20)))
+    for _ in range(2):  # a second mark would be the same again
+        world.memories.mark(memory, list(range(20)))
+    for key in range(20, 40):
+        world.memories.extend(memory, key)
+        world.evaluate(memory, 1)
+    world.memories.rest(memory, list(range(40)))
+    assert [world.memories.find([*range(count), 99], count).count for count in (19, 20, 30, 40)] == [
+        19,
+        20,
+        20,
+        40,
+    ]
+    assert len({world.memories.take().row for _ in range(2)} | {memory.row}) == 3
+    cache.cells.check()
+
+
+def test_a_mark_takes_nothing_from_other_conversations() -> None:
+    cache = SlidingCache(SHAPES, sequences=3, context=64, window=6)
+    world = World(rows=3, cache=cache)
+    for keys in ([1, 1], [2, 2]):
+        world.finished(keys)
+    memory, _ = world.begin([3, 3])
+    world.memories.mark(memory, [3, 3])
+    assert [world.memories.find([key, key, 0], 2).count for key in (1, 2)] == [2, 2]
+
+
 def test_of_several_that_match_the_one_that_still_has_the_window_is_found() -> None:
     cache = SlidingCache(SHAPES, sequences=6, context=64, window=6)
     world = World(rows=6, cache=cache)

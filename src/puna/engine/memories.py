@@ -89,6 +89,22 @@ class Memories:
         if memory in self._tree:
             self._tree.extend(memory, [key])
 
+    def mark(self, memory: Memory, keys: list[Key]) -> None:
+        """A running memory, which holds just `keys`, goes on; others shall be able to resume here later.
+
+        A cache that forgets needs a row of its own for that, with what the next input sees. None is taken
+        from what is remembered of other conversations.
+        """
+        for shared, other in self._tree.search(keys):
+            if shared < len(keys):
+                break
+            if other in self._idle and other.evaluated == len(keys):
+                return
+        if not self._free and not any(self._tree.covered(other) for other in self._idle):
+            return
+        mark = self.take(memory, len(keys))
+        self.rest(mark, keys)
+
     def unfollow(self, memory: Memory) -> None:
         """What a running memory holds is nothing to share any more."""
         if memory in self._tree:

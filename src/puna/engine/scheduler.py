@@ -72,8 +72,11 @@ class Scheduler:
 
     def append(self, sequence: Sequence, token: int) -> None:
         """A running sequence goes on with a generated token."""
+        assert sequence.memory is not None
+        if sequence.generated == 1 and self._cache.forgets and sequence.request.cache_prompt:
+            self._memories.mark(sequence.memory, sequence.keys)  # for whoever asks the same again
         sequence.append(token)
-        if sequence.exact and sequence.memory is not None:
+        if sequence.exact:
             self._memories.extend(sequence.memory, token)
 
     def leave(self, sequence: Sequence, *, forget: bool = False) -> None:

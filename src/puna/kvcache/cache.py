@@ -231,6 +231,11 @@ class Cache(ABC):
         """
 
     @property
+    def forgets(self) -> bool:
+        """Whether a sequence cannot be resumed at earlier positions once it has gone on far enough."""
+        return False
+
+    @property
     def kind(self) -> str:
         """`causal`, `sliding`, ..."""
         return type(self).__name__.removesuffix("Cache").lower()

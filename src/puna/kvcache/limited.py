@@ -28,6 +28,10 @@ class LimitedCache(CausalCache):
         super().__init__(shapes, **options)
         self._reach = reach
 
+    @property
+    def forgets(self) -> bool:
+        return True
+
     def room(self, wanted: int) -> int:
         free = self.cells.free
         if free < wanted:  # what nobody needs any more goes when a pass starts

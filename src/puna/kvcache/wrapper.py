@@ -73,6 +73,10 @@ class WrapperCache(Cache):
         for cache in self.caches:
             cache.copy_prefix(source, target, count)
 
+    @property
+    def forgets(self) -> bool:
+        return any(cache.forgets for cache in self.caches)
+
     def resume_point(self, sequence: int, position: int) -> int:
         while True:
             points = [cache.resume_point(sequence, position) for cache in self.caches]

@@ -1,0 +1,128 @@
+"""A conversation goes on, or its last answer is asked for again: what of it need not be evaluated once more.
+
+On every kind of cache. A prompt shares what the cache remembers up to the first input that differs, or to the
+last input but one, since the answer comes from the logits after the last.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from puna.model.load import LoadedModel, load_model
+from tests.engine.runs import Run
+from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_lfm2 import tiny_lfm2_gguf
+from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
+
+#: Longer than the window and several chunks.
+PROMPT = [(7 * i) % 200 for i in range(50)]
+NEW = [201, 202, 203]
+WINDOW, CHUNK = 16, 8
+
+KINDS = {
+    "plain": lambda path: tiny_llama_gguf(path, TinyLlama(context=128)),
+    "windowed": lambda path: tiny_gemma3_gguf(path, TinyGemma3(layers=3, pattern=3, window=WINDOW)),
+    "chunked": lambda path: tiny_llama4_gguf(path, TinyLlama4(chunk=CHUNK, no_rope_interval=2)),
+    "recurrent": tiny_lfm2_gguf,
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """A tiny model with each kind of cache."""
+    return load_model(KINDS[request.param](tmp_path_factory.mktemp("turns") / f"{request.param}.gguf"))
+
+
+def alone(model: LoadedModel, prompt: list[int], **settings) -> list[int]:
+    return Run(model, context=128).one(prompt, **settings)[0]
+
+
+def again(run: Run, prompt: list[int]) -> int:
+    """How much of a second request is taken from what is remembered; its answer must be the right one."""
+    run.submit(1, prompt)
+    run.finish()
+    assert run.tokens(1) == alone(run.engine.loaded, prompt)
+    return run.done(1).cached
+
+
+@pytest.mark.parametrize("answer", [1, 5, 30])
+def test_a_second_turn_evaluates_only_what_is_new(model: LoadedModel, answer: int) -> None:
+    run = Run(model, context=128)
+    tokens, _ = run.one(PROMPT, num_predict=answer)
+    # The last generated token was sampled but never evaluated: it is new.
+    assert again(run, [*PROMPT, *tokens, *NEW]) == len(PROMPT) + answer - 1
+    assert run.rows[-12] == 1 + len(NEW)
+
+
+def test_of_an_answer_that_came_to_its_end_everything_is_there(
+    model: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sampling = {"temperature": 1.5, "seed": 1, "num_predict": 30}
+    expected = alone(model, PROMPT, **sampling)
+    end = next(i for i, token in enumerate(expected) if token not in expected[:i] and i > 2)
+    run = Run(model, context=128)
+    with monkeypatch.context() as patch:
+        patch.setattr(model.tokenizer, "eos_ids", frozenset({expected[end]}))
+        tokens, done = run.one(PROMPT, ignore_eos=False, **sampling)
+    assert (tokens, done.reason) == (expected[:end], "stop")
+    assert again(run, [*PROMPT, *tokens, expected[end], *NEW]) == len(PROMPT) + len(tokens)
+    assert run.rows[-12] == 1 + len(NEW)
+
+
+@pytest.mark.parametrize("turns", [6])
+def test_so_does_every_later_turn(model: LoadedModel, turns: int) -> None:
+    run = Run(model, context=128)
+    conversation = PROMPT
+    for turn in range(turns):
+        run.submit(turn, conversation, num_predict=6)
+        run.finish()
+        assert run.tokens(turn) == alone(model, conversation, num_predict=6)
+        assert run.done(turn).cached == (len(conversation) - 1 - len(NEW) if turn else 0)
+        conversation = [*conversation, *run.tokens(turn), *NEW]
+
+
+@pytest.mark.parametrize("answer", [1, 5, 30])
+def test_the_same_prompt_again_evaluates_its_last_token(model: LoadedModel, answer: int) -> None:
+    run = Run(model, context=128)
+    run.one(PROMPT, num_predict=answer)
+    for number in range(1, 4):
+        run.submit(number, PROMPT, num_predict=answer)
+        run.finish()
+        assert run.done(number).cached == len(PROMPT) - 1
+        assert run.tokens(number) == run.tokens(0)
+
+
+@pytest.mark.parametrize("answer", [1, 5, 30])
+def test_an_answer_that_is_sent_otherwise_than_generated_is_new_from_where_it_begins(
+    model: LoadedModel, answer: int
+) -> None:
+    """As when reasoning is left out of what is sent again, or a stop string was cut off."""
+    run = Run(model, context=128)
+    tokens, _ = run.one(PROMPT, num_predict=answer)
+    changed = [(tokens[0] + 1) % 200, *NEW]
+    assert again(run, [*PROMPT, *changed]) == len(PROMPT)
+
+
+def test_many_conversations_at_once_all_go_on_rightly_and_nothing_is_left(model: LoadedModel) -> None:
+    """With few cells and few rows, so that marks are made and dropped, and prompts asked again."""
+    run = Run(model, context=128, parallel=3, remembered=4, capacity=300, batch_size=20)
+    conversations = [[10 * number, *PROMPT[: 20 + 5 * number]] for number in range(4)]
+    number = 0
+    for turn in range(3):
+        asked = {}
+        for which, conversation in enumerate(conversations):
+            for _ in range(1 + (turn + which) % 2):
+                asked[number] = which
+                run.submit(number, conversation, num_predict=5)
+                number += 1
+        run.finish()
+        for request, which in asked.items():
+            assert run.tokens(request) == alone(model, conversations[which], num_predict=5)
+        for request, which in asked.items():
+            conversations[which] = [*conversations[which][:60], *run.tokens(request), *NEW]
+    while run.engine.memories.evict():
+        pass
+    # States that the last pass began with are only let go of by the next.
+    used = {counts.kind: counts.used for counts in run.engine.cache.counts() if counts.kind != "recurrent"}
+    assert set(used.values()) == {0}
