@@ -8,10 +8,11 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import puna
-from puna.errors import GGUFError, ModelNotFoundError, OptionError, RequestError
+from puna.errors import ContextLengthError, GGUFError, ModelNotFoundError, OptionError, RequestError
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
 
@@ -88,6 +89,29 @@ def test_chat_uses_the_models_own_template(model: puna.Model) -> None:
     )
 
 
+def test_texts_become_vectors(model: puna.Model) -> None:
+    texts = ["hello world", "once upon a time", "the story"]
+    vectors = model.embed(texts)
+    assert (vectors.shape, vectors.dtype) == ((3, 128), np.float32)
+    one = model.embed(texts[1])
+    assert one.shape == (128,)
+    assert np.array_equal(one, vectors[1])
+    assert np.array_equal(model.embed(model.tokenizer.encode(texts[1])), one)
+    assert np.linalg.norm(one) == pytest.approx(1, abs=1e-5)
+    assert np.linalg.norm(model.embed(texts[1], normalize=False)) != pytest.approx(1, abs=0.1)
+    assert model.embed(texts, dimensions=20).shape == (3, 20)
+    assert not np.array_equal(model.embed(texts, pooling="mean"), vectors)
+    assert len(model.embed([])) == 0
+
+
+def test_what_cannot_be_embedded_says_why(model: puna.Model) -> None:
+    with pytest.raises(ContextLengthError, match="exceeds the context length: 3000 tokens"):
+        model.embed([[1] * 3000], truncate=False)
+    with pytest.raises(RequestError, match="outside the vocabulary"):
+        model.embed([10**6])
+    assert model.embed([1] * 3000).shape == (128,)
+
+
 def test_asyncio(model: puna.Model) -> None:
     async def scenario() -> None:
         expected = model.generate("hello", temperature=0, num_predict=10)
@@ -97,6 +121,7 @@ def test_asyncio(model: puna.Model) -> None:
         )
         assert both[0].text == expected.text
         assert len(both[1].tokens) <= 3
+        assert np.array_equal(await model.aembed(["hello", "world"]), model.embed(["hello", "world"]))
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 

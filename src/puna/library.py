@@ -16,15 +16,19 @@ import asyncio
 import itertools
 import queue
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, cast, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from puna import ops
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Event, Failed, Generate, Scored, TokenLogprob
+from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored, TokenLogprob
 from puna.errors import PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
@@ -54,7 +58,7 @@ class Completion:
 
 
 Prompt = str | Sequence[int]
-Answer = Scored | Chunk | Done
+Answer = Scored | Chunk | Done | Embedded
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -182,25 +186,10 @@ class Model:
         self, prompt: Prompt, *, logprobs: int | None = None, **options: Any
     ) -> AsyncIterator[Chunk | Done]:
         """`Chunk`s as text becomes final, then `Done`, for asyncio."""
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[Event] = asyncio.Queue()
-        request = self._request(prompt, logprobs, options)
-
-        def sink(event: Event) -> None:
-            loop.call_soon_threadsafe(arrived.put_nowait, event)
-
-        self.engine.submit(request, sink)
-        ended = False
-        try:
-            while not ended:
-                event = await arrived.get()
-                ended = isinstance(event, Done | Failed)
-                answer = _raised(event)
-                if not isinstance(answer, Scored):
-                    yield answer
-        finally:
-            if not ended:
-                self.engine.cancel(request.id)
+        async with aclosing(self._asubmit(self._request(prompt, logprobs, options))) as events:
+            async for event in events:
+                if isinstance(event, Chunk | Done):
+                    yield event
 
     def score(self, prompt: Prompt, *, top_logprobs: int = 0) -> list[TokenLogprob | None]:
         """How likely the model finds each token of `prompt` after those before it.
@@ -221,6 +210,40 @@ class Model:
             if isinstance(event, Scored):
                 found += event.logprobs
         return found
+
+    def embed(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        truncate: bool = True,
+        pooling: Literal["mean", "cls", "last"] | None = None,
+    ) -> NDArray[np.float32]:
+        """The vector [size] of a text (or of token ids), or those [inputs, size] of a list of them.
+
+        Vectors are of length 1, unless `normalize` is False, and have the first `dimensions` values only, if
+        that is given. Of a text longer than the context the beginning counts, or with `truncate=False`
+        `ContextLengthError` is raised. `pooling` says of which of the model's hidden states a vector is made,
+        by default those it was trained for: all ("mean"), the first ("cls") or the last one, which is also
+        what a model that was trained for none is asked for. Raises `UnavailableError` for a reranker.
+        """
+        request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
+        return _stacked(list(self._submit(request)), _is_one(inputs))
+
+    async def aembed(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        truncate: bool = True,
+        pooling: Literal["mean", "cls", "last"] | None = None,
+    ) -> NDArray[np.float32]:
+        """`embed`, for asyncio. Cancelling the task stops the work."""
+        request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
+        async with aclosing(self._asubmit(request)) as events:
+            return _stacked([event async for event in events], _is_one(inputs))
 
     def render(self, messages: Messages) -> str:
         """The prompt text of a conversation."""
@@ -243,22 +266,71 @@ class Model:
     def _start(self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]) -> Iterator[Answer]:
         return self._submit(self._request(prompt, logprobs, options))
 
-    def _submit(self, request: Generate) -> Iterator[Answer]:
+    def _embed_request(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        normalize: bool,
+        dimensions: int | None,
+        truncate: bool,
+        pooling: str | None,
+    ) -> Embed:
+        prompts = cast(Sequence[Prompt], [inputs] if _is_one(inputs) else inputs)
+        return Embed(
+            id=next(self._ids),
+            inputs=[prompt if isinstance(prompt, str) else list(prompt) for prompt in prompts],
+            normalize=normalize,
+            dimensions=dimensions or 0,
+            truncate=truncate,
+            pooling=pooling,
+        )
+
+    def _submit(self, request: Generate | Embed) -> Iterator[Answer]:
         """Submit now (not at the first `next`), so that several requests share batches."""
         arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self.engine.submit(request, arrived.put)
-        return self._events(request.id, arrived)
+        return self._events(request, arrived)
 
-    def _events(self, request_id: int, arrived: queue.SimpleQueue[Event]) -> Iterator[Answer]:
-        ended = False
+    def _events(self, request: Generate | Embed, arrived: queue.SimpleQueue[Event]) -> Iterator[Answer]:
+        missing = _answers(request)
         try:
-            while not ended:
+            while missing:
                 event = arrived.get()
-                ended = isinstance(event, Done | Failed)
+                missing -= isinstance(event, _ENDS)
                 yield _raised(event)
         finally:
-            if not ended:
-                self.engine.cancel(request_id)
+            if missing:
+                self.engine.cancel(request.id)
+
+    async def _asubmit(self, request: Generate | Embed) -> AsyncGenerator[Answer, None]:
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Queue[Event] = asyncio.Queue()
+
+        def sink(event: Event) -> None:
+            loop.call_soon_threadsafe(arrived.put_nowait, event)
+
+        self.engine.submit(request, sink)
+        missing = _answers(request)
+        try:
+            while missing:
+                event = await arrived.get()
+                missing -= isinstance(event, _ENDS)
+                yield _raised(event)
+        finally:
+            if missing:
+                self.engine.cancel(request.id)
+
+
+_ENDS = Done | Embedded | Failed
+
+
+def _is_one(inputs: Prompt | Sequence[Prompt]) -> bool:
+    """Whether that is one text, or the tokens of one."""
+    return isinstance(inputs, str) or (len(inputs) > 0 and isinstance(inputs[0], int))
+
+
+def _answers(request: Generate | Embed) -> int:
+    """How many events end the parts of `request`."""
+    return len(request.inputs) if isinstance(request, Embed) else 1
 
 
 def _raised(event: Event) -> Answer:
@@ -297,3 +369,11 @@ def _joined(events: Sequence[Answer]) -> Completion:
         prompt_seconds=done.prompt_eval_duration / 1e9,
         seconds=done.eval_duration / 1e9,
     )
+
+
+def _stacked(events: Sequence[Answer], single: bool) -> NDArray[np.float32]:
+    """The vectors in the order of the inputs; the vector, when there was but a `single` text."""
+    found = sorted((event for event in events if isinstance(event, Embedded)), key=lambda event: event.sample)
+    size = len(found[0].vector) // 4 if found else 0
+    vectors = np.frombuffer(b"".join(event.vector for event in found), "<f4").reshape(len(found), size)
+    return (vectors[0] if single else vectors).astype(np.float32)

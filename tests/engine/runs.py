@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+import numpy as np
+
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Event, Failed, Generate, Scored
+from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from puna.options import Options
@@ -48,6 +50,10 @@ class Run:
 
         self.engine.submit(message, sink)
 
+    def embed(self, number: int, *inputs: str | list[int], **settings: Any) -> None:
+        request = Embed(id=number, inputs=list(inputs), **settings)
+        self.engine.submit(request, self.events[number].append)
+
     def finish(self) -> None:
         for _ in range(10_000):
             if not self.engine.step():
@@ -69,6 +75,16 @@ class Run:
 
     def text(self, number: int) -> str:
         return "".join(event.text for event in self.events[number] if isinstance(event, Chunk))
+
+    def embedded(self, number: int) -> list[Embedded]:
+        """In the order of the inputs."""
+        events = [event for event in self.events[number] if isinstance(event, Embedded)]
+        assert len(events) == len(self.events[number]), self.events[number]
+        return sorted(events, key=lambda event: event.sample)
+
+    def vectors(self, number: int) -> Any:
+        """float32 [inputs, size]"""
+        return np.array([np.frombuffer(event.vector, np.float32) for event in self.embedded(number)])
 
     def scored(self, number: int) -> list[Any]:
         """(token, log-probability) of the prompt's tokens."""

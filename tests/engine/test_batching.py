@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from puna.engine.batching import assemble, first_group, plan, whole_groups
 from puna.engine.events import Generate
 from puna.engine.memories import Memory
-from puna.engine.sequence import Sequence
+from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import TextStream
 from puna.model.input import Input
 from puna.options import Options
@@ -31,7 +31,7 @@ def sequence(
         Input(100 * number + i, same_batch=(groups or {}).get(i, 0), span=(spans or {}).get(i, 0))
         for i in range(waiting)
     ]
-    made = Sequence(
+    made = Generation(
         request=Generate(id=number, prompt=[0], **request),
         sink=lambda event: None,
         inputs=[*[Input(0)] * held, *waiting_inputs],

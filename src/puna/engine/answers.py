@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puna.engine.events import Chunk, Done, Failed, Scored, TokenLogprob, TopLogprob
-from puna.engine.sequence import Sequence
+from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Piece, Released
 from puna.errors import GenerationError, PunaError
 from puna.sample import log_probabilities
@@ -25,7 +25,7 @@ class Answers:
         self._tokenizer = tokenizer
         self._context = context
 
-    def score(self, sequence: Sequence, begin: int, logits: NDArray[np.float32]) -> None:
+    def score(self, sequence: Generation, begin: int, logits: NDArray[np.float32]) -> None:
         """Say how likely the prompt's tokens were that come after inputs `begin`, ...
 
         `logits` [rows, vocab] are those after each of these inputs. Raises `GenerationError`.
@@ -42,7 +42,7 @@ class Answers:
         if tokens:
             sequence.sink(Scored(id=sequence.id, tokens=tokens, logprobs=found, sample=sequence.sample))
 
-    def decode(self, sequence: Sequence, logits: NDArray[np.float32]) -> int | None:
+    def decode(self, sequence: Generation, logits: NDArray[np.float32]) -> int | None:
         """Sample the next token from `logits` [vocab] and show its text.
 
         Returns the token when the sequence goes on; else it has ended and the client knows. Raises
@@ -69,7 +69,7 @@ class Answers:
             return token
         return None
 
-    def _finish(self, sequence: Sequence, reason: str, stop: str | None = None) -> None:
+    def _finish(self, sequence: Generation, reason: str, stop: str | None = None) -> None:
         _show(sequence, sequence.text.flush())
         sequence.ended()
         sequence.sink(
@@ -88,7 +88,7 @@ class Answers:
             )
         )
 
-    def _logprob(self, sequence: Sequence, logits: NDArray[np.float32], token: int) -> TokenLogprob:
+    def _logprob(self, sequence: Generation, logits: NDArray[np.float32], token: int) -> TokenLogprob:
         chosen, best = log_probabilities(logits, token, sequence.request.top_logprobs)
         tops = []
         for other, value in best:
@@ -106,7 +106,7 @@ def fail(sequence: Sequence, error: Exception) -> None:
     sequence.sink(Failed(id=sequence.id, kind=kind, message=message, sample=sequence.sample))
 
 
-def _show(sequence: Sequence, released: Released) -> None:
+def _show(sequence: Generation, released: Released) -> None:
     if released.text or released.pieces:
         sequence.sink(
             Chunk(

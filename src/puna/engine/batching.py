@@ -31,9 +31,8 @@ class Share:
 
     @property
     def outputs(self) -> range:
-        """The rows of this share whose logits are wanted."""
-        first = 0 if self.sequence.scoring else self.count - self.complete
-        return range(first, self.count)
+        """The rows of this share of which the model's answer is wanted."""
+        return self.sequence.wanted(self.count)
 
 
 def plan(sequences: Items[Sequence], budget: int, halts: Mapping[Sequence, int] | None = None) -> list[Share]:

@@ -11,29 +11,35 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
+import torch
 
 from puna import ops
 from puna.engine.answers import Answers, fail
 from puna.engine.batching import Share, assemble
-from puna.engine.events import Generate
+from puna.engine.embedding import Embedding, prepare_embeddings
+from puna.engine.events import Embed, Generate
 from puna.engine.memories import Memories
 from puna.engine.replay import Replay
 from puna.engine.requests import prepare
 from puna.engine.scheduler import Scheduler
-from puna.engine.sequence import Sequence, Sink
+from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, choose_sizes
 from puna.errors import GenerationError, RunnerError
 from puna.kvcache.types import HALVES, KVTypes
+from puna.model.input import Batch
 from puna.model.load import LoadedModel
 
 log = logging.getLogger("puna.engine")
 
 T = TypeVar("T")
+
+Rows = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 
 #: Finished requests that are remembered, beside the running ones, as long as there are cells.
 REMEMBERED = 64
@@ -89,10 +95,17 @@ class Engine:
 
     # --- from any thread ---------------------------------------------------------------
 
-    def submit(self, request: Generate, sink: Sink) -> None:
-        """Queue a request. Raises `RequestError` or `ContextLengthError` at once when it cannot be served."""
+    def submit(self, request: Generate | Embed, sink: Sink) -> None:
+        """Queue a request. Raises at once when it cannot be served: `RequestError`, `ContextLengthError`,
+        `UnavailableError`.
+        """
         # The costly part of it happens here, on the caller's thread.
-        sequences = prepare(request, sink, self.loaded.tokenizer, self.context)
+        tokenizer = self.loaded.tokenizer
+        sequences: Iterable[Sequence]
+        if isinstance(request, Embed):
+            sequences = prepare_embeddings(request, sink, tokenizer, self.context, self.loaded.pooling)
+        else:
+            sequences = prepare(request, sink, tokenizer, self.context)
         with self._changed:
             self._refuse_if_closing()
             self._incoming.extend(sequences)
@@ -210,11 +223,9 @@ class Engine:
 
     def _evaluate(self, shares: list[Share]) -> bool:
         """Forward and sample. When that fails, one by one, so that it fails only for whom it must."""
-        wanted = [
-            (share.sequence, share.sequence.evaluated, share.outputs, share.complete) for share in shares
-        ]
+        wanted = [(share.sequence, share.sequence.evaluated, share.complete) for share in shares]
         try:
-            logits = self._forward(shares)
+            results = self._forward(shares)
         except Exception as error:
             log.exception("a batch of %d sequences failed", len(shares))
             if len(shares) == 1:
@@ -224,40 +235,55 @@ class Engine:
                     self._evaluate([share])
             return False
         self.scheduler.evaluated(shares)
-        row = 0
-        for sequence, begin, outputs, complete in wanted:
-            self._answer(sequence, begin, logits[row : row + len(outputs)], complete)
-            row += len(outputs)
+        for (sequence, begin, complete), result in zip(wanted, results, strict=True):
+            self._answer(sequence, begin, result, complete)
         return True
 
-    def _forward(self, shares: list[Share]) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-        """Logits [wanted rows, vocab] of all shares, one after another."""
+    def _forward(self, shares: list[Share]) -> list[Rows]:
+        """Of the wanted rows of each share logits [rows, vocab], or hidden states [rows, hidden] to embed."""
         batch = assemble(shares)
         self.cache.start_forward(batch)
         try:
-            logits = self._replay.forward(batch)
+            return self._results(batch, shares)
         except BaseException:
             self.cache.undo_forward()
             raise
-        # Some files pad the output beyond the vocabulary; what lies there is no token.
-        return logits.numpy()[:, : self.loaded.tokenizer.vocab_size]
 
-    def _answer(
-        self,
-        sequence: Sequence,
-        begin: int,
-        logits: np.ndarray[tuple[int, int], np.dtype[np.float32]],
-        complete: bool,
-    ) -> None:
-        """What follows from the logits after a share of inputs from `begin` on."""
+    def _results(self, batch: Batch, shares: list[Share]) -> list[Rows]:
+        counts = [len(share.outputs) for share in shares]
+        embeds = [isinstance(share.sequence, Embedding) for share in shares]
+        # Some files pad the output beyond the vocabulary; what lies there is no token.
+        vocab = self.loaded.tokenizer.vocab_size
+        if not any(embeds):
+            return _split(self._replay.forward(batch).numpy()[:, :vocab], counts)
+        with torch.inference_mode():
+            hidden = self.loaded.model.hidden(batch, self.cache)
+            logits = self.loaded.model.logits(hidden[torch.from_numpy(~np.repeat(embeds, counts))])
+        predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]
+        states, predictions = _split(hidden.numpy(), counts), _split(logits.numpy()[:, :vocab], predicting)
+        return [
+            state if embed else prediction
+            for embed, state, prediction in zip(embeds, states, predictions, strict=True)
+        ]
+
+    def _answer(self, sequence: Sequence, begin: int, result: Rows, complete: bool) -> None:
+        """What follows from what `_forward` gave of a share of inputs from `begin` on."""
+        token = None
         try:
-            if sequence.scoring:
-                self._answers.score(sequence, begin, logits)
-            if not complete:
-                return
-            token = self._answers.decode(sequence, logits[-1])
+            match sequence:
+                case Embedding():
+                    sequence.take(result)
+                    if complete:
+                        sequence.finish()
+                case Generation():
+                    if sequence.scoring:
+                        self._answers.score(sequence, begin, result)
+                    if complete:
+                        token = self._answers.decode(sequence, result[-1])
         except GenerationError as error:
             self._fail(sequence, error)
+            return
+        if not complete:
             return
         if token is None:
             self.scheduler.leave(sequence)
@@ -268,3 +294,9 @@ class Engine:
         """End a sequence with an error; what it evaluated is in doubt."""
         self.scheduler.leave(sequence, forget=True)
         fail(sequence, error)
+
+
+def _split(rows: Rows, counts: list[int]) -> list[Rows]:
+    """`rows` in parts of so many, one after another."""
+    ends = list(accumulate(counts))
+    return [rows[end - count : end] for end, count in zip(ends, counts, strict=True)]

@@ -40,6 +40,24 @@ class Generate(Message, frozen=True):
     priority: Literal["interactive", "batch"] = "interactive"  # batch requests get what the others leave
 
 
+class Embed(Message, frozen=True):
+    """Make a vector of each of `inputs`. Answered by an `Embedded` or `Failed` for each, in any order.
+
+    Inputs are as in `Generate`. A vector is made of the model's hidden states as it was trained for, or as
+    `pooling` says ("mean", "cls", "last"). It is cut to its first `dimensions` values (0: all), then made
+    1 long.
+    """
+
+    id: int
+    inputs: list[str | list[int]]
+    truncate: bool = True  # drop the end of what is too long
+    normalize: bool = True
+    dimensions: int = 0
+    pooling: str | None = None
+    cache_prompt: bool = True
+    priority: Literal["interactive", "batch"] = "interactive"
+
+
 class TopLogprob(msgspec.Struct, frozen=True):
     """One alternative at a position; `bytes` because a token may be half a character."""
 
@@ -98,6 +116,17 @@ class Done(Message, frozen=True):
     sample: int = 0
 
 
+class Embedded(Message, frozen=True):
+    """The vector of input `sample`. Counts in tokens."""
+
+    id: int
+    vector: bytes  # little-endian float32
+    prompt_eval_count: int  # without those that were dropped
+    cached: int = 0  # of these, taken from the cache instead of evaluated
+    truncated: int = 0  # dropped because the input did not fit
+    sample: int = 0
+
+
 class Failed(Message, frozen=True):
     """A request failed; `kind` is a class of `puna.errors`."""
 
@@ -111,4 +140,4 @@ class Failed(Message, frozen=True):
         return cls(id=id, kind=error.kind, message=str(error))
 
 
-Event = Scored | Chunk | Done | Failed
+Event = Scored | Chunk | Done | Embedded | Failed

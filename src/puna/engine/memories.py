@@ -110,10 +110,10 @@ class Memories:
         if memory in self._tree:
             self._tree.remove(memory)
 
-    def rest(self, memory: Memory, keys: list[Key]) -> None:
+    def rest(self, memory: Memory, keys: list[Key], *, lasting: bool = True) -> None:
         """The request is over; its memory's first inputs, which are `keys`, stay as long as there is room.
 
-        There may be more keys than evaluated inputs.
+        There may be more keys than evaluated inputs. What is not `lasting` goes before all others.
         """
         self.unfollow(memory)
         memory.running = False
@@ -123,6 +123,8 @@ class Memories:
         if memory.evaluated:
             self._tree.insert(memory, keys[: memory.evaluated])
             self._idle[memory] = None
+            if not lasting:
+                self._idle = {memory: None, **self._idle}
         else:
             self.drop(memory)
 

@@ -6,7 +6,7 @@ import msgspec
 
 from puna.engine.events import Generate
 from puna.engine.fitting import truncate
-from puna.engine.sequence import Sequence, Sink
+from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError
 from puna.model.input import Input
@@ -19,7 +19,7 @@ _LIMIT_CONTEXTS = 10
 _MOST_SAMPLES = 128
 
 
-def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -> list[Sequence]:
+def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -> list[Generation]:
     """The sequences of `request`, one for each of its samples.
 
     Raises `RequestError`, and `ContextLengthError` when the prompt is too long and must not be cut.
@@ -27,19 +27,13 @@ def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -
     if not 1 <= request.samples <= _MOST_SAMPLES:
         raise RequestError(f"{request.samples} samples of one prompt: it must be 1 to {_MOST_SAMPLES}")
     options = request.options
-    tokens = tokenizer.encode(request.prompt) if isinstance(request.prompt, str) else request.prompt
-    if not tokens:
-        raise RequestError("the prompt is empty: it has no tokens, and the model has no begin token")
-    if any(not 0 <= token < tokenizer.vocab_size for token in tokens):
-        raise RequestError(f"the prompt has token ids outside the vocabulary of {tokenizer.vocab_size}")
+    tokens = tokenised(request.prompt, tokenizer)
     inputs, truncated = [Input(token) for token in tokens], 0
     keep = len(tokens) if options.num_keep < 0 else options.num_keep + tokenizer.add_bos
     keep = min(keep, context - 1)
     if len(inputs) > context:
         if not request.truncate:
-            raise ContextLengthError(
-                f"the input length exceeds the context length: {len(inputs)} tokens, and num_ctx is {context}"
-            )
+            raise too_long(len(inputs), context)
         inputs, truncated = truncate(inputs, context, keep)
     longest = _LIMIT_CONTEXTS * context
     predict = longest if options.num_predict < 0 else min(options.num_predict, longest)
@@ -51,7 +45,7 @@ def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -
         for item in inputs:
             sampler.accept(item.token)
         sequences.append(
-            Sequence(
+            Generation(
                 request=request,
                 sink=sink,
                 inputs=list(inputs),
@@ -64,3 +58,20 @@ def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -
             )
         )
     return sequences
+
+
+def tokenised(prompt: str | list[int], tokenizer: Tokenizer) -> list[int]:
+    """The tokens of `prompt`, at least one. Raises `RequestError`."""
+    tokens = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+    if not tokens:
+        raise RequestError("the prompt is empty: it has no tokens, and the model has no begin token")
+    if any(not 0 <= token < tokenizer.vocab_size for token in tokens):
+        raise RequestError(f"the prompt has token ids outside the vocabulary of {tokenizer.vocab_size}")
+    return tokens
+
+
+def too_long(count: int, context: int) -> ContextLengthError:
+    """The error about a prompt of `count` tokens that must not be cut."""
+    return ContextLengthError(
+        f"the input length exceeds the context length: {count} tokens, and num_ctx is {context}"
+    )

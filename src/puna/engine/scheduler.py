@@ -126,7 +126,7 @@ class Scheduler:
 
     def _find(self, sequence: Sequence) -> Found:
         """What it need not evaluate itself; at least one input always is, for the logits after it."""
-        if not sequence.request.cache_prompt or sequence.scoring:
+        if not sequence.request.cache_prompt or sequence.evaluates_all:
             return Found()
         found = self._memories.find(sequence.keys, len(sequence.inputs) - 1)
         if sequence.grouped:
@@ -201,7 +201,8 @@ class Scheduler:
         if forget or not sequence.request.cache_prompt:
             self._memories.drop(memory)
         else:
-            self._memories.rest(memory, sequence.keys if sequence.exact else sequence.keys[: sequence.keep])
+            keys = sequence.keys if sequence.exact else sequence.keys[: sequence.keep]
+            self._memories.rest(memory, keys, lasting=sequence.lasting)
 
     def _halts(self) -> dict[Sequence, int]:
         """Where prompts are to pause, because somebody waits to share just so much.

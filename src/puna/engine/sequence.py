@@ -1,4 +1,4 @@
-"""One generation: what it was asked for, and how far it has come."""
+"""One input of a request, or one generation: what it was asked for, and how far it has come."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from puna.engine.events import Event, Generate
+from puna.engine.events import Embed, Event, Generate
 from puna.engine.memories import Memory
 from puna.engine.prefixes import Key
 from puna.engine.text import TextStream
@@ -21,20 +21,17 @@ def key_of(item: Input) -> Key:
     return (item.token, item.payload_hash) if item.payload_hash else item.token
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Sequence:
-    """A sample of a request. Owned by the engine's thread once it is submitted."""
+    """What scheduling knows of a part of a request. Owned by the engine's thread once it is submitted."""
 
-    request: Generate
+    request: Generate | Embed
     sink: Sink
     inputs: list[
         Input
     ]  # all there is to be in the cache: the prompt after truncation, then what is generated
-    limit: int | None  # tokens to generate at most
-    keep: int  # inputs at the start that a shift leaves in place
-    sampler: Sampler
-    text: TextStream
-    sample: int = 0
+    keep: int = 0  # inputs at the start that a shift leaves in place
+    sample: int = 0  # which part of the request
     number: int = 0  # in order of arrival
     truncated: int = 0
     keys: list[Key] = field(default_factory=list)  # of the inputs
@@ -44,12 +41,9 @@ class Sequence:
     awaited: tuple[Memory, int] | None = None  # what it waits for: so many inputs of another request
     prompt_length: int = 0
     cached: int = 0
-    scored: int = 0  # inputs of the prompt whose log-probability was said
     generated: int = 0
     shifted: int = 0
     admitted_ns: int = 0
-    first_ns: int = 0  # when the first token was sampled
-    last_ns: int = 0
 
     def __post_init__(self) -> None:
         self.keys = [key_of(item) for item in self.inputs]
@@ -83,7 +77,22 @@ class Sequence:
     @property
     def scoring(self) -> bool:
         """Whether logits of rows of the prompt are wanted."""
-        return self.request.prompt_logprobs and self.scored < self.prompt_length
+        return False
+
+    @property
+    def evaluates_all(self) -> bool:
+        """Whether something is wanted of inputs before the last, which then cannot come from the cache."""
+        return self.scoring
+
+    @property
+    def lasting(self) -> bool:
+        """Whether another request is likely to go on from where it ends, as in a conversation."""
+        return True
+
+    def wanted(self, count: int) -> range:
+        """Of which of the next `count` inputs the model's answer is wanted: of the last of all at least."""
+        first = 0 if self.scoring else count - (count == self.waiting)
+        return range(first, count)
 
     def start(self, memory: Memory) -> None:
         """Run in `memory`, for the first time or again after being preempted."""
@@ -104,6 +113,23 @@ class Sequence:
         del self.inputs[begin:end]
         del self.keys[begin:end]
         self.shifted += end - begin
+
+
+@dataclass(eq=False, kw_only=True)
+class Generation(Sequence):
+    """A sample of a request to generate."""
+
+    request: Generate
+    limit: int | None  # tokens to generate at most
+    sampler: Sampler
+    text: TextStream
+    scored: int = 0  # inputs of the prompt whose log-probability was said
+    first_ns: int = 0  # when the first token was sampled
+    last_ns: int = 0
+
+    @property
+    def scoring(self) -> bool:
+        return self.request.prompt_logprobs and self.scored < self.prompt_length
 
     def sampled(self) -> None:
         """A token was sampled: count it and take the time."""

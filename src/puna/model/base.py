@@ -42,9 +42,20 @@ class TextModel(Module):
         Together they hold at most `capacity` positions, counting once what they share.
         """
 
-    @abstractmethod
     def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
         """Logits float32 [wanted, vocab] of the rows `batch.outputs`; the cache remembers all rows."""
+        return self.logits(self.hidden(batch, cache))
+
+    @abstractmethod
+    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
+        """Hidden states float32 [wanted, hidden] of the rows `batch.outputs`, after the last norm.
+
+        The cache remembers all rows. Embeddings are made of these, and logits.
+        """
+
+    @abstractmethod
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits float32 [rows, vocab] after hidden states [rows, hidden]."""
 
 
 M = TypeVar("M", bound=type[TextModel])

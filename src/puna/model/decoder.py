@@ -166,8 +166,11 @@ class Decoder(TextModel):
         """The rotation of each layer."""
         return [self.options.rope.build()] * self.options.block_count
 
-    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
-        return self.output(self.run(self.token_embedding(batch.tokens), batch, cache))
+    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
+        return self.run(self.token_embedding(batch.tokens), batch, cache)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        return self.output(hidden)
 
     def run(self, hidden: torch.Tensor, batch: Batch, cache: Cache) -> torch.Tensor:
         """All layers and the last norm: [rows, hidden] to [wanted rows, hidden]."""

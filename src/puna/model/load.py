@@ -15,6 +15,7 @@ from puna.kvcache.cache import Cache
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.base import TextModel, model_for
 from puna.model.metadata import scalar
+from puna.model.pooling import Pooling, read_pooling
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.ops import ExpertWeights, Weight
 
@@ -26,13 +27,14 @@ Progress = Callable[[int, int], None]
 
 @dataclass
 class LoadedModel:
-    """A model, its tokenizer, and the context it was trained for."""
+    """A model, its tokenizer, and what it was trained for."""
 
     path: Path
     model: TextModel
     tokenizer: Tokenizer
     trained_context: int  # tokens; 0 = not stated
     weight_bytes: int
+    pooling: Pooling | None  # how it embeds texts; None: not at all
 
     def make_cache(
         self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = HALVES
@@ -76,7 +78,14 @@ def load_model(
             f"{file.path}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the embedding table only {options.vocab_size} rows"
         )
-    return LoadedModel(file.path, model, tokenizer, scalar(file, "context_length", 0), _weight_bytes(file))
+    return LoadedModel(
+        file.path,
+        model,
+        tokenizer,
+        scalar(file, "context_length", 0),
+        _weight_bytes(file),
+        read_pooling(file),
+    )
 
 
 def check_memory(path: Path, weight_bytes: int, cache_bytes: int) -> None:

@@ -89,11 +89,13 @@ class Gemma3(Decoder):
         local, full = o.local_rope.build(neox=True), o.rope.build(neox=True)
         return [local if windowed else full for windowed in o.windowed]
 
-    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
-        o = self.options
-        embedded = self.token_embedding(batch.tokens) * math.sqrt(o.hidden_size)
-        logits = self.output(self.run(embedded, batch, cache))
-        return ops.softcap(logits, o.logit_softcap) if o.logit_softcap else logits
+    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
+        embedded = self.token_embedding(batch.tokens) * math.sqrt(self.options.hidden_size)
+        return self.run(embedded, batch, cache)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits, cap = super().logits(hidden), self.options.logit_softcap
+        return ops.softcap(logits, cap) if cap else logits
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options

@@ -119,7 +119,7 @@ class Mllama(Llama):
     layers: list[Layer | CrossLayer] = blocks("blk", choose=layer_kind)  # type: ignore[assignment]
     output: Linear = weight("output", "output_size", "hidden_size")
 
-    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
+    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
         hidden = self.token_embedding(batch.tokens)
         images = [payload.states for _, payload in batch.payloads]
         states = torch.cat(images) if images else None
@@ -130,9 +130,11 @@ class Mllama(Llama):
                 hidden = layer.forward(hidden, states, cache.layer(i), rows)
             else:
                 hidden = layer.forward(hidden, batch, cache, rope, rows)
-        logits = self.output(self.output_norm(hidden))
+        return self.output_norm(hidden)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         markers = self.options.vocab_size - self.options.output_size  # are tokens, but never the next one
-        return pad(logits, (0, markers), value=-math.inf)
+        return pad(super().logits(hidden), (0, markers), value=-math.inf)
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options

@@ -1,0 +1,125 @@
+"""Embedding a text: which hidden states are wanted, and the vector that is made of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from puna.engine.events import Embed, Embedded
+from puna.engine.requests import tokenised, too_long
+from puna.engine.sequence import Sequence, Sink
+from puna.errors import ContextLengthError, GenerationError, RequestError, UnavailableError
+from puna.model.input import Input
+from puna.model.pooling import Pooling
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from puna.engine.memories import Memory
+    from puna.model.tokenizer import Tokenizer
+
+#: A vector shorter than this is not made longer by dividing it by its length.
+_SHORTEST = 1e-12
+
+
+@dataclass(eq=False, kw_only=True)
+class Embedding(Sequence):
+    """One input of a request to embed. Its hidden states come batch by batch, and are not kept."""
+
+    request: Embed
+    pooling: Pooling
+    truncated: int = 0  # tokens that did not fit
+
+    @property
+    def evaluates_all(self) -> bool:
+        # What comes from the cache has keys and values, but no hidden states.
+        return self.pooling is not Pooling.LAST
+
+    @property
+    def lasting(self) -> bool:
+        return False
+
+    def wanted(self, count: int) -> range:
+        if self.pooling is Pooling.LAST:
+            return super().wanted(count)
+        return range(count if self.pooling is Pooling.MEAN else self.evaluated == 0)
+
+    def start(self, memory: Memory) -> None:
+        super().start(memory)
+        # In float64, so that the batches it came in do not show in the result.
+        self._pooled: NDArray[np.float64] | None = None
+
+    def take(self, states: NDArray[np.float32]) -> None:
+        """The hidden states [rows, hidden] of what was last `wanted`, maybe none."""
+        if len(states):
+            added = states.sum(axis=0, dtype=np.float64)
+            self._pooled = added if self._pooled is None else self._pooled + added
+
+    def finish(self) -> None:
+        """Give the client the vector, now that all inputs are evaluated. Raises `GenerationError`."""
+        assert self._pooled is not None, "the last input of all was wanted, or one before it"
+        vector = self._pooled / (self.prompt_length if self.pooling is Pooling.MEAN else 1)
+        if not np.isfinite(vector).all():
+            raise GenerationError("embedding contains NaN or Inf values")
+        if 0 < self.request.dimensions < len(vector):
+            vector = vector[: self.request.dimensions]
+        if self.request.normalize:
+            vector = vector / max(float(np.linalg.norm(vector)), _SHORTEST)
+        self.sink(
+            Embedded(
+                id=self.id,
+                vector=vector.astype("<f4").tobytes(),
+                prompt_eval_count=self.prompt_length,
+                cached=self.cached,
+                truncated=self.truncated,
+                sample=self.sample,
+            )
+        )
+
+
+def prepare_embeddings(
+    request: Embed, sink: Sink, tokenizer: Tokenizer, context: int, pooling: Pooling | None
+) -> list[Embedding]:
+    """A sequence for each input of `request`; `pooling` is the model's.
+
+    Raises `RequestError`, `UnavailableError` for a model that cannot embed, and `ContextLengthError` when an
+    input is too long and must not be cut.
+    """
+    if request.pooling is not None:
+        try:
+            pooling = Pooling(request.pooling)
+        except ValueError:
+            known = ", ".join(Pooling)
+            raise RequestError(f"pooling '{request.pooling}' is not known; there are {known}") from None
+    if pooling is None:
+        raise UnavailableError("this model does not support embeddings")
+    sequences = []
+    for number, text in enumerate(request.inputs):
+        tokens = tokenised(text, tokenizer)
+        excess = len(tokens) - context
+        if excess > 0:
+            if not request.truncate:
+                raise too_long(len(tokens), context)
+            tokens = _cut(tokens, context, tokenizer if isinstance(text, str) else None)
+        sequences.append(
+            Embedding(
+                request=request,
+                sink=sink,
+                inputs=[Input(token) for token in tokens],
+                pooling=pooling,
+                sample=number,
+                truncated=max(excess, 0),
+            )
+        )
+    return sequences
+
+
+def _cut(tokens: list[int], context: int, tokenizer: Tokenizer | None) -> list[int]:
+    """The first of `tokens`, at most `context`; the tokens that `tokenizer` frames a text with stay."""
+    end = int(tokenizer is not None and tokenizer.add_eos and tokenizer.eos_id is not None)
+    begin = int(tokenizer is not None and tokenizer.add_bos and tokenizer.bos_id is not None)
+    if context <= begin + end:
+        raise ContextLengthError("input after truncation exceeds maximum context length")
+    return tokens[: context - end] + tokens[len(tokens) - end :]

@@ -1,0 +1,22 @@
+"""A tiny random model of every architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
+from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
+from tests.tiny_mllama import TinyMllama, tiny_mllama_gguf
+
+#: Its sizes, and what writes the GGUF file of a model that these sizes `build`.
+ARCHITECTURES: dict[str, tuple[Any, Callable[..., Path]]] = {
+    "llama": (TinyLlama(), tiny_llama_gguf),
+    "gemma3": (TinyGemma3(), tiny_gemma3_gguf),
+    "lfm2": (TinyLfm2(), tiny_lfm2_gguf),
+    "llama4": (TinyLlama4(), tiny_llama4_gguf),
+    "mllama": (TinyMllama(), tiny_mllama_gguf),
+}
