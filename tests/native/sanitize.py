@@ -79,7 +79,8 @@ def main() -> int:
     )  # fmt: skip
     if not where.stdout.startswith(str(SITE)):
         sys.exit(f"the sanitized extension is not the one imported: {where.stdout}{where.stderr}")
-    tests = sys.argv[1:] or [test for test in TESTS if (ROOT / test).exists()]
+    given = sys.argv[1:]
+    tests = given if any((ROOT / test.split("::")[0]).exists() for test in given) else [*given, *TESTS]
     return subprocess.run(
         [interpreter, "-m", "pytest", "-p", "no:cacheprovider", *tests], env=variables, cwd=ROOT, check=False
     ).returncode
