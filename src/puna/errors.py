@@ -113,6 +113,12 @@ class GenerationError(PunaError):
     """One sequence failed (NaN logits, grammar dead end); others are not affected."""
 
 
+class EmbeddingError(GenerationError):
+    """What a model made of a text is no vector: values are NaN or infinite."""
+
+    status = 400  # as clients know it
+
+
 class RunnerError(PunaError):
     """The runner process died, hung, or broke its protocol."""
 

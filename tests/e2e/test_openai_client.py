@@ -240,9 +240,3 @@ def test_echo_and_several_answers_are_refused(client: openai.OpenAI) -> None:
         client.completions.create(model="tiny", prompt="x", echo=True)
     with pytest.raises(openai.BadRequestError, match="best_of"):
         client.completions.create(model="tiny", prompt="x", best_of=3)
-
-
-def test_embeddings_say_that_they_are_missing(client: openai.OpenAI) -> None:
-    with pytest.raises(openai.APIStatusError, match="not available yet") as caught:
-        client.embeddings.create(model="tiny", input="hello")
-    assert caught.value.status_code == 501

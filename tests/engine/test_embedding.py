@@ -314,7 +314,7 @@ def test_a_vector_that_is_no_vector_fails_alone(
     run.finish()
     bad, good = sorted(run.events[0], key=lambda event: event.sample)
     assert isinstance(bad, Failed)
-    assert (bad.kind, bad.message) == ("GenerationError", "embedding contains NaN or Inf values")
+    assert (bad.kind, bad.message) == ("EmbeddingError", "embedding contains NaN or Inf values")
     assert isinstance(good, Embedded)
     assert good.vector == expected[0].tobytes()
     assert run.leaked() == 0

@@ -105,6 +105,37 @@ def test_it_tokenizes_and_detokenizes(model: Path) -> None:
     with_runner(model, use)
 
 
+def test_it_embeds(model: Path) -> None:
+    async def use(runner: Runner) -> None:
+        texts = ["hello world", "once upon a time", "the story"]
+        found = await runner.embed([*texts, [7, 8]], dimensions=16)
+        assert [event.sample for event in found] == [0, 1, 2, 3]
+        assert [len(event.vector) for event in found] == [4 * 16] * 4
+        assert found[3].prompt_eval_count == 2
+        assert runner.tally.prompt_tokens == sum(event.prompt_eval_count for event in found)
+        (alone,) = await runner.embed(texts[1:2], dimensions=16)
+        assert alone.vector == found[1].vector
+        assert await runner.embed([]) == []
+
+    with_runner(model, use)
+
+
+def test_an_input_that_cannot_be_embedded_ends_all(model: Path) -> None:
+    async def use(runner: Runner) -> None:
+        with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
+            await runner.embed([[1] * 2000, [1] * 2049], truncate=False)
+        task = asyncio.create_task(runner.embed([[number] * 2000 for number in range(50)]))
+        while (await runner.ping()).active == 0:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        while (await runner.ping()).active > 0:
+            await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with_runner(model, use)
+
+
 @pytest.mark.parametrize("kind", ["missing", "text", "architecture"])
 def test_a_model_that_does_not_load_is_an_error_of_its_own_class(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "model.gguf"

@@ -10,7 +10,7 @@ import numpy as np
 from puna.engine.events import Embed, Embedded
 from puna.engine.requests import tokenised, too_long
 from puna.engine.sequence import Sequence, Sink
-from puna.errors import ContextLengthError, GenerationError, RequestError, UnavailableError
+from puna.errors import ContextLengthError, EmbeddingError, RequestError, UnavailableError
 from puna.model.input import Input
 from puna.model.pooling import Pooling
 
@@ -58,11 +58,11 @@ class Embedding(Sequence):
             self._pooled = added if self._pooled is None else self._pooled + added
 
     def finish(self) -> None:
-        """Give the client the vector, now that all inputs are evaluated. Raises `GenerationError`."""
+        """Give the client the vector, now that all inputs are evaluated. Raises `EmbeddingError`."""
         assert self._pooled is not None, "the last input of all was wanted, or one before it"
         vector = self._pooled / (self.prompt_length if self.pooling is Pooling.MEAN else 1)
         if not np.isfinite(vector).all():
-            raise GenerationError("embedding contains NaN or Inf values")
+            raise EmbeddingError("embedding contains NaN or Inf values")
         if 0 < self.request.dimensions < len(vector):
             vector = vector[: self.request.dimensions]
         if self.request.normalize:

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 
 from puna.engine.events import Message
 from puna.errors import PunaError, RunnerError
@@ -22,6 +22,8 @@ from puna.runner.protocol import (
     Chunk,
     Detokenize,
     Done,
+    Embed,
+    Embedded,
     Failed,
     FromRunner,
     Generate,
@@ -170,6 +172,39 @@ class Runner:
                 if not ended:
                     self._send(Cancel(id=request.id))
 
+    async def embed(
+        self,
+        inputs: Sequence[str | list[int]],
+        *,
+        truncate: bool = True,
+        normalize: bool = True,
+        dimensions: int = 0,
+    ) -> list[Embedded]:
+        """The vectors of `inputs`, in their order.
+
+        Raises the error of the first input that has one, or `RunnerError` when the process dies. Then, and
+        when the task in it is cancelled, the others are stopped.
+        """
+        request = Embed(
+            id=next(self._ids),
+            inputs=list(inputs),
+            truncate=truncate,
+            normalize=normalize,
+            dimensions=dimensions,
+        )
+        found: list[Embedded] = []
+        async with self._conversation(request) as receive:
+            try:
+                while len(found) < len(inputs):
+                    message = await receive()
+                    assert isinstance(message, Embedded)
+                    found.append(message)
+            finally:
+                if len(found) < len(inputs):
+                    self._send(Cancel(id=request.id))
+        self.tally.embedded(found)
+        return sorted(found, key=lambda event: event.sample)
+
     async def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
         """The token ids of `text`."""
         request = Tokenize(
@@ -253,7 +288,7 @@ class Runner:
 
     @contextlib.asynccontextmanager
     async def _conversation(
-        self, request: Generate | Tokenize | Detokenize | Ping | Inspect
+        self, request: Generate | Embed | Tokenize | Detokenize | Ping | Inspect
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; gives a function that awaits its next reply."""
         if not self.alive:

@@ -18,6 +18,7 @@ from puna.runner.frames import Channel
 from puna.runner.protocol import (
     Cancel,
     Detokenize,
+    Embed,
     Failed,
     Generate,
     Inspect,
@@ -114,7 +115,7 @@ def _answer_or_fail(message: ToRunner, engine: Engine, channel: Channel[ToRunner
 def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> None:
     tokenizer = engine.loaded.tokenizer
     match message:
-        case Generate():
+        case Generate() | Embed():
             try:
                 engine.submit(message, channel.send)
             except PunaError as error:

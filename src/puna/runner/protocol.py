@@ -3,12 +3,23 @@
 A frame is a little-endian u32 length and that many bytes of msgpack. Every message is a
 tagged struct (`type` is the class name). Requests carry an `id` chosen by the server; all
 replies to it carry the same `id`. The runner leaves when its end of the socket closes.
-Generation itself is spoken in the engine's own words (`puna.engine.events`).
+Generating and embedding are spoken of in the engine's own words (`puna.engine.events`).
 """
 
 from __future__ import annotations
 
-from puna.engine.events import Chunk, Done, Failed, Generate, Message, Scored, TokenLogprob, TopLogprob
+from puna.engine.events import (
+    Chunk,
+    Done,
+    Embed,
+    Embedded,
+    Failed,
+    Generate,
+    Message,
+    Scored,
+    TokenLogprob,
+    TopLogprob,
+)
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 
@@ -18,6 +29,8 @@ __all__ = [
     "Chunk",
     "Detokenize",
     "Done",
+    "Embed",
+    "Embedded",
     "Failed",
     "FromRunner",
     "Generate",
@@ -56,7 +69,7 @@ class Load(Message, frozen=True):
 
 
 class Cancel(Message, frozen=True):
-    """Stop generating `id`. Answered by nothing: a cancelled request is forgotten."""
+    """Stop generating or embedding `id`. Answered by nothing: a cancelled request is forgotten."""
 
     id: int
 
@@ -137,5 +150,5 @@ class Inspected(Message, frozen=True):
     caches: list[Contents]
 
 
-ToRunner = Load | Generate | Cancel | Tokenize | Detokenize | Ping | Inspect
-FromRunner = Progress | Loaded | Scored | Chunk | Done | Failed | Tokens | Text | Pong | Inspected
+ToRunner = Load | Generate | Embed | Cancel | Tokenize | Detokenize | Ping | Inspect
+FromRunner = Progress | Loaded | Scored | Chunk | Done | Embedded | Failed | Tokens | Text | Pong | Inspected

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Sequence
 
-from puna.engine.events import Chunk, Done
+from puna.engine.events import Chunk, Done, Embedded
 
 #: The speed is that of the last so many seconds.
 _WINDOW_S = 10.0
@@ -42,6 +43,12 @@ class Tally:
         self.prompt_tokens += done.prompt_eval_count
         self.cached_tokens += done.cached
         self._add(done.eval_count - counted)
+
+    def embedded(self, events: Sequence[Embedded]) -> None:
+        """A request to embed is done."""
+        self.finished += 1
+        self.prompt_tokens += sum(event.prompt_eval_count for event in events)
+        self.cached_tokens += sum(event.cached for event in events)
 
     def began(self) -> None:
         """A request has its first token, which took the time of its prompt: the speed is without it."""

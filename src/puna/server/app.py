@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from puna.errors import PunaError
 from puna.hosts import Host
-from puna.server import blobs, create, debug, models, native, observe, openai, unavailable
+from puna.server import blobs, create, debug, embeddings, models, native, observe, openai, unavailable
 from puna.server.backend import Backend
 from puna.server.cors import CORSMiddleware
 from puna.server.disconnect import DisconnectMiddleware
@@ -31,7 +31,7 @@ def create_app(
 ) -> Starlette:
     """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Backend(store, scheduler, settings, metrics)
-    modules = (native, models, create, blobs, openai, debug, observe, unavailable)
+    modules = (native, embeddings, models, create, blobs, openai, debug, observe, unavailable)
     routes = [route for module in modules for route in module.routes(backend)]
     app = Starlette(
         routes=routes,

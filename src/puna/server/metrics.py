@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
@@ -12,7 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from puna.engine.events import Chunk, Done
+from puna.engine.events import Chunk, Done, Embedded
 from puna.errors import PunaError, ServerBusyError
 from puna.server.request_facts import facts
 
@@ -28,8 +28,10 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         model = ["model"]
-        self._requests = self._counter("requests", "Generations that ended, and how", ["model", "outcome"])
-        self._prompt = self._counter("prompt_tokens", "Tokens of the prompts of finished generations", model)
+        self._requests = self._counter(
+            "requests", "Generations and embeddings that ended, and how", ["model", "outcome"]
+        )
+        self._prompt = self._counter("prompt_tokens", "Tokens of finished prompts and embedded texts", model)
         self._cached = self._counter("cached_tokens", "Of those, taken from the cache", model)
         self._generated = self._counter("generated_tokens", "Tokens generated", model)
         self._first = self._histogram(
@@ -43,7 +45,10 @@ class Metrics:
         self._crashes = self._counter("crashes", "Runner processes that died or were ended hanging", model)
 
     def generation(self, model: str, arrived_ns: int) -> Generation:
-        """Watches one generation, as a context manager. `arrived_ns` is by `time.perf_counter_ns`."""
+        """Watches one generation, or request to embed, as a context manager.
+
+        `arrived_ns` is by `time.perf_counter_ns`.
+        """
         return Generation(self, model, arrived_ns)
 
     def loaded(self, model: str, seconds: float) -> None:
@@ -68,7 +73,7 @@ class Metrics:
 
 
 class Generation:
-    """One generation, for the metrics and for the line in the log."""
+    """One generation, or one request to embed, for the metrics and for the line in the log."""
 
     def __init__(self, metrics: Metrics, model: str, arrived_ns: int) -> None:
         self._metrics = metrics
@@ -109,11 +114,19 @@ class Generation:
         """The end: tokens without text of their own are counted as well."""
         self._outcome = done.reason
         self._generated.inc(max(done.eval_count - self._counted, 0))
-        self._metrics._prompt.labels(self._model).inc(done.prompt_eval_count)
-        self._metrics._cached.labels(self._model).inc(done.cached)
-        self._facts.prompt_tokens = done.prompt_eval_count
-        self._facts.cached_tokens = done.cached
         self._facts.generated_tokens = done.eval_count
+        self._read(done.prompt_eval_count, done.cached)
+
+    def embedded(self, events: Sequence[Embedded]) -> None:
+        """The end, when vectors were asked for."""
+        self._outcome = "embedded"
+        self._read(sum(event.prompt_eval_count for event in events), sum(event.cached for event in events))
+
+    def _read(self, tokens: int, cached: int) -> None:
+        self._metrics._prompt.labels(self._model).inc(tokens)
+        self._metrics._cached.labels(self._model).inc(cached)
+        self._facts.prompt_tokens = tokens
+        self._facts.cached_tokens = cached
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,7 +12,7 @@ class RequestFacts:
 
     id: str
     model: str = ""
-    outcome: str = ""  # of a generation, as in the metrics
+    outcome: str = ""  # of a generation or an embedding, as in the metrics
     error: str = ""
     prompt_tokens: int | None = None
     cached_tokens: int | None = None

@@ -13,9 +13,6 @@ from puna.server.routing import route
 _MISSING = {
     "/api/pull": "pulling models from a registry",
     "/api/push": "pushing models to a registry",
-    "/api/embed": "computing embeddings",
-    "/api/embeddings": "computing embeddings",
-    "/v1/embeddings": "computing embeddings",
     "/v1/responses": "the Responses API",
     "/v1/audio/transcriptions": "transcribing audio",
     "/v1/messages": "the Messages API",
