@@ -14,6 +14,7 @@ import pytest
 from puna import __version__
 from tests.cli.endless import endless_server
 from tests.cli.shell import Shell, end_process, free_port
+from tests.model.test_load import rewritten
 from tests.tiny import vocabulary
 
 pytestmark = pytest.mark.e2e
@@ -150,6 +151,26 @@ def test_a_prompt_that_was_cut_is_warned_about(shell: Shell) -> None:
     done = shell.run("run", "tiny", "hello " * 200, "--num-ctx", "64", *GREEDY)
     assert done.returncode == 0, done.stderr
     assert "Warning: the conversation did not fit the context" in done.stderr
+
+
+def test_an_embedding_model_prints_the_vector(shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:
+    made = rewritten(tiny_gguf, tmp_path / "embed.gguf", **{"llama.pooling_type": 1})
+    shell.out("create", "embed", "-f", "-", stdin=f"FROM {made}")
+    vector = json.loads(shell.out("run", "embed", "hello world"))
+    assert len(vector) == 64
+    assert sum(value**2 for value in vector) == pytest.approx(1, abs=1e-5)
+    assert json.loads(shell.out("run", "embed", stdin="hello world")) == vector
+    long = shell.run("run", "embed", "hello " * 200, "--dimensions", "5", "--num-ctx", "64")
+    assert len(json.loads(long.stdout)) == 5
+    assert "Warning: the text did not fit the context: " in long.stderr
+    for arguments, error in (
+        (("hello " * 200, "--no-truncate", "--num-ctx", "64"), "exceeds the context length"),
+        ((), 'embedding models require input text. Usage: puna run embed "your text here"'),
+    ):
+        done = shell.run("run", "embed", *arguments)
+        assert (done.returncode, done.stdout) == (1, "")
+        assert error in done.stderr
+    shell.out("rm", "embed")
 
 
 def test_a_model_file_becomes_a_model(shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:

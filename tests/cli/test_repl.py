@@ -16,8 +16,10 @@ from puna.cli.client import Client
 from puna.cli.repl.loop import converse
 from puna.cli.repl.session import Session
 from puna.cli.settings import RunSettings
+from puna.errors import RequestError
 from puna.hosts import parse_host
 from tests.cli.shell import Shell
+from tests.model.test_load import rewritten
 
 pytestmark = pytest.mark.e2e
 
@@ -157,6 +159,17 @@ def test_load_and_save(talk: Talk, shell: Shell) -> None:
     assert "PARAMETER num_predict 8" in modelfile
     assert talk(model="saved").startswith(">>> hello\n"), "the saved messages are shown at the start"
     shell.out("rm", "saved")
+
+
+def test_an_embedding_model_does_not_talk(talk: Talk, shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:
+    made = rewritten(tiny_gguf, tmp_path / "embed.gguf", **{"llama.pooling_type": 1})
+    shell.out("create", "embed", "-f", "-", stdin=f"FROM {made}")
+    with pytest.raises(RequestError, match="embedding models require input text"):
+        talk(model="embed")
+    output = talk("/load embed", "/show info")
+    assert "error: embedding models require input text" in output
+    assert "completion" in output, "the model before is still there"
+    shell.out("rm", "embed")
 
 
 def test_list_and_what_is_unknown(talk: Talk) -> None:

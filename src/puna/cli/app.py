@@ -117,6 +117,12 @@ def run(
         list[str] | None,
         typer.Option("-o", "--option", metavar="NAME=VALUE", help="Any other option; may be repeated."),
     ] = None,
+    truncate: Annotated[
+        bool, typer.Option("--truncate/--no-truncate", help="Embedding models: cut a text that is too long.")
+    ] = True,
+    dimensions: Annotated[
+        int | None, typer.Option(metavar="N", help="Embedding models: give the first N values only.")
+    ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", hidden=True)] = False,
 ) -> None:
     """Ask a model, or talk with it."""
@@ -146,6 +152,8 @@ def run(
         hide_thinking=hidethinking,
         word_wrap=not nowordwrap,
         verbose=verbose,
+        truncate=truncate,
+        dimensions=dimensions,
     )
     run_command(settings, prompt or [])
 

@@ -9,6 +9,7 @@ from typing import Any
 from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter, losses, timings
 from puna.cli.client import Client
+from puna.cli.embed import embeds, print_embedding
 from puna.cli.interrupt import ctrl_c_ends_requests
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
@@ -40,7 +41,11 @@ def apply_model(settings: RunSettings, shown: Mapping[str, Any]) -> None:
 
 def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
     """Answer `prompt`; an empty one only loads the model. Ctrl-C ends the answer, and that is no error."""
-    apply_model(settings, show_model(client, settings.model))
+    shown = show_model(client, settings.model)
+    if embeds(shown):
+        print_embedding(client, settings, prompt)
+        return
+    apply_model(settings, shown)
     body = settings.request() | {"prompt": prompt}
     if settings.system is not None:
         body["system"] = settings.system

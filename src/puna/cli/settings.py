@@ -25,6 +25,8 @@ class RunSettings:
     hide_thinking: bool = False
     word_wrap: bool = True
     verbose: bool = False
+    truncate: bool = True  # of embedding models, as is the next
+    dimensions: int | None = None
 
     def request(self) -> dict[str, Any]:
         """The fields common to `/api/generate` and `/api/chat`."""

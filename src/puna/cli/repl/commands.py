@@ -12,7 +12,7 @@ from puna.cli import show, tables, terminal
 from puna.cli.repl import help as texts
 from puna.cli.repl.session import Session
 from puna.cli.settings import parse_values
-from puna.errors import PunaError, ServerError
+from puna.errors import PunaError, RequestError, ServerError
 from puna.options import THINK_LEVELS
 
 #: A path to one of these is a message about it, not a command.
@@ -53,6 +53,8 @@ def _load(session: Session, line: str, _history: History) -> None:
         session.switch(name)
     except ServerError as error:
         print(f"Couldn't find model '{name}'" if error.status_code == 404 else f"error: {error}")
+    except RequestError as error:
+        print(f"error: {error}")
 
 
 def _save(session: Session, line: str, _history: History) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from puna.cli.answer import AnswerPrinter
 from puna.cli.client import Client
+from puna.cli.embed import embeds, no_text
 from puna.cli.oneshot import apply_model, print_stream, report, show_model
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
@@ -25,8 +26,13 @@ class Session:
     shown: dict[str, Any] = field(default_factory=dict)  # the reply of /api/show of the model
 
     def open(self) -> None:
-        """Load the model. Raises ServerError, for one when it does not exist."""
+        """Load the model.
+
+        Raises ServerError, for one when it does not exist, and RequestError when it only embeds.
+        """
         self.shown = show_model(self.client, self.settings.model)
+        if embeds(self.shown):
+            raise no_text(self.settings.model)
         apply_model(self.settings, self.shown)
         request = self.settings.request()
         body = {name: request[name] for name in ("model", "options", "keep_alive") if name in request}
