@@ -5,11 +5,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEERS := .venv-peers/bin
 PYTEST_ARGS ?=
+SOAK_MINUTES ?= 30
+SOAK_ARGS ?=
 
 # What an installation depends on. Python files do not: the installation is editable.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv test test-fast test-sanitize lint bench test-peers bench-peers clean distclean help
+.PHONY: run venv test test-fast test-sanitize soak lint bench test-peers bench-peers clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -25,6 +27,9 @@ test-fast: .venv/developed ## run the tests that take no time and start no serve
 test-sanitize: .venv/developed ## run the kernels' tests on a build that watches memory and arithmetic
 	$(BIN)/python tests/native/sanitize.py $(PYTEST_ARGS)
 	$(BIN)/python -m pytest tests/ops/test_pool_races.py
+
+soak: .venv/developed ## use and abuse a server for SOAK_MINUTES (30): nothing may go wrong or leak
+	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) $(SOAK_ARGS)
 
 lint: .venv/developed ## check style, types and layers
 	$(BIN)/ruff check

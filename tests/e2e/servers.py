@@ -18,6 +18,8 @@ import psutil
 import torch
 
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
+from tests.tiny_gemma3 import TinyGemma3
+from tests.tiny_lfm2 import TinyLfm2
 
 
 @dataclass
@@ -104,8 +106,11 @@ def add_model(server: Server, name: str, path: Path) -> None:
     assert server.client.create(model=name, files={path.name: digest}).status == "success"
 
 
-def endless(config: TinyLlama) -> object:
-    """A model whose greedy answers never end: its special tokens have the logit 0, never the best."""
+def endless(config: TinyLlama | TinyGemma3 | TinyLfm2) -> object:
+    """A model whose greedy answers never end: its special tokens have the logit 0, never the best.
+
+    Its output must not be tied to its input.
+    """
     model = config.build()
     words = vocabulary()
     with torch.no_grad():

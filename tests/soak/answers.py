@@ -1,0 +1,108 @@
+"""What a server answered, whichever API and client it came through, and how two answers differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A whole answer. `logprobs` if asked for; `ids`, of prompt and answer, where the API has them."""
+
+    text: str
+    reason: str
+    prompt_tokens: int
+    tokens: int
+    logprobs: tuple[float, ...] = ()
+    ids: tuple[int, ...] = ()
+    shifted: int = 0
+    truncated: int = 0
+
+
+def from_native(replies: Iterable[dict[str, Any]]) -> Answer:
+    """Of `/api/generate` or `/api/chat`: the lines of a stream, or the one object."""
+    text, logprobs, last = "", [], {}
+    for reply in replies:
+        text += part_text(reply)
+        logprobs += [entry["logprob"] for entry in reply.get("logprobs") or ()]
+        last = reply
+    return Answer(
+        text=text,
+        reason=last["done_reason"],
+        prompt_tokens=last["prompt_eval_count"],
+        tokens=last["eval_count"],
+        logprobs=tuple(logprobs),
+        ids=tuple(last.get("context") or ()),
+        shifted=last.get("shifted") or 0,
+        truncated=last.get("truncated") or 0,
+    )
+
+
+def from_openai(replies: Iterable[dict[str, Any]]) -> Answer:
+    """Of `/v1/...completions`: the events of a stream with its usage, or the one object."""
+    text, reason, logprobs, usage = "", "", [], {}
+    for reply in replies:
+        text += part_text(reply)
+        usage = reply.get("usage") or usage
+        for choice in reply["choices"]:
+            reason = choice.get("finish_reason") or reason
+            logprobs += _logprobs(choice.get("logprobs") or {})
+    return Answer(
+        text=text,
+        reason=reason,
+        prompt_tokens=usage["prompt_tokens"],
+        tokens=usage["completion_tokens"],
+        logprobs=tuple(logprobs),
+    )
+
+
+def part_text(reply: dict[str, Any]) -> str:
+    """The text in a reply, whole or a part of a stream."""
+    if "choices" not in reply:
+        return reply["message"]["content"] if "message" in reply else reply["response"]
+    text = ""
+    for choice in reply["choices"]:
+        said = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
+        text += said.get("content") or ""
+    return text
+
+
+def _logprobs(given: dict[str, Any]) -> list[float]:
+    if "content" in given:
+        return [entry["logprob"] for entry in given["content"] or ()]
+    return list(given.get("token_logprobs") or ())
+
+
+def differences(expected: Answer, got: Answer, context: int) -> list[str]:
+    """How `got` differs from `expected`, where it must not: an empty list is a right answer.
+
+    What comes after a shift may depend on what else the cache was asked to do, for keys that were moved
+    differ in their last bits from those computed anew. Up to there all tokens must be the same. What only
+    one of the two was asked for is not compared.
+    """
+    if expected.shifted or got.shifted:
+        fixed = context + 1  # with a full context, one more token is generated before anything moves
+        checks = [
+            ("prompt_tokens", expected.prompt_tokens, got.prompt_tokens),
+            ("whether it shifted", expected.shifted > 0, got.shifted > 0),
+            ("tokens before the shift", expected.ids[:fixed], got.ids[:fixed]),
+        ]
+    else:
+        checks = [
+            (name, getattr(expected, name), getattr(got, name))
+            for name in ("text", "reason", "prompt_tokens", "tokens")
+        ]
+        checks += [
+            (name, getattr(expected, name), getattr(got, name))
+            for name in ("logprobs", "ids", "truncated")
+            if getattr(expected, name) and getattr(got, name)
+        ]
+    return [
+        f"{name}: expected {_shown(want)}, got {_shown(have)}" for name, want, have in checks if want != have
+    ]
+
+
+def _shown(value: object) -> str:
+    return repr(value) if isinstance(value, str) else f"{value!r:.1000}"

@@ -1,0 +1,119 @@
+"""Ways to ask a question and hear the whole answer: the usual clients, and plain HTTP."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import ollama
+import openai
+
+from tests.soak.answers import Answer, from_native, from_openai
+from tests.soak.questions import Question
+
+#: No request takes this long, however busy the machine is. One that does hangs.
+LIMIT_S = 240.0
+
+
+class RefusedError(Exception):
+    """An answer that is an error: with its status, or 200 when it came in a stream."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"{status}: {message}")
+        self.status = status
+        self.message = message
+
+
+class Clients:
+    """What one user has: each kind of client, closed together."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.http = httpx.Client(base_url=url, timeout=LIMIT_S)
+        # A small buffer, so that the server has to wait for who reads slowly.
+        narrow = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)])
+        self.slow = httpx.Client(base_url=url, timeout=LIMIT_S, transport=narrow)
+        self.ollama = ollama.Client(host=url, timeout=LIMIT_S)
+        self.openai = openai.OpenAI(base_url=url + "/v1/", api_key="unused", max_retries=0, timeout=LIMIT_S)
+
+    def close(self) -> None:
+        for client in (self.http, self.slow, self.ollama, self.openai):
+            client.close()
+
+
+def ask(http: httpx.Client, question: Question, *, stream: bool = False, **more: Any) -> Answer:
+    """Over plain HTTP. Raises RefusedError."""
+    body = question.body(stream=stream, **more)
+    if stream:
+        with http.stream("POST", question.path, json=body) as response:
+            return read(question, replies(response))
+    response = http.post(question.path, json=body)
+    check(response)
+    return read(question, [response.json()])
+
+
+def ask_usual(clients: Clients, question: Question, *, stream: bool, **more: Any) -> Answer:
+    """With the client made for the API. Raises RefusedError."""
+    body = question.body(stream=stream, **more)
+    call: Any
+    if question.native:
+        call = clients.ollama.chat if question.path == "/api/chat" else clients.ollama.generate
+    elif question.path == "/v1/chat/completions":
+        call = clients.openai.chat.completions.create
+    else:
+        call = clients.openai.completions.create
+    try:
+        said = call(**body)
+        return read(question, (part.model_dump() for part in (said if stream else [said])))
+    except ollama.ResponseError as error:
+        status = 200 if error.status_code == -1 else error.status_code  # it calls one in a stream so
+        raise RefusedError(status, error.error) from error
+    except openai.APIStatusError as error:
+        raise RefusedError(error.status_code, message_of(error.response)) from error
+    except openai.APIConnectionError:
+        raise
+    except openai.APIError as error:  # an error event in a stream
+        raise RefusedError(200, error.message) from error
+
+
+def read(question: Question, parts: Any) -> Answer:
+    return from_native(parts) if question.native else from_openai(parts)
+
+
+def replies(response: httpx.Response) -> Iterator[dict[str, Any]]:
+    """The JSON objects of a stream as they come. Raises RefusedError."""
+    if response.status_code != 200:
+        response.read()
+        check(response)
+    for line in response.iter_lines():
+        data = line.removeprefix("data: ")
+        if data and data != "[DONE]":
+            value = json.loads(data)
+            if "error" in value:
+                raise RefusedError(200, _said(value))
+            yield value
+
+
+def check(response: httpx.Response) -> None:
+    """Raises RefusedError unless the request was answered."""
+    if response.status_code != 200:
+        raise RefusedError(response.status_code, message_of(response))
+
+
+def message_of(response: httpx.Response) -> str:
+    """What an error reply says; a reply that is no documented error raises AssertionError."""
+    try:
+        return _said(response.json())
+    except (ValueError, KeyError, TypeError) as error:
+        raise AssertionError(f"status {response.status_code} with {response.text[:200]!r}") from error
+
+
+def _said(value: dict[str, Any]) -> str:
+    error = value["error"]
+    said = error if isinstance(error, str) else error["message"]
+    assert isinstance(said, str)
+    assert said
+    return said

@@ -1,0 +1,65 @@
+"""The right answers, learned in quiet, and whether an answer is one of them."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import httpx
+
+from tests.soak.answers import Answer, differences
+from tests.soak.asking import RefusedError, ask
+from tests.soak.questions import CONTEXT, Question, all_questions, follow_ups
+
+
+class Exam:
+    """All questions, with their answers once `learn` has asked them."""
+
+    def __init__(self) -> None:
+        self.questions = all_questions()
+        self._answers: dict[Question, Answer] = {}
+
+    def learn(self, http: httpx.Client) -> None:
+        """Ask everything, one at a time."""
+        for question in self.questions:
+            self._learn(http, question)
+        for question in follow_ups(self._answers):
+            self.questions.append(question)
+            self._learn(http, question)
+
+    def _learn(self, http: httpx.Client, question: Question) -> None:
+        more = {"logprobs": True} if question.native else {}
+        answer = self._answers[question] = ask(http, question, **more)
+        # Otherwise the question does not ask what it is there for.
+        if not question.name.endswith("-long"):
+            assert (answer.shifted > 0) == question.name.endswith("-shift"), question.name
+        assert (answer.truncated > 0) == question.name.endswith("-truncated"), question.name
+
+    def mark(self, question: Question, answer: Answer) -> None:
+        """Raises AssertionError saying what of the answer is wrong."""
+        wrong = differences(self._answers[question], answer, CONTEXT)
+        assert not wrong, f"wrong answer to {question.name}: " + "; ".join(wrong)
+
+    def mark_text(self, question: Question, text: str) -> None:
+        """The same for the beginning of an answer; of one that shifts nothing is known."""
+        right = self._answers[question]
+        assert right.shifted or right.text.startswith(text), (
+            f"wrong beginning of the answer to {question.name}: expected {right.text!r}, got {text!r}"
+        )
+
+    def repeat(self, http: httpx.Client, rng: random.Random, most: int | None = None) -> None:
+        """Ask again in quiet, at most so many."""
+        asked = self.questions if most is None else rng.sample(self.questions, most)
+        for question in sorted(asked, key=lambda question: question.model):
+            self.mark(question, _ask_patiently(http, question))
+
+
+def _ask_patiently(http: httpx.Client, question: Question) -> Answer:
+    """Also of a model that is left alone for a while because its runner was killed too often."""
+    while True:
+        try:
+            return ask(http, question)
+        except RefusedError as error:
+            if error.status != 503 or "in a row" not in error.message:
+                raise
+            time.sleep(1.0)

@@ -1,0 +1,23 @@
+"""A short soak; `make soak` runs a long one."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from puna import ops
+from puna.store.bundled import DEMO_FILE
+from tests.soak.soak import soak
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif(not DEMO_FILE.exists(), reason="the bundled model has not been made in this checkout")
+@pytest.mark.skipif(
+    ops.implementation() != "cpu", reason="only the C++ extension gives neighbours the same bits"
+)
+def test_a_server_used_roughly_for_a_while_stays_right_and_whole(tmp_path: Path) -> None:
+    soak(tmp_path, seconds=60, seed=random.SystemRandom().randrange(1_000_000), say=print)
