@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
+import torch
 
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored
+from puna.engine.sequence import Generation
+from puna.engine.text import TextStream
 from puna.kvcache.types import KVTypes
+from puna.model.input import Batch, Input
 from puna.model.load import LoadedModel
 from puna.options import Options
+from puna.sample import Sampler
 
 REQUEST_FIELDS = (
     "truncate", "shift", "logprobs", "top_logprobs", "ignore_eos", "samples", "prompt_logprobs",
@@ -38,17 +45,29 @@ class Run:
         self.engine._forward = counted  # type: ignore[method-assign]
 
     def submit(self, number: int, prompt: str | list[int], **settings: Any) -> None:
-        request = {name: settings.pop(name) for name in REQUEST_FIELDS if name in settings}
-        options = Options.merge({"temperature": 0, "num_predict": 12}, settings)
-        request.setdefault("ignore_eos", True)
-        message = Generate(id=number, prompt=prompt, options=options, **request)
+        self.engine.submit(_message(number, prompt, settings), self._sink(number))
 
+    def submit_inputs(self, number: int, inputs: list[Input], **settings: Any) -> None:
+        """A request whose prompt is not all text: what reading images makes of one."""
+        message = _message(number, [0], settings)
+        sequence = Generation(
+            request=message,
+            sink=self._sink(number),
+            inputs=inputs,
+            limit=message.options.num_predict,
+            keep=message.options.num_keep,
+            sampler=Sampler(message.options, self.engine.loaded.tokenizer.vocab_size),
+            text=TextStream(message.options.stop),
+        )
+        self.engine.scheduler.add(sequence)
+
+    def _sink(self, number: int) -> Callable[[Event], None]:
         def sink(event: Event) -> None:
             self.events[number].append(event)
             if isinstance(event, Done | Failed):
                 self.ended.append(number)
 
-        self.engine.submit(message, sink)
+        return sink
 
     def embed(self, number: int, *inputs: str | list[int], **settings: Any) -> None:
         request = Embed(id=number, inputs=list(inputs), **settings)
@@ -101,6 +120,11 @@ class Run:
         assert isinstance(last, Done), last
         return last
 
+    def failed(self, number: int) -> Failed:
+        last = self.events[number][-1]
+        assert isinstance(last, Failed), last
+        return last
+
     def leaked(self) -> int:
         """Cells still in use when all is forgotten, with nobody running. The books must balance."""
         assert self.engine.active == 0
@@ -109,3 +133,44 @@ class Run:
         cells = self.engine.cache.cells  # type: ignore[attr-defined]
         cells.check()
         return int(cells.capacity - cells.free)
+
+
+class Watched(Run):
+    """One that notes the batches that were evaluated."""
+
+    def __init__(self, loaded: LoadedModel, **settings: Any) -> None:
+        super().__init__(loaded, **settings)
+        self.batches: list[Batch] = []
+        start = self.engine.cache.start_forward
+
+        def noted(batch: Batch) -> None:
+            start(batch)
+            self.batches.append(batch)
+
+        self.engine.cache.start_forward = noted  # type: ignore[method-assign]
+
+    @property
+    def positions(self) -> list[list[int]]:
+        """Of each batch."""
+        return [batch.positions.tolist() for batch in self.batches]
+
+
+def let_it_say(patch: pytest.MonkeyPatch, model: LoadedModel, tokens: list[int], after: int) -> None:
+    """Have the model answer a prompt of `after` tokens with `tokens`, greedily; it computes as ever."""
+    forward = model.model.forward
+
+    def saying(batch: Batch, cache: Any) -> torch.Tensor:
+        logits = torch.full_like(forward(batch, cache), -20.0)
+        wanted = batch.positions if batch.outputs is None else batch.positions[batch.outputs]
+        for row, position in enumerate(wanted.tolist()):
+            logits[row, tokens[min(position + 1 - after, len(tokens) - 1)]] = 20.0
+        return logits
+
+    patch.setattr(model.model, "forward", saying)
+
+
+def _message(number: int, prompt: str | list[int], settings: dict[str, Any]) -> Generate:
+    request = {name: settings.pop(name) for name in REQUEST_FIELDS if name in settings}
+    request.setdefault("ignore_eos", True)
+    options = Options.merge({"temperature": 0, "num_predict": 12}, settings)
+    return Generate(id=number, prompt=prompt, options=options, **request)

@@ -280,7 +280,9 @@ class Engine:
                         self._answers.score(sequence, begin, result)
                     if complete:
                         token = self._answers.decode(sequence, result[-1])
-        except GenerationError as error:
+        except Exception as error:  # which concerns nobody else
+            if not isinstance(error, GenerationError):
+                log.exception("request %d failed after its pass", sequence.id)
             self._fail(sequence, error)
             return
         if not complete:

@@ -67,16 +67,21 @@ class Memories:
 
         There must be a row that no running request has. It is not in the tree until `follow`.
         """
-        if source is not None and not source.running and self._may_have(source, count):
+        reused = source is not None and not source.running and self._may_have(source, count)
+        if reused and source is not None:
             memory = source
             self._rouse(memory)
         else:
             memory = Memory(self._free_row(source))
-            if source is not None:
+        try:
+            if source is not None and not reused:
                 # This is no use of what else the source holds: what is shared stays with the new one.
                 self._cache.copy_prefix(source.row, memory.row, count)
-        memory.evaluated = self._cache.resume_point(memory.row, count)
-        self._cache.remove(memory.row, memory.evaluated)
+            memory.evaluated = self._cache.resume_point(memory.row, count)
+            self._cache.remove(memory.row, memory.evaluated)
+        except BaseException:  # a defect; the row must not be lost because of it
+            self.drop(memory)
+            raise
         memory.running = True
         return memory
 

@@ -155,8 +155,8 @@ class Scheduler:
             lower = self._lower(sequence)
             assert lower is not None
             self._preempt(lower)
-        self.waiting.remove(sequence)
         memory = self._memories.take(found.memory, found.count)
+        self.waiting.remove(sequence)
         if sequence.request.cache_prompt:
             self._memories.follow(memory, sequence.keys)
         sequence.start(memory)

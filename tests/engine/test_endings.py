@@ -1,0 +1,232 @@
+"""How generations end, what is counted, and what goes wrong alone. Scenarios of the specification by number.
+
+Scenario 151: a stop string counts also on the last token allowed. Scenarios 159 to 161: what is remembered of
+an answer is what was evaluated, shown or not, and found again by its tokens, so nothing has to be repaired
+when a text is cut. Scenarios 177 and 178 (logits of a batch begun for a sequence that has ended meanwhile): a
+batch is sampled before the next is planned, see test_everybody_gets_what_it_gets_alone. 183 (a stream of
+equal chunks is broken off without a final message): nothing is broken off, the limit of tokens ends it.
+
+Scenarios 171 and 174 are in test_engine.py, 173 is in runner/test_client.py, 176 in test_scheduler.py, 179 in
+test_engine.py.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from puna.engine.events import Chunk
+from puna.model.load import LoadedModel
+from tests.engine.runs import Run, let_it_say
+
+PROMPT = [(7 * i) % 200 for i in range(10)]
+
+
+def ids(tiny: LoadedModel, *texts: str) -> list[int]:
+    """Tokens of `texts`, each a token or several."""
+    return [token for text in texts for token in tiny.tokenizer.encode(text, add_special=False)]
+
+
+def end_of(tiny: LoadedModel) -> int:
+    return min(tiny.tokenizer.eos_ids)
+
+
+# --- limits and end tokens -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_scenarios_148_and_150_as_many_tokens_as_asked_for(tiny: LoadedModel, count: int) -> None:
+    run = Run(tiny)
+    tokens, done = run.one(PROMPT, num_predict=count)
+    assert (len(tokens), done.eval_count, done.reason) == (count, count, "length")
+    assert run.rows == [len(PROMPT)] + [1] * (count - 1)  # no more is computed than that
+
+
+def test_scenario_149_an_end_token_on_the_limit_is_an_end(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_it_say(monkeypatch, tiny, [*ids(tiny, "hello", " world"), end_of(tiny)], len(PROMPT))
+    tokens, done = Run(tiny).one(PROMPT, num_predict=3, ignore_eos=False)
+    assert (tokens, done.eval_count, done.reason) == (ids(tiny, "hello", " world"), 3, "stop")
+
+
+def test_scenario_151_a_stop_string_on_the_limit_is_a_stop(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_it_say(monkeypatch, tiny, ids(tiny, "hello", " world", " time"), len(PROMPT))
+    run = Run(tiny)
+    _, done = run.one(PROMPT, num_predict=3, stop=["ld time"])
+    assert (run.text(0), done.reason, done.stop) == ("hello wor", "stop", "ld time")
+
+
+def test_scenario_152_no_limit_is_ten_contexts_and_zero_is_none(tiny: LoadedModel) -> None:
+    assert Run(tiny, context=8).one(PROMPT[:4], num_predict=-1)[1].eval_count == 80
+    run = Run(tiny, context=8)
+    run.submit(0, PROMPT[:4], num_predict=0)
+    for _ in range(100):
+        assert run.engine.step()
+    assert [sequence.generated for sequence in run.engine.scheduler] == [100]
+
+
+def test_scenario_153_any_of_several_end_tokens_ends(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(tiny.tokenizer.eos_ids) == 2
+    for end in tiny.tokenizer.eos_ids:
+        with monkeypatch.context() as patch:
+            let_it_say(patch, tiny, [*ids(tiny, "hello"), end], len(PROMPT))
+            tokens, done = Run(tiny).one(PROMPT, ignore_eos=False)
+        assert (tokens, done.eval_count, done.reason) == (ids(tiny, "hello"), 2, "stop")
+
+
+def test_scenario_165_what_was_held_is_shown_at_the_end(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_it_say(monkeypatch, tiny, [*ids(tiny, "w", "o"), end_of(tiny)], len(PROMPT))
+    run = Run(tiny)
+    tokens, done = run.one(PROMPT, stop=["world"], ignore_eos=False)
+    assert (run.text(0), tokens, done.reason, done.stop) == ("wo", ids(tiny, "w", "o"), "stop", None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "stop", "shown", "remembered"),
+    [
+        ([" the", "w", "o", "r", "l", "d"], "world", " the", 1),  # scenario 159
+        (["hello", " story"], "ory", "hello st", 1),  # scenario 160
+        (["hello", " the", "r", "e", "!"], "there!", "hello ", 1),  # scenario 161
+    ],
+    ids=["159-whole", "160-half-of-the-newest", "161-half-of-an-older"],
+)
+def test_scenarios_159_to_161_what_follows_a_cut_answer_finds_what_it_has_in_common(
+    tiny: LoadedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: list[str],
+    stop: str,
+    shown: str,
+    remembered: int,
+) -> None:
+    run = Run(tiny)
+    with monkeypatch.context() as patch:
+        let_it_say(patch, tiny, ids(tiny, *answer), len(PROMPT))
+        _, done = run.one(PROMPT, stop=[stop])
+    assert (run.text(0), done.stop) == (shown, stop)
+    turn = [*PROMPT, *ids(tiny, shown), *ids(tiny, "once")]
+    run.submit(1, turn)
+    run.finish()
+    assert run.done(1).cached == len(PROMPT) + remembered
+    assert run.tokens(1) == Run(tiny).one(turn)[0]
+    assert run.leaked() == 0
+
+
+def test_scenario_183_an_answer_of_equal_tokens_comes_to_its_end(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_it_say(monkeypatch, tiny, ids(tiny, "hello"), len(PROMPT))
+    run = Run(tiny)
+    _, done = run.one(PROMPT, num_predict=45)
+    chunks = [event.text for event in run.events[0] if isinstance(event, Chunk)]
+    assert (chunks, done.eval_count, done.reason) == (["hello"] * 45, 45, "length")
+
+
+def test_scenario_230_log_probabilities_do_not_depend_on_options(tiny: LoadedModel) -> None:
+    def logprobs(**options: float) -> list[object]:
+        run = Run(tiny)
+        run.one(PROMPT, num_predict=6, logprobs=True, top_logprobs=4, **options)
+        return [entry for event in run.events[0] if isinstance(event, Chunk) for entry in event.logprobs]
+
+    plain = logprobs()
+    assert len(plain) == 6
+    assert logprobs(temperature=0.1, top_k=1) == plain
+    assert logprobs(temperature=0.1, top_p=0.0, min_p=1.0) == plain
+
+
+# --- what is counted -------------------------------------------------------------------------------
+
+
+def test_scenario_181_a_prompt_counts_in_full_whatever_of_it_was_remembered(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=16)
+    run.one(PROMPT, num_predict=3)
+    run.submit(1, PROMPT, num_predict=3)
+    run.submit(2, [*PROMPT, *range(20)], num_keep=4)
+    run.finish()
+    done = run.done(1)
+    assert (done.prompt_eval_count, done.cached) == (len(PROMPT), len(PROMPT) - 1)
+    done = run.done(2)
+    assert (done.prompt_eval_count, done.truncated) == (16, 14)
+    assert done.cached >= 4
+
+
+def test_scenario_182_times_are_those_of_work_and_not_of_waiting(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step takes a second; the second request waits five for the first."""
+    run = Run(tiny, parallel=1, batch_size=4)
+    second = 10**9
+    monkeypatch.setattr("puna.engine.sequence.time.monotonic_ns", lambda: 1 + len(run.rows) * second)
+    run.submit(0, PROMPT[:4], num_predict=5)
+    run.submit(1, PROMPT[1:], num_predict=10)
+    run.finish()
+    assert len(run.rows) == 5 + 3 + 9
+    first, waited = run.done(0), run.done(1)
+    assert (first.prompt_eval_duration, first.eval_duration) == (second, 4 * second)
+    assert (waited.prompt_eval_duration, waited.eval_duration) == (3 * second, 9 * second)
+
+
+# --- leaving and failing ---------------------------------------------------------------------------
+
+
+def test_scenario_172_who_leaves_during_a_long_prompt_ends_it_within_one_step(tiny: LoadedModel) -> None:
+    run = Run(tiny, batch_size=4)
+    run.submit(0, [*PROMPT, *PROMPT[:30]] * 3)
+    run.engine.step()
+    run.engine.cancel(0)
+    assert not run.engine.step()
+    assert (run.rows, run.events[0], run.engine.active) == ([4], [], 0)
+    assert run.leaked() == 0
+
+
+def test_scenario_175_a_failure_to_find_a_place_leaves_all_places_free(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tiny, parallel=3, remembered=1)
+    run.one(PROMPT)
+    with monkeypatch.context() as patch:
+        patch.setattr(run.engine.cache, "copy_prefix", lambda *_: 1 / 0)
+        run.submit(1, [*PROMPT[:8], 201])
+        run.engine.start()
+        for _ in range(2):  # the second is answered when the step that answered the first is over
+            run.engine.ask(lambda: None).result(30)
+    assert "ZeroDivisionError" in run.failed(1).message
+
+    def submit_three() -> None:
+        for number in range(2, 5):
+            run.submit(number, [*PROMPT[:8], 200 + number], num_predict=20)
+
+    run.engine.ask(submit_three)
+    while len(run.ended) < 5:
+        run.engine.ask(lambda: None).result(30)
+    assert run.rows.count(3) >= 18  # all at once
+    assert run.engine.ask(run.leaked).result(30) == 0
+    run.engine.close()
+
+
+@pytest.mark.parametrize("part", ["sampler", "tokenizer"])
+def test_scenario_180_a_failure_after_the_pass_is_told_to_whom_it_concerns(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    expected = Run(tiny).one(PROMPT)[0]
+    run = Run(tiny)
+    run.submit(0, PROMPT)
+    run.submit(1, PROMPT[3:])
+    run.engine.step()
+    if part == "sampler":
+        (victim,) = [sequence for sequence in run.engine.scheduler if sequence.id == 1]
+        victim.sampler = None  # type: ignore[assignment]
+    else:
+        unlucky = Run(tiny).one(PROMPT[3:])[0][2]
+        assert unlucky not in expected
+        piece = tiny.tokenizer.piece
+        monkeypatch.setattr(tiny.tokenizer, "piece", lambda token: piece(token if token != unlucky else None))
+    run.finish()
+    assert run.failed(1).kind == "GenerationError"
+    assert run.tokens(0) == expected
+    assert run.leaked() == 0
