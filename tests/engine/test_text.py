@@ -1,4 +1,9 @@
-"""What is shown of generated text, and when."""
+"""What is shown of generated text, and when. Scenarios of the specification by number.
+
+There a stop string is looked for in the order of the list; here the earliest in the text counts (163). There
+a byte that can belong to no character ends what is delivered; here U+FFFD stands for it (168). What is
+remembered of a text that was cut is in test_endings.py (scenarios 159 to 161).
+"""
 
 from __future__ import annotations
 
@@ -39,9 +44,32 @@ def test_a_token_that_is_only_partly_cut_keeps_its_entry() -> None:
     assert ("".join(shown), tokens, stop) == ("ab", [0, 1], "<end>")
 
 
+@pytest.mark.parametrize(  # scenarios 154 to 158, and 170: a log-probability for every piece that is left
+    ("pieces", "stop", "text", "left"),
+    [
+        (["hello", "world"], "world", "hello", 1),
+        (["hello", "wor"], "or", "hellow", 2),
+        (["Hello", " there", "!"], "!", "Hello there", 2),
+        (["Hello", " the", "re!"], "there!", "Hello ", 2),
+        (["hello", " wor"], "llo w", "he", 1),
+    ],
+)
+def test_what_is_left_before_a_stop_string(pieces: list[str], stop: str, text: str, left: int) -> None:
+    shown, tokens, found = run([piece.encode() for piece in pieces], [stop])
+    assert ("".join(shown), tokens, found) == (text, list(range(left)), stop)
+
+
+def test_scenario_162_what_was_held_comes_in_one_message_with_what_follows() -> None:
+    shown, tokens, _ = run([b"a ", b"wo", b"man"], ["world"])
+    assert shown == ["a ", "", "woman", ""]
+    assert tokens == [0, 1, 2]
+
+
 def test_the_earliest_stop_wins_whatever_its_place_in_the_list() -> None:
     shown, _, stop = run([b"x", b"B and A"], ["A", "B"])
     assert ("".join(shown), stop) == ("x", "B")
+    shown, _, stop = run([b"xayb"], ["b", "a"])  # scenario 163
+    assert ("".join(shown), stop) == ("x", "a")
 
 
 def test_text_that_only_began_like_a_stop_is_shown_after_all() -> None:
@@ -50,7 +78,7 @@ def test_text_that_only_began_like_a_stop_is_shown_after_all() -> None:
     assert (tokens, stop) == ([0, 1], None)
 
 
-def test_held_text_is_shown_at_the_end() -> None:
+def test_held_text_is_shown_at_the_end() -> None:  # scenario 165
     assert run([b"a<en"], ["<end>"]) == (["a", "<en"], [0], None)
 
 
@@ -61,12 +89,13 @@ def test_overlapping_starts_of_a_stop_are_all_remembered() -> None:
     assert ("".join(shown), stop) == ("a", "aab")
 
 
-def test_characters_are_never_shown_in_halves() -> None:
+def test_characters_are_never_shown_in_halves() -> None:  # scenario 166
     euro = "€".encode()
     assert run([euro[:1], euro[1:2], euro[2:], b"!"], []) == (["", "", "€", "!", ""], [0, 1, 2, 3], None)
+    assert run([b"\xf0\x9f", b"\x98\x80"], []) == (["", "\U0001f600", ""], [0, 1], None)
 
 
-def test_half_a_character_at_the_end_is_dropped() -> None:
+def test_half_a_character_at_the_end_is_dropped() -> None:  # scenario 169
     assert run([b"a\xe2\x82"], []) == (["a", ""], [0], None)
 
 
@@ -77,7 +106,7 @@ def test_a_character_is_shown_with_its_last_byte(text: str) -> None:
 
 
 @given(st.binary(max_size=30))
-def test_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) -> None:
+def test_scenario_168_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) -> None:
     shown, tokens, _ = run([bytes([byte]) for byte in data], [])
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     # Of an unfinished character at the end nothing is shown.
@@ -85,7 +114,7 @@ def test_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) 
     assert tokens == list(range(len(data)))
 
 
-def test_empty_stop_strings_are_ignored() -> None:
+def test_empty_stop_strings_are_ignored() -> None:  # scenario 164
     assert run([b"a"], [""]) == (["a", ""], [0], None)
 
 
@@ -95,6 +124,9 @@ def test_empty_stop_strings_are_ignored() -> None:
         (b"", 0), (b"a", 0), ("é".encode(), 0), (b"\xc3", 1), (b"a\xe2", 1), (b"a\xe2\x82", 2),
         (b"\xf0\x9f\x98", 3), ("😀".encode(), 0), (b"\x80\x80", 0), (b"\xff", 0), (b"\xc0", 0),
         (b"\xe0\x80", 0), (b"\xf4\x90", 0), (b"\xf0\x9f\xc3", 1),
+        # scenario 167
+        (b"\xc2", 1), (b"\xe0\xa0", 2), (b"\xe0", 1), (b"\xf0\x92\x8a", 3), (b"\xf0\x92", 2), (b"\xf0", 1),
+        (b"hi", 0), (b"\xc2\xa3", 0), (b"\xe0\xa0\x80", 0), (b"\xf0\x92\x8a\xb7", 0),
     ],
 )  # fmt: skip
 def test_incomplete_tail(data: bytes, expected: int) -> None:

@@ -1,4 +1,8 @@
-"""Log-probabilities over the raw logits. Numbers in names: sampler scenarios of the engine specification."""
+"""Log-probabilities over the raw logits. Scenarios of the specification by number.
+
+Scenario 230 (options change nothing) is in engine/test_endings.py, scenario 231 (how many may be asked for)
+in server/test_checks.py.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,18 @@ def logits(*values: float) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def test_227_uniform() -> None:
+def test_scenario_227_uniform() -> None:
     chosen, top = log_probabilities(logits(3, 3, 3, 3), 2, 4)
     assert chosen == pytest.approx(math.log(0.25), abs=1e-6)
     assert sum(math.exp(value) for _, value in top) == pytest.approx(1, abs=1e-6)
 
 
-def test_228_large_logits_stay_finite() -> None:
+def test_scenario_228_large_logits_stay_finite() -> None:
     _, top = log_probabilities(logits(1000, 999, 998), 0, 3)
     assert [value for _, value in top] == pytest.approx([-0.4076, -1.4076, -2.4076], abs=1e-4)
 
 
-def test_229_the_likeliest_come_first() -> None:
+def test_scenario_229_the_likeliest_come_first() -> None:
     _, top = log_probabilities(logits(2, 5, 1, 4, 3), 0, 5)
     assert [token for token, _ in top] == [1, 3, 4, 0, 2]
 
