@@ -108,7 +108,7 @@ def check_capacity(url: str, model: str) -> None:
     lengths = sorted(len(sequence["cells"]) for sequence in cache["sequences"])
     full = CONTEXT - 1  # the last token is not evaluated any more
     assert lengths[-PARALLEL:] == [full] * PARALLEL, (
-        f"{model}: of {cache['capacity']} cells {PARALLEL} sequences got {lengths[-PARALLEL:]}, not {full} each"
+        f"{model}: {PARALLEL} sequences got {lengths[-PARALLEL:]} cells, not {full} each"
     )
 
 
