@@ -214,7 +214,8 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
     const int begin = larger(block.begin, chunk * attention_chunk);
     const int end = smaller(block.end, (chunk + 1) * attention_chunk);
     Range seen[attention_vectors];   // per row of the block
-    for (int tile = begin / tile_cells * tile_cells; tile < end; tile += tile_cells) {
+    const int first_tile = begin < end ? begin / tile_cells * tile_cells : end;   // rows may see nothing
+    for (int tile = first_tile; tile < end; tile += tile_cells) {
         const Range used = {larger(0, begin - tile), smaller(tile_cells, end - tile)};
         for (int r = 0; r < block.rows; r++) {
             const int row = block.first + r;
