@@ -98,6 +98,7 @@ def test_memory_goes_back_after_compaction() -> None:
     cache.close()
 
 
+@pytest.mark.process_memory
 def test_closing_gives_everything_back() -> None:
     cache = long_cache()
     for _ in range(8):
@@ -127,6 +128,7 @@ def test_copying_reads_everything_before_it_writes() -> None:
     assert keys.flatten().tolist() == [1, 2, 0, 3]
 
 
+@pytest.mark.process_memory
 @pytest.mark.parametrize("steps", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_many_steps_take_no_more_memory_than_few(steps: int) -> None:
     """Sequences come and go, slide, share, are cut and taken back; nothing is left behind by any of it."""

@@ -81,9 +81,12 @@ def main() -> int:
         sys.exit(f"the sanitized extension is not the one imported: {where.stdout}{where.stderr}")
     given = sys.argv[1:]
     tests = given if any((ROOT / test.split("::")[0]).exists() for test in given) else [*given, *TESTS]
+    options = ["-p", "no:cacheprovider", "-m", "not process_memory"]
+    options.append("--capture=sys")  # a report goes to standard error, and the process does not outlive it
     return subprocess.run(
-        [interpreter, "-m", "pytest", "-p", "no:cacheprovider", *tests], env=variables, cwd=ROOT, check=False
-    ).returncode
+        [interpreter, "-m", "pytest", *options, *tests],
+        env=variables, cwd=ROOT, check=False,
+    ).returncode  # fmt: skip
 
 
 if __name__ == "__main__":
