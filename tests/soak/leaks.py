@@ -106,9 +106,8 @@ def check_capacity(url: str, model: str) -> None:
         (shown,) = http.get("/api/debug/cache", params={"model": model}).json()["models"]
     (cache,) = [cache for cache in shown["caches"] if cache["kind"] == "causal"]
     lengths = sorted(len(sequence["cells"]) for sequence in cache["sequences"])
-    full = CONTEXT - 1  # the last token is not evaluated any more
-    assert lengths[-PARALLEL:] == [full] * PARALLEL, (
-        f"{model}: {PARALLEL} sequences got {lengths[-PARALLEL:]} cells, not {full} each"
+    assert lengths[-PARALLEL:] == [CONTEXT] * PARALLEL, (
+        f"{model}: {PARALLEL} sequences should have {CONTEXT} cells each, and have {lengths[-PARALLEL:]}"
     )
 
 
