@@ -153,11 +153,62 @@ def test_a_vector_does_not_depend_on_its_neighbours(tiny: LoadedModel, pooling: 
 
 
 def test_inputs_share_a_forward_pass(tiny: LoadedModel) -> None:
-    run = Run(tiny, parallel=5)
+    run = Run(tiny)
     run.embed(0, *TEXTS)
     run.finish()
     assert run.rows == [sum(map(len, TEXTS))]
     assert [event.prompt_eval_count for event in run.embedded(0)] == [len(tokens) for tokens in TEXTS]
+
+
+def test_texts_need_no_places_to_generate(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=1, capacity=256)
+    for number in range(3):
+        run.submit(number, [100 + number, 1, 2], num_predict=5)
+    run.embed(3, *([number, 7, 8] for number in range(20)))
+    run.engine.step()
+    assert run.rows == [3 + 20 * 3]
+    assert len(run.vectors(3)) == 20
+    run.finish()
+    assert run.rows[1:] == [1] * 4 + ([3] + [1] * 4) * 2
+    assert run.ended == [0, 1, 2]
+
+
+def test_texts_take_turns_when_they_are_many(tiny: LoadedModel) -> None:
+    texts = [[number, 7, 8] for number in range(50)]
+    run = Run(tiny, parallel=2, remembered=16)
+    run.embed(0, *texts)
+    run.finish()
+    assert run.rows == [8 * 3] * 6 + [2 * 3]
+    assert same_bits(run.vectors(0), vectors(tiny, *texts))
+    assert run.leaked() == 0
+
+
+def test_where_nothing_can_be_remembered_texts_take_the_places_there_are(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=2, remembered=0)
+    run.submit(0, [1, 2], num_predict=3)
+    run.embed(1, *TEXTS)
+    run.finish()
+    assert run.rows[0] == 2 + len(TEXTS[0])
+    assert same_bits(run.vectors(1), vectors(tiny, *TEXTS))
+    assert run.leaked() == 0
+
+
+def test_of_equal_kind_those_of_the_batch_make_way(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=1, remembered=2, batch_size=4)
+    run.submit(0, [1, 2], num_predict=12, priority="batch")
+    run.engine.step()
+    run.embed(1, TEXTS[1], priority="batch")
+    run.engine.step()
+    run.embed(2, TEXTS[0])
+    run.engine.step()
+    assert [sequence.id for sequence in run.engine.scheduler.running] == [0, 2]
+    run.submit(3, [3, 4], num_predict=3)
+    run.engine.step()
+    assert 0 not in [sequence.id for sequence in run.engine.scheduler.running]
+    run.finish()
+    assert same_bits(run.vectors(1), vectors(tiny, TEXTS[1]))
+    assert len(run.tokens(0)) > 8
+    assert run.leaked() == 0
 
 
 @pytest.mark.parametrize("pooling", POOLINGS)

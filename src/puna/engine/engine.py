@@ -83,7 +83,12 @@ class Engine:
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._replay = Replay(loaded.model, self.cache)
         self.scheduler = Scheduler(
-            self.cache, self.memories, context=context, parallel=parallel, batch_size=batch_size
+            self.cache,
+            self.memories,
+            context=context,
+            parallel=parallel,
+            brief=(rows - parallel) // 2,  # the other half stays for conversations
+            batch_size=batch_size,
         )
         self._answers = Answers(loaded.tokenizer, context)
         self._changed = threading.Condition()

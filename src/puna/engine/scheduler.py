@@ -23,20 +23,25 @@ if TYPE_CHECKING:
 
 #: Waiting for another request to evaluate common inputs is worth it from so many on.
 _WORTH_WAITING_FOR = 32
-#: Cells kept free for each running request when another is let in, so that it is not soon preempted again.
+#: Cells kept free for each stream when another request is let in, so that it is not soon preempted again.
 _HEADROOM = 16
 
 
 class Scheduler:
-    """Up to `parallel` running sequences of at most `context` inputs, and all that wait."""
+    """Up to `parallel` running sequences of at most `context` inputs, and all that wait.
+
+    Beside them run up to `brief` of those that end with their prompt. They are over after a pass or two, and
+    the more of them share one, the less each costs.
+    """
 
     def __init__(
-        self, cache: Cache, memories: Memories, *, context: int, parallel: int, batch_size: int
+        self, cache: Cache, memories: Memories, *, context: int, parallel: int, brief: int, batch_size: int
     ) -> None:
         self._cache = cache
         self._memories = memories
         self._context = context
         self._parallel = parallel
+        self._brief = brief
         self._arrived = 0
         self.pace = Pace(batch_size)
         self.waiting: list[Sequence] = []  # in the order they are served
@@ -94,11 +99,14 @@ class Scheduler:
 
     def _admit(self) -> None:
         """Let waiting sequences run, in their order, as long as there are places and room."""
+        full: set[bool] = set()  # of the two kinds of places, those of which none is left
         for sequence in [*self.waiting]:
-            if self._has_to_wait(sequence):
+            if self._is_brief(sequence) in full or self._has_to_wait(sequence):
                 continue
-            if len(self.running) == self._parallel and self._lower(sequence) is None:
-                return
+            alike = self._alike(sequence)
+            if self._is_full(sequence, alike) and self._lower(sequence, alike) is None:
+                full.add(self._is_brief(sequence))
+                continue
             if len(sequence.inputs) > self._context:
                 sequence.cut(*self._excess(sequence))
             found = self._find(sequence)
@@ -119,9 +127,19 @@ class Scheduler:
         sequence.awaited = None
         return False
 
-    def _lower(self, sequence: Sequence) -> Sequence | None:
-        """The running sequence that has to make way for this one, being of lower priority."""
-        last = max(self.running, key=lambda other: other.rank, default=None)
+    def _is_brief(self, sequence: Sequence) -> bool:
+        return self._brief > 0 and not sequence.lasting
+
+    def _alike(self, sequence: Sequence) -> list[Sequence]:
+        """The running sequences that have the places this one may have."""
+        return [other for other in self.running if self._is_brief(other) == self._is_brief(sequence)]
+
+    def _is_full(self, sequence: Sequence, alike: list[Sequence]) -> bool:
+        return len(alike) >= (self._brief if self._is_brief(sequence) else self._parallel)
+
+    def _lower(self, sequence: Sequence, running: list[Sequence]) -> Sequence | None:
+        """Who of `running` has to make way for this one, being of lower priority."""
+        last = max(running, key=lambda other: other.rank, default=None)
         return last if last is not None and last.rank[0] > sequence.rank[0] else None
 
     def _find(self, sequence: Sequence) -> Found:
@@ -147,12 +165,13 @@ class Scheduler:
         while not self._has_room(len(sequence.inputs) - found.count):
             if self._memories.evict(spared=found.memory):
                 continue
-            lower = self._lower(sequence)
+            lower = self._lower(sequence, self.running)
             if lower is None:
                 return False
             self._preempt(lower)
-        if len(self.running) == self._parallel:
-            lower = self._lower(sequence)
+        alike = self._alike(sequence)
+        if self._is_full(sequence, alike):
+            lower = self._lower(sequence, alike)
             assert lower is not None
             self._preempt(lower)
         memory = self._memories.take(found.memory, found.count)
@@ -169,7 +188,7 @@ class Scheduler:
         """Whether `count` more inputs fit beside all that is running; one alone has the whole cache."""
         if not self.running:
             return True
-        wanted = count + sum(other.waiting + _HEADROOM for other in self.running)
+        wanted = count + sum(other.waiting + _HEADROOM * other.lasting for other in self.running)
         return self._cache.room(wanted) == wanted
 
     def _room(self, wanted: int) -> int:

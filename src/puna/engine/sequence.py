@@ -86,7 +86,7 @@ class Sequence:
 
     @property
     def lasting(self) -> bool:
-        """Whether another request is likely to go on from where it ends, as in a conversation."""
+        """Whether it goes on after its prompt, and others may go on from where it ends: a conversation."""
         return True
 
     def wanted(self, count: int) -> range:
