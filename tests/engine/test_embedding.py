@@ -273,6 +273,17 @@ def test_only_the_last_state_can_do_with_what_is_in_the_cache(
     assert same_bits(run.vectors(1), vectors(tiny, TEXTS[4], pooling=pooling))
 
 
+def test_a_beginning_from_the_cache_changes_nothing_in_any_model(pair: tuple[LoadedModel, Any]) -> None:
+    ours, _ = pair
+    run = Run(ours, batch_size=16)
+    run.submit(0, TEXTS[4][:30], num_predict=3)
+    run.finish()
+    run.embed(1, TEXTS[4])
+    run.finish()
+    assert run.embedded(1)[0].cached == 30
+    assert same_bits(run.vectors(1), vectors(ours, TEXTS[4]))
+
+
 @pytest.mark.parametrize("pooling", POOLINGS)
 def test_a_generation_goes_on_from_what_was_embedded(tiny: LoadedModel, pooling: str) -> None:
     expected, _ = Run(tiny).one(TEXTS[4])
