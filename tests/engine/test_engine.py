@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from puna.engine.events import Chunk, Failed
+from puna.engine.events import Chunk, Failed, TokenLogprob
 from puna.errors import ContextLengthError, RequestError, RunnerError
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
@@ -107,6 +107,33 @@ def test_an_end_token_ends_the_generation_and_is_counted(
     run.finish()
     assert run.tokens(0) == tokens[:end]
     assert (run.done(0).reason, run.done(0).eval_count) == ("stop", end + 1)
+
+
+def test_log_probabilities_cover_also_what_ends_an_answer(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Run(tiny)
+    plain.submit(0, PROMPTS[0], logprobs=True)
+    plain.finish()
+    entries = [entry for event in plain.events[0] if isinstance(event, Chunk) for entry in event.logprobs]
+    assert plain.done(0).ending == []
+    end = next(i for i, token in enumerate(plain.tokens(0)) if token not in plain.tokens(0)[:i] and i > 2)
+
+    def ended(**settings: object) -> list[TokenLogprob]:
+        run = Run(tiny)
+        run.submit(0, PROMPTS[0], logprobs=True, **settings)
+        run.finish()
+        done = run.done(0)
+        shown = [entry for event in run.events[0] if isinstance(event, Chunk) for entry in event.logprobs]
+        assert done.reason == "stop"
+        assert shown + done.ending == entries[: done.eval_count]
+        return done.ending
+
+    text = plain.text(0)
+    stop = next(text[i : i + 2] for i in range(3, len(text) - 2) if text[i : i + 2].isascii())
+    assert b"".join(bytes(entry.bytes) for entry in ended(stop=[stop])).startswith(stop.encode())
+    monkeypatch.setattr(tiny.tokenizer, "eos_ids", frozenset({plain.tokens(0)[end]}))
+    assert ended(ignore_eos=False) == [entries[end]]
 
 
 def test_chunks_are_whole_characters(tiny: LoadedModel) -> None:

@@ -13,6 +13,8 @@ from puna.errors import GenerationError, PunaError
 from puna.sample import log_probabilities
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from numpy.typing import NDArray
 
     from puna.model.tokenizer import Tokenizer
@@ -56,20 +58,26 @@ class Answers:
         sequence.sampler.accept(token)
         sequence.sampled()
         if token in self._tokenizer.eos_ids and not sequence.request.ignore_eos:
-            self._finish(sequence, "stop")
+            self._finish(sequence, "stop", ending=[logprob])
             return None
         released = sequence.text.feed(Piece(token, self._tokenizer.piece(token), logprob))
         _show(sequence, released)
         full = len(sequence.inputs) >= self._context and not sequence.request.shift
         if released.stop is not None:
-            self._finish(sequence, "stop", released.stop)
+            self._finish(sequence, "stop", released.stop, [piece.logprob for piece in released.cut])
         elif full or (sequence.limit is not None and sequence.generated >= sequence.limit):
             self._finish(sequence, "length")
         else:
             return token
         return None
 
-    def _finish(self, sequence: Generation, reason: str, stop: str | None = None) -> None:
+    def _finish(
+        self,
+        sequence: Generation,
+        reason: str,
+        stop: str | None = None,
+        ending: Iterable[TokenLogprob | None] = (),
+    ) -> None:
         _show(sequence, sequence.text.flush())
         sequence.ended()
         sequence.sink(
@@ -84,6 +92,7 @@ class Answers:
                 truncated=sequence.truncated,
                 shifted=sequence.shifted,
                 stop=stop,
+                ending=[logprob for logprob in ending if logprob is not None],
                 sample=sequence.sample,
             )
         )

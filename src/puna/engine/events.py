@@ -9,6 +9,9 @@ import msgspec
 from puna.errors import PunaError
 from puna.options import Options
 
+#: Batch requests get what the interactive ones leave.
+Priority = Literal["interactive", "batch"]
+
 
 class Message(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """Base of everything that may cross a process border; `type` on the wire is the class name."""
@@ -37,7 +40,7 @@ class Generate(Message, frozen=True):
     samples: int = 1
     prompt_logprobs: bool = False  # with `top_logprobs` alternatives
     cache_prompt: bool = True  # take what earlier requests have left behind, and leave something behind
-    priority: Literal["interactive", "batch"] = "interactive"  # batch requests get what the others leave
+    priority: Priority = "interactive"
 
 
 class Embed(Message, frozen=True):
@@ -113,6 +116,8 @@ class Done(Message, frozen=True):
     truncated: int = 0  # prompt tokens dropped because the prompt did not fit
     shifted: int = 0  # tokens dropped from the context while generating
     stop: str | None = None  # the stop string that ended it, if one did
+    # With `logprobs`, of the tokens that ended it and are in no chunk: the end token, or a stop string's.
+    ending: list[TokenLogprob] = []
     sample: int = 0
 
 

@@ -30,6 +30,7 @@ class Released:
     text: str = ""
     pieces: list[Piece] = field(default_factory=list)
     stop: str | None = None  # the stop string that was found; nothing follows
+    cut: list[Piece] = field(default_factory=list)  # those of which nothing is shown, because of it
 
     def __bool__(self) -> bool:
         return bool(self.text or self.pieces or self.stop)
@@ -80,13 +81,15 @@ class TextStream:
         text = bytes(self._held[:end]).decode("utf-8", errors="replace")
         # A piece without text of its own goes with what comes before it.
         pieces = [piece for begin, piece in self._pieces if begin < end or (begin == end and not piece.text)]
+        cut: list[Piece] = []
         if stop is not None:
+            cut = [piece for _, piece in self._pieces[len(pieces) :]]
             self._held.clear()
             self._pieces.clear()
         else:
             del self._held[:end]
             self._pieces = [(begin - end, piece) for begin, piece in self._pieces[len(pieces) :]]
-        return Released(text, pieces, stop)
+        return Released(text, pieces, stop, cut)
 
 
 def incomplete_tail(data: bytes | bytearray) -> int:
