@@ -176,7 +176,10 @@ def show_recurrent() -> None:
     show(
         "A state after a prompt of 20",
         cache,
-        ("one input: reads one state, writes another; those of the prompt's end are kept", lambda: store(cache, "A")),
+        (
+            "one input: reads one state, writes another; those of the prompt's end are kept",
+            lambda: store(cache, "A"),
+        ),
         ("one more: the state before it stays for undo_forward", lambda: store(cache, "A")),
         ("and one more: that state is not needed any more", lambda: store(cache, "A")),
         ("copy_prefix(A, B, 20): the states up to there are shared", lambda: cache.copy_prefix(0, 1, 20)),

@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 
-from puna.engine.events import Message
+from puna.engine.events import Message, Priority
 from puna.errors import PunaError, RunnerError
 from puna.kvcache.picture import Contents
 from puna.options import Options
@@ -34,6 +34,7 @@ from puna.runner.protocol import (
     Ping,
     Pong,
     Progress,
+    Scored,
     Text,
     Tokenize,
     Tokens,
@@ -131,11 +132,16 @@ class Runner:
         logprobs: bool = False,
         top_logprobs: int = 0,
         ignore_eos: bool = False,
-    ) -> AsyncGenerator[Chunk | Done, None]:
-        """Chunks of text as they become final, then `Done`.
+        samples: int = 1,
+        prompt_logprobs: bool = False,
+        cache_prompt: bool = True,
+        priority: Priority = "interactive",
+    ) -> AsyncGenerator[Scored | Chunk | Done, None]:
+        """`Chunk`s of text as they become final, then `Done`, for each of the `samples`; see `Generate`.
 
-        Raises the request's error, or `RunnerError` when the process dies. Closing the iterator before
-        its end, or cancelling the task in it, stops the generation within one step.
+        Raises the request's error, or `RunnerError` when the process dies; the error of one sample ends
+        all. Closing the iterator before its end, or cancelling the task in it, stops the generation within
+        one step.
         """
         request = Generate(
             id=next(self._ids),
@@ -146,30 +152,34 @@ class Runner:
             logprobs=logprobs,
             top_logprobs=top_logprobs,
             ignore_eos=ignore_eos,
+            samples=samples,
+            prompt_logprobs=prompt_logprobs,
+            cache_prompt=cache_prompt,
+            priority=priority,
         )
-        ended, began, counted = False, False, 0
+        left, began, counted = samples, False, [0] * samples
         async with self._conversation(request) as receive:
             try:
-                while not ended:
+                while left:
                     message = await receive()
                     if isinstance(message, Chunk):
                         self.tally.count(message)
-                        counted += len(message.tokens)
+                        counted[message.sample] += len(message.tokens)
                         if not began:
                             self.tally.began()
                             began = True
                     elif isinstance(message, Done):
-                        self.tally.finish(message, counted)
-                        ended = True
-                    if isinstance(message, Chunk | Done):
+                        self.tally.finish(message, counted[message.sample])
+                        left -= 1
+                    if isinstance(message, Scored | Chunk | Done):
                         yield message
             except PunaError:
-                ended = True
+                left -= 1
                 raise
             finally:
                 if began:
                     self.tally.ended()
-                if not ended:
+                if left:
                     self._send(Cancel(id=request.id))
 
     async def embed(

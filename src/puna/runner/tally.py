@@ -38,10 +38,11 @@ class Tally:
         self._add(len(chunk.tokens))
 
     def finish(self, done: Done, counted: int) -> None:
-        """A request is done; `counted` of its tokens were in chunks, which the end token never is."""
-        self.finished += 1
-        self.prompt_tokens += done.prompt_eval_count
-        self.cached_tokens += done.cached
+        """A sample is done; `counted` of its tokens were in chunks, which the end token never is."""
+        if done.sample == 0:  # the others of the request have the same prompt, and it counts once
+            self.finished += 1
+            self.prompt_tokens += done.prompt_eval_count
+            self.cached_tokens += done.cached
         self._add(done.eval_count - counted)
 
     def embedded(self, events: Sequence[Embedded]) -> None:

@@ -6,16 +6,18 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from puna.engine.events import Priority
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
 from puna.prompt.thinking import Tags, ThinkingParser
 from puna.runner.client import Runner
-from puna.runner.protocol import Chunk, Done, TokenLogprob
+from puna.runner.protocol import Chunk, Done, Scored, TokenLogprob
 from puna.server.loaded import LoadPlan
-from puna.server.metrics import Metrics
+from puna.server.merge import merged
+from puna.server.metrics import Generation, Metrics
 from puna.server.request_facts import facts
 from puna.server.scheduler import Scheduler
 from puna.server.settings import Settings
@@ -28,17 +30,23 @@ _log = logging.getLogger(__name__)
 class Prompt:
     """What the model is to continue: as text, and as tokens with those of an earlier `context` in front.
 
-    `dropped` counts the tokens of messages that were left out to make it fit.
+    `dropped` counts the tokens of messages that were left out to make it fit. `spelled` says that the ids
+    come from the text, and not the text from the ids.
     """
 
     text: str
     ids: list[int]
     dropped: int = 0
+    spelled: bool = True
 
 
 @dataclass(frozen=True)
 class Order:
-    """What to generate with: the model is loaded as these `options` say, and sampled as they say."""
+    """What to generate with: the model is loaded as these `options` say, and sampled as they say.
+
+    There are `samples` answers to each prompt. With `echo` each begins with the prompt; `score` asks how
+    likely the prompt's tokens were, and makes a `num_predict` of 0 mean that nothing is generated.
+    """
 
     model: StoredModel
     options: Options
@@ -48,30 +56,55 @@ class Order:
     logprobs: bool = False
     top_logprobs: int = 0
     ignore_eos: bool = False  # go on after the model's end
+    samples: int = 1
+    echo: bool = False
+    score: bool = False
+    cache_prompt: bool = True
+    priority: Priority = "interactive"
     thinking_tags: Tags | None = None  # split the output at these
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
 
 
 @dataclass(frozen=True)
 class Piece:
-    """More of the answer. Log-probabilities may come before the text they belong to."""
+    """More of an answer. Log-probabilities may come before the text they belong to.
+
+    Answers are numbered by `choice`: all samples of the first prompt, then those of the second, ...
+    """
 
     text: str
     thinking: str = ""
     logprobs: Sequence[TokenLogprob] = ()
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class Echo:
+    """The prompt, before anything else of an answer. Without a score, `logprobs` is empty.
+
+    A begin token that was put before the text is not in it. The first token of all, where it is in it, comes
+    after nothing: its log-probability is None, and `first` its text.
+    """
+
+    text: str
+    logprobs: Sequence[TokenLogprob | None] = ()
+    first: str = ""
+    choice: int = 0
 
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a generation. Durations in nanoseconds, from the arrival of the request."""
+    """The end of an answer. Durations in nanoseconds, from the arrival of the request."""
 
     done: Done
     total_duration: int
     load_duration: int
     truncated: int
     context: list[int]  # tokens of the prompt and the answer
+    choice: int = 0
 
 
+Answer = Piece | Echo | Finished
 MakePrompt = Callable[[Runner], Awaitable[Prompt]]
 
 
@@ -117,43 +150,105 @@ class Backend:
         async with self.scheduler.use(order.model, self.plan(order.options), order.keep_alive_s) as runner:
             return await make_prompt(runner)
 
-    async def generate(self, order: Order, make_prompt: MakePrompt) -> AsyncGenerator[Piece | Finished, None]:
-        """The answer piece by piece, then `Finished`. Closing it stops the generation."""
-        with self.metrics.generation(order.model.name, order.arrived_ns) as watched:
+    async def generate(
+        self, order: Order, make_prompts: Sequence[MakePrompt]
+    ) -> AsyncGenerator[Answer, None]:
+        """All answers piece by piece, each ending with `Finished`. Closing it stops the generation."""
+        choices = len(make_prompts) * order.samples
+        with self.metrics.generation(order.model.name, order.arrived_ns, choices) as watched:
             plan = self.plan(order.options)
             async with self.scheduler.use(order.model, plan, order.keep_alive_s) as runner:
                 watched.loaded()
-                loaded_ns = time.perf_counter_ns()
-                prompt = await make_prompt(runner)
-                answer: list[int] = []
-                tags = order.thinking_tags
-                parser = ThinkingParser(tags, prompt=prompt.text) if tags is not None else None
-                items = runner.generate(
-                    prompt.ids,
-                    order.options,
-                    truncate=order.truncate,
-                    shift=order.shift,
-                    logprobs=order.logprobs,
-                    top_logprobs=order.top_logprobs,
-                    ignore_eos=order.ignore_eos,
-                )
-                async with contextlib.aclosing(items):
+                generation = _Generation(order, runner, watched)
+                answers = [
+                    generation.answers(make_prompt, number * order.samples)
+                    for number, make_prompt in enumerate(make_prompts)
+                ]
+                async with contextlib.aclosing(merged(answers)) as items:
                     async for item in items:
-                        if isinstance(item, Chunk):
-                            watched.chunk(item)
-                            answer += item.tokens
-                            thinking, text = parser.feed(item.text) if parser else ("", item.text)
-                            if text or thinking or item.logprobs:
-                                yield Piece(text, thinking, item.logprobs)
-                            continue
-                        watched.done(item)
-                        thinking, text = parser.flush() if parser else ("", "")
-                        if text or thinking:
-                            yield Piece(text, thinking)
-                        yield Finished(
-                            done=item,
-                            total_duration=time.perf_counter_ns() - order.arrived_ns,
-                            load_duration=max(loaded_ns - order.arrived_ns, 1),
-                            truncated=prompt.dropped + item.truncated,
-                            context=prompt.ids + answer,
-                        )
+                        yield item
+
+
+@dataclass
+class _Sample:
+    """What is known of one answer so far."""
+
+    parser: ThinkingParser | None
+    begun: bool = False
+    scores: list[TokenLogprob | None] = field(default_factory=list)  # of the prompt
+    tokens: list[int] = field(default_factory=list)
+
+
+class _Generation:
+    """What one order makes a runner answer."""
+
+    def __init__(self, order: Order, runner: Runner, watched: Generation) -> None:
+        self._order = order
+        self._runner = runner
+        self._watched = watched
+        self._loaded_ns = time.perf_counter_ns()
+
+    async def answers(self, make_prompt: MakePrompt, first: int) -> AsyncGenerator[Answer, None]:
+        """The answers to one prompt, numbered from `first` on."""
+        order = self._order
+        prompt = await make_prompt(self._runner)
+        echo, begins = await self._echo(prompt) if order.echo else (None, 0)
+        tags = order.thinking_tags
+        samples = [
+            _Sample(ThinkingParser(tags, prompt=prompt.text) if tags else None) for _ in range(order.samples)
+        ]
+        async with contextlib.aclosing(self._events(prompt)) as events:
+            async for event in events:
+                sample, choice = samples[event.sample], first + event.sample
+                if isinstance(event, Scored):
+                    sample.scores += event.logprobs
+                    continue
+                if echo is not None and not sample.begun:
+                    yield replace(echo, logprobs=sample.scores[begins:], choice=choice)
+                sample.begun = True
+                parser = sample.parser
+                if isinstance(event, Chunk):
+                    self._watched.chunk(choice, event)
+                    sample.tokens += event.tokens
+                    thinking, text = parser.feed(event.text) if parser else ("", event.text)
+                    if text or thinking or event.logprobs:
+                        yield Piece(text, thinking, event.logprobs, choice)
+                    continue
+                self._watched.done(choice, event)
+                thinking, text = parser.flush() if parser else ("", "")
+                if text or thinking:
+                    yield Piece(text, thinking, choice=choice)
+                yield Finished(
+                    done=event,
+                    total_duration=time.perf_counter_ns() - order.arrived_ns,
+                    load_duration=max(self._loaded_ns - order.arrived_ns, 1),
+                    truncated=prompt.dropped + event.truncated,
+                    context=prompt.ids + sample.tokens,
+                    choice=choice,
+                )
+
+    def _events(self, prompt: Prompt) -> AsyncGenerator[Scored | Chunk | Done, None]:
+        order = self._order
+        return self._runner.generate(
+            prompt.ids,
+            order.options,
+            truncate=order.truncate,
+            shift=order.shift,
+            logprobs=order.logprobs,
+            top_logprobs=order.top_logprobs,
+            ignore_eos=order.ignore_eos,
+            samples=order.samples,
+            prompt_logprobs=order.score,
+            cache_prompt=order.cache_prompt,
+            priority=order.priority,
+        )
+
+    async def _echo(self, prompt: Prompt) -> tuple[Echo, int]:
+        """The echo, still without scores, and how many of the prompt's tokens come before it."""
+        if not self._order.score:
+            return Echo(prompt.text), 0
+        if prompt.spelled:
+            own = await self._runner.tokenize(prompt.text, add_special=False)
+            if own[:1] != prompt.ids[:1]:  # the begin token the model wants
+                return Echo(prompt.text), 1
+        return Echo(prompt.text, first=await self._runner.detokenize(prompt.ids[:1])), 0

@@ -11,9 +11,9 @@ from puna.options import THINK_LEVELS
 _THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, or false"
 
 
-def check_top_logprobs(count: int) -> None:
+def check_top_logprobs(count: int, name: str = "top_logprobs") -> None:
     if not 0 <= count <= 20:
-        raise RequestError("top_logprobs must be between 0 and 20")
+        raise RequestError(f"{name} must be between 0 and 20")
 
 
 def check_think(value: Any) -> bool | str | None:

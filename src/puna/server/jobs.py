@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -37,19 +38,26 @@ class Preload:
 
 @dataclass(frozen=True)
 class Job:
-    """Generate from what `make_prompt` makes once the model is there."""
+    """Generate from what `make_prompts` make once the model is there."""
 
     order: Order
-    make_prompt: MakePrompt
+    make_prompts: Sequence[MakePrompt]
     raw: bool = False
 
 
-def generate_job(backend: Backend, body: wire.GenerateRequest) -> Job | Preload | Unload:
-    """Raises the error of the first check that fails."""
+def generate_job(
+    backend: Backend, body: wire.GenerateRequest, prompts: Sequence[str | list[int]] | None = None
+) -> Job | Preload | Unload:
+    """Raises the error of the first check that fails.
+
+    `prompts` are what to continue instead of the body's one; those given as tokens are for raw mode.
+    """
+    prompts = [body.prompt] if prompts is None else prompts
+    empty = not any(prompts)
     checks.check_top_logprobs(body.top_logprobs)
     keep_s = keep_alive_s(body.keep_alive)
     model = backend.find(body.model)
-    if not body.prompt and keep_s == 0:
+    if empty and keep_s == 0:
         return Unload(model)
     if body.raw and (body.template or body.system or body.context):
         raise RequestError("raw mode does not support template, system, or context")
@@ -60,25 +68,27 @@ def generate_job(backend: Backend, body: wire.GenerateRequest) -> Job | Preload 
     checks.check_images(body.images, body.model)
     checks.check_format(body.format)
     order = _order(backend, body, model, form, keep_s, think)
-    if not body.prompt:
+    if empty:
         return Preload(order)
 
-    async def make_prompt(runner: Runner) -> Prompt:
+    async def make_prompt(given: str | list[int], runner: Runner) -> Prompt:
+        if not isinstance(given, str):
+            return Prompt(await runner.detokenize(given), given, spelled=False)
         before = list(body.context or ())
         if body.raw:
-            return Prompt(body.prompt, await runner.tokenize(body.prompt))
+            return Prompt(given, await runner.tokenize(given))
         if body.suffix:
-            text = form.render_insert(body.prompt, body.suffix, think=think)
+            text = form.render_insert(given, body.suffix, think=think)
             return Prompt(text, before + await runner.tokenize(text, add_special=not before))
         system = body.system or model.system
         opening = model.messages if body.context is None else []
-        messages = [*_system(system), *_messages(opening), Message(role="user", content=body.prompt)]
+        messages = [*_system(system), *_messages(opening), Message(role="user", content=given)]
         truncate = body.truncate and not body.template
         return await fit(
             messages, lambda some: form.render(some, think=think), runner, before, truncate=truncate
         )
 
-    return Job(order, make_prompt, body.raw)
+    return Job(order, [partial(make_prompt, given) for given in prompts], body.raw)
 
 
 def chat_job(backend: Backend, body: wire.ChatRequest) -> Job | Preload | Unload:
@@ -109,7 +119,7 @@ def chat_job(backend: Backend, body: wire.ChatRequest) -> Job | Preload | Unload
     async def make_prompt(runner: Runner) -> Prompt:
         return await fit(messages, render, runner, truncate=body.truncate)
 
-    return Job(order, make_prompt)
+    return Job(order, [make_prompt])
 
 
 def _format(model: StoredModel, template: str) -> ChatFormat:
@@ -139,6 +149,8 @@ def _order(
         logprobs=body.logprobs,
         top_logprobs=body.top_logprobs,
         ignore_eos=body.ignore_eos,
+        cache_prompt=body.cache_prompt,
+        priority=body.priority,
         thinking_tags=form.thinking_tags if think else None,
     )
 

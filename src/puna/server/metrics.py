@@ -44,12 +44,12 @@ class Metrics:
         self._failed_loads = self._counter("failed_loads", "Loads that met an error", model)
         self._crashes = self._counter("crashes", "Runner processes that died or were ended hanging", model)
 
-    def generation(self, model: str, arrived_ns: int) -> Generation:
-        """Watches one generation, or request to embed, as a context manager.
+    def generation(self, model: str, arrived_ns: int, choices: int = 1) -> Generation:
+        """Watches one request's generation, of so many answers, or its embedding, as a context manager.
 
         `arrived_ns` is by `time.perf_counter_ns`.
         """
-        return Generation(self, model, arrived_ns)
+        return Generation(self, model, arrived_ns, choices)
 
     def loaded(self, model: str, seconds: float) -> None:
         self._load_time.labels(model).observe(seconds)
@@ -73,16 +73,20 @@ class Metrics:
 
 
 class Generation:
-    """One generation, or one request to embed, for the metrics and for the line in the log."""
+    """What one request generates or embeds, for the metrics and for the line in the log.
 
-    def __init__(self, metrics: Metrics, model: str, arrived_ns: int) -> None:
+    It may be several answers, to one prompt (samples, for whom it counts once) or to several.
+    """
+
+    def __init__(self, metrics: Metrics, model: str, arrived_ns: int, choices: int) -> None:
         self._metrics = metrics
         self._model = model
         self._arrived_ns = arrived_ns
         self._generated = metrics._generated.labels(model)
         self._next = metrics._next.labels(model)
-        self._last_ns = 0  # 0: no token yet
-        self._counted = 0
+        self._last_ns: dict[int, int] = {}  # of each choice: when its last token came
+        self._counted = [0] * choices
+        self._going_on = choices
         self._outcome = ""
         self._facts = facts()
 
@@ -94,48 +98,55 @@ class Generation:
         """The model is there."""
         self._facts.load_s = self._since_arrival_s(time.perf_counter_ns())
 
-    def chunk(self, chunk: Chunk) -> None:
+    def chunk(self, choice: int, chunk: Chunk) -> None:
         """More tokens. Those that came together share the time since the last ones."""
         now_ns = time.perf_counter_ns()
         count = len(chunk.tokens)
-        if self._last_ns == 0:
+        last_ns = self._last_ns.get(choice)
+        if not self._last_ns:
             self._facts.first_token_s = self._since_arrival_s(now_ns)
             self._metrics._first.labels(self._model).observe(self._facts.first_token_s)
-        else:
+        if last_ns is not None:
             for _ in range(count):
-                self._next.observe((now_ns - self._last_ns) / 1e9 / count)
-        if count or self._last_ns == 0:
-            self._last_ns = now_ns
-        self._counted += count
-        self._generated.inc(count)
-        self._facts.generated_tokens = self._counted
+                self._next.observe((now_ns - last_ns) / 1e9 / count)
+        if count or last_ns is None:
+            self._last_ns[choice] = now_ns
+        self._count(choice, self._counted[choice] + count)
 
-    def done(self, done: Done) -> None:
-        """The end: tokens without text of their own are counted as well."""
-        self._outcome = done.reason
-        self._generated.inc(max(done.eval_count - self._counted, 0))
-        self._facts.generated_tokens = done.eval_count
-        self._read(done.prompt_eval_count, done.cached)
+    def done(self, choice: int, done: Done) -> None:
+        """The end of an answer: tokens without text of their own are counted as well."""
+        self._going_on -= 1
+        self._outcome = max(self._outcome, done.reason, key=("", "stop", "length").index)
+        self._count(choice, max(done.eval_count, self._counted[choice]))
+        if done.sample == 0:
+            self._read(done.prompt_eval_count, done.cached)
 
     def embedded(self, events: Sequence[Embedded]) -> None:
         """The end, when vectors were asked for."""
+        self._going_on = 0
         self._outcome = "embedded"
         self._read(sum(event.prompt_eval_count for event in events), sum(event.cached for event in events))
 
     def _read(self, tokens: int, cached: int) -> None:
         self._metrics._prompt.labels(self._model).inc(tokens)
         self._metrics._cached.labels(self._model).inc(cached)
-        self._facts.prompt_tokens = tokens
-        self._facts.cached_tokens = cached
+        self._facts.prompt_tokens = (self._facts.prompt_tokens or 0) + tokens
+        self._facts.cached_tokens = (self._facts.cached_tokens or 0) + cached
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        outcome = self._outcome or _outcome(error)
+        outcome = _outcome(error) if self._going_on else self._outcome
         self._facts.outcome = outcome
-        if not self._outcome and isinstance(error, Exception):
+        if self._going_on and isinstance(error, Exception):
             self._facts.error = str(error)
         self._metrics._requests.labels(self._model, outcome).inc()
+
+    def _count(self, choice: int, tokens: int) -> None:
+        """There are so many tokens of `choice` by now."""
+        self._generated.inc(tokens - self._counted[choice])
+        self._counted[choice] = tokens
+        self._facts.generated_tokens = sum(self._counted)
 
     def _since_arrival_s(self, now_ns: int) -> float:
         return (now_ns - self._arrived_ns) / 1e9

@@ -48,7 +48,7 @@ async def _answer(backend: Backend, kind: Kind, body: Generation, job: Job | Pre
             await backend.load(order)
             return json_reply(_reply(kind, body.model, done=True, done_reason="load"))
     if body.render_only:
-        prompt = await backend.prompt(job.order, job.make_prompt)
+        prompt = await backend.prompt(job.order, job.make_prompts[0])
         return json_reply(_reply(kind, body.model, debug_info={"rendered_template": prompt.text}))
     replies = _replies(backend, kind, body.model, job)
     if body.stream:
@@ -57,12 +57,12 @@ async def _answer(backend: Backend, kind: Kind, body: Generation, job: Job | Pre
 
 
 async def _replies(backend: Backend, kind: Kind, name: str, job: Job) -> AsyncGenerator[Reply, None]:
-    async with contextlib.aclosing(backend.generate(job.order, job.make_prompt)) as items:
+    async with contextlib.aclosing(backend.generate(job.order, job.make_prompts)) as items:
         async for item in items:
             if isinstance(item, Piece):
                 logprobs = [Logprob.of(entry) for entry in item.logprobs]
                 yield _reply(kind, name, item.text, item.thinking, logprobs=logprobs)
-            else:
+            elif isinstance(item, Finished):
                 context = item.context if kind == "generate" and not job.raw else []
                 yield _reply(kind, name, done=True, context=context, **_metrics(item))
 

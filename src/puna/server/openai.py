@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -12,13 +13,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.errors import RequestError, RunnerError
-from puna.runner.protocol import TokenLogprob
-from puna.server.backend import Backend, Finished, Piece
+from puna.errors import RequestError
+from puna.server.backend import Backend, Echo, Finished, Piece
 from puna.server.decoding import read
 from puna.server.error_replies import openai_error_event
 from puna.server.jobs import Job, Preload, Unload, chat_job, generate_job
-from puna.server.openai_shapes import Answer, ChatShape, Shape, TextShape, usage
+from puna.server.openai_shapes import Answer, ChatShape, Entry, Shape, TextShape, Usage, echoed, joined
 from puna.server.openai_wire import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from puna.server.replies import SSE, StreamReply, encode, json_reply, started
 from puna.server.routing import route
@@ -32,7 +32,11 @@ def routes(backend: Backend) -> list[Route]:
 
     async def completion(request: Request) -> ASGIApp:
         body = await read(request, CompletionRequest)
-        return await _answer(backend, TextShape(body.model), body, generate_job(backend, body.native()))
+        job = generate_job(backend, body.native(), body.prompts)
+        if isinstance(job, Job):
+            score = not body.generates or (body.echo and body.logprobs is not None)
+            job = replace(job, order=replace(job.order, echo=body.echo, score=score))
+        return await _answer(backend, TextShape(body.model), body, job)
 
     async def models(request: Request) -> Response:
         stored = await asyncio.to_thread(backend.store.list)
@@ -66,46 +70,62 @@ async def _answer(
         raise RequestError("nothing to generate")
     if isinstance(job, Preload):
         await backend.load(job.order)
-        return json_reply(shape.whole(Answer(), "load", usage(0, 0)))
-    items = backend.generate(job.order, job.make_prompt)
+        return json_reply(shape.whole([Answer(reason="load")], Usage()))
+    job = replace(job, order=replace(job.order, samples=body.n))
     if body.stream:
-        events = _events(shape, items, job.order.logprobs, body.stream_options.include_usage)
+        events = _events(backend, shape, job, body.stream_options.include_usage)
         return StreamReply(await started(events), SSE, openai_error_event)
-    text: list[str] = []
-    thinking: list[str] = []
-    logprobs: list[TokenLogprob] | None = [] if job.order.logprobs else None
-    async with contextlib.aclosing(items):
+    return json_reply(await _collected(backend, shape, job))
+
+
+async def _collected(backend: Backend, shape: Shape, job: Job) -> dict[str, Any]:
+    """The reply with all answers, when nothing is streamed."""
+    used = Usage()
+    parts: list[list[Answer]] = [[] for _ in range(len(job.make_prompts) * job.order.samples)]
+    async with contextlib.aclosing(backend.generate(job.order, job.make_prompts)) as items:
         async for item in items:
+            parts[item.choice].append(_part(item, job.order.logprobs))
             if isinstance(item, Finished):
-                answer = Answer("".join(text), "".join(thinking), logprobs)
-                return json_reply(shape.whole(answer, item.done.reason, _usage(item)))
-            text.append(item.text)
-            thinking.append(item.thinking)
-            if logprobs is not None:
-                logprobs += item.logprobs
-    raise RunnerError("the model runner ended without a last message")
+                used.count(item.done)
+    return shape.whole([joined(answer, job.order.logprobs) for answer in parts], used)
 
 
 async def _events(
-    shape: Shape, items: AsyncGenerator[Piece | Finished, None], logprobs: bool, include_usage: bool
+    backend: Backend, shape: Shape, job: Job, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
-    async with contextlib.aclosing(items):
+    used = Usage()
+    async with contextlib.aclosing(backend.generate(job.order, job.make_prompts)) as items:
         async for item in items:
-            if isinstance(item, Piece):
-                for part in shape.split(
-                    Answer(item.text, item.thinking, item.logprobs if logprobs else None)
-                ):
-                    yield _event(shape.part(part))
+            part = _part(item, job.order.logprobs)
+            if isinstance(item, Finished):
+                used.count(item.done)
+                yield _event(shape.part(part))
             else:
-                yield _event(shape.part(Answer(), item.done.reason))
-                if include_usage:
-                    yield _event(shape.end(_usage(item)))
+                for split in shape.split(part):
+                    yield _event(shape.part(split))
+    if include_usage:
+        yield _event(shape.end(used))
     yield b"data: [DONE]\n\n"
+
+
+def _part(item: Piece | Echo | Finished, logprobs: bool) -> Answer:
+    """What the backend says, as part of an answer."""
+    match item:
+        case Echo():
+            return Answer(item.choice, item.text, logprobs=echoed(item) if logprobs else None)
+        case Piece():
+            entries = [Entry.of(entry) for entry in item.logprobs] if logprobs else None
+            return Answer(item.choice, item.text, item.thinking, entries)
+    ending = [Entry.of(entry) for entry in item.done.ending]
+    cut = {"truncated": item.truncated, "shifted": item.done.shifted}
+    return Answer(
+        item.choice,
+        logprobs=[] if ending else None,
+        ending=ending,
+        reason=item.done.reason,
+        cut={name: count for name, count in cut.items() if count},
+    )
 
 
 def _event(value: Any) -> bytes:
     return b"data: " + encode(value) + b"\n\n"
-
-
-def _usage(item: Finished) -> dict[str, int]:
-    return usage(item.done.prompt_eval_count, item.done.eval_count)

@@ -10,7 +10,8 @@ from pydantic import Field
 from puna.errors import RequestError, UnavailableError
 from puna.options import THINK_LEVELS
 from puna.server import wire
-from puna.server.wire import Body
+from puna.server.checks import check_top_logprobs
+from puna.server.wire import Body, OwnFields
 
 _EFFORTS: dict[str, bool | str] = {**{level: level for level in THINK_LEVELS}, "none": False}
 
@@ -32,7 +33,13 @@ class ChatMessage(Body):
     tool_call_id: str = ""
 
 
-class OpenAIRequest(Body):
+#: Answers to one prompt, as many as the engine takes; and all answers of one request.
+_MOST_SAMPLES = 128
+_MOST_CHOICES = 2048
+_MOST_TOKEN = 2**31 - 1
+
+
+class OpenAIRequest(OwnFields):
     """What both kinds of completion have in common."""
 
     model: str = ""
@@ -47,7 +54,6 @@ class OpenAIRequest(Body):
     stop: Any = None
     n: int = 1
     logit_bias: dict[str, Any] = Field(default_factory=dict)
-    ignore_eos: bool = False  # as in vLLM and llama.cpp
 
     @property
     def stops(self) -> list[str]:
@@ -74,8 +80,8 @@ class OpenAIRequest(Body):
         return {name: value for name, value in given.items() if value is not None}
 
     def _check(self) -> None:
-        if self.n != 1:
-            raise RequestError(f"n must be 1, not {self.n}: this server gives one answer per request")
+        if not 1 <= self.n <= _MOST_SAMPLES:
+            raise RequestError(f"n must be between 1 and {_MOST_SAMPLES}, not {self.n}")
         if self.logit_bias:
             raise UnavailableError("logit_bias is not available yet in this version")
 
@@ -104,6 +110,8 @@ class ChatCompletionRequest(OpenAIRequest):
             logprobs=self.logprobs,
             top_logprobs=self.top_logprobs,
             ignore_eos=self.ignore_eos,
+            cache_prompt=self.cache_prompt,
+            priority=self.priority,
         )
 
     def _think(self) -> bool | str | None:
@@ -121,28 +129,77 @@ class ChatCompletionRequest(OpenAIRequest):
 
 
 class CompletionRequest(OpenAIRequest):
-    prompt: str = ""
+    prompt: Any = ""
     suffix: str = ""
     logprobs: int | None = None
     echo: bool = False
-    best_of: int = 1
+    best_of: int | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """What is to be continued, each a text or token ids."""
+        given = self.prompt
+        if isinstance(given, str) or _are_tokens(given):
+            return [given]
+        if not isinstance(given, list) or not given:
+            raise RequestError(_PROMPT_KINDS)
+        one_kind = all(isinstance(item, str) for item in given) or all(_are_tokens(item) for item in given)
+        if not one_kind:
+            raise RequestError(_PROMPT_KINDS)
+        if len(given) * self.n > _MOST_CHOICES:
+            raise RequestError(
+                f"{len(given)} prompts with n={self.n} are {len(given) * self.n} choices, and at most "
+                f"{_MOST_CHOICES} are allowed in one request"
+            )
+        return given
+
+    @property
+    def generates(self) -> bool:
+        """Whether anything is to be generated; else the prompts are evaluated, and that is all."""
+        return self.max_tokens != 0
 
     def native(self) -> wire.GenerateRequest:
-        if self.echo:
-            raise UnavailableError("echo is not available in this version")
-        if self.best_of != 1:
+        """All but the prompts, which stand as they are where they are echoed, scored or token ids.
+
+        A template around a text to be scored would be scored as well.
+        """
+        if self.best_of not in (None, self.n):
             raise RequestError(
-                f"best_of must be 1, not {self.best_of}: this server gives one answer per request"
+                f"best_of must be n ({self.n}) or left out, not {self.best_of}: "
+                f"ask for n={self.best_of} with logprobs, and choose among the answers"
             )
+        if self.logprobs is not None:
+            check_top_logprobs(self.logprobs, "logprobs")
+        raw = self.echo or not all(isinstance(prompt, str) for prompt in self.prompts)
+        if raw and self.suffix:
+            raise RequestError("suffix is for a prompt given as text, without echo: leave it out")
         return wire.GenerateRequest(
             model=self.model,
-            prompt=self.prompt,
             suffix=self.suffix,
+            raw=raw,
+            think=False if raw else None,
+            truncate=not self.echo,
             options=self.options(self.max_tokens),
             logprobs=self.logprobs is not None,
             top_logprobs=self.logprobs or 0,
             ignore_eos=self.ignore_eos,
+            cache_prompt=self.cache_prompt,
+            priority=self.priority,
         )
+
+
+_PROMPT_KINDS = (
+    "prompt must be a text, a list of token ids (not empty, none negative), "
+    "or a list of texts or of such lists"
+)
+
+
+def _are_tokens(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(type(item) is int and 0 <= item <= _MOST_TOKEN for item in value)
+    )
 
 
 def _messages(message: ChatMessage, all_of_them: list[ChatMessage]) -> list[wire.Message]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from puna.engine.events import Priority
 from puna.server.decoding import fold_keys
 
 
@@ -43,7 +44,15 @@ class Message(Body):
         return value.lower()
 
 
-class Generation(Body):
+class OwnFields(Body):
+    """Puna's own fields of any generation, beside those of either API."""
+
+    cache_prompt: bool = True
+    priority: Priority = "interactive"
+    ignore_eos: bool = False  # as in vLLM and llama.cpp
+
+
+class Generation(OwnFields):
     """What generate and chat have in common."""
 
     model: str = ""
@@ -56,7 +65,6 @@ class Generation(Body):
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
-    ignore_eos: bool = False  # Puna's own
     render_only: bool = Field(default=False, alias="_debug_render_only")
 
 

@@ -1,0 +1,395 @@
+"""Several prompts, several samples, and given text: `/v1/completions` and the fields of Puna's own.
+
+What a text's probability should be comes from transformers, with the weights the server's model was made of.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+from openai.types import Completion, CompletionChoice
+from openai.types.chat import ChatCompletionMessageParam
+
+from tests.e2e.servers import Server, add_model, running, wait_until
+from tests.e2e.test_metrics import Samples, request_line
+from tests.tiny import SPECIALS, TinyLlama, vocabulary
+
+pytestmark = pytest.mark.e2e
+
+HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
+WORDS = vocabulary()
+BEGIN = WORDS.index("<|begin|>")
+ENDS = (WORDS.index("<|end|>"), WORDS.index("<|im_end|>"))
+#: The server keeps keys and values in half precision.
+TOLERANCE = 2e-3
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    return TinyLlama().build()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Iterator[Server]:
+    """A server with the model `tiny`, which logs JSON."""
+    with running(tmp_path_factory.mktemp("models"), PUNA_LOG_FORMAT="json") as started:
+        add_model(started, "tiny", tiny_file)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def client(plain: Server) -> openai.OpenAI:
+    return openai.OpenAI(base_url=plain.url + "/v1/", api_key="unused", max_retries=0, timeout=120)
+
+
+def expected(reference: Any, tokens: Sequence[int]) -> torch.Tensor:
+    """The log-probabilities of what may come after each of `tokens`, [tokens, vocabulary]."""
+    with torch.no_grad():
+        return torch.log_softmax(reference(torch.tensor([list(tokens)])).logits[0].double(), -1)
+
+
+def scores(choice: CompletionChoice) -> list[float | None]:
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs is not None
+    return list(choice.logprobs.token_logprobs)
+
+
+def harness(answer: Completion, lengths: list[int]) -> list[tuple[float, bool]]:
+    """What lm-evaluation-harness's `local-completions` reads from an answer to a request like those below.
+
+    Of each choice: how likely all after the first `length` tokens are, but for the one generated at the
+    end, and whether each of them is the likeliest.
+    """
+    found = []
+    for choice, length in zip(sorted(answer.choices, key=lambda one: one.index), lengths, strict=True):
+        assert choice.logprobs is not None
+        assert choice.logprobs.top_logprobs is not None
+        chosen = scores(choice)[length:-1]
+        best = [max(top.values()) for top in choice.logprobs.top_logprobs[length:-1]]
+        found.append((sum(score for score in chosen if score is not None), chosen == best))
+    return found
+
+
+def test_an_evaluation_harness_gets_the_likelihood_of_each_continuation(
+    client: openai.OpenAI, reference: Any
+) -> None:
+    context = [BEGIN, 100, 90, 80, 70]
+    greedy = list(context)
+    for _ in range(3):
+        greedy.append(int(expected(reference, greedy)[-1].argmax()))
+    prompts = [[*context, 65, 66, 67], greedy, [*context, greedy[5], 66]]
+    answer = client.completions.create(
+        model="tiny", prompt=prompts, max_tokens=1, temperature=0, logprobs=1, seed=1234, echo=True
+    )
+    found = harness(answer, [5, 5, 5])
+    for (likelihood, is_greedy), prompt in zip(found, prompts, strict=True):
+        wanted = expected(reference, prompt)
+        continuation = [float(wanted[i - 1, prompt[i]]) for i in range(5, len(prompt))]
+        assert likelihood == pytest.approx(sum(continuation), abs=len(continuation) * TOLERANCE)
+        assert is_greedy is (prompt is greedy)
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (8 + 8 + 7, 3)
+
+
+def test_an_end_token_is_counted_where_it_is_generated(client: openai.OpenAI, reference: Any) -> None:
+    """A harness leaves out the last token as the generated one, whether or not that has a text."""
+    torch.manual_seed(0)
+    prompts = torch.randint(0, 256, (600, 4))
+    with torch.no_grad():
+        ends = torch.isin(reference(prompts).logits[:, -1].argmax(-1), torch.tensor(ENDS))
+    prompt = prompts[ends][0].tolist()
+    answer = client.completions.create(
+        model="tiny", prompt=prompt, max_tokens=1, temperature=0, logprobs=1, echo=True
+    )
+    (choice,) = answer.choices
+    assert choice.finish_reason == "stop"
+    found = scores(choice)
+    assert len(found) == len(prompt) + 1
+    assert found[0] is None
+    wanted = expected(reference, prompt)
+    assert found[1:-1] == pytest.approx([float(wanted[i, prompt[i + 1]]) for i in range(3)], abs=TOLERANCE)
+    assert found[-1] == pytest.approx(float(wanted[-1].max()), abs=TOLERANCE)
+    assert choice.logprobs is not None
+    assert (choice.logprobs.tokens or [])[-1] in SPECIALS
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 1
+
+
+def test_a_stop_string_takes_no_entry_away(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tiny", "prompt": "once upon", "max_tokens": 4, "temperature": 0}
+    whole = client.completions.create(**fields, logprobs=0, echo=True)
+    text = whole.choices[0].text.removeprefix("once upon")
+    stop = next(character for character in text if character.isascii())
+    stopped = client.completions.create(**fields, logprobs=0, echo=True, stop=[stop])
+    assert stopped.choices[0].text == "once upon" + text.partition(stop)[0]
+    assert stopped.choices[0].finish_reason == "stop"
+    assert stopped.usage is not None
+    prompt = len(scores(whole.choices[0])) - 4
+    assert scores(stopped.choices[0]) == scores(whole.choices[0])[: prompt + stopped.usage.completion_tokens]
+
+
+def test_a_text_is_scored_without_generating(client: openai.OpenAI, reference: Any) -> None:
+    text = "hello world once upon a time é"
+    answer = client.completions.create(model="tiny", prompt=text, max_tokens=0, logprobs=2, echo=True)
+    (choice,) = answer.choices
+    logprobs = choice.logprobs
+    assert logprobs is not None
+    assert logprobs.tokens is not None
+    assert logprobs.text_offset is not None
+    assert (choice.text, choice.finish_reason) == (text, "length")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 0
+    # The begin token that the model wants is evaluated, but it is not of the text.
+    assert answer.usage.prompt_tokens == len(logprobs.tokens) + 1
+    assert logprobs.tokens[:4] == ["hello", " world", " ", "once"]
+    for token, offset in zip(logprobs.tokens, logprobs.text_offset, strict=True):
+        assert token.startswith("bytes:") or text[offset:].startswith(token)
+    ids = [WORDS.index("hello"), WORDS.index("Ġworld"), WORDS.index("Ġ"), WORDS.index("once")]
+    wanted = expected(reference, [BEGIN, *ids])
+    assert scores(choice)[:4] == pytest.approx(
+        [float(wanted[i, token]) for i, token in enumerate(ids)], abs=TOLERANCE
+    )
+    for top in logprobs.top_logprobs or []:
+        assert 2 <= len(top) <= 3
+
+
+def test_an_echo_without_scores_and_a_prompt_that_is_only_read(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tiny", "temperature": 0}
+    answer = client.completions.create(**fields, prompt=["hello", "once"], max_tokens=2, echo=True)
+    assert [choice.text[: len(text)] for choice, text in zip(answer.choices, ("hello", "once"), strict=True)]
+    assert all(choice.logprobs is None for choice in answer.choices)
+    silent = client.completions.create(**fields, prompt="hello", max_tokens=0)
+    assert (silent.choices[0].text, silent.choices[0].finish_reason) == ("", "length")
+    assert silent.usage is not None
+    assert silent.usage.completion_tokens == 0
+
+
+def test_prompts_of_every_kind_are_continued_in_their_order(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tiny", "max_tokens": 5, "temperature": 0}
+    texts = ["once", "hello world", "the story"]
+    alone = [client.completions.create(**fields, prompt=text).choices[0].text for text in texts]
+    together = client.completions.create(**fields, prompt=texts)
+    assert [(choice.index, choice.text) for choice in together.choices] == list(enumerate(alone))
+    ids = [[BEGIN, 65, 66], [BEGIN, 90]]
+    one_by_one = [client.completions.create(**fields, prompt=tokens).choices[0].text for tokens in ids]
+    both = client.completions.create(**fields, prompt=ids)
+    assert [choice.text for choice in both.choices] == one_by_one
+    # Token ids stand as they are, and so does an echoed text: no template is around them.
+    raw = client.completions.create(**fields, prompt="AB", echo=True)
+    assert raw.choices[0].text == "AB" + one_by_one[0]
+
+
+def test_samples_are_what_single_requests_with_the_next_seeds_give(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tiny", "max_tokens": 8, "temperature": 1.3, "logprobs": 1}
+    prompts = ["once", "hello world"]
+    both = client.completions.create(**fields, prompt=prompts, n=3, seed=40)
+    singles = [
+        client.completions.create(**fields, prompt=prompt, seed=seed)
+        for prompt in prompts
+        for seed in (40, 41, 42)
+    ]
+    assert [choice.index for choice in both.choices] == list(range(6))
+    assert [choice.text for choice in both.choices] == [single.choices[0].text for single in singles]
+    assert len({choice.text for choice in both.choices}) > 2
+    for choice, single in zip(both.choices, singles, strict=True):
+        assert scores(choice) == scores(single.choices[0])
+    assert both.usage is not None
+    used = [single.usage for single in singles if single.usage is not None]
+    assert both.usage.prompt_tokens == used[0].prompt_tokens + used[3].prompt_tokens
+    assert both.usage.completion_tokens == sum(usage.completion_tokens for usage in used)
+
+
+def test_chat_answers_are_sampled_likewise(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tiny", "messages": HELLO, "max_tokens": 8, "temperature": 1.3}
+    three = client.chat.completions.create(**fields, n=3, seed=7)
+    singles = [client.chat.completions.create(**fields, seed=seed) for seed in (7, 8, 9)]
+    texts = [single.choices[0].message.content for single in singles]
+    assert [(choice.index, choice.message.content) for choice in three.choices] == list(enumerate(texts))
+    assert len(set(texts)) > 1
+
+
+def test_streams_of_several_choices_carry_their_index(client: openai.OpenAI) -> None:
+    fields: dict[str, Any] = {"model": "tiny", "max_tokens": 6, "temperature": 1.3, "seed": 3, "n": 2}
+    fresh = {"cache_prompt": False}
+    for echo in (False, True):
+        given: dict[str, Any] = {
+            **fields, "prompt": ["hello", "once"], "echo": echo, "logprobs": 1, "extra_body": fresh,
+        }  # fmt: skip
+        whole = client.completions.create(**given)
+        chunks = list(client.completions.create(**given, stream=True, stream_options={"include_usage": True}))
+        assert chunks[-1].usage == whole.usage
+        assert all(len(chunk.choices) == 1 for chunk in chunks[:-1])
+        for choice in whole.choices:
+            mine = [one for chunk in chunks for one in chunk.choices if one.index == choice.index]
+            assert "".join(one.text for one in mine) == choice.text
+            assert [one.finish_reason for one in mine if one.finish_reason] == [choice.finish_reason]
+            streamed = [one.logprobs for one in mine if one.logprobs is not None]
+            assert choice.logprobs is not None
+            for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+                joined = [value for part in streamed for value in getattr(part, name)]
+                assert joined == getattr(choice.logprobs, name)
+    chat = client.chat.completions.create(**fields, messages=HELLO)
+    parts = list(client.chat.completions.create(**fields, messages=HELLO, stream=True))
+    for answer in chat.choices:
+        deltas = [
+            one.delta.content or "" for part in parts for one in part.choices if one.index == answer.index
+        ]
+        assert "".join(deltas) == answer.message.content
+
+
+def test_thinking_is_split_in_every_sample(plain: Server, client: openai.OpenAI) -> None:
+    template = "{{ range .Messages }}{{ .Role }}: {{ .Content }}\n{{ end }}{{ if .Think }}<think>{{ end }}"
+    template += "{{ range .Messages }}{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}{{ end }}"
+    plain.client.create(model="thinker", from_="tiny", template=template)
+    fields: dict[str, Any] = {"model": "thinker", "messages": HELLO, "max_tokens": 8, "temperature": 1.3}
+    two = client.chat.completions.create(**fields, n=2, seed=5)
+    for choice, seed in zip(two.choices, (5, 6), strict=True):
+        single = client.chat.completions.create(**fields, seed=seed).choices[0].message
+        assert choice.message.reasoning  # type: ignore[attr-defined]
+        assert choice.message.reasoning == single.reasoning  # type: ignore[attr-defined]
+        assert choice.message.content == single.content
+
+
+def test_what_came_from_the_cache_is_said_and_can_be_declined(plain: Server, client: openai.OpenAI) -> None:
+    def cached(prompt: str, **fields: Any) -> tuple[int, int]:
+        answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=1, **fields)
+        assert answer.usage is not None
+        assert answer.usage.prompt_tokens_details is not None
+        return answer.usage.prompt_tokens_details.cached_tokens or 0, answer.usage.prompt_tokens
+
+    text = "a text that nobody has sent before " * 2
+    declined = {"extra_body": {"cache_prompt": False}}
+    begin, length = cached(text, **declined)
+    assert begin == 0
+    first, _ = cached(text)
+    assert first < length - 20  # no more than the template's beginning, of earlier requests
+    assert cached(text, n=2) == (length - 1, length)  # a prompt counts once, whatever its samples share
+    assert cached(text, **declined) == (0, length)
+    chat = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=1)
+    again = client.chat.completions.create(model="tiny", messages=HELLO, max_tokens=1, n=3)
+    assert chat.usage is not None
+    assert again.usage is not None
+    assert again.usage.prompt_tokens == chat.usage.prompt_tokens
+    assert again.usage.completion_tokens == 3
+    assert again.usage.prompt_tokens_details is not None
+    assert again.usage.prompt_tokens_details.cached_tokens == chat.usage.prompt_tokens - 1
+
+    body = {"model": "tiny", "prompt": text, "stream": False, "options": {"num_predict": 1}}
+    assert plain.http.post("/api/generate", json=body).json()["cached"] == length - 1
+    assert "cached" not in plain.http.post("/api/generate", json=body | {"cache_prompt": False}).json()
+
+
+def test_what_was_cut_is_said(client: openai.OpenAI) -> None:
+    prompt = [BEGIN, *[65 + i % 26 for i in range(400)]]  # the context is 256
+    cut = client.completions.create(model="tiny", prompt=prompt, max_tokens=1)
+    assert cut.usage is not None
+    truncated: int = cut.choices[0].truncated  # type: ignore[attr-defined]
+    assert truncated == len(prompt) - cut.usage.prompt_tokens > 0
+    chunks = list(client.completions.create(model="tiny", prompt=prompt, max_tokens=1, stream=True))
+    assert chunks[-1].choices[0].truncated == truncated  # type: ignore[attr-defined]
+    fitting = client.completions.create(model="tiny", prompt=prompt[:9], max_tokens=1)
+    assert not hasattr(fitting.choices[0], "truncated")
+    with pytest.raises(openai.BadRequestError, match="exceeds the context length"):  # no score of a part
+        client.completions.create(model="tiny", prompt=prompt, max_tokens=1, echo=True, logprobs=1)
+
+
+def test_priorities_are_taken_by_every_route(plain: Server, client: openai.OpenAI) -> None:
+    chat = {"model": "tiny", "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
+    text = {"model": "tiny", "prompt": "x", "stream": False, "options": {"num_predict": 1}}
+    for path, body in (("/api/chat", chat), ("/api/generate", text), ("/v1/completions", text)):
+        assert plain.http.post(path, json=body | {"priority": "batch"}).status_code == 200
+        wrong = plain.http.post(path, json=body | {"priority": "first"})
+        assert wrong.status_code == 400
+        assert "must be 'interactive' or 'batch', not 'first'" in wrong.text
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompt": []}, "prompt must be a text, a list of token ids"),
+        ({"prompt": [[]]}, "prompt must be"),
+        ({"prompt": 5}, "prompt must be"),
+        ({"prompt": ["x", 5]}, "prompt must be"),
+        ({"prompt": ["x", [5]]}, "prompt must be"),
+        ({"prompt": [5, True]}, "prompt must be"),
+        ({"prompt": [5, -1]}, "none negative"),
+        ({"prompt": [5, 2**40]}, "prompt must be"),
+        ({"prompt": [5, 100_000]}, "outside the vocabulary"),
+        ({"prompt": ["x", "y"], "best_of": 2}, "best_of must be n"),
+        ({"n": 2, "best_of": 5}, "ask for n=5"),
+        ({"n": 129}, "n must be between 1 and 128"),
+        ({"prompt": ["x"] * 17, "n": 128}, "2176 choices"),
+        ({"logprobs": 21}, "logprobs must be between 0 and 20"),
+        ({"echo": True, "suffix": "y"}, "suffix"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(client: openai.OpenAI, fields: dict[str, Any], words: str) -> None:
+    for stream in (False, True):
+        with pytest.raises(openai.BadRequestError, match=words):
+            client.completions.create(**{"model": "tiny", "prompt": "x", **fields}, stream=stream)
+
+
+def test_one_bad_prompt_fails_the_request_and_nothing_is_left_running(
+    plain: Server, client: openai.OpenAI
+) -> None:
+    good = [[BEGIN, 65 + i] for i in range(5)]
+    with pytest.raises(openai.BadRequestError, match="outside the vocabulary"):
+        client.completions.create(model="tiny", prompt=[*good, [100_000]], n=2, max_tokens=200)
+    wait_until(lambda: Samples(plain)("puna_requests_running", "tiny:latest") == 0, "the others' end")
+
+
+def test_metrics_and_the_log_count_a_request_of_several_answers(plain: Server, client: openai.OpenAI) -> None:
+
+    def tokens() -> dict[str, int]:
+        (model,) = plain.http.get("/api/ps").json()["models"]
+        found: dict[str, int] = model["tokens"]
+        return found
+
+    client.completions.create(model="tiny", prompt="one", max_tokens=1)
+    ps, before = tokens(), Samples(plain)
+    made = client.completions.create(model="tiny", prompt=["one", "two"], n=3, max_tokens=6, logprobs=0)
+    after = Samples(plain)
+
+    def grown(name: str, **labels: str) -> float:
+        return after(name, "tiny:latest", **labels) - before(name, "tiny:latest", **labels)
+
+    used = made.usage
+    assert used is not None
+    assert used.prompt_tokens_details is not None
+    assert grown("puna_requests_total", outcome="length") + grown("puna_requests_total", outcome="stop") == 1
+    assert grown("puna_prompt_tokens_total") == used.prompt_tokens
+    assert grown("puna_cached_tokens_total") == used.prompt_tokens_details.cached_tokens
+    assert grown("puna_generated_tokens_total") == used.completion_tokens
+    assert grown("puna_time_to_first_token_seconds_count") == 1
+    assert 0 < grown("puna_inter_token_seconds_count") <= used.completion_tokens - 6
+    assert made._request_id
+    line = request_line(plain, made._request_id)
+    assert line["outcome"] == ("length" if any(c.finish_reason == "length" for c in made.choices) else "stop")
+    assert line["prompt_tokens"] == used.prompt_tokens
+    assert line["generated_tokens"] == used.completion_tokens
+    sums = {"generated": used.completion_tokens, "prompt": used.prompt_tokens}
+    assert {name: tokens()[name] - ps[name] for name in sums} == sums
+
+
+def test_leaving_stops_all_samples_of_all_prompts(
+    tmp_path_factory: pytest.TempPathFactory, endless_file: Path
+) -> None:
+    with running(tmp_path_factory.mktemp("models"), PUNA_NUM_PARALLEL="6") as server:
+        add_model(server, "endless", endless_file)
+        body = {"model": "endless", "prompt": ["once", "hello"], "n": 3, "stream": True, "temperature": 0}
+        with server.http.stream("POST", "/v1/completions", json=body, timeout=20) as answer:
+            seen = set()
+            lines = answer.iter_lines()  # dropping it would close the stream
+            while len(seen) < 6:
+                line = next(lines)
+                if line.startswith("data: "):
+                    seen.add(json.loads(line.removeprefix("data: "))["choices"][0]["index"])
+            assert Samples(server)("puna_requests_running") == 6
+        wait_until(lambda: Samples(server)("puna_requests_running") == 0, "the end of all")
+        assert Samples(server)("puna_requests_total", outcome="cancelled") == 1
