@@ -64,6 +64,43 @@ def test_many_prompts_come_back_in_order(model: puna.Model) -> None:
     assert [done.text for done in together] == alone
 
 
+def test_samples_are_what_single_requests_with_the_next_seeds_give(model: puna.Model) -> None:
+    settings = {"temperature": 1.3, "num_predict": 8, "logprobs": 1}
+    prompts = ["once upon a time", "hello"]
+    found = model.generate_many(prompts, samples=3, seed=11, **settings)
+    singles = [model.generate(prompt, seed=seed, **settings) for prompt in prompts for seed in (11, 12, 13)]
+    assert [done.tokens for done in found] == [done.tokens for done in singles]
+    assert [done.text for done in found] == [done.text for done in singles]
+    assert len({done.text for done in found}) > 2
+    assert [len(done.logprobs) for done in found] == [len(done.tokens) for done in found]
+
+
+def test_what_is_remembered_can_be_declined(model: puna.Model) -> None:
+    prompt = "a prompt that nobody else has " * 3
+    length = model.generate(prompt, num_predict=1, cache_prompt=False).prompt_tokens
+    first, second, declined = (
+        model.generate(prompt, num_predict=1, cache_prompt=wanted).cached_tokens
+        for wanted in (True, True, False)
+    )
+    assert first < 5  # a begin token, say
+    assert (second, declined) == (length - 1, 0)
+
+
+def test_an_interactive_request_takes_the_place_of_a_batch_one(model: puna.Model) -> None:
+    async def scenario() -> None:
+        endless = [asyncio.create_task(model.agenerate("hello", priority="batch")) for _ in range(4)]
+        while model.engine.running < 4:  # all places are taken
+            await asyncio.sleep(0.001)
+        done = await model.agenerate("hello world", num_predict=2)
+        assert len(done.tokens) == 2
+        assert not any(task.done() for task in endless)
+        for task in endless:
+            task.cancel()
+        await asyncio.gather(*endless, return_exceptions=True)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
 def test_threads_share_one_engine(model: puna.Model) -> None:
     expected = model.generate("hello", temperature=0, num_predict=10).text
     found: list[str] = []
@@ -145,6 +182,10 @@ def test_log_probabilities(model: puna.Model) -> None:
 def test_mistakes_are_named(model: puna.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RequestError, match="unknown option: temprature"):
         model.generate("hello", temprature=0)
+    with pytest.raises(RequestError, match="priority must be 'interactive' or 'batch', not 'low'"):
+        model.chat([], priority="low")
+    with pytest.raises(RequestError, match="0 samples of one prompt: it must be 1 to 128"):
+        model.generate_many(["hello"], samples=0)
     with pytest.raises(OptionError, match='"top_p" must be between 0 and 1, not 2'):
         model.generate("hello", top_p=2)
     with pytest.raises(GGUFError, match=r"nowhere\.gguf"):

@@ -21,14 +21,25 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Literal, Self, cast, get_args, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from puna import ops
 from puna.engine.engine import Engine
-from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored, TokenLogprob
+from puna.engine.events import (
+    Chunk,
+    Done,
+    Embed,
+    Embedded,
+    Event,
+    Failed,
+    Generate,
+    Priority,
+    Scored,
+    TokenLogprob,
+)
 from puna.errors import PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
@@ -141,18 +152,25 @@ class Model:
 
         `stream=True` gives an iterator of `Chunk`s as text becomes final; leaving it early stops the
         generation. `logprobs=n` adds log-probabilities with n alternatives each. `options` are
-        Ollama's: temperature, seed, num_predict, stop, ... Raises `OptionError`, `ContextLengthError`,
-        `GenerationError`.
+        Ollama's: temperature, seed, num_predict, stop, ...; and two that say how the request is
+        treated: `cache_prompt=False` takes nothing from earlier requests and leaves nothing behind for
+        later ones, `priority="batch"` takes what interactive requests leave. All methods that generate
+        know them. Raises `OptionError`, `RequestError`, `ContextLengthError`, `GenerationError`.
         """
         events = self._start(prompt, logprobs, options)
         return _chunks(events) if stream else _complete(events)
 
     def generate_many(
-        self, prompts: Sequence[Prompt], *, logprobs: int | None = None, **options: Any
+        self, prompts: Sequence[Prompt], *, samples: int = 1, logprobs: int | None = None, **options: Any
     ) -> list[Completion]:
-        """Continue several prompts at once; the completions come in the order of the prompts."""
-        started = [self._start(prompt, logprobs, options) for prompt in prompts]
-        return [_complete(events) for events in started]
+        """Continue several prompts at once, each `samples` times.
+
+        The completions come in the order of the prompts, all of the first one first. Samples share the
+        evaluation of their prompt; with a `seed`, sample i is what `generate` gives with seed + i.
+        """
+        requests = [self._request(prompt, logprobs, options, samples) for prompt in prompts]
+        started = [self._submit(request) for request in requests]
+        return [completion for events in started for completion in _all_joined(list(events), samples)]
 
     @overload
     def chat(
@@ -251,16 +269,26 @@ class Model:
 
     # --- inside ------------------------------------------------------------------------
 
-    def _request(self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]) -> Generate:
-        unknown = Options.unknown(options)
+    def _request(
+        self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any], samples: int = 1
+    ) -> Generate:
+        treatment: dict[str, Any] = {"cache_prompt": True, "priority": "interactive"}
+        treatment |= {name: options[name] for name in treatment if name in options}
+        unknown = [name for name in Options.unknown(options) if name not in treatment]
         if unknown:
             raise RequestError(f"unknown option: {', '.join(unknown)}")
+        if treatment["priority"] not in get_args(Priority):
+            allowed = " or ".join(repr(name) for name in get_args(Priority))
+            raise RequestError(f"priority must be {allowed}, not {treatment['priority']!r}")
         return Generate(
             id=next(self._ids),
             prompt=prompt if isinstance(prompt, str) else list(prompt),
             options=Options.merge(self._defaults, options),
             logprobs=logprobs is not None,
             top_logprobs=logprobs or 0,
+            samples=samples,
+            cache_prompt=bool(treatment["cache_prompt"]),
+            priority=treatment["priority"],
         )
 
     def _start(self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]) -> Iterator[Answer]:
@@ -330,7 +358,7 @@ def _is_one(inputs: Prompt | Sequence[Prompt]) -> bool:
 
 def _answers(request: Generate | Embed) -> int:
     """How many events end the parts of `request`."""
-    return len(request.inputs) if isinstance(request, Embed) else 1
+    return len(request.inputs) if isinstance(request, Embed) else request.samples
 
 
 def _raised(event: Event) -> Answer:
@@ -351,6 +379,11 @@ def _complete(events: Iterator[Answer]) -> Completion:
 
 async def _gather(events: AsyncIterator[Chunk | Done]) -> Completion:
     return _joined([event async for event in events])
+
+
+def _all_joined(events: Sequence[Answer], samples: int) -> list[Completion]:
+    """The completion of each sample."""
+    return [_joined([event for event in events if event.sample == sample]) for sample in range(samples)]
 
 
 def _joined(events: Sequence[Answer]) -> Completion:
