@@ -12,8 +12,17 @@ import numpy as np
 import pytest
 
 import puna
-from puna.errors import ContextLengthError, GGUFError, ModelNotFoundError, OptionError, RequestError
+from puna.errors import (
+    CacheFileError,
+    ContextLengthError,
+    GGUFError,
+    ModelNotFoundError,
+    OptionError,
+    RequestError,
+)
 from tests.tiny import TinyLlama, tiny_llama_gguf
+
+GREEDY = {"temperature": 0, "num_predict": 8}
 
 
 @pytest.fixture(scope="module")
@@ -163,6 +172,15 @@ def test_asyncio(model: puna.Model) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
+def test_a_loop_that_closes_during_a_generation_does_no_harm(model: puna.Model) -> None:
+    loop = asyncio.new_event_loop()
+    stream = model.astream("hello", num_predict=40)
+    loop.run_until_complete(anext(stream))  # type: ignore[arg-type]
+    loop.close()
+    assert len(model.generate("hello world", temperature=0, num_predict=60).tokens) == 60
+    asyncio.run(stream.aclose())  # type: ignore[attr-defined]
+
+
 def test_leaving_a_stream_early_stops_the_generation(model: puna.Model) -> None:
     stream = model.generate("hello", temperature=0, stream=True)
     next(stream)
@@ -177,6 +195,46 @@ def test_log_probabilities(model: puna.Model) -> None:
     done = model.generate("hello", temperature=0, num_predict=3, logprobs=2)
     assert len(done.logprobs) == len(done.tokens)
     assert all(len(entry.top) == 2 for entry in done.logprobs)
+
+
+def test_a_saved_prompt_need_not_be_evaluated_again(model: puna.Model, tmp_path: Path) -> None:
+    prompt = "once upon a time there was a story that began like this " * 6
+    path = tmp_path / "prompt.safetensors"
+    model.save_prompt(prompt, path)
+    whole = model.generate(prompt + "hello", temperature=0, num_predict=8, cache_prompt=False)
+    with puna.load(model.engine.loaded.path, num_ctx=1024, parallel=2) as other:
+        tokens = other.load_prompt(path)
+        assert tokens == model.tokenizer.encode(prompt)
+        assert other.load_prompt(path) == tokens  # knowing it already is no mistake
+        done = other.generate([*tokens, *model.tokenizer.encode("hello", add_special=False)], **GREEDY)
+        assert done.cached_tokens == len(tokens)
+        assert done.tokens == whole.tokens
+        other.save_prompt(tokens, path)  # also what was loaded can be saved
+        assert other.load_prompt(path) == tokens
+
+
+def test_a_saved_prompt_that_does_not_fit_is_refused(model: puna.Model, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.safetensors"
+    tokens = list(range(100))
+    model.save_prompt(tokens, path)
+    own = model.engine.loaded.path
+    stranger = tiny_llama_gguf(tmp_path / "other.gguf", TinyLlama(hidden=128, layers=3, context=2048, seed=8))
+    for file, settings, error, words in (
+        (stranger, {}, CacheFileError, "saved with model 'llama [0-9a-f]{16}', and this is 'llama "),
+        (own, {"kv_cache_type": "q8_0"}, CacheFileError, "prompt.safetensors: '0.keys' is .* in this cache"),
+        (own, {"num_ctx": 99}, ContextLengthError, "this has 100 tokens, and num_ctx is 99"),
+    ):
+        with puna.load(file, **{"num_ctx": 256, "parallel": 1, **settings}) as other:
+            with pytest.raises(error, match=words):
+                other.load_prompt(path)
+            assert other.generate([*tokens[:50], 9], num_predict=1).cached_tokens == 0
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(CacheFileError, match="this is no saved sequence"):
+        model.load_prompt(path)
+    with pytest.raises(FileNotFoundError):
+        model.load_prompt(tmp_path / "nothing")
+    with pytest.raises(ContextLengthError, match="exceeds the context length"):
+        model.save_prompt([1] * 2049, path)
 
 
 def test_mistakes_are_named(model: puna.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import itertools
 import queue
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -40,6 +40,7 @@ from puna.engine.events import (
     Scored,
     TokenLogprob,
 )
+from puna.engine.prompt_files import load_prompt, save_prompt
 from puna.errors import PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
@@ -263,6 +264,29 @@ class Model:
         async with aclosing(self._asubmit(request)) as events:
             return _stacked([event async for event in events], _is_one(inputs))
 
+    def save_prompt(self, prompt: Prompt, path: str | Path) -> None:
+        """Write what the model remembers after reading `prompt` (which it does first, if need be) to `path`.
+
+        With `load_prompt` another process goes on from there at once. Raises `ContextLengthError` when the
+        prompt is longer than the context, `CacheFullError` when running requests leave no room to keep it,
+        `OSError`.
+        """
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        request = Generate(
+            id=next(self._ids), prompt=tokens, options=Options(num_predict=1), truncate=False, ignore_eos=True
+        )
+        list(self._submit(request))
+        save_prompt(self.engine, tokens, path)
+
+    def load_prompt(self, path: str | Path) -> list[int]:
+        """Remember what `save_prompt` wrote to `path`, and return its tokens.
+
+        A request that begins with them evaluates only what follows. Raises `CacheFileError` when the file is
+        damaged, or of another model or `kv_cache_type`, `ContextLengthError` when it is longer than the
+        context, `CacheFullError` when running requests leave no room, `FileNotFoundError`.
+        """
+        return load_prompt(self.engine, path)
+
     def render(self, messages: Messages) -> str:
         """The prompt text of a conversation."""
         return self._chat.render(messages)
@@ -334,7 +358,9 @@ class Model:
         arrived: asyncio.Queue[Event] = asyncio.Queue()
 
         def sink(event: Event) -> None:
-            loop.call_soon_threadsafe(arrived.put_nowait, event)
+            # The loop may be closed before the engine hears that nobody listens any more.
+            with suppress(RuntimeError):
+                loop.call_soon_threadsafe(arrived.put_nowait, event)
 
         self.engine.submit(request, sink)
         missing = _answers(request)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from puna.engine.memories import Memories, Memory
+from puna.errors import CacheFileError, CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.recurrent import RecurrentCache
@@ -254,3 +255,86 @@ def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:
     world.memories.rest(memory, list(range(40)))
     assert world.begin([*range(40), 50])[1] == 40
     assert world.begin([*range(30), 60])[1] == 0  # no state was kept before the end of the prompt
+
+
+# --- what was saved -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["causal", "sliding", "recurrent"])
+def test_what_was_saved_is_shared_elsewhere_as_if_it_had_been_evaluated_there(kind: str) -> None:
+    def world() -> World:
+        return World(
+            cache={
+                "causal": lambda: None,
+                "sliding": lambda: SlidingCache(SHAPES, sequences=4, context=64, window=6),
+                "recurrent": lambda: RecurrentCache({0: {"state": (2,)}}, sequences=4),
+            }[kind]()
+        )
+
+    here, there = world(), world()
+    keys = list(range(30))
+    here.finished(keys)
+    here.finished([50, 51])
+    saved = here.memories.saved(keys)
+    assert saved is not None
+    there.finished([0, 1, 2])
+    there.memories.adopt(saved, keys)
+    assert there.begin([*keys, 99])[1] == 30
+    assert here.memories.saved([0, 1]) is None  # longer ones know more than that
+    assert here.memories.saved([*keys, 99]) is None
+
+
+def test_what_is_known_already_is_not_adopted_again() -> None:
+    world = World()
+    world.finished([1, 2, 3])
+    saved = world.memories.saved([1, 2, 3])
+    assert saved is not None
+    before = world.free()
+    world.memories.adopt(saved, [1, 2, 3])
+    assert world.free() == before
+
+
+def test_what_is_adopted_takes_the_room_of_what_was_used_least_recently() -> None:
+    keys = list(range(100, 160))
+    source = World()
+    source.finished(keys)
+    saved = source.memories.saved(keys)
+    assert saved is not None
+    world = World(rows=5)
+    for number in range(4):
+        world.finished([number] * 45)
+    world.memories.adopt(saved, keys)
+    assert world.memories.find([*keys, 0], 60).count == 60
+    assert [world.memories.find([number] * 46, 45).count for number in range(4)] == [0, 45, 45, 45]
+    while world.memories.evict():
+        pass
+    assert world.free() == 200
+
+
+def test_without_room_beside_running_requests_nothing_is_adopted() -> None:
+    source = World()
+    source.finished(list(range(60)))
+    saved = source.memories.saved(list(range(60)))
+    assert saved is not None
+    rows = World(rows=1)
+    rows.begin([7])
+    with pytest.raises(CacheFullError, match="all places are taken"):
+        rows.memories.adopt(saved, list(range(60)))
+    cells = World()
+    for number in range(3):
+        cells.begin([number] * 50)
+    with pytest.raises(CacheFullError):
+        cells.memories.adopt(saved, list(range(60)))
+    assert cells.free() == 50
+    cells.begin([9] * 20)  # its row is free
+
+
+def test_tokens_that_are_not_those_saved_are_refused() -> None:
+    source, world = World(), World()
+    source.finished([1, 2, 3])
+    saved = source.memories.saved([1, 2, 3])
+    assert saved is not None
+    with pytest.raises(CacheFileError, match="3 positions of 4 tokens; the file is damaged"):
+        world.memories.adopt(saved, [1, 2, 3, 4])
+    assert world.free() == 200
+    assert world.memories.find([1, 2, 3, 4], 4).count == 0

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.engine.prefixes import Key, PrefixTree
+from puna.errors import CacheFileError, CacheFullError
 
 if TYPE_CHECKING:
-    from puna.kvcache.cache import Cache
+    from collections.abc import Sequence
+
+    from puna.kvcache.cache import Cache, Saved
 
 #: Candidates looked at for one request. Only caches that forget make more than the first few of any use.
 _MOST_TRIED = 32
@@ -139,6 +142,48 @@ class Memories:
         self._idle.pop(memory, None)
         self._cache.remove(memory.row, 0)
         self._free.append(memory.row)
+
+    def saved(self, keys: Sequence[Key]) -> Saved | None:
+        """What a memory holds whose inputs are exactly `keys`, copied; None without one."""
+        for shared, memory in self._tree.search([*keys]):
+            if shared < len(keys):
+                break
+            if memory.evaluated == len(keys):
+                return self._cache.save(memory.row)
+        return None
+
+    def adopt(self, saved: Saved, keys: Sequence[Key]) -> None:
+        """Remember what was saved, whose inputs were `keys`, as if a request had just left it behind.
+
+        Raises `CacheFileError` when it does not fit the cache, and `CacheFullError` when there is no room
+        beside what is running.
+        """
+        if self.find([*keys], len(keys)).count == len(keys):
+            return
+        if not (self._free or self._idle):
+            raise CacheFullError("all places are taken by running requests; try again when one has ended")
+        memory = Memory(self._free_row(None), len(keys))
+        try:
+            self._restore(memory.row, saved)
+            length = self._cache.length(memory.row)
+            if length != len(keys):
+                raise CacheFileError(f"{length} positions of {len(keys)} tokens; the file is damaged")
+        except BaseException:
+            self.drop(memory)
+            raise
+        self._tree.insert(memory, [*keys])
+        self._idle[memory] = None
+
+    def _restore(self, row: int, saved: Saved) -> None:
+        while True:
+            try:
+                restore = self._cache.plan_restore(row, saved)
+            except CacheFullError:
+                if not self.evict():
+                    raise
+            else:
+                restore()
+                return
 
     def evict(self, spared: Memory | None = None) -> bool:
         """Make room by dropping the idle memory least recently used, but not `spared`. False without any.

@@ -1,6 +1,7 @@
 """The GGUF file format: reader, writer, and the block types tensors are stored in."""
 
 from puna.gguf.blocks import dequantize, quantize
+from puna.gguf.fingerprint import fingerprint
 from puna.gguf.part import TensorInfo
 from puna.gguf.reader import GGUFFile, open_gguf
 from puna.gguf.types import FileType, GGMLType, ValueType
@@ -18,6 +19,7 @@ __all__ = [
     "Value",
     "ValueType",
     "dequantize",
+    "fingerprint",
     "open_gguf",
     "quantize",
 ]

@@ -16,24 +16,16 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from puna.errors import CacheFileError
-from puna.kvcache.cache import Cache, Saved
+from puna.kvcache.cache import Saved
 
 _FORMAT = "puna-sequence-1"
 
 
-def save_sequence(
-    cache: Cache, sequence: int, path: str | Path, *, model: str, tokens: Sequence[int]
-) -> None:
-    """Write `sequence`, whose inputs were `tokens`, to `path`. `model` says what it was evaluated with.
+def write_sequence(saved: Saved, path: str | Path, *, model: str, tokens: Sequence[int]) -> None:
+    """Write a saved sequence, whose inputs were `tokens`, to `path`. `model` says what it was evaluated with.
 
-    A file of that name is replaced when all is written. Raises `ValueError` when there are not as many tokens
-    as the sequence has positions, `OSError` when the file cannot be written.
+    A file of that name is replaced when all is written. Raises `OSError` when the file cannot be written.
     """
-    if len(tokens) != cache.length(sequence):
-        raise ValueError(
-            f"sequence {sequence} has {cache.length(sequence)} positions, got {len(tokens)} tokens"
-        )
-    saved = cache.save(sequence)
     tensors = {name: tensor.contiguous() for name, tensor in saved.tensors.items()}
     tensors["tokens"] = torch.tensor(tokens, dtype=torch.int32)
     facts = {"format": _FORMAT, "model": model, "facts": json.dumps(saved.facts)}
@@ -45,11 +37,10 @@ def save_sequence(
         unfinished.unlink(missing_ok=True)
 
 
-def restore_sequence(cache: Cache, sequence: int, path: str | Path, *, model: str) -> list[int]:
-    """Make `sequence` what was saved at `path`; returns its tokens.
+def read_sequence(path: str | Path, *, model: str) -> tuple[Saved, list[int]]:
+    """What was saved at `path`, for `Cache.plan_restore`, and its tokens.
 
-    Raises `CacheFileError` when the file is damaged or of another model or cache, `CacheFullError` when there
-    is no room, `FileNotFoundError`; the cache is unchanged then.
+    Raises `CacheFileError` when the file is damaged or of another model, `FileNotFoundError`.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -58,16 +49,12 @@ def restore_sequence(cache: Cache, sequence: int, path: str | Path, *, model: st
         saved = Saved(tensors, json.loads(facts.get("facts", "{}")))
     except (SafetensorError, ValueError) as error:
         raise CacheFileError(f"{path}: this is no saved sequence: {error}") from None
-    tokens = saved.tensors.get("tokens")
-    if facts.get("format") != _FORMAT or tokens is None:
+    tokens = saved.tensors.pop("tokens", None)
+    if facts.get("format") != _FORMAT or tokens is None or tokens.dtype != torch.int32 or tokens.ndim != 1:
         raise CacheFileError(f"{path}: this is no sequence saved by this version of Puna; evaluate again")
     if facts.get("model") != model:
         raise CacheFileError(
             f"{path}: this was saved with model '{facts.get('model')}', and this is '{model}'"
         )
-    try:
-        cache.plan_restore(sequence, saved)()
-    except CacheFileError as error:
-        raise CacheFileError(f"{path}: {error}") from None
     found: list[int] = tokens.tolist()
-    return found
+    return saved, found
