@@ -11,7 +11,7 @@ SOAK_ARGS ?=
 # What an installation depends on. Python files do not: the installation is editable.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv test test-fast test-sanitize soak lint bench test-peers bench-peers clean distclean help
+.PHONY: run venv test test-fast test-sanitize soak lint bench test-peers bench-peers bench-serving clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -48,6 +48,9 @@ test-peers: .venv-peers/installed ## compare results with llama.cpp (builds it t
 bench-peers: .venv-peers/installed ## compare speed with llama.cpp (builds it the first time)
 	$(PEERS)/python bench/peers.py
 
+bench-serving: .venv-peers/installed .venv-peers/servers ## compare servers with many clients (builds llama.cpp the first time)
+	$(PEERS)/python bench/serving_peers.py
+
 clean: ## remove what was built, and caches
 	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -76,6 +79,12 @@ help: ## list the targets
 # llama.cpp takes minutes to build; it does not depend on our sources.
 .venv-peers/llama-cpp: | .venv-peers/bin/python
 	CMAKE_ARGS="$$($(PEERS)/python bench/llama_cpp_flags.py)" $(PEERS)/python -m pip install --no-cache-dir llama-cpp-python
+	touch $@
+
+# Servers to compare with. A failure leaves them out of the comparison, which says so.
+.venv-peers/servers: .venv-peers/llama-cpp
+	-$(PEERS)/python -m pip install --quiet --only-binary xllamacpp xllamacpp
+	-$(PEERS)/python -m pip install --quiet 'llama-cpp-python[server]'
 	touch $@
 
 .venv/bin/python .venv-peers/bin/python:

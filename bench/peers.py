@@ -26,7 +26,7 @@ import llama_cpp
 import roofline
 from llama_cpp_peer import LlamaCpp
 from models import SHAPES, random_model
-from report import Result, Run, line, write
+from report import Result, Run, line, load_warning, write
 from rows import CASES, Case, Test, chosen, decode, prompt
 
 import puna
@@ -110,17 +110,6 @@ def kernels() -> str:
     from puna import _native
 
     return _native.cpu_level()
-
-
-def load_warning() -> str | None:
-    """A warning when other programs use the machine."""
-    busy, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
-    if busy <= 0.5 * cores:
-        return None
-    return (
-        f"warning: other programs keep {busy:.1f} of {cores} cores busy; llama.cpp, whose threads wait for "
-        "each other at every step, suffers more than Puna: do not publish these figures"
-    )
 
 
 def main() -> None:

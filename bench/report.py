@@ -6,6 +6,7 @@ python bench/report.py        # writes table and chart again from docs/performan
 from __future__ import annotations
 
 import json
+import os
 import statistics
 from dataclasses import asdict, dataclass, field
 from html import escape
@@ -16,8 +17,8 @@ from rows import BANDWIDTH_BAR
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-#: What the page on performance and the README have around their tables, and which rows the README shows.
-BEGIN, END = "<!-- table: make bench-peers -->\n", "<!-- end of table -->\n"
+#: What makes the tables here; what pages have after theirs; and which rows the README shows.
+COMMAND, END = "make bench-peers", "<!-- end of table -->\n"
 README_MODEL = "1b q4_k_m"
 
 
@@ -87,6 +88,17 @@ def processor() -> str:
     known = ("avx2", "avx_vnni", "avx512f", "avx512_vnni", "amx_int8", "asimddp", "i8mm")
     found = [flag for flag in known if flag in flags.split()]
     return f"{name} ({', '.join(found)})" if found else name
+
+
+def load_warning() -> str | None:
+    """A warning when other programs use the machine."""
+    busy, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if busy <= 0.5 * cores:
+        return None
+    return (
+        f"warning: other programs keep {busy:.1f} of {cores} cores busy; llama.cpp, whose threads wait for "
+        "each other at every step, suffers more than Puna: do not publish these figures"
+    )
 
 
 def line(result: Result, machine: Machine) -> str:
@@ -222,16 +234,17 @@ def write(run: Run, folder: Path) -> None:
     (folder / "performance.svg").write_text(chart(run))
     print(f"wrote performance.json, performance-table.md and performance.svg to {folder}")
     if folder == DOCS:
-        insert(DOCS / "performance.md", table(run))
-        insert(ROOT / "README.md", short_table(run))
+        insert(DOCS / "performance.md", table(run), COMMAND)
+        insert(ROOT / "README.md", short_table(run), COMMAND)
 
 
-def insert(path: Path, text: str) -> None:
-    """Puts a table in its place in a page. Raises `ValueError` when the page has no such place."""
-    before, begin, rest = path.read_text().partition(BEGIN)
+def insert(path: Path, text: str, command: str) -> None:
+    """Puts the table that `command` makes into a page. Raises `ValueError` when it has no place for it."""
+    mark = f"<!-- table: {command} -->\n"
+    before, begin, rest = path.read_text().partition(mark)
     _, end, after = rest.partition(END)
     if not end:
-        raise ValueError(f"{path}: there must be lines {BEGIN.strip()!r} and {END.strip()!r}")
+        raise ValueError(f"{path}: there must be lines {mark.strip()!r} and {END.strip()!r}")
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 

@@ -1,0 +1,229 @@
+"""The servers that are compared: real processes with the same file, threads and room for requests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import psutil
+from http_load import Answer, Ask
+
+from puna.store import Store
+from puna.store.create import ModelSpec
+
+HERE = Path(__file__).resolve().parent
+SERVER_READY_S = 300.0
+MODEL = "bench"
+
+
+class MissingError(Exception):
+    """A server that cannot be had here, and why."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all servers are started with."""
+
+    model: Path
+    slots: int  # requests at once
+    context: int  # tokens of each
+    threads: int
+
+
+@dataclass
+class Server:
+    """One running server, and how it wants to be asked."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    port: int
+
+    #: Answered at once, without a model.
+    greeting = "/v1/models"
+    #: Whether a second turn can be asked as the tokens of the first, which no text need spell.
+    continues = False
+
+    def completion(self, prompt: str, tokens: int) -> Ask:
+        """A greedy answer of `tokens` tokens, as a stream."""
+        return Ask("/v1/completions", {
+            "model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
+            "stream_options": {"include_usage": True}, **self.extra,
+        })  # fmt: skip
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """Fields that make answers go on after the model's end."""
+        return {"ignore_eos": True}
+
+    def turn(self, before: Turn | None, prompt: str, tokens: int) -> Ask:
+        """The next turn of a conversation. Only where `continues`."""
+        raise NotImplementedError
+
+    def turned(self, before: Turn | None, prompt: str, answer: Answer) -> Turn:
+        """What a turn has come to."""
+        raise NotImplementedError
+
+    def processes(self) -> list[psutil.Process]:
+        """The one that speaks HTTP, then its children."""
+        first = psutil.Process(self.process.pid)
+        return [first, *first.children(recursive=True)]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A conversation so far, in a server's own terms, and what its last turn cost."""
+
+    so_far: Any
+    prompt_tokens: int
+    evaluated: int
+
+
+class Puna(Server):
+    continues = True
+
+    def turn(self, before: Turn | None, prompt: str, tokens: int) -> Ask:
+        body: dict[str, Any] = {"model": MODEL, "prompt": prompt, "stream": True, "ignore_eos": True}
+        if before is not None:
+            body["context"] = before.so_far
+        return Ask("/api/generate", body | {"options": {"temperature": 0, "num_predict": tokens}})
+
+    def turned(self, before: Turn | None, prompt: str, answer: Answer) -> Turn:
+        read = answer.field("prompt_eval_count")
+        return Turn(answer.field("context"), read, read - (answer.field("cached") or 0))
+
+
+class LlamaCppServer(Server):
+    continues = True
+
+    def turn(self, before: Turn | None, prompt: str, tokens: int) -> Ask:
+        so_far = [] if before is None else before.so_far
+        return Ask("/completion", {
+            "prompt": [*so_far, prompt], "n_predict": tokens, "temperature": 0, "stream": True,
+            "return_tokens": True, "ignore_eos": True,
+        })  # fmt: skip
+
+    def turned(self, before: Turn | None, prompt: str, answer: Answer) -> Turn:
+        so_far = [] if before is None else before.so_far
+        said = [token for _, value in answer.objects if text_only(value) for token in value["tokens"]]
+        timings = answer.field("timings")
+        return Turn([*so_far, prompt, *said], timings["cache_n"] + timings["prompt_n"], timings["prompt_n"])
+
+
+class LlamaCppPython(Server):
+    """Answers one request after another. Takes text only, and always lets an answer end."""
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        return {}
+
+
+def text_only(value: dict[str, Any]) -> bool:
+    """Whether an object of llama.cpp's stream is a piece, not the summary at its end."""
+    return not value.get("stop")
+
+
+@contextlib.contextmanager
+def puna(setting: Setting, name: str = "Puna", **environment: str) -> Iterator[Server]:
+    """`puna serve` with the model in a store of its own."""
+    with tempfile.TemporaryDirectory(prefix="puna-bench-") as folder:
+        store = Store(Path(folder) / "models")
+        digest = store.import_file(setting.model)
+        parameters = {"num_ctx": setting.context, "num_thread": setting.threads}
+        store.create(MODEL, ModelSpec(files={"model.gguf": digest}, parameters=parameters))
+        port = free_port()
+        kept = {key: value for key, value in os.environ.items() if not key.startswith(("PUNA_", "OLLAMA_"))}
+        kept |= {
+            "PUNA_HOST": f"127.0.0.1:{port}",
+            "PUNA_MODELS": str(store.root),
+            "PUNA_NUM_PARALLEL": str(setting.slots),
+            "PUNA_KEEP_ALIVE": "-1",
+        }
+        command = [sys.executable, "-m", "puna", "serve"]
+        with _running(command, kept | environment) as process:
+            yield ready(Puna(name, process, port), "/")
+
+
+@contextlib.contextmanager
+def llama_cpp_server(setting: Setting) -> Iterator[Server]:
+    _need("xllamacpp")
+    port = free_port()
+    numbers = (port, setting.slots, setting.context, setting.threads)
+    command = [sys.executable, str(HERE / "llama_cpp_server.py"), str(setting.model), *map(str, numbers)]
+    with _running(command) as process:
+        yield ready(LlamaCppServer("llama.cpp server", process, port), "/health")
+
+
+@contextlib.contextmanager
+def llama_cpp_python(setting: Setting) -> Iterator[Server]:
+    _need("llama_cpp", "fastapi", "sse_starlette", "starlette_context", "pydantic_settings")
+    port = free_port()
+    arguments = {
+        "model": setting.model, "port": port, "n_ctx": setting.context, "n_threads": setting.threads,
+        "n_threads_batch": setting.threads,
+        "interrupt_requests": False,  # else a new request ends the one that streams
+    }  # fmt: skip
+    command = [sys.executable, "-m", "llama_cpp.server"]
+    command += [part for key, value in arguments.items() for part in (f"--{key}", str(value))]
+    with _running(command) as process:
+        yield ready(LlamaCppPython("llama-cpp-python", process, port), "/v1/models")
+
+
+def _need(*modules: str) -> None:
+    absent = [name for name in modules if find_spec(name) is None]
+    if absent:
+        raise MissingError(f"not installed: {', '.join(absent)}")
+
+
+def free_port() -> int:
+    with socket.socket() as some:
+        some.bind(("127.0.0.1", 0))
+        return int(some.getsockname()[1])
+
+
+@contextlib.contextmanager
+def _running(
+    command: list[str], environment: dict[str, str] | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block; what it says is shown when it ends by itself before."""
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)
+        try:
+            yield process
+        except BaseException:
+            if process.poll() is not None:
+                said.seek(0)
+                print(said.read()[-4000:].decode(errors="replace"), file=sys.stderr)
+            raise
+        finally:
+            process.terminate()
+            try:
+                process.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def ready(server: Server, path: str) -> Server:
+    """`server`, once it answers at `path`. Raises `MissingError` when it ends or takes too long."""
+    deadline = time.monotonic() + SERVER_READY_S
+    while time.monotonic() < deadline:
+        if server.process.poll() is not None:
+            raise MissingError(f"it ended with status {server.process.returncode}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=5):
+                return server
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.1)
+    raise MissingError(f"it did not answer within {SERVER_READY_S:g} s")

@@ -1,0 +1,168 @@
+"""Puna's server beside llama.cpp's and llama-cpp-python's: many clients at once, over HTTP.
+
+    make bench-serving                                       # installs what is missing, runs everything
+    python bench/serving_peers.py --quick                    # a small model and short answers, to try it out
+    python bench/serving_peers.py --only shared,streaming    # some parts; prints, and leaves docs/ alone
+    python bench/serving_peers.py --servers puna,puna-avx2   # some servers
+
+Each server is a process of its own, with the same file, threads and room for the same requests. They take
+turns at the same questions; who went first is last the next time. Answers are greedy and of equal length.
+
+shared      all clients ask at once; their prompts have 850 tokens in common and 20 of their own
+unrelated   all clients ask at once, 200 tokens each
+turns       twice as many conversations as there are slots, each taken up again once
+streaming   8 streams over HTTP and 8 of an engine in this process, by turns: what HTTP costs
+idle        1,000 connections that were used once and are kept
+
+A complete run writes docs/serving.json and the table in docs/serving.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import servers
+from crowds import Crowd, burst, converse, idle, stream
+from inside import Inside
+from models import random_model
+from report import DOCS, load_warning, processor
+from servers import Server, Setting
+from serving_report import Run, idle_line, line, streaming_line, turns_line, write
+
+import puna
+from puna import _native
+
+ROOT = Path(__file__).resolve().parents[1]
+PARTS = ("shared", "unrelated", "turns", "streaming", "idle")
+#: What llama.cpp's package is compiled for, so that servers can be compared apart from instruction sets.
+SAME_INSTRUCTIONS = "avx2"
+
+Start = Callable[[Setting], contextlib.AbstractContextManager[Server]]
+SERVERS: dict[str, Start] = {
+    "puna": servers.puna,
+    "puna-avx2": lambda setting: servers.puna(setting, "Puna (AVX2)", PUNA_CPU=SAME_INSTRUCTIONS),
+    "llama.cpp": servers.llama_cpp_server,
+    "llama-cpp-python": servers.llama_cpp_python,
+}
+
+
+def crowds(quick: bool) -> dict[str, Crowd]:
+    """Repetitions are few where llama.cpp's server takes minutes."""
+    if quick:
+        return {
+            "shared": Crowd("shared", 16, 100, 10, 8, 1),
+            "unrelated": Crowd("unrelated", 16, 0, 30, 8, 1),
+            "turns": Crowd("turns", 16, 0, 20, 4, 1),
+            "streaming": Crowd("streaming", 8, 0, 16, 64, 3),
+        }
+    return {
+        "shared": Crowd("shared", 16, 850, 20, 64, 2),
+        "unrelated": Crowd("unrelated", 16, 0, 200, 64, 3),
+        "turns": Crowd("turns", 16, 0, 100, 16, 1),
+        "streaming": Crowd("streaming", 8, 0, 16, 128, 7),
+    }
+
+
+def take_turns(running: Sequence[Server], crowd: Crowd) -> Iterator[tuple[Server, int]]:
+    """Each server at each repetition; the one that was first is last the next time."""
+    for repetition in range(crowd.repetitions):
+        first = repetition % len(running)
+        for server in [*running[first:], *running[:first]]:
+            yield server, repetition
+
+
+def measure(run: Run, parts: Sequence[str], running: Sequence[Server], setting: Setting, quick: bool) -> None:
+    """Fills `run`, printing each figure as it comes."""
+    plan = crowds(quick)
+    for name in ("shared", "unrelated"):
+        if name in parts:
+            for server, repetition in take_turns(running, plan[name]):
+                run.bursts.append(asyncio.run(burst(server, plan[name], repetition)))
+                print(line(run.bursts[-1]), flush=True)
+    if "turns" in parts:
+        for server in running:
+            if server.continues:
+                run.turns.append(asyncio.run(converse(server, plan["turns"], new=30)))
+                print(turns_line(run.turns[-1]), flush=True)
+    if "streaming" in parts:
+        ours = next(server for server in running if server.name == "Puna")
+        with contextlib.closing(Inside(setting)) as inside:
+            run.streaming = stream(ours, inside, plan["streaming"])
+        print(streaming_line(run.streaming), flush=True)
+    if "idle" in parts:
+        for server in running:
+            run.idle.append(asyncio.run(idle(server)))
+            print(idle_line(run.idle[-1]), flush=True)
+
+
+def compared() -> list[str]:
+    """The versions of what is compared, and what it was compiled for."""
+    found = [f"Puna {puna.__version__} (kernels: {_native.cpu_level()})"]
+    if find_spec("xllamacpp"):
+        command = [sys.executable, str(Path(__file__).with_name("llama_cpp_server.py")), "--system"]
+        said = subprocess.run(command, capture_output=True, text=True).stdout
+        flags = [part.split("=")[0].strip() for part in said.split("|") if "= 1" in part]
+        found.append(f"xllamacpp {version('xllamacpp')} ({', '.join(flags).removeprefix('CPU : ')})")
+    if find_spec("llama_cpp"):
+        found.append(f"llama-cpp-python {version('llama-cpp-python')} (every instruction set of the machine)")
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="a small model, short prompts and answers")
+    parser.add_argument("--only", help=f"some of the parts: {','.join(PARTS)}")
+    parser.add_argument("--servers", help=f"some of the servers: {','.join(SERVERS)}")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--output", type=Path, help="folder for the results (default: docs, if complete)")
+    chosen = parser.parse_args()
+    parts = chosen.only.split(",") if chosen.only else PARTS
+    names = chosen.servers.split(",") if chosen.servers else list(SERVERS)
+    if unknown := {*parts} - {*PARTS} | {*names} - {*SERVERS}:
+        parser.error(f"there is no {', '.join(sorted(unknown))}")
+    if "streaming" in parts and "puna" not in names:
+        parser.error("streaming needs the server puna")
+    if warning := load_warning():
+        print(warning, file=sys.stderr)
+    shape, mix = ("135m", "q8_0") if chosen.quick else ("1b", "q4_k_m")
+    setting = Setting(
+        random_model(shape, mix, ROOT / "build" / "bench-models"), slots=16, context=1024,
+        threads=chosen.threads,
+    )  # fmt: skip
+    began = time.time()
+    run = Run(f"{shape} {mix}", setting.threads, processor(), compared())
+    print("\n".join(run.versions), flush=True)
+    with contextlib.ExitStack() as stack:
+        running = []
+        for name in names:
+            try:
+                running.append(stack.enter_context(SERVERS[name](setting)))
+            except servers.MissingError as error:
+                run.left_out[name] = str(error)
+                print(f"{name} is left out: {error}", flush=True)
+            else:
+                asyncio.run(burst(running[-1], Crowd("warm-up", 2, 0, 64, 4, 1), 0))
+        measure(run, parts, running, setting, chosen.quick)
+    run.minutes = (time.time() - began) / 60
+    print(f"took {run.minutes:.0f} minutes")
+    complete = not (chosen.only or chosen.servers or chosen.quick)
+    if complete or chosen.output:
+        write(run, chosen.output or DOCS)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""What a comparison of servers is written as: lines for the terminal, a Markdown table, JSON.
+
+python bench/serving_report.py        # writes the table again from docs/serving.json
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from report import DOCS, insert
+
+COMMAND = "make bench-serving"
+OURS, THEIRS = "Puna", "llama.cpp server"
+#: How many times the tokens per second of llama.cpp's server, and how much of its time to the first token.
+RATE_BARS = {"shared": 10.0, "unrelated": 2.5}
+FIRST_BARS = {"shared": 0.1}
+HTTP_BAR = 0.97
+IDLE_BYTES_BAR, IDLE_CPU_BAR = 100e6, 0.01
+
+
+@dataclass
+class Burst:
+    """All clients asked one server at once. Times in seconds."""
+
+    crowd: str
+    server: str
+    rate: float  # tokens per second of all answers together, from the question to the last token
+    first: float  # to the first token: median over clients
+    first_p95: float
+    gap: float  # between tokens: median over all answers
+    gap_p95: float
+    http_cpu: float  # of one core, taken by the process that speaks HTTP
+
+
+@dataclass
+class Turns:
+    """The second turns of conversations, one figure for each."""
+
+    server: str
+    new: int  # tokens nothing has evaluated yet
+    evaluated: list[int]
+    prompt: list[int]  # tokens in all
+    first_s: list[float]
+
+
+@dataclass
+class Streaming:
+    """Tokens per second of some streams, a figure per repetition, taking turns."""
+
+    streams: int
+    tokens: int
+    http: list[float]
+    inside: list[float]
+    http_cpu: list[float]  # of one core, taken by the process that speaks HTTP
+
+    @property
+    def ratio(self) -> float:
+        """The median over pairs: what else the machine did was much the same for both of a pair."""
+        return statistics.median(a / b for a, b in zip(self.http, self.inside, strict=True))
+
+
+@dataclass
+class IdleCost:
+    """What connections cost that do nothing."""
+
+    server: str
+    connections: int
+    left: int  # that the server had not closed at the end
+    bytes: int
+    cpu_s: float
+    seconds: float
+
+    @property
+    def met(self) -> bool:
+        light = self.bytes < IDLE_BYTES_BAR and self.cpu_s < IDLE_CPU_BAR * self.seconds
+        return light and self.left == self.connections
+
+
+@dataclass
+class Run:
+    """A complete comparison."""
+
+    model: str
+    threads: int
+    processor: str
+    versions: list[str]
+    bursts: list[Burst] = field(default_factory=list)
+    turns: list[Turns] = field(default_factory=list)
+    streaming: Streaming | None = None
+    idle: list[IdleCost] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    minutes: float = 0.0
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value that `percent` of `values` do not exceed; of few, the largest."""
+    ascending = sorted(values)
+    return ascending[min(int(len(ascending) * percent / 100), len(ascending) - 1)]
+
+
+# --- lines -------------------------------------------------------------------------------
+
+
+def line(result: Burst) -> str:
+    return (
+        f"{result.crowd:>10}  {result.server:<17} {result.rate:7.1f} tokens/s   first token: "
+        f"median {result.first:6.2f} s, p95 {result.first_p95:6.2f} s   between tokens: "
+        f"median {1e3 * result.gap:5.0f} ms, p95 {1e3 * result.gap_p95:5.0f} ms   HTTP {result.http_cpu:.1%}"
+    )
+
+
+def turns_line(result: Turns) -> str:
+    return (
+        f"{'turns':>10}  {result.server:<17} {len(result.evaluated)} second turns: {max(result.evaluated)} "
+        f"tokens evaluated at most, median {statistics.median(result.evaluated):g}, {result.new} of up to "
+        f"{max(result.prompt)} are new   first token: median {statistics.median(result.first_s):.2f} s, "
+        f"p95 {percentile(result.first_s, 95):.2f} s"
+    )
+
+
+def streaming_line(result: Streaming) -> str:
+    return (
+        f"{'streaming':>10}  {result.streams} streams: {statistics.median(result.http):.1f} tokens/s "
+        f"over HTTP, {statistics.median(result.inside):.1f} in process, ratio {result.ratio:.3f} (median of "
+        f"{len(result.http)} pairs); HTTP takes {statistics.median(result.http_cpu):.1%} of a core"
+    )
+
+
+def idle_line(result: IdleCost) -> str:
+    return (
+        f"{'idle':>10}  {result.server:<17} {result.left} of {result.connections} connections left open: "
+        f"{result.bytes / 1e6:.1f} MB, {result.cpu_s:.2f} s of processor time in {result.seconds:g} s"
+    )
+
+
+# --- Markdown ----------------------------------------------------------------------------
+
+
+def table(run: Run) -> str:
+    """All of it as Markdown."""
+    text = [
+        f"Model {run.model}, {run.threads} threads, {run.processor}. {'; '.join(run.versions)}. Medians over "
+        f"repetitions taking turns; the whole run took {run.minutes:.0f} minutes.",
+        "",
+    ]
+    text += [f"Left out: {name} ({why})." for name, why in run.left_out.items()]
+    if run.bursts:
+        text += _bursts(run)
+    if run.turns:
+        text += _turns(run)
+    if run.streaming:
+        text += _streaming(run.streaming)
+    if run.idle:
+        text += _idle(run)
+    return "\n".join(text) + "\n"
+
+
+def _bursts(run: Run) -> list[str]:
+    text = [
+        "| clients | server | tokens/s | first token, median | p95 | between tokens, median | p95 | runs |",
+        "|---|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    bars = []
+    for crowd in dict.fromkeys(burst.crowd for burst in run.bursts):
+        medians = {}
+        for server in dict.fromkeys(burst.server for burst in run.bursts):
+            some = [burst for burst in run.bursts if (burst.crowd, burst.server) == (crowd, server)]
+            if not some:
+                continue
+            rate, first, late, gap, slow = (
+                statistics.median(getattr(burst, name) for burst in some)
+                for name in ("rate", "first", "first_p95", "gap", "gap_p95")
+            )
+            medians[server] = rate, late
+            text.append(
+                f"| {crowd} | {server} | {rate:.1f} | {first:.2f} s | {late:.2f} s | {1e3 * gap:.0f} ms "
+                f"| {1e3 * slow:.0f} ms | {len(some)} |"
+            )
+        if THEIRS in medians:
+            bars += [_bar(crowd, name, medians[name], medians[THEIRS]) for name in medians if OURS in name]
+    return [*text, "", *bars, ""]
+
+
+def _bar(crowd: str, name: str, ours: tuple[float, float], theirs: tuple[float, float]) -> str:
+    rate, late = ours[0] / theirs[0], ours[1] / theirs[1]
+    goal = f" (bar {RATE_BARS[crowd]:g}: {_met(rate >= RATE_BARS[crowd])})" if name == OURS else ""
+    wait = f" (bar {FIRST_BARS[crowd]:g}: {_met(late <= FIRST_BARS[crowd])})" if (
+        name == OURS and crowd in FIRST_BARS
+    ) else ""  # fmt: skip
+    return (
+        f"- {crowd}, {name} beside llama.cpp's server: **{rate:.1f}** times the tokens per second{goal}, "
+        f"**{late:.3f}** of the time to the first token, p95{wait}."
+    )
+
+
+def _turns(run: Run) -> list[str]:
+    text = [
+        "| second turns | of | new tokens | evaluated, median | most | first token, median | p95 |",
+        "|---|---:|---:|---:|---:|---:|---:|",
+    ]
+    text += [
+        f"| {turns.server} | {len(turns.evaluated)} | {turns.new} | {statistics.median(turns.evaluated):g} | "
+        f"{max(turns.evaluated)} | {statistics.median(turns.first_s):.2f} s | "
+        f"{percentile(turns.first_s, 95):.2f} s |"
+        for turns in run.turns
+    ]
+    ours = next((turns for turns in run.turns if turns.server == OURS), None)
+    if ours is not None:
+        always = all(count <= ours.new for count in ours.evaluated)
+        text += ["", f"- Puna evaluates only what is new, always: {_met(always)}."]
+    return [*text, ""]
+
+
+def _streaming(result: Streaming) -> list[str]:
+    return [
+        f"- {result.streams} streams over HTTP reach **{result.ratio:.1%}** of the speed in process (bar "
+        f"{HTTP_BAR:.0%}: {_met(result.ratio >= HTTP_BAR)}): {statistics.median(result.http):.1f} and "
+        f"{statistics.median(result.inside):.1f} tokens/s, the median of {len(result.http)} pairs; the "
+        f"process that speaks HTTP takes {statistics.median(result.http_cpu):.1%} of one core.",
+        "",
+    ]
+
+
+def _idle(run: Run) -> list[str]:
+    text = ["| idle connections | left open | memory | processor time |", "|---|---:|---:|---:|"]
+    text += [
+        f"| {cost.server} | {cost.left} of {cost.connections} | {cost.bytes / 1e6:.1f} MB "
+        f"| {cost.cpu_s:.2f} s in {cost.seconds:g} s |"
+        for cost in run.idle
+    ]
+    ours = next((cost for cost in run.idle if cost.server == OURS), None)
+    if ours is not None:
+        text += ["", f"- Under 100 MB and no processor time (less than 1 % of a core): {_met(ours.met)}."]
+    return [*text, ""]
+
+
+def _met(yes: bool) -> str:
+    return "met ✓" if yes else "missed ✗"
+
+
+# --- files -------------------------------------------------------------------------------
+
+
+def write(run: Run, folder: Path) -> None:
+    """serving.json and serving-table.md in `folder`; in docs, the table in serving.md as well."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "serving.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
+    (folder / "serving-table.md").write_text(table(run))
+    print(f"wrote serving.json and serving-table.md to {folder}")
+    if folder == DOCS:
+        insert(DOCS / "serving.md", table(run), COMMAND)
+
+
+def read(path: Path) -> Run:
+    """A run that `write` wrote."""
+    data = json.loads(path.read_text())
+    kinds = {"bursts": Burst, "turns": Turns, "idle": IdleCost}
+    lists = {name: [kind(**item) for item in data.pop(name)] for name, kind in kinds.items()}
+    streaming = data.pop("streaming")
+    return Run(streaming=Streaming(**streaming) if streaming else None, **lists, **data)
+
+
+if __name__ == "__main__":
+    write(read(DOCS / "serving.json"), DOCS)
