@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -298,3 +300,18 @@ def test_a_model_too_large_for_the_memory_says_how_much_it_needs(
     assert response.status_code == 500
     assert re.search(r"memory.*\d.*GiB.*\d.*GiB", response.json()["error"]), response.json()
     answers_soon(one_at_a_time)
+
+
+def test_connections_may_be_more_than_the_limit_of_open_files_a_shell_gives(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        try:
+            started = stack.enter_context(running(tmp_path))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        host, port = started.url.removeprefix("http://").split(":")
+        for _ in range(300):
+            connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
+            connection.sendall(b"HEAD /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"

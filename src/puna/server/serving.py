@@ -7,6 +7,7 @@ import contextlib
 import errno
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -33,6 +34,9 @@ SHUTDOWN_TIMEOUT_S = 5
 #: How long an idle connection stays open: longer than the pools of usual clients keep theirs.
 KEEP_ALIVE_TIMEOUT_S = 75
 
+#: Files and connections a server may have open, where the system lets it.
+DESCRIPTORS = 65536
+
 _log = logging.getLogger(__name__)
 
 
@@ -46,6 +50,7 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
     except PunaError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         return 1
+    _allow_connections()
     with listener:
         address, port = listener.getsockname()[:2]
         bound = Host(address=address, port=port)
@@ -93,6 +98,14 @@ def listen(host: Host) -> socket.socket:
         raise PunaError(f"cannot listen on {where}: {error.strerror or error}; check PUNA_HOST") from error
     listener.setblocking(False)
     return listener
+
+
+def _allow_connections() -> None:
+    """Raise the soft limit of open files: the usual 1,024 is there for programs that use `select`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _tidy(store: Store) -> None:
