@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from report import DOCS, insert
+from report import DOCS, insert, spread
 
 COMMAND = "make bench-serving"
 OURS, THEIRS = "Puna", "llama.cpp server"
@@ -171,18 +171,19 @@ def _bursts(run: Run) -> list[str]:
             some = [burst for burst in run.bursts if (burst.crowd, burst.server) == (crowd, server)]
             if not some:
                 continue
-            rate, first, late, gap, slow = (
+            first, late, gap, slow = (
                 statistics.median(getattr(burst, name) for burst in some)
-                for name in ("rate", "first", "first_p95", "gap", "gap_p95")
+                for name in ("first", "first_p95", "gap", "gap_p95")
             )
-            medians[server] = rate, late
+            rates = [burst.rate for burst in some]
+            medians[server] = statistics.median(rates), late
             text.append(
-                f"| {crowd} | {server} | {rate:.1f} | {first:.2f} s | {late:.2f} s | {1e3 * gap:.0f} ms "
+                f"| {crowd} | {server} | {spread(rates)} | {first:.2f} s | {late:.2f} s | {1e3 * gap:.0f} ms "
                 f"| {1e3 * slow:.0f} ms | {len(some)} |"
             )
         if THEIRS in medians:
             bars += [_bar(crowd, name, medians[name], medians[THEIRS]) for name in medians if OURS in name]
-    return [*text, "", *bars, ""]
+    return [*text, "", *bars, ""] if bars else [*text, ""]
 
 
 def _bar(crowd: str, name: str, ours: tuple[float, float], theirs: tuple[float, float]) -> str:
