@@ -128,7 +128,10 @@ def _objects(path: str, packets: list[tuple[float, bytes]]) -> Iterator[tuple[fl
         for one in lines:
             value = one.strip().removeprefix(b"data:").strip()
             if value.startswith(b"{"):
-                yield packets[packet][0], json.loads(value)
+                found = json.loads(value)
+                if "error" in found:
+                    raise RuntimeError(f"{path}: {value.decode()}")
+                yield packets[packet][0], found
         at += 2
 
 
