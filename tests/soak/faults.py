@@ -7,6 +7,7 @@ import random
 import re
 import threading
 import time
+from collections.abc import Collection
 from typing import Any
 
 import psutil
@@ -31,6 +32,22 @@ _LONGEST_PAUSE_S = 300.0
 _OTHER_OPTIONS = ({"num_ctx": CONTEXT - 16}, {"num_batch": 24}, {"num_thread": 1}, {"num_ctx": 2**31 - 1})
 
 
+def excuse(error: RefusedError, began_s: float, kills_s: Collection[float]) -> str | None:
+    """Why a request may have ended with `error`, when it began and runners were killed at these times.
+
+    None: for no reason. The requests of a killed runner may also get an error in their stream.
+    """
+    if error.status == 503 and "maximum pending requests exceeded" in error.message:
+        return "busy"
+    if error.status not in (200, 500, 503) or not _KILLED.search(error.message):
+        return None
+    paused = "in a row" in error.message
+    since_s = began_s - (_LONGEST_PAUSE_S if paused else _UNNOTICED_S)
+    if not any(kill > since_s for kill in kills_s):
+        return None
+    return "refused" if paused else "killed"
+
+
 class Faults:
     """Kills, stops, unloads and reloads, one after another at random times."""
 
@@ -42,15 +59,8 @@ class Faults:
         self._kills: list[float] = []
 
     def excuse(self, error: RefusedError, began_s: float) -> str | None:
-        """Why a request that `began_s` (of `time.monotonic`) may have ended with `error`; None: no reason."""
-        if error.status == 503 and "maximum pending requests exceeded" in error.message:
-            return "busy"
-        if error.status in (200, 500, 503) and _KILLED.search(error.message):
-            paused = "in a row" in error.message
-            since = began_s - (_LONGEST_PAUSE_S if paused else _UNNOTICED_S)
-            if any(kill > since for kill in self._kills):
-                return "refused" if paused else "killed"
-        return None
+        """Why a request that `began_s` (of `time.monotonic`) may have ended so; None: for no reason."""
+        return excuse(error, began_s, self._kills)
 
     def make(self, rng: random.Random, mean_s: float, stop: threading.Event) -> None:
         """Make trouble about every `mean_s` seconds until `stop` is set."""

@@ -33,7 +33,7 @@ SETTINGS = {
     "PYTHONWARNINGS": "always::ResourceWarning",  # so that what is not closed is in the log
 }
 #: Questions asked again after each round; at the end, all are.
-_ASKED_AGAIN = 15
+_ASKED_AGAIN = 12
 #: About so many faults make a storm.
 _FAULTS = 8
 
@@ -71,7 +71,7 @@ class _Soak:
     ) -> None:
         self._server = server
         self._end = time.monotonic() + seconds
-        self._round_s = min(max(seconds / 8, 12.0), 60.0)
+        self._round_s = min(max(seconds / 8, 10.0), 60.0)
         self._seed = seed
         self._random = random.Random(seed)
         self._report = report
