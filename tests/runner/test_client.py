@@ -207,6 +207,22 @@ def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
     with_runner(model, use)
 
 
+def test_a_process_killed_before_it_read_all_is_said_to_be_killed(model: Path) -> None:
+    async def scenario() -> None:
+        before = psutil.Process().children()
+        loading = asyncio.create_task(Runner.start(Load(path=str(model), num_ctx=64)))
+        while not (started := [child for child in psutil.Process().children() if child not in before]):
+            await asyncio.sleep(0.01)
+        started[0].suspend()  # what it was sent stays unread, so that the connection is reset and not closed
+        await asyncio.sleep(0.5)
+        started[0].kill()
+        with pytest.raises(RunnerError, match=r"has terminated: killed by signal 9") as caught:
+            await loading
+        assert "Errno" not in str(caught.value)
+
+    asyncio.run(scenario())
+
+
 def test_a_process_that_hangs_does_not_answer_a_ping(model: Path) -> None:
     async def use(runner: Runner) -> None:
         os.kill(runner.pid, signal.SIGSTOP)

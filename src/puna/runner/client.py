@@ -260,12 +260,7 @@ class Runner:
         self._gone = True
         self._writer.close()
         if self._process.returncode is None:
-            try:
-                await asyncio.wait_for(self._process.wait(), _CLOSE_TIMEOUT_S)
-            except TimeoutError:
-                with contextlib.suppress(ProcessLookupError):
-                    self._process.kill()
-                await self._process.wait()
+            await self._ended(_CLOSE_TIMEOUT_S)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -324,6 +319,15 @@ class Runner:
         if not self._writer.is_closing():
             self._writer.write(pack(message))
 
+    async def _ended(self, patience_s: float) -> None:
+        """Wait for the process to end; by force when that lasts longer than `patience_s`."""
+        try:
+            await asyncio.wait_for(self._process.wait(), patience_s)
+        except TimeoutError:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            await self._process.wait()
+
     async def _read(self, reader: asyncio.StreamReader) -> None:
         unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
         try:
@@ -332,7 +336,11 @@ class Runner:
                     request_id = getattr(message, "id", 0)
                     if request_id in self._replies:  # else: cancelled meanwhile
                         self._replies[request_id].put_nowait(message)
-        except (OSError, RunnerError) as error:
+        except OSError:
+            # It died before it read all we sent. Killing it now would race with asyncio for its exit status.
+            self._gone = True
+            await self._ended(_LAST_WORDS_S)
+        except RunnerError as error:
             self._last_lines.append(str(error))
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
