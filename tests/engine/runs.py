@@ -53,7 +53,7 @@ class Run:
         sequence = Generation(
             request=message,
             sink=self._sink(number),
-            inputs=inputs,
+            inputs=list(inputs),
             limit=message.options.num_predict,
             keep=message.options.num_keep,
             sampler=Sampler(message.options, self.engine.loaded.tokenizer.vocab_size),

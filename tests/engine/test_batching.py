@@ -1,4 +1,10 @@
-"""Who gets how much of a batch."""
+"""Who gets how much of a batch. Scenarios of the specification by number.
+
+There prompts take turns in a ring, whole batches at a time. So scenarios 126 and 127 (whose turn it is with
+several long prompts) are other batches here, but what they are about holds: all prompts together keep to one
+budget, each goes on, and no row of an unfinished prompt has logits. In scenario 129 a stream paused for a
+group of another; here it does not.
+"""
 
 from __future__ import annotations
 
@@ -56,6 +62,7 @@ def test_every_generating_sequence_goes_on_whatever_the_budget() -> None:
     assert counts(running, 2) == {0: 2, 1: 1, 2: 1, 3: 1}
 
 
+# scenarios 126 and 127
 def test_half_of_the_budget_is_for_the_oldest_prompt_and_the_rest_for_the_shortest() -> None:
     running = [sequence(0, 90), sequence(1, 50), sequence(2, 4), sequence(3, 30)]
     assert counts(running, 20) == {0: 10, 2: 4, 3: 6}
@@ -92,7 +99,7 @@ def test_inputs_that_belong_together_are_not_torn_apart() -> None:  # scenario 1
         running[0].memory.evaluated += expected
 
 
-def test_a_group_beyond_the_budget_goes_as_a_whole_when_it_is_the_oldest() -> None:
+def test_a_group_beyond_the_budget_goes_as_a_whole_when_it_is_the_oldest() -> None:  # scenario 129
     assert counts([sequence(0, 12, groups={0: 9}), sequence(1, 1, generated=1)], 4) == {0: 10, 1: 1}
     assert counts([sequence(0, 12), sequence(1, 12, groups={0: 9})], 4) == {0: 4}
 

@@ -1,4 +1,10 @@
-"""What finished requests leave behind, who shares it, and what goes first when room is needed."""
+"""What finished requests leave behind, who shares it, and what goes first when room is needed.
+
+Scenarios of the specification by number. There a prompt is looked for in as many slots as requests can run,
+by one of two policies; here a tree knows all that is remembered, which is more, and any of it can be shared.
+A request for which there is no slot is an error there (scenario 197) and waits here. A removal of an end
+cannot fail here: the cache is asked first where the sequence can be resumed (scenario 202).
+"""
 
 from __future__ import annotations
 
@@ -47,6 +53,12 @@ class World:
         assert isinstance(self.cache, CausalCache)
         self.cache.cells.check()
         return self.cache.cells.free
+
+
+def test_where_nothing_is_remembered_all_is_evaluated() -> None:  # scenario 191
+    world = World()
+    memory, shared = world.begin([1])
+    assert (shared, memory.evaluated) == (0, 1)
 
 
 def test_the_longest_match_is_shared_whoever_holds_it() -> None:  # scenarios 192, 194 and 196
@@ -248,7 +260,7 @@ def _grown(world: World, keys: list) -> tuple[Memory, list]:
     return memory, keys
 
 
-def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:
+def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:  # scenario 202
     cache = RecurrentCache({0: {"state": (2,)}}, sequences=4)
     world = World(cache=cache)
     memory, _ = world.begin(list(range(40)))

@@ -1,11 +1,11 @@
 """The causal cache, scenario by scenario of the specification (numbers in the names), and against an oracle.
 
-Retired behaviour, and what replaced it: 7 and 8 (padded history ranges): a row has the exact list of its
-cells; padding is a matter of dense views (test_dense.py). 9 (a reserving pass): storage that grows needs no
-rehearsal. 16 (the mask is built once per pass): there is none. 20 and 22 (defragmentation to make room, in
-graphs of limited size): any free cells serve any batch, and compaction is bounded by cells
-(test_compaction.py, with 21). Scenarios 12 to 15 (rows that see later ones) are in test_limited.py, 37 to 40
-(rotations) in test_shift.py.
+Retired behaviour, and what replaced it. Scenarios 7 and 8 (padded history ranges): a row has the exact list
+of its cells; padding is a matter of dense views (test_dense.py). Scenario 9 (a reserving pass): storage that
+grows needs no rehearsal. Scenario 16 (the mask is built once per pass): there is none. Scenarios 20 and 22
+(defragmentation to make room, in graphs of limited size): any free cells serve any batch, and compaction is
+bounded by cells (test_compaction.py, with 21). Scenarios 12 to 15 (rows that see later ones) are in
+test_limited.py, 37 to 40 (rotations) in test_shift.py.
 """
 
 from __future__ import annotations

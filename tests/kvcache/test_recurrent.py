@@ -1,11 +1,11 @@
 """Recurrent states and their checkpoints, scenario by scenario of the specification (numbers in the names).
 
 There a state is restored in two steps, preparing and removing; here `resume_point` says where a sequence can
-be taken up and `remove` does it, so 84 and 85 (an incomplete checkpoint) and the pending restore of 86 and 88
-have no counterpart. 87 (checkpoints move with a middle removal) went with middle removals: a state remembers
-what was removed, so the sequence is evaluated again, which is what 100 and 101 ask for. 97 (a copy is made
-when sequences that share a state part) is met without copies: a pass never writes the state it reads. 98 (no
-slot for that copy) cannot come about.
+be taken up and `remove` does it, so scenarios 84 and 85 (an incomplete checkpoint) and the pending restore of
+scenarios 86 and 88 have no counterpart. Scenario 87 (checkpoints move with a middle removal) went with middle
+removals: a state remembers what was removed, so the sequence is evaluated again, which is what scenarios 100
+and 101 ask for. Scenario 97 (a copy is made when sequences that share a state part) is met without copies: a
+pass never writes the state it reads. Scenario 98 (no slot for that copy) cannot come about.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 Scenarios 60 to 63 (a backend's padding, permuted values and mask type) are about views, see test_dense.py:
 storage does not depend on them. Scenario 71 (a reserving pass) has no counterpart: storage that grows needs
 no rehearsal. Scenario 76 (the selected cache is reset) has none either: a layer's number alone says which
-cache it is in. 65 (an encoder's cache for one sequence only) and 73 (no prefix copies) are limits that
-no longer exist.
+cache it is in. Scenario 65 (an encoder's cache for one sequence only) and scenario 73 (no prefix copies) are
+limits that no longer exist.
 """
 
 from __future__ import annotations

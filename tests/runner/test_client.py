@@ -178,6 +178,20 @@ def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
     with_runner(model, use)
 
 
+def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:  # scenario 173
+    async def use(runner: Runner) -> None:
+        async with aclosing(runner.generate("hello", LONG)) as stalled:
+            await anext(stalled)  # and nothing is read of it any more
+            for prompt in ("hello world", "once upon a time"):
+                _, done = await collect(runner, prompt, Options(temperature=0, num_predict=150))
+                assert done.eval_count == 150
+            assert (await runner.ping()).active == 1
+            for _ in range(300):  # what was said meanwhile is still to be had
+                await anext(stalled)
+
+    with_runner(model, use)
+
+
 def test_cancelling_a_task_stops_its_generation(model: Path) -> None:
     async def use(runner: Runner) -> None:
         task = asyncio.create_task(collect(runner, "hello", LONG))
