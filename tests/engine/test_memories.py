@@ -234,14 +234,20 @@ def test_where_a_prompt_ended_stays_although_its_window_slides_on() -> None:
     cache.cells.check()
 
 
-def test_a_mark_takes_nothing_from_other_conversations() -> None:
-    cache = SlidingCache(SHAPES, sequences=3, context=64, window=6)
-    world = World(rows=3, cache=cache)
-    for keys in ([1, 1], [2, 2]):
-        world.finished(keys)
-    memory, _ = world.begin([3, 3])
-    world.memories.mark(memory, [3, 3])
-    assert [world.memories.find([key, key, 0], 2).count for key in (1, 2)] == [2, 2]
+def test_a_mark_stays_for_all_who_begin_there_and_goes_when_it_was_not_used_for_long() -> None:
+    cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
+    world = World(rows=4, cache=cache)
+    prefix = list(range(20))
+    first, _ = world.begin(prefix)
+    world.memories.mark(first, prefix)
+    world.memories.rest(first, prefix)
+    for number in range(6):
+        memory, shared = world.begin([*prefix, 50 + number, *range(100, 110)])
+        assert shared == 20
+        world.memories.rest(memory, [*prefix, 50 + number, *range(100, 110)])
+    for number in range(4):
+        world.finished([200 + number, 5])
+    assert world.memories.find([*prefix, 99], 20).shared == 0
 
 
 def test_of_several_that_match_the_one_that_still_has_the_window_is_found() -> None:

@@ -126,3 +126,16 @@ def test_many_conversations_at_once_all_go_on_rightly_and_nothing_is_left(model:
     # States that the last pass began with are only let go of by the next.
     used = {counts.kind: counts.used for counts in run.engine.cache.counts() if counts.kind != "recurrent"}
     assert set(used.values()) == {0}
+
+
+def test_those_who_come_one_after_the_other_share_what_all_begin_with(model: LoadedModel) -> None:
+    """The second finds out what is common, and from then on that is evaluated no more."""
+    run = Run(model, context=128)
+    for number in range(5):
+        prompt = [*PROMPT, *[100 + number] * 20]
+        run.submit(number, prompt, num_predict=25)
+        run.finish()
+        assert run.tokens(number) == alone(model, prompt, num_predict=25)
+    cached = [run.done(number).cached for number in range(5)]
+    assert cached[0] == 0
+    assert cached[2:] == [len(PROMPT)] * 3

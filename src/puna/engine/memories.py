@@ -29,6 +29,7 @@ class Memory:
     row: int  # the cache's number of the sequence
     evaluated: int = 0
     running: bool = False
+    mark: bool = False  # it stays where it is, for those who begin the same way; see `Memories.mark`
 
 
 @dataclass
@@ -37,6 +38,7 @@ class Found:
 
     memory: Memory | None = None
     count: int = 0  # inputs that need not be evaluated
+    shared: int = 0  # inputs that somebody has evaluated, even if nobody can be resumed there any more
     coming: Memory | None = None
     coming_count: int = 0
 
@@ -60,6 +62,7 @@ class Memories:
                 break
             if memory.running and memory.evaluated < shared and shared > found.coming_count:
                 found.coming, found.coming_count = memory, shared
+            found.shared = max(found.shared, min(shared, memory.evaluated))
             count = self._cache.resume_point(memory.row, min(shared, memory.evaluated))
             if count > found.count:
                 found.memory, found.count = memory, count
@@ -76,6 +79,8 @@ class Memories:
             self._rouse(memory)
         else:
             memory = Memory(self._free_row(source))
+            if source in self._idle and source.mark:
+                self._idle[source] = self._idle.pop(source)
         try:
             if source is not None and not reused:
                 # This is no use of what else the source holds: what is shared stays with the new one.
@@ -100,18 +105,19 @@ class Memories:
     def mark(self, memory: Memory, keys: list[Key]) -> None:
         """A running memory, which holds just `keys`, goes on; others shall be able to resume here later.
 
-        A cache that forgets needs a row of its own for that, with what the next input sees. None is taken
-        from what is remembered of other conversations.
+        A cache that forgets needs a row for that, which has what the next input sees and goes like any other
+        when it was not used for long.
         """
         for shared, other in self._tree.search(keys):
             if shared < len(keys):
                 break
             if other in self._idle and other.evaluated == len(keys):
+                other.mark = True
                 return
-        if not self._free and not any(self._tree.covered(other) for other in self._idle):
-            return
-        mark = self.take(memory, len(keys))
-        self.rest(mark, keys)
+        if self._free or self._idle:
+            mark = self.take(memory, len(keys))
+            self.rest(mark, keys)
+            mark.mark = True
 
     def unfollow(self, memory: Memory) -> None:
         """What a running memory holds is nothing to share any more."""
@@ -198,13 +204,15 @@ class Memories:
 
     def _may_have(self, source: Memory, count: int) -> bool:
         """Whether a request may go on in `source` itself: nothing is lost, or there is no other row."""
-        return source.evaluated == count or not (self._free or len(self._idle) > 1)
+        nothing_lost = source.evaluated == count and not source.mark
+        return nothing_lost or not (self._free or len(self._idle) > 1)
 
     def _free_row(self, spared: Memory | None) -> int:
         if not self._free:
             idle = [memory for memory in self._idle if memory is not spared]
-            # Best one of which somebody else has all.
-            self._forget(next((memory for memory in idle if self._tree.covered(memory)), idle[0]))
+            # Best one of which somebody else has all, and can be resumed there.
+            redundant = (memory for memory in idle if self._tree.covered(memory) and not memory.mark)
+            self._forget(next(redundant, idle[0]))
         return self._free.pop()
 
     def _forget(self, memory: Memory) -> None:
@@ -217,5 +225,6 @@ class Memories:
         return sum(counts.used for counts in self._cache.counts())
 
     def _rouse(self, memory: Memory) -> None:
+        memory.mark = False
         del self._idle[memory]
         self._tree.remove(memory)

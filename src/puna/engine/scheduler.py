@@ -74,6 +74,8 @@ class Scheduler:
         for share in shares:
             assert share.sequence.memory is not None
             share.sequence.memory.evaluated += share.count
+            if share.sequence.evaluated == share.sequence.branch:
+                self._memories.mark(share.sequence.memory, share.sequence.keys[: share.sequence.branch])
 
     def append(self, sequence: Sequence, token: int) -> None:
         """A running sequence goes on with a generated token."""
@@ -150,6 +152,7 @@ class Scheduler:
         if sequence.grouped:
             found.count = group_begin(sequence.inputs, found.count)
             found.coming_count = group_begin(sequence.inputs, found.coming_count)
+            found.shared = group_begin(sequence.inputs, found.shared)
         return found
 
     def _is_worth_waiting(self, sequence: Sequence, found: Found) -> bool:
@@ -179,6 +182,7 @@ class Scheduler:
         if sequence.request.cache_prompt:
             self._memories.follow(memory, sequence.keys)
         sequence.start(memory)
+        sequence.branch = found.shared if found.shared - found.count >= _WORTH_WAITING_FOR else 0
         self.running.append(sequence)
         return True
 
@@ -224,7 +228,7 @@ class Scheduler:
             self._memories.rest(memory, keys, lasting=sequence.lasting)
 
     def _halts(self) -> dict[Sequence, int]:
-        """Where prompts are to pause, because somebody waits to share just so much.
+        """Where prompts are to pause, because somebody waits to share just so much, or others will want to.
 
         Not every cache can give a beginning of what it holds: those that forget can where it ends.
         """
@@ -233,13 +237,12 @@ class Scheduler:
             if sequence.awaited is not None:
                 memory, count = sequence.awaited
                 places[memory] = min(count, places.get(memory, count))
-        if not places:
-            return {}
-        return {
-            sequence: places[sequence.memory]
-            for sequence in self.running
-            if sequence.memory is not None and sequence.memory in places
-        }
+        halts: dict[Sequence, int] = {}
+        for sequence in self.running:
+            assert sequence.memory is not None
+            ahead = [places.get(sequence.memory, 0), sequence.branch]
+            halts[sequence] = min((place for place in ahead if place > sequence.evaluated), default=0)
+        return halts
 
     # --- the end of the context ----------------------------------------------------------------------
 

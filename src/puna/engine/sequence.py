@@ -39,6 +39,7 @@ class Sequence:
     memory: Memory | None = None  # while it is running
     exact: bool = True  # whether the memory is what evaluating the inputs would give; a shift is not
     awaited: tuple[Memory, int] | None = None  # what it waits for: so many inputs of another request
+    branch: int = 0  # so many inputs another prompt began with too, which could not be shared: to be marked
     prompt_length: int = 0
     cached: int = 0
     generated: int = 0
