@@ -8,6 +8,17 @@ import pytest
 
 from puna.model.load import LoadedModel, load_model
 from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_lfm2 import tiny_lfm2_gguf
+from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
+
+#: A model for each kind of cache.
+KINDS = {
+    "plain": lambda path: tiny_llama_gguf(path, TinyLlama(context=128)),
+    "windowed": lambda path: tiny_gemma3_gguf(path, TinyGemma3(layers=3, pattern=3, window=16)),
+    "chunked": lambda path: tiny_llama4_gguf(path, TinyLlama4(chunk=8, no_rope_interval=2)),
+    "recurrent": tiny_lfm2_gguf,
+}
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +29,15 @@ def tiny_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def tiny(tiny_path: Path) -> LoadedModel:
     return load_model(tiny_path)
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """A tiny model with each kind of cache."""
+    return load_model(KINDS[request.param](tmp_path_factory.mktemp("kinds") / f"{request.param}.gguf"))
+
+
+@pytest.fixture(scope="session")
+def recurrent(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """One whose cache cannot drop the middle of a sequence."""
+    return load_model(tiny_lfm2_gguf(tmp_path_factory.mktemp("lfm2") / "lfm2.gguf"))

@@ -13,17 +13,10 @@ import pytest
 from puna.engine.fitting import shift_count, truncate
 from puna.errors import ContextLengthError
 from puna.model.input import Input
-from puna.model.load import LoadedModel, load_model
+from puna.model.load import LoadedModel
 from tests.engine.runs import Run, Watched, let_it_say
-from tests.tiny_lfm2 import tiny_lfm2_gguf
 
 PROMPT = [(7 * i) % 200 for i in range(40)]
-
-
-@pytest.fixture(scope="module")
-def recurrent(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    """One whose cache cannot drop the middle of a sequence."""
-    return load_model(tiny_lfm2_gguf(tmp_path_factory.mktemp("lfm2") / "lfm2.gguf"))
 
 
 def test_scenario_130_positions_go_on_without_gaps_over_batches_and_after_a_stop(
