@@ -33,7 +33,7 @@ class Burst:
     first_p95: float
     gap: float  # between tokens: median over all answers
     gap_p95: float
-    http_cpu: float  # of one core, taken by the process that speaks HTTP
+    http_cpu: float  # of one core, taken by the process that speaks HTTP (in llama.cpp's, also computes)
 
 
 @dataclass
@@ -109,7 +109,7 @@ def line(result: Burst) -> str:
     return (
         f"{result.crowd:>10}  {result.server:<17} {result.rate:7.1f} tokens/s   first token: "
         f"median {result.first:6.2f} s, p95 {result.first_p95:6.2f} s   between tokens: "
-        f"median {1e3 * result.gap:5.0f} ms, p95 {1e3 * result.gap_p95:5.0f} ms   HTTP {result.http_cpu:.1%}"
+        f"median {1e3 * result.gap:5.0f} ms, p95 {1e3 * result.gap_p95:5.0f} ms"
     )
 
 
