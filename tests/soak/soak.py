@@ -35,7 +35,7 @@ SETTINGS = {
 #: Questions asked again after each round; at the end, all are.
 _ASKED_AGAIN = 12
 #: About so many faults make a storm.
-_FAULTS = 8
+_FAULTS = 12
 
 
 class SoakError(AssertionError):
