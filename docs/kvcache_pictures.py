@@ -177,7 +177,7 @@ def show_recurrent() -> None:
         "A state after a prompt of 20",
         cache,
         (
-            "one input: reads one state, writes another; those of the prompt's end are kept",
+            "one input: one state is read, another written; the prompt's end is kept",
             lambda: store(cache, "A"),
         ),
         ("one more: the state before it stays for undo_forward", lambda: store(cache, "A")),
