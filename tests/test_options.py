@@ -36,6 +36,8 @@ def test_unknown_keys_are_ignored_and_can_be_listed() -> None:
         ("top_p", 1.5, "between 0 and 1"),
         ("use_mmap", 1, "must be of type boolean"),
         ("stop", "END", "must be of type array"),
+        ("speculate", "always", "must be one of off, prompt"),
+        ("speculate", ["off"], "must be one of off, prompt"),
         ("stop", ["a", 1], "must be an array of strings"),
         ("seed", float("inf"), "between"),
     ],

@@ -45,7 +45,7 @@ from puna.errors import PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
-from puna.options import Options
+from puna.options import Options, speculate_from_env
 from puna.prompt import ChatFormat, chat_format
 from puna.store import Store, StoredModel
 
@@ -64,6 +64,8 @@ class Completion:
     shifted: int = 0  # tokens dropped from the context while generating
     prompt_seconds: float = 0.0
     seconds: float = 0.0  # of generating, after the first token
+    drafted_tokens: int = 0  # guessed, where the request lets Puna guess
+    accepted_tokens: int = 0  # of these, those that came true
 
     def __str__(self) -> str:
         return self.text
@@ -107,7 +109,8 @@ def load(
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     cache_tokens = (context or 0) * parallel
     loaded = load_model(path, cache_tokens=cache_tokens, cache_types=types, progress=progress)
-    engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
+    speculate = speculate_from_env()
+    engine = Engine(loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate)
     engine.start()
     return Model(engine, chat, defaults)
 
@@ -427,6 +430,8 @@ def _joined(events: Sequence[Answer]) -> Completion:
         shifted=done.shifted,
         prompt_seconds=done.prompt_eval_duration / 1e9,
         seconds=done.eval_duration / 1e9,
+        drafted_tokens=done.drafted,
+        accepted_tokens=done.accepted,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from puna.config import env
 from puna.errors import OptionError
 
 #: How hard a model may be asked to think, where it is not just yes or no.
@@ -32,6 +33,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     main_gpu: int = 0
     use_mmap: bool | None = None
     num_thread: int = 0
+    # Guessing tokens, which changes no answer, only its speed; None: as `PUNA_SPECULATE` says.
+    speculate: str | None = None
     # Length.
     num_keep: int = 4
     num_predict: int = -1
@@ -68,13 +71,26 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return [name for name in layer if name not in _TYPES]
 
 
+def speculate_from_env() -> str:
+    """How requests that do not say are to guess: `PUNA_SPECULATE`, else off. Raises `OptionError`."""
+    try:
+        return Options.merge({"speculate": env("SPECULATE") or None}).speculate or "off"
+    except OptionError as error:
+        raise OptionError(f"PUNA_SPECULATE: {error}") from None
+
+
 _TYPES: dict[str, str] = {
     "num_ctx": "integer", "num_batch": "integer", "num_gpu": "integer", "main_gpu": "integer",
     "use_mmap": "boolean", "num_thread": "integer", "num_keep": "integer", "num_predict": "integer",
-    "stop": "array", "seed": "integer", "temperature": "float32", "top_k": "integer",
+    "speculate": "string", "stop": "array", "seed": "integer", "temperature": "float32", "top_k": "integer",
     "top_p": "float32", "min_p": "float32", "typical_p": "float32", "repeat_last_n": "integer",
     "repeat_penalty": "float32", "presence_penalty": "float32", "frequency_penalty": "float32",
 }  # fmt: skip
+
+#: Ways of guessing: from the text so far, or not at all.
+SPECULATE = ("off", "prompt")
+
+_CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE}
 
 #: Inclusive ranges. Ollama clamps or ignores what lies outside; we say so instead.
 _RANGES: dict[str, tuple[float, float]] = {
@@ -104,6 +120,10 @@ def _coerce(name: str, value: Any) -> Any:
         if not all(isinstance(item, str) for item in value):
             raise OptionError(f'option "{name}" must be an array of strings, not {value!r}')
         return tuple(item for item in value if item)
+    if kind == "string":
+        if value not in _CHOICES[name]:
+            raise OptionError(f'option "{name}" must be one of {", ".join(_CHOICES[name])}, not {value!r}')
+        return value
     if kind == "boolean":
         if not isinstance(value, bool):
             raise OptionError(f'option "{name}" must be of type boolean, not {value!r}')

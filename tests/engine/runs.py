@@ -40,7 +40,7 @@ class Run:
         forward = self.engine._forward
 
         def counted(shares: Any) -> Any:
-            self.rows.append(sum(share.count for share in shares))
+            self.rows.append(sum(share.rows for share in shares))
             return forward(shares)
 
         self.engine._forward = counted  # type: ignore[method-assign]

@@ -125,3 +125,12 @@ def test_a_cache_type_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, val
     monkeypatch.setenv("PUNA_KV_CACHE_TYPE", value)
     with pytest.raises(PunaError, match=f"PUNA_KV_CACHE_TYPE: '{value}'.*f16, q8_0, q4_0"):
         Settings.from_env()
+
+
+def test_a_way_of_guessing_is_for_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Settings.from_env().speculate == "off"
+    monkeypatch.setenv("PUNA_SPECULATE", "prompt")
+    assert Settings.from_env().speculate == "prompt"
+    monkeypatch.setenv("PUNA_SPECULATE", "always")
+    with pytest.raises(PunaError, match=r"PUNA_SPECULATE: .*one of off, prompt"):
+        Settings.from_env()

@@ -93,6 +93,8 @@ class Answers:
                 shifted=sequence.shifted,
                 stop=stop,
                 ending=[logprob for logprob in ending if logprob is not None],
+                drafted=sequence.guesser.drafted if sequence.guesser is not None else 0,
+                accepted=sequence.guesser.accepted if sequence.guesser is not None else 0,
                 sample=sequence.sample,
             )
         )

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Sequence as Items
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
 import torch
 
+from puna.engine.guesses import Guess
 from puna.engine.sequence import Sequence
 from puna.model.input import Batch, Input
 
@@ -19,10 +20,16 @@ _SCORED_TOGETHER = 64
 
 @dataclass
 class Share:
-    """What one sequence contributes to a batch: its next `count` waiting inputs."""
+    """What one sequence contributes to a batch: its next `count` waiting inputs, and what may come then."""
 
     sequence: Sequence
     count: int
+    guess: Guess = field(default_factory=Guess)
+
+    @property
+    def rows(self) -> int:
+        """Of the batch."""
+        return self.count + len(self.guess.tokens)
 
     @property
     def complete(self) -> bool:
@@ -32,7 +39,8 @@ class Share:
     @property
     def outputs(self) -> range:
         """The rows of this share of which the model's answer is wanted."""
-        return self.sequence.wanted(self.count)
+        wanted = self.sequence.wanted(self.count)
+        return range(wanted.start, wanted.stop + len(self.guess.tokens))
 
 
 def plan(sequences: Items[Sequence], budget: int, halts: Mapping[Sequence, int] | None = None) -> list[Share]:
@@ -112,8 +120,9 @@ def assemble(shares: Items[Share]) -> Batch:
         begin = memory.evaluated
         outputs += [len(inputs) + row for row in share.outputs]
         inputs += share.sequence.inputs[begin : begin + share.count]
-        positions += range(begin, begin + share.count)
-        sequences += [memory.row] * share.count
+        inputs += [Input(token) for token in share.guess.tokens]
+        positions += range(begin, begin + share.rows)
+        sequences += [memory.row] * share.rows
     return Batch(
         tokens=torch.from_numpy(np.array([item.token for item in inputs], np.int32)),
         positions=torch.from_numpy(np.array(positions, np.int32)),

@@ -24,12 +24,14 @@ from puna.engine.answers import Answers, fail
 from puna.engine.batching import Share, assemble
 from puna.engine.embedding import Embedding, prepare_embeddings
 from puna.engine.events import Embed, Generate
+from puna.engine.guesses import Guess
 from puna.engine.memories import Memories
 from puna.engine.replay import Replay
 from puna.engine.requests import prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, choose_sizes
+from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RunnerError
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.input import Batch
@@ -63,6 +65,7 @@ class Engine:
         capacity: int | None = None,
         remembered: int = REMEMBERED,
         cache_types: KVTypes = HALVES,
+        speculate: str = "off",
     ) -> None:
         context, capacity = choose_sizes(
             loaded, context=context, capacity=capacity, parallel=parallel, types=cache_types
@@ -90,6 +93,7 @@ class Engine:
             brief=(rows - parallel) // 2,  # the other half stays for conversations
             batch_size=batch_size,
         )
+        self._speculation = Speculation(self.cache, context, default=speculate)
         self._answers = Answers(loaded.tokenizer, context)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
@@ -110,7 +114,8 @@ class Engine:
         if isinstance(request, Embed):
             sequences = prepare_embeddings(request, sink, tokenizer, self.context, self.loaded.pooling)
         else:
-            sequences = prepare(request, sink, tokenizer, self.context)
+            sequences = generations = prepare(request, sink, tokenizer, self.context)
+            self._speculation.equip(generations)
         with self._changed:
             self._refuse_if_closing()
             self._incoming.extend(sequences)
@@ -204,10 +209,11 @@ class Engine:
             return False
         streams = sum(share.sequence.decoding for share in shares)
         rows = sum(share.count for share in shares)
+        self._speculation.guess(shares, self.scheduler.room)
         self.step_started = time.monotonic()
         try:
             whole = self._evaluate(shares)
-            if whole:
+            if whole and not any(share.guess.tokens for share in shares):
                 self.scheduler.pace.measured(streams, rows - streams, time.monotonic() - self.step_started)
         finally:
             self.step_started = None
@@ -228,20 +234,23 @@ class Engine:
 
     def _evaluate(self, shares: list[Share]) -> bool:
         """Forward and sample. When that fails, one by one, so that it fails only for whom it must."""
-        wanted = [(share.sequence, share.sequence.evaluated, share.complete) for share in shares]
+        wanted = [(share.sequence, share.sequence.evaluated, share.complete, share.guess) for share in shares]
+        began = time.monotonic()
         try:
             results = self._forward(shares)
         except Exception as error:
             log.exception("a batch of %d sequences failed", len(shares))
-            if len(shares) == 1:
+            if len(shares) == 1 and not shares[0].guess.tokens:
                 self._fail(shares[0].sequence, error)
             else:
                 for share in shares:
+                    share.guess = Guess()
                     self._evaluate([share])
             return False
+        self._speculation.measured(shares, time.monotonic() - began)
         self.scheduler.evaluated(shares)
-        for (sequence, begin, complete), result in zip(wanted, results, strict=True):
-            self._answer(sequence, begin, result, complete)
+        for (sequence, begin, complete, guess), result in zip(wanted, results, strict=True):
+            self._answer(sequence, begin, result, complete, guess)
         return True
 
     def _forward(self, shares: list[Share]) -> list[Rows]:
@@ -271,8 +280,8 @@ class Engine:
             for embed, state, prediction in zip(embeds, states, predictions, strict=True)
         ]
 
-    def _answer(self, sequence: Sequence, begin: int, result: Rows, complete: bool) -> None:
-        """What follows from what `_forward` gave of a share of inputs from `begin` on."""
+    def _answer(self, sequence: Sequence, begin: int, result: Rows, complete: bool, guess: Guess) -> None:
+        """What follows from what `_forward` gave of a share of inputs from `begin` on, and of its guesses."""
         token = None
         try:
             match sequence:
@@ -284,7 +293,9 @@ class Engine:
                     if sequence.scoring:
                         self._answers.score(sequence, begin, result)
                     if complete:
-                        token = self._answers.decode(sequence, result[-1])
+                        token = self._answers.decode(sequence, result[-1 - len(guess.tokens)])
+                    if guess.tokens:
+                        token = self._go_on(sequence, token, guess, result[-len(guess.tokens) :])
         except Exception as error:  # which concerns nobody else
             if not isinstance(error, GenerationError):
                 log.exception("request %d failed after its pass", sequence.id)
@@ -296,6 +307,21 @@ class Engine:
             self.scheduler.leave(sequence)
         else:
             self.scheduler.append(sequence, token)
+
+    def _go_on(self, sequence: Generation, token: int | None, guess: Guess, logits: Rows) -> int | None:
+        """Sample on after `token` as long as guesses come true; `logits` are those after each guess.
+
+        Returns the last token, or None when the sequence has ended.
+        """
+        accepted = 0
+        while token is not None and accepted < len(guess.tokens) and token == guess.tokens[accepted]:
+            self.scheduler.append(sequence, token)
+            self.scheduler.confirm(sequence)
+            token = self._answers.decode(sequence, logits[accepted])
+            accepted += 1
+        self.scheduler.take_back(sequence)
+        self._speculation.judge(sequence, guess, accepted, ended=token is None)
+        return token
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error; what it evaluated is in doubt."""

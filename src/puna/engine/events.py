@@ -118,6 +118,8 @@ class Done(Message, frozen=True):
     stop: str | None = None  # the stop string that ended it, if one did
     # With `logprobs`, of the tokens that ended it and are in no chunk: the end token, or a stop string's.
     ending: list[TokenLogprob] = []
+    drafted: int = 0  # tokens that were guessed
+    accepted: int = 0  # of these, those that came true
     sample: int = 0
 
 

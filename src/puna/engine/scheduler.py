@@ -66,7 +66,7 @@ class Scheduler:
         prompts = [sequence.waiting for sequence in self.running if not sequence.decoding]
         streams = len(self.running) - len(prompts)
         budget = min(self.pace.budget(streams, len(prompts)), sum(prompts))
-        budget = min(budget, self._room(streams + budget) - streams)
+        budget = min(budget, self.room(streams + budget) - streams)
         return plan(self.running, budget if streams else max(budget, 1), self._halts())
 
     def evaluated(self, shares: list[Share]) -> None:
@@ -85,6 +85,18 @@ class Scheduler:
         sequence.append(token)
         if sequence.exact:
             self._memories.extend(sequence.memory, token)
+
+    def confirm(self, sequence: Sequence) -> None:
+        """The token just appended was guessed: its input is in the cache already."""
+        assert sequence.memory is not None
+        assert sequence.guesser is not None
+        sequence.memory.evaluated += 1
+        sequence.guesser.accepted += 1
+
+    def take_back(self, sequence: Sequence) -> None:
+        """What was guessed wrong goes from the cache again."""
+        assert sequence.memory is not None
+        self._cache.remove(sequence.memory.row, sequence.memory.evaluated)
 
     def leave(self, sequence: Sequence, *, forget: bool = False) -> None:
         """A sequence is over. What it leaves behind can be shared, unless it is to be forgotten."""
@@ -195,7 +207,7 @@ class Scheduler:
         wanted = count + sum(other.waiting + _HEADROOM * other.lasting for other in self.running)
         return self._cache.room(wanted) == wanted
 
-    def _room(self, wanted: int) -> int:
+    def room(self, wanted: int) -> int:
         """How many rows of `wanted` there is room for, after forgetting what has to be forgotten."""
         while (room := self._cache.room(wanted)) < wanted and self._memories.evict():
             pass
@@ -208,7 +220,7 @@ class Scheduler:
             if not needed:
                 oldest = min(self.running, key=lambda sequence: sequence.rank)
                 needed = first_group(oldest.inputs, oldest.evaluated)
-            if self._room(needed) >= needed:
+            if self.room(needed) >= needed:
                 return
             self._preempt(max(self.running, key=lambda sequence: sequence.rank))
 

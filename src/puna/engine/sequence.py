@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from puna.engine.events import Embed, Event, Generate
+from puna.engine.guesses import Guesser
 from puna.engine.memories import Memory
 from puna.engine.prefixes import Key
 from puna.engine.text import TextStream
@@ -45,6 +46,7 @@ class Sequence:
     generated: int = 0
     shifted: int = 0
     admitted_ns: int = 0
+    guesser: Guesser | None = None  # if it may guess its tokens
 
     def __post_init__(self) -> None:
         self.keys = [key_of(item) for item in self.inputs]
@@ -114,6 +116,8 @@ class Sequence:
         del self.inputs[begin:end]
         del self.keys[begin:end]
         self.shifted += end - begin
+        if self.guesser is not None:
+            self.guesser.ngrams = None
 
 
 @dataclass(eq=False, kw_only=True)

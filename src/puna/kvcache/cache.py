@@ -173,6 +173,11 @@ class Cache(ABC):
         """
         self.plan_removal(sequence, begin, end)()
 
+    @property
+    def takes_back(self) -> bool:
+        """Whether the newest inputs of the last pass can be removed again, however many."""
+        return True
+
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether an input at `position` would see all it has to."""
         return position >= 0 and self.resume_point(sequence, position) == position

@@ -82,6 +82,10 @@ class RecurrentCache(Cache):
         return self._generation
 
     @property
+    def takes_back(self) -> bool:
+        return False  # of a pass with several rows, the states in between are not kept
+
+    @property
     def layers(self) -> Iterable[int]:
         return self._layers.keys()
 

@@ -47,6 +47,10 @@ class WrapperCache(Cache):
         generations = [cache.generation for cache in self.caches]
         return None if None in generations else sum(number or 0 for number in generations)
 
+    @property
+    def takes_back(self) -> bool:
+        return all(cache.takes_back for cache in self.caches)
+
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
         return _all_of(cache.plan_forward(batch) for cache in self.caches)
 

@@ -86,6 +86,7 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
         parallel=request.parallel,
         batch_size=request.num_batch,
         cache_types=cache_types,
+        speculate=request.speculate,
     )
     channel.send(
         Loaded(

@@ -34,6 +34,8 @@ class Metrics:
         self._prompt = self._counter("prompt_tokens", "Tokens of finished prompts and embedded texts", model)
         self._cached = self._counter("cached_tokens", "Of those, taken from the cache", model)
         self._generated = self._counter("generated_tokens", "Tokens generated", model)
+        self._drafted = self._counter("drafted_tokens", "Tokens guessed in finished generations", model)
+        self._accepted = self._counter("accepted_tokens", "Of those, tokens that came true", model)
         self._first = self._histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first token", _FIRST_TOKEN_S
         )
@@ -120,6 +122,8 @@ class Generation:
         self._count(choice, max(done.eval_count, self._counted[choice]))
         if done.sample == 0:
             self._read(done.prompt_eval_count, done.cached)
+        self._metrics._drafted.labels(self._model).inc(done.drafted)
+        self._metrics._accepted.labels(self._model).inc(done.accepted)
 
     def embedded(self, events: Sequence[Embedded]) -> None:
         """The end, when vectors were asked for."""

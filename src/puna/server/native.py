@@ -102,4 +102,6 @@ def _metrics(item: Finished) -> dict[str, Any]:
         "truncated": item.truncated,
         "shifted": item.done.shifted,
         "cached": item.done.cached,
+        "drafted": item.done.drafted,
+        "accepted": item.done.accepted,
     }

@@ -37,9 +37,10 @@ class ReplyMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message of generate (has `response`) or chat (has `message`). Durations in nanoseconds.
 
-    Reason, context, durations and counts are in the last message only. `truncated`, `shifted` and `cached`
-    are Puna's own: tokens of the prompt dropped because it was too long, tokens of the context dropped
-    while generating, and tokens of the prompt taken from the cache.
+    Reason, context, durations and counts are in the last message only. `truncated`, `shifted`, `cached`,
+    `drafted` and `accepted` are Puna's own: tokens of the prompt dropped because it was too long, tokens of
+    the context dropped while generating, tokens of the prompt taken from the cache, tokens guessed, and those
+    of them that came true.
     """
 
     model: str
@@ -59,6 +60,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     truncated: int = 0
     shifted: int = 0
     cached: int = 0
+    drafted: int = 0
+    accepted: int = 0
     logprobs: list[Logprob] = []
     debug_info: dict[str, Any] | None = msgspec.field(default=None, name="_debug_info")
 

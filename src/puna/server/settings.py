@@ -10,6 +10,7 @@ from typing import Final
 from puna.config import env, env_int
 from puna.errors import RequestError
 from puna.kvcache.types import KVTypes
+from puna.options import speculate_from_env
 from puna.server.cors import OriginRules, parse_origins
 
 #: `num_ctx` when neither the request, the model nor the environment says.
@@ -46,11 +47,15 @@ class Settings:
     max_loaded: int = 3
     max_queue: int = 512
     kv_cache_type: str = "f16"
+    speculate: str = "off"
     origins: OriginRules = field(default_factory=lambda: parse_origins(""))
 
     @classmethod
     def from_env(cls) -> Settings:
-        """Malformed numbers and durations count as absent; a bad origin or cache type raises `PunaError`."""
+        """Malformed numbers and durations count as absent.
+
+        A bad origin, cache type or way of guessing raises `PunaError`.
+        """
         parallel = env_int("NUM_PARALLEL", 0)
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
         step_timeout_s = _env_duration_s("STEP_TIMEOUT", cls.step_timeout_s)
@@ -66,6 +71,7 @@ class Settings:
             max_loaded=max_loaded if max_loaded > 0 else cls.max_loaded,
             max_queue=max_queue if max_queue >= 0 else cls.max_queue,
             kv_cache_type=str(KVTypes.from_env()),
+            speculate=speculate_from_env(),
             origins=parse_origins(env("ORIGINS")),
         )
 

@@ -1,0 +1,139 @@
+"""What guessing tokens wins, and what it costs where it wins nothing.
+
+    python bench/speculation.py [--model 135m/q8_0] [--streams 1,4] [--tokens 192] [--repetitions 5]
+
+Weights are random, so what a model of this size would say is given: every token is sampled as usual and then
+replaced. Runs with and without guessing take turns; printed are the ratios of their medians.
+
+    edit      the prompt is a source file, the answer the same file with every tenth line rewritten
+    prose     the same prompt, and an answer of other text
+    dice      words thrown with dice: what came before occurs all the time and never says what comes next
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from models import random_model
+
+from puna import ops
+from puna.engine.engine import Engine
+from puna.engine.events import Done, Event, Generate
+from puna.model.load import load_model
+from puna.options import Options
+
+ROOT = Path(__file__).resolve().parents[1]
+_PROMPT = 512
+
+
+def words(path: str) -> list[str]:
+    """A file in pieces about as long as tokens."""
+    return re.findall(r"\s?\w{1,6}|\s+|[^\w\s]", (ROOT / path).read_text())
+
+
+def texts(tokens: int, dice: random.Random) -> dict[str, tuple[list[str], list[str]]]:
+    """Prompt and answer, by name."""
+    source = words("src/puna/engine/scheduler.py")
+    prompt = source[:_PROMPT]
+    edited = list(prompt)
+    for begin in range(60, len(edited), 120):
+        edited[begin : begin + 8] = [f"new{dice.randrange(10**6)}" for _ in range(8)]
+    few = [f"w{i}" for i in range(12)]
+    return {
+        "edit": (prompt, edited[:tokens]),
+        "prose": (prompt, words("ARCHITECTURE.md")[200 : 200 + tokens]),
+        "dice": (dice.choices(few, k=_PROMPT), dice.choices(few, k=tokens)),
+    }
+
+
+class Scripted:
+    """A sampler that takes its time and then says what it is told to."""
+
+    def __init__(self, sampler: Any, tokens: list[int]) -> None:
+        self._sampler = sampler
+        self._tokens = iter(tokens)
+
+    def sample(self, logits: Any) -> int:
+        self._sampler.sample(logits)
+        return next(self._tokens)
+
+    def accept(self, token: int) -> None:
+        self._sampler.accept(token)
+
+
+class Runner:
+    """Runs texts on one engine, with some streams at once."""
+
+    def __init__(self, path: Path, streams: int, tokens: int) -> None:
+        self.loaded = load_model(path)
+        self.engine = Engine(self.loaded, context=_PROMPT + tokens + 8, parallel=streams)
+        self._streams = streams
+        self._ids: dict[str, int] = {}
+
+    def run(self, prompt: list[str], answer: list[str], speculate: str) -> tuple[float, int, int]:
+        """Seconds of decoding, and tokens drafted and accepted."""
+        ended: list[Done] = []
+
+        def sink(event: Event) -> None:
+            if isinstance(event, Done):
+                ended.append(event)
+
+        script = self._tokens(answer)
+        options = Options(temperature=0.0, num_predict=len(script), speculate=speculate)
+        for number in range(self._streams):
+            request = Generate(id=number, prompt=self._tokens(prompt), options=options, ignore_eos=True)
+            self.engine.submit(request, sink)
+        for sequence in self.engine._incoming:
+            sequence.sampler = Scripted(sequence.sampler, script)  # type: ignore[assignment]
+        self.engine.step()
+        while any(not sequence.generated for sequence in self.engine.scheduler):
+            self.engine.step()
+        begin = time.perf_counter()
+        while len(ended) < self._streams:
+            self.engine.step()
+        took = time.perf_counter() - begin
+        return took, sum(done.drafted for done in ended), sum(done.accepted for done in ended)
+
+    def _tokens(self, text: list[str]) -> list[int]:
+        """A token for each word, whatever the model's own vocabulary says."""
+        most = self.loaded.tokenizer.vocab_size
+        return [self._ids.setdefault(word, 300 + len(self._ids) % (most - 400)) for word in text]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--model", default="135m/q8_0", help="SHAPE/MIX of bench/models.py")
+    parser.add_argument("--streams", default="1,4")
+    parser.add_argument("--tokens", type=int, default=192)
+    parser.add_argument("--threads", type=int, default=0)
+    parser.add_argument("--repetitions", type=int, default=5)
+    chosen = parser.parse_args()
+    ops.set_threads(chosen.threads)
+    path = random_model(*chosen.model.split("/"), ROOT / "build" / "bench-models")
+    for streams in map(int, chosen.streams.split(",")):
+        runner = Runner(path, streams, chosen.tokens)
+        for name, (prompt, answer) in texts(chosen.tokens, random.Random(7)).items():
+            seconds: dict[str, list[float]] = {"off": [], "prompt": []}
+            drafted = accepted = 0
+            for repetition in range(chosen.repetitions + 1):
+                for speculate in ("off", "prompt"):
+                    took, drafted, accepted = runner.run(prompt, answer, speculate)
+                    if repetition:
+                        seconds[speculate].append(took)
+            plain, guessed = (statistics.median(seconds[speculate]) for speculate in ("off", "prompt"))
+            print(
+                f"{chosen.model} {streams} streams {name:6} {plain / guessed:5.2f}x  "
+                f"{streams * chosen.tokens / guessed:7.1f} tokens/s  {accepted}/{drafted} accepted",
+                flush=True,
+            )
+        runner.engine.close()
+
+
+if __name__ == "__main__":
+    main()

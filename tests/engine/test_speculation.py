@@ -1,0 +1,268 @@
+"""Guessed tokens change no answer, whatever is guessed, and leave nothing behind in the cache."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from puna import demo, ops
+from puna.engine.events import Chunk
+from puna.engine.ngrams import Ngrams
+from puna.engine.payoff import Cost, Prospect
+from puna.kvcache.types import KVTypes
+from puna.model.input import Batch
+from puna.model.load import LoadedModel, load_model
+from tests.engine.runs import Run
+from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_lfm2 import tiny_lfm2_gguf
+from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
+
+PROMPTS = [f"{'hello world ' * (i % 3)}once upon a time {i}" for i in range(6)]
+
+pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="plain torch rounds by batch size")
+
+
+class Oracle:
+    """Says what comes next in one of the texts it knows; with probability `lies`, a token is another one."""
+
+    def __init__(self, lies: float) -> None:
+        self.lies = lies
+        self.texts: list[list[int]] = []
+        self.dice = random.Random(5)
+
+    def look_up(self, ngrams: Ngrams, most: int) -> tuple[int, list[int]]:
+        keys = ngrams._keys
+        for text in self.texts:
+            if keys == text[: len(keys)]:
+                tokens = text[len(keys) : len(keys) + most]
+                return 4, [(t + 1) % 256 if self.dice.random() < self.lies else t for t in tokens]
+        return 2, [self.dice.randrange(256) for _ in range(most)]
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
+    """Every stream guesses in every step, at times fewer tokens than it could, instead of when it pays."""
+    oracle = Oracle(lies=0.2)
+    monkeypatch.setattr(Ngrams, "look_up", lambda ngrams, most: oracle.look_up(ngrams, most))
+    monkeypatch.setattr(Cost, "known", True)
+    monkeypatch.setattr(Cost, "measured", lambda cost, guesses, seconds: None)
+
+    def add(prospect: Prospect, candidates: Any, row: float, **_: Any) -> list[int]:
+        most = [candidate.most for candidate in candidates]
+        return [count if oracle.dice.random() < 0.7 else oracle.dice.randint(0, count) for count in most]
+
+    monkeypatch.setattr(Prospect, "add", add)
+    return oracle
+
+
+def answers(loaded: LoadedModel, speculate: str, *, count: int = 6, **settings: Any) -> Run:
+    """Requests that come one after another while others are under way, some greedy and some not."""
+    engine = {name: settings.pop(name) for name in ("context", "capacity", "parallel") if name in settings}
+    run = Run(loaded, speculate=speculate, **engine)
+    for number in range(count):
+        sampling = {"temperature": 0.0 if number % 2 else 1.1, "seed": number, "top_k": 0, "num_predict": 20}
+        run.submit(number, PROMPTS[number], **sampling | settings)
+        if number % 3 == 2:
+            run.engine.step()
+            run.engine.step()
+    run.finish()
+    return run
+
+
+def compare(loaded: LoadedModel, oracle: Oracle, **settings: Any) -> Run:
+    """The same requests without and with guessing, of which the first give away most of the answers."""
+    plain = answers(loaded, "off", **settings)
+    count = len(plain.events)
+    for number in range(count):
+        oracle.texts.append([*loaded.tokenizer.encode(PROMPTS[number]), *plain.tokens(number)])
+    guessed = answers(loaded, "prompt", **settings)
+    for number in range(count):
+        assert guessed.tokens(number) == plain.tokens(number)
+        assert guessed.text(number) == plain.text(number)
+        mine, theirs = guessed.done(number), plain.done(number)
+        for name in ("reason", "stop", "eval_count", "prompt_eval_count", "shifted", "truncated"):
+            assert getattr(mine, name) == getattr(theirs, name)
+        assert theirs.drafted == theirs.accepted == 0
+        assert mine.accepted <= mine.drafted
+    return guessed
+
+
+@pytest.mark.parametrize("lies", [0.0, 0.2, 1.0])
+def test_answers_are_the_same_token_for_token(tiny: LoadedModel, oracle: Oracle, lies: float) -> None:
+    oracle.lies = lies
+    run = compare(tiny, oracle)
+    accepted = sum(run.done(number).accepted for number in range(6))
+    drafted = sum(run.done(number).drafted for number in range(6))
+    assert drafted > 50
+    assert accepted == (drafted if lies == 0 else 0) if lies in (0, 1) else 0 < accepted < drafted
+    assert run.leaked() == 0
+
+
+def test_a_guess_is_judged_in_the_last_step_too(tiny: LoadedModel, oracle: Oracle) -> None:
+    """What ends an answer is found among accepted tokens as well as after them."""
+    oracle.lies = 0.0
+    text = tiny.tokenizer.decode(Run(tiny).one(PROMPTS[1], num_predict=20)[0])
+    stop = next(text[i : i + 2] for i in range(8, len(text) - 2) if text[i : i + 2].isascii())
+    run = compare(tiny, oracle, stop=[stop])
+    assert run.done(1).stop == stop
+    assert run.leaked() == 0
+
+
+def test_an_end_token_ends_a_guess(
+    tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    oracle.lies = 0.0
+    tokens = Run(tiny).one(PROMPTS[3], num_predict=20)[0]
+    end = next(i for i, token in enumerate(tokens) if token not in tokens[:i] and i > 5)
+    monkeypatch.setattr(tiny.tokenizer, "eos_ids", frozenset({tokens[end]}))
+    run = compare(tiny, oracle, ignore_eos=False)
+    assert (run.done(3).reason, run.done(3).eval_count) == ("stop", end + 1)
+    assert run.leaked() == 0
+
+
+@pytest.mark.parametrize("predict", [1, 2, 7])
+def test_no_more_tokens_come_than_were_asked_for(tiny: LoadedModel, oracle: Oracle, predict: int) -> None:
+    oracle.lies = 0.0
+    run = compare(tiny, oracle, num_predict=predict)
+    assert all(run.done(number).eval_count == predict for number in range(6))
+
+
+@pytest.mark.parametrize("shift", [True, False])
+def test_the_end_of_the_context_is_where_it_was(tiny: LoadedModel, oracle: Oracle, shift: bool) -> None:
+    run = compare(tiny, oracle, context=40, num_predict=60, shift=shift, num_keep=4)
+    assert any(run.done(number).shifted for number in range(6)) == shift
+    assert run.leaked() == 0
+
+
+def test_few_cells_make_streams_wait_and_change_nothing(tiny: LoadedModel, oracle: Oracle) -> None:
+    run = compare(tiny, oracle, capacity=70, parallel=4)
+    assert run.leaked() == 0
+
+
+def test_penalties_and_log_probabilities_are_those_of_the_tokens(tiny: LoadedModel, oracle: Oracle) -> None:
+    settings = {"repeat_penalty": 1.3, "presence_penalty": 0.4, "logprobs": True, "top_logprobs": 2}
+    plain = answers(tiny, "off", **settings)
+    guessed = compare(tiny, oracle, **settings)
+    for number in range(6):
+        assert logprobs(guessed, number) == logprobs(plain, number)
+
+
+def logprobs(run: Run, number: int) -> list[Any]:
+    return [entry for e in run.events[number] if isinstance(e, Chunk) for entry in e.logprobs]
+
+
+def test_what_was_guessed_wrong_is_never_shared(tiny: LoadedModel, oracle: Oracle) -> None:
+    run = compare(tiny, oracle)
+    for number in range(6):  # a second turn takes up what the first has left
+        turn = [*tiny.tokenizer.encode(PROMPTS[number]), *run.tokens(number), 7, 8, 9]
+        run.submit(10 + number, turn)
+        run.finish()
+        assert run.done(10 + number).cached >= len(turn) - 4
+        assert run.tokens(10 + number) == Run(tiny).one(turn)[0]
+
+
+def test_samples_of_one_prompt_guess_each_for_itself(tiny: LoadedModel, oracle: Oracle) -> None:
+    runs = [Run(tiny, speculate=speculate) for speculate in ("off", "prompt")]
+    for run in runs:
+        run.submit(0, PROMPTS[2], samples=4, temperature=1.0, seed=3, num_predict=20)
+        run.finish()
+    for sample in range(4):
+        assert runs[0].tokens(0, sample) == runs[1].tokens(0, sample)
+
+
+def test_windows_that_slide_on_take_guesses_back(tmp_path: Path, oracle: Oracle) -> None:
+    gemma = load_model(tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3(layers=3, pattern=3, window=6)))
+    run = compare(gemma, oracle)
+    assert sum(run.done(number).drafted for number in range(6)) > 50
+
+
+def test_chunks_take_guesses_back(tmp_path: Path, oracle: Oracle) -> None:
+    config = TinyLlama4(chunk=8, no_rope_interval=2, expert_interval=2, floor_scale=3)
+    run = compare(load_model(tiny_llama4_gguf(tmp_path / "llama4.gguf", config)), oracle)
+    assert sum(run.done(number).drafted for number in range(6)) > 50
+
+
+def test_recurrent_layers_do_without_guesses(tmp_path: Path, oracle: Oracle) -> None:
+    run = compare(load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf")), oracle)
+    assert not any(run.done(number).drafted for number in range(6))
+
+
+def test_the_demo_model_answers_the_same(oracle: Oracle) -> None:
+    run = compare(load_model(demo.path()), oracle, context=96, num_predict=40)
+    assert sum(run.done(number).accepted for number in range(6)) > 50
+
+
+def test_a_guess_that_makes_the_batch_fail_fails_nobody(
+    tiny: LoadedModel, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = [Run(tiny).one(prompt)[0] for prompt in PROMPTS[:3]]
+    lucky = {token for tokens in expected for token in tokens}
+    lucky.update(*(tiny.tokenizer.encode(prompt) for prompt in PROMPTS[:3]))
+    unlucky = next(token for token in range(256) if token not in lucky)
+    monkeypatch.setattr(Ngrams, "look_up", lambda ngrams, most: (4, [unlucky] * most))
+    forward = tiny.model.forward
+
+    def failing(batch, cache):
+        if unlucky in batch.tokens.tolist():
+            raise RuntimeError("this token is unlucky")
+        return forward(batch, cache)
+
+    monkeypatch.setattr(tiny.model, "forward", failing)
+    run = Run(tiny, speculate="prompt")
+    for number, prompt in enumerate(PROMPTS[:3]):
+        run.submit(number, prompt)
+    run.finish()
+    assert [run.tokens(number) for number in range(3)] == expected
+    assert run.leaked() == 0
+
+
+def test_the_distribution_is_that_of_the_logits(tiny: LoadedModel, oracle: Oracle) -> None:
+    """Of a token after which a guess is made, and of one after a guess that came true; over many seeds."""
+    prompt = tiny.tokenizer.encode(PROMPTS[0])
+    begin = [int(probabilities(tiny, prompt).argmax())]
+    after_begin = probabilities(tiny, [*prompt, *begin])
+    begin.append(int(after_begin.argmax()))
+    after_guess = probabilities(tiny, [*prompt, *begin])
+    oracle.texts, oracle.lies = [[*prompt, *begin, 0]], 0.0
+    run, count, together = Run(tiny, speculate="prompt", parallel=40, context=32), 4000, 40
+    for seed in range(count):
+        sampling = {"temperature": TEMPERATURE, "top_k": 0, "top_p": 1.0, "seed": seed}
+        run.submit(seed, prompt, num_predict=3, **sampling)
+        if seed % together == together - 1:
+            run.finish()  # while prompts come in, nothing is guessed
+    found = [run.tokens(seed) for seed in range(count)]
+    assert sum(run.done(seed).accepted for seed in range(count)) > 300
+    check_distribution([tokens[1] for tokens in found if tokens[0] == begin[0]], after_begin)
+    check_distribution([tokens[2] for tokens in found if tokens[:2] == begin], after_guess)
+
+
+TEMPERATURE = 0.25
+
+
+def probabilities(loaded: LoadedModel, tokens: list[int]) -> Any:
+    """Of every token after `tokens`, from a pass of its own."""
+    cache = loaded.make_cache(sequences=1, context=64, types=KVTypes.parse("f32"))
+    batch = Batch.of(tokens, list(range(len(tokens))), [0] * len(tokens), [])
+    batch.outputs = torch.tensor([len(tokens) - 1])
+    cache.start_forward(batch)
+    with torch.inference_mode():
+        logits = loaded.model.forward(batch, cache)[0].double()
+    return (logits / TEMPERATURE).softmax(0).numpy()
+
+
+def check_distribution(tokens: list[int], expected: Any) -> None:
+    """Pearson's chi-squared test on the ten likeliest tokens and all others together."""
+    likeliest = np.argsort(-expected)[:10]
+    counts = Counter(tokens)
+    observed = np.array([counts[int(token)] for token in likeliest])
+    shares = expected[likeliest]
+    observed = np.append(observed, len(tokens) - observed.sum())
+    wanted = len(tokens) * np.append(shares, 1 - shares.sum())
+    assert wanted.min() > 5  # or the test would say nothing
+    assert ((observed - wanted) ** 2 / wanted).sum() < 29.59  # 0.1 % are above, with ten degrees of freedom
