@@ -36,6 +36,7 @@ class Shape:
 
 SHAPES = {
     "135m": Shape(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
+    "135m-draft": Shape(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # with its tokens, an eighth of its size
     "1b": Shape(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
     "8x150m": Shape(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # Mixtral, made small
     "3b": Shape(3072, 8192, 28, 24, 8, 128, 128256, 500000.0),  # Llama 3.2 3B

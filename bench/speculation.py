@@ -1,13 +1,16 @@
 """What guessing tokens wins, and what it costs where it wins nothing.
 
-    python bench/speculation.py [--model 135m/q8_0] [--streams 1,4] [--tokens 192] [--repetitions 5]
+    python bench/speculation.py [--model 135m/q8_0] [--draft 135m-draft/q8_0 [--right 0.8]] [--streams 1,4]
+                                [--tokens 192] [--repetitions 5] [--threads 0]
 
 Weights are random, so what a model of this size would say is given: every token is sampled as usual and then
 replaced. Runs with and without guessing take turns; printed are the ratios of their medians.
 
-    edit      the prompt is a source file, the answer the same file with every tenth line rewritten
+    edit      the prompt is a source file, the answer the same file with some lines rewritten
     prose     the same prompt, and an answer of other text
     dice      words thrown with dice: what came before occurs all the time and never says what comes next
+
+With --draft a draft model guesses instead of prompt lookup, and is right with the given probability.
 """
 
 from __future__ import annotations
@@ -70,13 +73,39 @@ class Scripted:
 class Runner:
     """Runs texts on one engine, with some streams at once."""
 
-    def __init__(self, path: Path, streams: int, tokens: int) -> None:
+    def __init__(self, path: Path, streams: int, tokens: int, draft: Path | None, right: float) -> None:
         self.loaded = load_model(path)
-        self.engine = Engine(self.loaded, context=_PROMPT + tokens + 8, parallel=streams)
+        self.engine = Engine(
+            self.loaded,
+            context=_PROMPT + tokens + 8,
+            parallel=streams,
+            draft=load_model(draft) if draft else None,
+            speculate="draft" if draft else "prompt",
+        )
         self._streams = streams
         self._ids: dict[str, int] = {}
+        self._text: list[int] = []
+        self._right = right
+        self._dice = random.Random(3)
+        if draft:
+            self._script_drafts()
 
-    def run(self, prompt: list[str], answer: list[str], speculate: str) -> tuple[float, int, int]:
+    def _script_drafts(self) -> None:
+        """Let the draft model take its time and then say the next token of the text, or nonsense."""
+        drafter = self.engine._speculation._drafter
+        assert drafter is not None
+        forward = drafter._forward
+
+        def scripted(parts: Any) -> list[int]:
+            found = forward(parts)
+            for index, (held, _) in enumerate(parts):
+                if len(held.tokens) < len(self._text) and self._dice.random() < self._right:
+                    found[index] = self._text[len(held.tokens)]
+            return found
+
+        drafter._forward = scripted  # type: ignore[method-assign]
+
+    def run(self, prompt: list[str], answer: list[str], speculate: str | None) -> tuple[float, int, int]:
         """Seconds of decoding, and tokens drafted and accepted."""
         ended: list[Done] = []
 
@@ -85,13 +114,13 @@ class Runner:
                 ended.append(event)
 
         script = self._tokens(answer)
+        self._text = self._tokens(prompt) + script
         options = Options(temperature=0.0, num_predict=len(script), speculate=speculate)
         for number in range(self._streams):
             request = Generate(id=number, prompt=self._tokens(prompt), options=options, ignore_eos=True)
             self.engine.submit(request, sink)
         for sequence in self.engine._incoming:
             sequence.sampler = Scripted(sequence.sampler, script)  # type: ignore[assignment]
-        self.engine.step()
         while any(not sequence.generated for sequence in self.engine.scheduler):
             self.engine.step()
         begin = time.perf_counter()
@@ -109,24 +138,28 @@ class Runner:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="135m/q8_0", help="SHAPE/MIX of bench/models.py")
+    parser.add_argument("--draft", default="", help="SHAPE/MIX of a draft model")
+    parser.add_argument("--right", type=float, default=0.8, help="how often the draft model is right")
     parser.add_argument("--streams", default="1,4")
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--repetitions", type=int, default=5)
     chosen = parser.parse_args()
     ops.set_threads(chosen.threads)
-    path = random_model(*chosen.model.split("/"), ROOT / "build" / "bench-models")
+    folder = ROOT / "build" / "bench-models"
+    path = random_model(*chosen.model.split("/"), folder)
+    draft = random_model(*chosen.draft.split("/"), folder) if chosen.draft else None
     for streams in map(int, chosen.streams.split(",")):
-        runner = Runner(path, streams, chosen.tokens)
+        runner = Runner(path, streams, chosen.tokens, draft, chosen.right)
         for name, (prompt, answer) in texts(chosen.tokens, random.Random(7)).items():
-            seconds: dict[str, list[float]] = {"off": [], "prompt": []}
+            seconds: dict[str | None, list[float]] = {"off": [], None: []}
             drafted = accepted = 0
             for repetition in range(chosen.repetitions + 1):
-                for speculate in ("off", "prompt"):
+                for speculate in ("off", None):
                     took, drafted, accepted = runner.run(prompt, answer, speculate)
                     if repetition:
                         seconds[speculate].append(took)
-            plain, guessed = (statistics.median(seconds[speculate]) for speculate in ("off", "prompt"))
+            plain, guessed = (statistics.median(seconds[speculate]) for speculate in ("off", None))
             print(
                 f"{chosen.model} {streams} streams {name:6} {plain / guessed:5.2f}x  "
                 f"{streams * chosen.tokens / guessed:7.1f} tokens/s  {accepted}/{drafted} accepted",

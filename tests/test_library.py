@@ -55,6 +55,18 @@ def test_streaming_gives_the_same_text_piece_by_piece(model: puna.Model) -> None
     assert [token for piece in pieces for token in piece.tokens] == whole.tokens
 
 
+def test_guessing_changes_no_answer(model: puna.Model) -> None:
+    options = {"temperature": 0, "num_predict": 120}
+    plain = model.generate("hello world", **options)
+    assert plain.drafted_tokens == plain.accepted_tokens == 0
+    assert model.generate("hello world", speculate="prompt", **options).tokens == plain.tokens
+    path = model.engine.loaded.path
+    with puna.load(path, num_ctx=512, parallel=1, draft=path) as drafting:
+        assert drafting.generate("hello world", speculate="draft", **options).tokens == plain.tokens
+    with pytest.raises(RequestError, match="loaded without a draft model"):
+        model.generate("hello world", speculate="draft")
+
+
 def test_a_text_is_scored(model: puna.Model) -> None:
     text = "hello world once upon a time"
     greedy = model.generate(text, temperature=0, num_predict=4, logprobs=0)

@@ -33,6 +33,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     main_gpu: int = 0
     use_mmap: bool | None = None
     num_thread: int = 0
+    draft: str | None = None  # a small model of the same family that guesses
     # Guessing tokens, which changes no answer, only its speed; None: as `PUNA_SPECULATE` says.
     speculate: str | None = None
     # Length.
@@ -71,10 +72,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return [name for name in layer if name not in _TYPES]
 
 
-def speculate_from_env() -> str:
-    """How requests that do not say are to guess: `PUNA_SPECULATE`, else off. Raises `OptionError`."""
+def speculate_from_env() -> str | None:
+    """How requests that do not say are to guess: `PUNA_SPECULATE`. Raises `OptionError`."""
     try:
-        return Options.merge({"speculate": env("SPECULATE") or None}).speculate or "off"
+        return Options.merge({"speculate": env("SPECULATE") or None}).speculate
     except OptionError as error:
         raise OptionError(f"PUNA_SPECULATE: {error}") from None
 
@@ -82,13 +83,14 @@ def speculate_from_env() -> str:
 _TYPES: dict[str, str] = {
     "num_ctx": "integer", "num_batch": "integer", "num_gpu": "integer", "main_gpu": "integer",
     "use_mmap": "boolean", "num_thread": "integer", "num_keep": "integer", "num_predict": "integer",
-    "speculate": "string", "stop": "array", "seed": "integer", "temperature": "float32", "top_k": "integer",
+    "draft": "string", "speculate": "string", "stop": "array", "seed": "integer",
+    "temperature": "float32", "top_k": "integer",
     "top_p": "float32", "min_p": "float32", "typical_p": "float32", "repeat_last_n": "integer",
     "repeat_penalty": "float32", "presence_penalty": "float32", "frequency_penalty": "float32",
 }  # fmt: skip
 
-#: Ways of guessing: from the text so far, or not at all.
-SPECULATE = ("off", "prompt")
+#: Ways of guessing: not at all, from the text so far, or by the draft model.
+SPECULATE = ("off", "prompt", "draft")
 
 _CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE}
 
@@ -121,7 +123,9 @@ def _coerce(name: str, value: Any) -> Any:
             raise OptionError(f'option "{name}" must be an array of strings, not {value!r}')
         return tuple(item for item in value if item)
     if kind == "string":
-        if value not in _CHOICES[name]:
+        if not isinstance(value, str):
+            raise OptionError(f'option "{name}" must be of type string, not {value!r}')
+        if name in _CHOICES and value not in _CHOICES[name]:
             raise OptionError(f'option "{name}" must be one of {", ".join(_CHOICES[name])}, not {value!r}')
         return value
     if kind == "boolean":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,83 +13,25 @@ import torch
 from puna import demo, ops
 from puna.engine.events import Chunk
 from puna.engine.ngrams import Ngrams
-from puna.engine.payoff import Cost, Prospect
 from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
+from tests.engine.guessing import PROMPTS, Oracle, answers, compare, guess_always
 from tests.engine.runs import Run
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 
-PROMPTS = [f"{'hello world ' * (i % 3)}once upon a time {i}" for i in range(6)]
-
 pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="plain torch rounds by batch size")
-
-
-class Oracle:
-    """Says what comes next in one of the texts it knows; with probability `lies`, a token is another one."""
-
-    def __init__(self, lies: float) -> None:
-        self.lies = lies
-        self.texts: list[list[int]] = []
-        self.dice = random.Random(5)
-
-    def look_up(self, ngrams: Ngrams, most: int) -> tuple[int, list[int]]:
-        keys = ngrams._keys
-        for text in self.texts:
-            if keys == text[: len(keys)]:
-                tokens = text[len(keys) : len(keys) + most]
-                return 4, [(t + 1) % 256 if self.dice.random() < self.lies else t for t in tokens]
-        return 2, [self.dice.randrange(256) for _ in range(most)]
 
 
 @pytest.fixture
 def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
-    """Every stream guesses in every step, at times fewer tokens than it could, instead of when it pays."""
+    """What is looked up are the oracle's answers."""
     oracle = Oracle(lies=0.2)
     monkeypatch.setattr(Ngrams, "look_up", lambda ngrams, most: oracle.look_up(ngrams, most))
-    monkeypatch.setattr(Cost, "known", True)
-    monkeypatch.setattr(Cost, "measured", lambda cost, guesses, seconds: None)
-
-    def add(prospect: Prospect, candidates: Any, row: float, **_: Any) -> list[int]:
-        most = [candidate.most for candidate in candidates]
-        return [count if oracle.dice.random() < 0.7 else oracle.dice.randint(0, count) for count in most]
-
-    monkeypatch.setattr(Prospect, "add", add)
+    guess_always(monkeypatch, oracle.dice)
     return oracle
-
-
-def answers(loaded: LoadedModel, speculate: str, *, count: int = 6, **settings: Any) -> Run:
-    """Requests that come one after another while others are under way, some greedy and some not."""
-    engine = {name: settings.pop(name) for name in ("context", "capacity", "parallel") if name in settings}
-    run = Run(loaded, speculate=speculate, **engine)
-    for number in range(count):
-        sampling = {"temperature": 0.0 if number % 2 else 1.1, "seed": number, "top_k": 0, "num_predict": 20}
-        run.submit(number, PROMPTS[number], **sampling | settings)
-        if number % 3 == 2:
-            run.engine.step()
-            run.engine.step()
-    run.finish()
-    return run
-
-
-def compare(loaded: LoadedModel, oracle: Oracle, **settings: Any) -> Run:
-    """The same requests without and with guessing, of which the first give away most of the answers."""
-    plain = answers(loaded, "off", **settings)
-    count = len(plain.events)
-    for number in range(count):
-        oracle.texts.append([*loaded.tokenizer.encode(PROMPTS[number]), *plain.tokens(number)])
-    guessed = answers(loaded, "prompt", **settings)
-    for number in range(count):
-        assert guessed.tokens(number) == plain.tokens(number)
-        assert guessed.text(number) == plain.text(number)
-        mine, theirs = guessed.done(number), plain.done(number)
-        for name in ("reason", "stop", "eval_count", "prompt_eval_count", "shifted", "truncated"):
-            assert getattr(mine, name) == getattr(theirs, name)
-        assert theirs.drafted == theirs.accepted == 0
-        assert mine.accepted <= mine.drafted
-    return guessed
 
 
 @pytest.mark.parametrize("lies", [0.0, 0.2, 1.0])

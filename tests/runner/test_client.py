@@ -39,7 +39,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "tiny.gguf", config, endless=True)
 
 
-def with_runner(model: Path, use: Callable[[Runner], Awaitable[None]], **load: int) -> None:
+def with_runner(model: Path, use: Callable[[Runner], Awaitable[None]], **load: int | str) -> None:
     """Start a runner, use it, close it; afterwards its process must be gone."""
 
     async def scenario() -> None:
@@ -63,6 +63,23 @@ async def collect(runner: Runner, prompt: str | list[int], options: Options = GR
             text += item.text
     assert done is not None
     return text, done
+
+
+def test_a_draft_model_is_loaded_too_and_changes_no_answer(model: Path) -> None:
+    texts: list[str] = []
+
+    def use(speculate: str | None) -> Callable[[Runner], Awaitable[None]]:
+        async def scenario(runner: Runner) -> None:
+            options = Options(temperature=0, num_predict=60, speculate=speculate)
+            texts.append((await collect(runner, "once upon a time", options))[0])
+
+        return scenario
+
+    with_runner(model, use(None))
+    with_runner(model, use("draft"), draft=str(model))
+    assert texts[0] == texts[1]
+    with pytest.raises(RequestError, match="loaded without a draft model"):
+        with_runner(model, use("draft"))
 
 
 def test_it_loads_generates_and_leaves(model: Path) -> None:

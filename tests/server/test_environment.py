@@ -128,9 +128,9 @@ def test_a_cache_type_that_is_none_is_named(monkeypatch: pytest.MonkeyPatch, val
 
 
 def test_a_way_of_guessing_is_for_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Settings.from_env().speculate == "off"
+    assert Settings.from_env().speculate is None
     monkeypatch.setenv("PUNA_SPECULATE", "prompt")
     assert Settings.from_env().speculate == "prompt"
     monkeypatch.setenv("PUNA_SPECULATE", "always")
-    with pytest.raises(PunaError, match=r"PUNA_SPECULATE: .*one of off, prompt"):
+    with pytest.raises(PunaError, match=r"PUNA_SPECULATE: .*one of off, prompt, draft"):
         Settings.from_env()

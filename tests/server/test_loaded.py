@@ -55,6 +55,13 @@ def test_only_other_load_options_mean_loading_again(
     assert plan(**loaded).serves(plan(**wanted), context_length) is serves
 
 
+def test_another_draft_model_means_loading_again() -> None:
+    with_draft = LoadPlan.of(Options(), 4096, "/models/small.gguf")
+    assert with_draft.serves(with_draft, 4096)
+    assert not with_draft.serves(plan(), 4096)
+    assert not plan().serves(with_draft, 4096)
+
+
 def test_the_idle_model_kept_shortest_goes_first() -> None:
     busy = entry("a", 10, users=1)
     short = entry("c", 60)

@@ -22,6 +22,7 @@ import torch
 from puna import ops
 from puna.engine.answers import Answers, fail
 from puna.engine.batching import Share, assemble
+from puna.engine.drafting import Drafter
 from puna.engine.embedding import Embedding, prepare_embeddings
 from puna.engine.events import Embed, Generate
 from puna.engine.guesses import Guess
@@ -32,7 +33,7 @@ from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, choose_sizes
 from puna.engine.speculation import Speculation
-from puna.errors import GenerationError, RunnerError
+from puna.errors import GenerationError, RequestError, RunnerError
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.input import Batch
 from puna.model.load import LoadedModel
@@ -65,7 +66,8 @@ class Engine:
         capacity: int | None = None,
         remembered: int = REMEMBERED,
         cache_types: KVTypes = HALVES,
-        speculate: str = "off",
+        draft: LoadedModel | None = None,
+        speculate: str | None = None,
     ) -> None:
         context, capacity = choose_sizes(
             loaded, context=context, capacity=capacity, parallel=parallel, types=cache_types
@@ -93,7 +95,23 @@ class Engine:
             brief=(rows - parallel) // 2,  # the other half stays for conversations
             batch_size=batch_size,
         )
-        self._speculation = Speculation(self.cache, context, default=speculate)
+        drafter = None
+        if draft is not None:
+            if not self.cache.takes_back:
+                raise RequestError(
+                    f"{loaded.path.name} cannot use a draft model: its recurrent layers cannot take back "
+                    "what was guessed wrong; load it without one"
+                )
+            drafter = Drafter(
+                draft,
+                loaded,
+                context=context,
+                capacity=capacity,
+                parallel=parallel,
+                remembered=remembered,
+                cache_types=cache_types,
+            )
+        self._speculation = Speculation(self.cache, context, drafter=drafter, default=speculate)
         self._answers = Answers(loaded.tokenizer, context)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
@@ -175,6 +193,7 @@ class Engine:
         for sequence in list(self.scheduler):
             self._fail(sequence, RunnerError("the model was unloaded"))
         self._replay.close()
+        self._speculation.close()
         self.cache.close()
 
     def _refuse_if_closing(self) -> None:

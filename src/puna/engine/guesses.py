@@ -6,7 +6,10 @@ from dataclasses import dataclass, field
 
 from puna.engine.ngrams import Ngrams
 
-#: How likely guesses come true, by the length of the match they are from.
+#: The kind of a guess: the length of the match it is from, or this for those of a draft model.
+DRAFT = 0
+
+#: How likely guesses come true, by their kind.
 Chances = dict[int, float]
 
 
@@ -14,6 +17,7 @@ Chances = dict[int, float]
 class Guesser:
     """One sequence's guesses, and how they have fared."""
 
+    drafts: bool  # with the draft model, instead of looking up
     chances: Chances
     drafted: int = 0
     accepted: int = 0
@@ -22,7 +26,7 @@ class Guesser:
 
 @dataclass
 class Guess:
-    """Tokens that may come after a stream's newest one; `kind` is the length of the match they are from."""
+    """Tokens that may come after a stream's newest one."""
 
     kind: int = 0
     tokens: list[int] = field(default_factory=list)

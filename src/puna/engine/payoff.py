@@ -6,13 +6,12 @@ All times are in steps: that of a step in which the same number of streams guess
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Collection
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
 #: Of so many measurements the lower quartile is believed: interruptions only add, at times ten steps' time.
 _WINDOW = 9
-#: What a row costs before that was measured; the least and the most that is believed.
+#: What a row adds before that was measured; the least and the most that is believed.
 _FIRST_ROW, _LEAST_ROW, _MOST_ROW = 0.125, 0.01, 2.0
 #: The first steps with a number of rows are slower than those that follow: they are recorded for replaying.
 _WARMING_UP = 3
@@ -22,6 +21,19 @@ _REMEASURED_AFTER = 32
 _CAUTION = 1.25
 #: Where guesses do not pay, so much of the time is spent on finding out whether they would now.
 _PROBING = 0.02
+_MOST_SAVED = 4.0
+
+
+class Recent:
+    """What is believed of a time by the last measurements of it; 0 without any."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque(maxlen=_WINDOW)
+        self.value = 0.0
+
+    def add(self, time: float) -> None:
+        self._times.append(time)
+        self.value = sorted(self._times)[len(self._times) // 4]
 
 
 class Cost:
@@ -29,17 +41,25 @@ class Cost:
 
     def __init__(self) -> None:
         self._seen: Counter[int] = Counter()  # steps, by the number of guesses
-        self._plain_s: deque[float] = deque(maxlen=_WINDOW)  # steps without guesses
-        self._rows: deque[float] = deque(maxlen=_WINDOW)  # what each guess added to a step with some
+        self._plain_s = Recent()  # steps without guesses
+        self._row = Recent()  # what each guess added to a step with some
         self._since_plain = 0
         self._saved = 0.0  # time for finding out
-        self.step_s = 0.0  # without guesses
-        self.row = _FIRST_ROW  # what one more adds
 
     @property
     def known(self) -> bool:
         """Whether a step without guesses was measured, not too long ago."""
         return self.step_s > 0 and self._since_plain < _REMEASURED_AFTER
+
+    @property
+    def step_s(self) -> float:
+        """A step without guesses."""
+        return self._plain_s.value
+
+    @property
+    def row(self) -> float:
+        """What one more row adds."""
+        return min(max(self._row.value, _LEAST_ROW), _MOST_ROW) if self._row.value else _FIRST_ROW
 
     def measured(self, guesses: int, seconds: float) -> None:
         """A step with so many guesses took `seconds`."""
@@ -47,14 +67,12 @@ class Cost:
         if self._seen[guesses] <= _WARMING_UP:
             return
         if not guesses:
-            self._plain_s.append(seconds)
-            self.step_s = _quartile(self._plain_s)
+            self._plain_s.add(seconds)
             self._since_plain = 0
-            self._saved = min(self._saved + _PROBING, _MOST_ROW)
+            self._saved = min(self._saved + _PROBING, _MOST_SAVED)
         elif self.step_s:
             self._since_plain += 1
-            self._rows.append((seconds / self.step_s - 1) / guesses)
-            self.row = min(max(_quartile(self._rows), _LEAST_ROW), _MOST_ROW)
+            self._row.add((seconds / self.step_s - 1) / guesses)
 
     def spend(self, price: float) -> bool:
         """Whether something of this price may be tried that does not promise to pay."""
@@ -105,7 +123,3 @@ class Prospect:
             for index in gains:
                 counts[index] = depth
         return counts
-
-
-def _quartile(values: Collection[float]) -> float:
-    return sorted(values)[len(values) // 4]

@@ -15,15 +15,18 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from puna.engine.guesses import Chances, Guess, Guesser
+from puna.engine.guesses import DRAFT, Chances, Guess, Guesser
 from puna.engine.ngrams import LENGTHS, Ngrams
 from puna.engine.payoff import Candidate, Cost, Prospect
 from puna.engine.sequence import Generation, Sequence
+from puna.errors import RequestError
 
 if TYPE_CHECKING:
     from puna.engine.batching import Share
+    from puna.engine.drafting import Drafter
     from puna.kvcache.cache import Cache
 
 #: More guesses in a row hardly ever all come true.
@@ -36,48 +39,78 @@ _WEIGHT, _GENERAL_WEIGHT = 0.2, 0.02
 _BYSTANDERS = 0.05
 
 
-class Speculation:
-    """Chooses what streams guess, by what it has measured. `default` is for requests that do not say."""
+@dataclass
+class _Offer:
+    """What a stream could guess: up to `most` tokens, which a draft model has yet to be asked for."""
 
-    def __init__(self, cache: Cache, context: int, default: str = "off") -> None:
+    share: Share
+    guesser: Guesser
+    kind: int
+    most: int
+    tokens: list[int]
+
+    @property
+    def candidate(self) -> Candidate:
+        return Candidate(self.guesser.chances[self.kind], self.most)
+
+
+class Speculation:
+    """Chooses what streams guess, by what it has measured.
+
+    `default` is for requests that do not say; without one they guess with the drafter, if there is any.
+    """
+
+    def __init__(
+        self, cache: Cache, context: int, *, drafter: Drafter | None = None, default: str | None = None
+    ) -> None:
         self._cache = cache
         self._context = context
-        self._default = default
-        self._chances: Chances = dict.fromkeys(LENGTHS, _FIRST_CHANCE)  # of sequences still to come
+        self._drafter = drafter
+        self._default = default or ("draft" if drafter is not None else "off")
+        self._chances: Chances = dict.fromkeys((DRAFT, *LENGTHS), _FIRST_CHANCE)  # of sequences still to come
         self._costs: defaultdict[int, Cost] = defaultdict(Cost)  # by the number of streams
 
     def equip(self, sequences: Iterable[Generation]) -> None:
-        """Let new sequences guess, if their request wants that and the cache allows it."""
+        """Let new sequences guess, if their request wants that and the cache allows it.
+
+        Raises `RequestError` when a request asks for a draft model that was not loaded.
+        """
         for sequence in sequences:
-            mode = sequence.request.options.speculate or self._default
-            if mode != "off" and self._cache.takes_back:
-                sequence.guesser = Guesser(dict(self._chances))
+            wanted = sequence.request.options.speculate
+            if wanted == "draft" and self._drafter is None:
+                raise RequestError(
+                    'speculate is "draft", and this model was loaded without a draft model; name one with '
+                    'the option "draft", or use "prompt"'
+                )
+            mode = wanted or self._default
+            drafts = mode == "draft" and self._drafter is not None
+            if self._cache.takes_back and (drafts or mode == "prompt"):
+                sequence.guesser = Guesser(drafts, dict(self._chances))
 
     def guess(self, shares: Items[Share], room: Callable[[int], int]) -> None:
         """Add guesses to the shares of a step's streams, as far as they pay.
 
         `room` says how many rows there can be of those wanted.
         """
-        guessing = [share for share in shares if share.sequence.guesser is not None]
-        if not guessing or not all(share.sequence.decoding for share in shares):
+        if self._drafter is not None:
+            self._drafter.sweep()
+        if not all(share.sequence.decoding for share in shares):
             return  # beside prompts there are rows enough to fill a step
+        guessing = [(share, guesser) for share in shares if (guesser := share.sequence.guesser) is not None]
         cost = self._costs[len(shares)]
-        if not cost.known:
+        if not guessing or not cost.known:
             return
         longest = 1 + _BYSTANDERS if len(guessing) < len(shares) else math.inf
-        for share in guessing:
-            share.guess = self._look_up(share.sequence)
-        guessing = [share for share in guessing if share.guess.tokens]
-        candidates = [Candidate(_chance(share), len(share.guess.tokens)) for share in guessing]
-        counts = Prospect(len(shares)).add(candidates, cost.row, longest=longest)
-        if guessing and not any(counts) and cost.spend(cost.row):
-            counts[min(range(len(counts)), key=lambda i: _drafted(guessing[i]))] = 1
-        left = room(len(shares) + sum(counts)) - len(shares)
-        for share, count in zip(guessing, counts, strict=True):
-            del share.guess.tokens[max(min(count, left), 0) :]
-            left -= len(share.guess.tokens)
-            assert share.sequence.guesser is not None
-            share.sequence.guesser.drafted += len(share.guess.tokens)
+        offers = [offer for share, guesser in guessing if (offer := self._offer(share, guesser)).most > 0]
+        chosen = self._choose(offers, len(shares), cost, longest)
+        left = room(len(shares) + sum(count for _, count in chosen)) - len(shares)
+        for offer, count in chosen:
+            offer.most = max(min(count, left), 0)
+            left -= offer.most
+        self._draft([offer for offer, _ in chosen if offer.kind == DRAFT and offer.most])
+        for offer, _ in chosen:
+            offer.share.guess = Guess(offer.kind, offer.tokens[: offer.most])
+            offer.guesser.drafted += len(offer.share.guess.tokens)
 
     def measured(self, shares: Items[Share], seconds: float) -> None:
         """The pass of a step took so long. What follows it takes its time by tokens, guessed or not."""
@@ -86,33 +119,60 @@ class Speculation:
 
     def judge(self, sequence: Sequence, guess: Guess, accepted: int, *, ended: bool) -> None:
         """The first `accepted` tokens of a guess came true, and then one did not, or the sequence ended."""
-        guesser = sequence.guesser
-        assert guesser is not None
+        assert sequence.guesser is not None
         outcomes = [1.0] * accepted + [0.0] * (accepted < len(guess.tokens) and not ended)
         for outcome in outcomes:
-            for chances, weight in ((guesser.chances, _WEIGHT), (self._chances, _GENERAL_WEIGHT)):
+            for chances, weight in ((sequence.guesser.chances, _WEIGHT), (self._chances, _GENERAL_WEIGHT)):
                 chances[guess.kind] += weight * (outcome - chances[guess.kind])
 
-    def _look_up(self, sequence: Sequence) -> Guess:
+    def close(self) -> None:
+        if self._drafter is not None:
+            self._drafter.close()
+
+    def _offer(self, share: Share, guesser: Guesser) -> _Offer:
         """What could be guessed, and no more than can be of use."""
-        guesser = sequence.guesser
-        assert guesser is not None
+        sequence = share.sequence
         assert isinstance(sequence, Generation)
         most = min(MOST_GUESSES, self._context - len(sequence.inputs))
         if sequence.limit is not None:
             most = min(most, sequence.limit - sequence.generated - 1)
-        if most < 1:
-            return Guess()
+        if guesser.drafts:
+            assert self._drafter is not None
+            most = min(most, self._drafter.context - len(sequence.inputs))
+            return _Offer(share, guesser, DRAFT, most, [])
         if guesser.ngrams is None:
             guesser.ngrams = Ngrams(sequence.keys)
-        return Guess(*guesser.ngrams.look_up(most))
+        kind, tokens = guesser.ngrams.look_up(max(most, 0))
+        return _Offer(share, guesser, kind, len(tokens), tokens)
 
+    def _choose(
+        self, offers: list[_Offer], streams: int, cost: Cost, longest: float
+    ) -> list[tuple[_Offer, int]]:
+        """Which offers to take up, and how far."""
+        prospect = Prospect(streams)
+        deeper = self._drafter.deeper(cost.step_s) if self._drafter is not None else 0.0
+        chosen: list[tuple[_Offer, int]] = []
+        for price, kind in (
+            (0.0, [offer for offer in offers if offer.kind != DRAFT]),
+            (deeper, [offer for offer in offers if offer.kind == DRAFT]),
+        ):
+            candidates = [offer.candidate for offer in kind]
+            counts = prospect.add(candidates, cost.row, deeper=price, longest=longest)
+            chosen += [(offer, count) for offer, count in zip(kind, counts, strict=True) if count]
+        if offers and not chosen:
+            offer = min(offers, key=lambda offer: offer.guesser.drafted)
+            price = cost.row
+            if offer.kind == DRAFT:
+                assert self._drafter is not None
+                price += deeper + self._drafter.catching_up(offer.share.sequence, cost.step_s)
+            if cost.spend(price):
+                return [(offer, 1)]
+        return chosen
 
-def _chance(share: Share) -> float:
-    assert share.sequence.guesser is not None
-    return share.sequence.guesser.chances[share.guess.kind]
-
-
-def _drafted(share: Share) -> int:
-    assert share.sequence.guesser is not None
-    return share.sequence.guesser.drafted
+    def _draft(self, offers: list[_Offer]) -> None:
+        if not offers:
+            return
+        assert self._drafter is not None
+        drafts = self._drafter.draft([(offer.share.sequence, offer.most) for offer in offers])
+        for offer, tokens in zip(offers, drafts, strict=True):
+            offer.tokens = tokens

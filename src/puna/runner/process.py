@@ -80,12 +80,18 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
         cache_types=cache_types,
         progress=report,
     )
+    draft = None
+    if request.draft:
+        draft = load_model(
+            request.draft, cache_tokens=request.num_ctx * request.parallel, cache_types=cache_types
+        )
     engine = Engine(
         loaded,
         context=request.num_ctx or None,
         parallel=request.parallel,
         batch_size=request.num_batch,
         cache_types=cache_types,
+        draft=draft,
         speculate=request.speculate,
     )
     channel.send(

@@ -66,7 +66,8 @@ class Load(Message, frozen=True):
     num_batch: int = 512
     num_thread: int = 0
     kv_cache_type: str = "f16"
-    speculate: str = "off"  # how requests guess that do not say
+    draft: str = ""  # path of a model that guesses
+    speculate: str | None = None  # how requests guess that do not say
 
 
 class Cancel(Message, frozen=True):

@@ -122,6 +122,9 @@ class Backend:
         if not name.strip():
             raise RequestError("model is required")
         facts().model = name
+        return self._named(name)
+
+    def _named(self, name: str) -> StoredModel:
         try:
             return self.store.get(name)
         except ModelNotFoundError as error:
@@ -135,7 +138,8 @@ class Backend:
         return Options.merge({"stop": list(stop)}, model.params, given)
 
     def plan(self, options: Options) -> LoadPlan:
-        return LoadPlan.of(options, self.settings.context_length)
+        draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
+        return LoadPlan.of(options, self.settings.context_length, draft)
 
     async def load(self, order: Order) -> None:
         """Bring the model into memory and leave it there for its keep-alive time."""

@@ -29,11 +29,12 @@ class LoadPlan:
     num_ctx: int
     num_batch: int = 512
     num_thread: int = 0
+    draft: str = ""  # path of the model that guesses
 
     @classmethod
-    def of(cls, options: Options, default_num_ctx: int) -> LoadPlan:
+    def of(cls, options: Options, default_num_ctx: int, draft: str = "") -> LoadPlan:
         num_ctx = default_num_ctx if options.num_ctx is None else options.num_ctx
-        return cls(num_ctx, min(options.num_batch, num_ctx), options.num_thread)
+        return cls(num_ctx, min(options.num_batch, num_ctx), options.num_thread, draft)
 
     def serves(self, wanted: LoadPlan, context_length: int) -> bool:
         """Whether a model loaded by this plan, with `context_length` tokens in force, is as `wanted` asks.
@@ -43,7 +44,8 @@ class LoadPlan:
         cut = context_length < self.num_ctx
         same_context = self.num_ctx == wanted.num_ctx or (cut and wanted.num_ctx >= context_length)
         batch, wanted_batch = min(self.num_batch, context_length), min(wanted.num_batch, context_length)
-        return same_context and batch == wanted_batch and self.num_thread == wanted.num_thread
+        others = (batch, self.num_thread, self.draft) == (wanted_batch, wanted.num_thread, wanted.draft)
+        return same_context and others
 
 
 @dataclass(eq=False)

@@ -272,6 +272,7 @@ class Scheduler:
             num_batch=entry.plan.num_batch,
             num_thread=entry.plan.num_thread,
             kv_cache_type=self._settings.kv_cache_type,
+            draft=entry.plan.draft,
             speculate=self._settings.speculate,
         )
         timeout_s = self._settings.load_timeout_s

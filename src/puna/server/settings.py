@@ -47,7 +47,7 @@ class Settings:
     max_loaded: int = 3
     max_queue: int = 512
     kv_cache_type: str = "f16"
-    speculate: str = "off"
+    speculate: str | None = None
     origins: OriginRules = field(default_factory=lambda: parse_origins(""))
 
     @classmethod
