@@ -50,7 +50,12 @@ class UnsupportedModelError(ModelError):
 
 
 class InsufficientMemoryError(ModelError):
-    """Loading would need more memory than there is."""
+    """Loading would need more memory than there is: `needed` bytes of `available` ones, where known."""
+
+    def __init__(self, message: str, needed: int = 0, available: int = 0) -> None:
+        super().__init__(message)
+        self.needed = needed
+        self.available = available
 
 
 class TokenizerError(ModelError):

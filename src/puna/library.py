@@ -44,7 +44,7 @@ from puna.engine.prompt_files import load_prompt, save_prompt
 from puna.errors import PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.load import load_model
+from puna.model.load import LoadedModel, load_model
 from puna.options import Options, speculate_from_env
 from puna.prompt import ChatFormat, chat_format
 from puna.store import Store, StoredModel
@@ -106,11 +106,12 @@ def load(
             context = min(context, file.get("context_length") or context)
         chat = chat_format(stored if stored is not None else file)
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
-    cache_tokens = (context or 0) * parallel
-    loaded = load_model(path, cache_tokens=cache_tokens, cache_types=types, progress=progress)
-    drafts = None
-    if draft:
-        drafts = load_model(_find(draft)[0], cache_tokens=cache_tokens, cache_types=types)
+
+    def loaded_from(path: Path, progress: Callable[[int, int], None] | None = None) -> LoadedModel:
+        return load_model(path, context=context or 0, parallel=parallel, cache_types=types, progress=progress)
+
+    loaded = loaded_from(path, progress)
+    drafts = loaded_from(_find(draft)[0]) if draft else None
     engine = Engine(
         loaded,
         context=context,

@@ -1,4 +1,4 @@
-"""`puna debug cache`."""
+"""`puna debug cache` and `puna debug memory`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from puna import demo
 from puna.cli import main
 from puna.cli.debug import describe
 from puna.kvcache.picture import Contents, Held
@@ -55,3 +56,15 @@ def test_without_a_server_there_is_nothing_to_look_into(
 )
 def test_caches_are_described_in_a_line(kind: str, layers: list[int], expected: str) -> None:
     assert describe(Contents(kind, layers, 64, 1_500_000, [Held([0, 1], [0, 1])])) == expected
+
+
+def test_debug_memory_adds_up_what_a_model_takes(capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo model's sizes: 6 layers, 1,024 tokens of context at most."""
+    assert main(["debug", "memory", str(demo.path()), "--parallel", "2", "--num-ctx", "4096"]) == 0
+    head, _, columns, *rows = capsys.readouterr().out.splitlines()
+    assert head == "1024 tokens of context for each of 2 requests at once"
+    assert columns.split() == ["PART", "DEVICE", "WEIGHTS", "CACHE"]
+    assert [row.split("  ")[0] for row in rows[:8]] == ["input", *(f"layer {i}" for i in range(6)), "output"]
+    assert any(row.startswith("In all on CPU: ") for row in rows)
+    assert main(["debug", "memory"]) == 1
+    assert "name the model" in capsys.readouterr().err

@@ -21,7 +21,9 @@ CELL_BYTES = 2 * 2 * 16 * 2 * 2
 def sizes(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, cells: int, **asked) -> tuple[int, int]:
     """With memory of which six tenths are `cells` cells."""
     monkeypatch.setattr(sizing, "available_memory", lambda: (cells * CELL_BYTES + 10) / 0.6)
-    return choose_sizes(tiny, **{"context": None, "capacity": None, "parallel": 4, "types": HALVES, **asked})
+    return choose_sizes(
+        tiny, **{"context": None, "capacity": None, "parallel": 4, "batch": 64, "types": HALVES, **asked}
+    )
 
 
 def test_the_context_is_what_the_model_was_trained_for(tiny: LoadedModel, monkeypatch) -> None:
@@ -46,6 +48,12 @@ def test_what_was_said_is_done(tiny: LoadedModel, monkeypatch) -> None:
     assert sizes(tiny, monkeypatch, 0, capacity=200) == (128, 200)
 
 
+def test_scenarios_254_and_255_batches_and_contexts_that_are_too_large_are_cut(tiny: LoadedModel) -> None:
+    run = Run(tiny, context=100_000, batch_size=512)
+    assert run.engine.context == 128
+    assert len(run.one(list(range(100)), num_predict=5)[0]) == 5
+
+
 def test_a_long_prompt_needs_no_context_to_be_chosen(tiny: LoadedModel) -> None:
     run = Run(tiny, context=None)
     tokens, done = run.one(list(range(120)), num_predict=5)
@@ -64,11 +72,16 @@ def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
     monkeypatch.setattr(
         sizing, "available_memory", lambda: (make(sequences=4).allocated_bytes + memory * 64 * each + 1) / 0.6
     )
-    cache, found = build_cache(tiny, parallel=4, remembered=64, context=64, capacity=256, types=HALVES)
+    cache, found = build_cache(
+        tiny, parallel=4, remembered=64, context=64, capacity=256, batch=64, types=HALVES
+    )
     assert found == rows
     assert cache.allocated_bytes == make(sequences=rows).allocated_bytes
 
 
 def test_cells_are_remembered_whatever_memory_there_is(tiny: LoadedModel, monkeypatch) -> None:
     monkeypatch.setattr(sizing, "available_memory", lambda: 0)
-    assert build_cache(tiny, parallel=4, remembered=64, context=64, capacity=256, types=HALVES)[1] == 68
+    assert (
+        build_cache(tiny, parallel=4, remembered=64, context=64, capacity=256, batch=64, types=HALVES)[1]
+        == 68
+    )

@@ -114,3 +114,15 @@ def test_wrong_sizes_are_refused() -> None:
         _native.Matrix(values.ctypes.data, 252, int(GGMLType.F32), 8, 8)
     with pytest.raises(ValueError, match="has no kernel"):
         _native.Matrix(values.ctypes.data, 256, int(GGMLType.IQ2_XXS), 8, 8)
+
+
+@pytest.mark.parametrize("shape", [(1, 256), (19, 512), (64, 768)], ids=str)
+@pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
+def test_the_size_of_a_packed_matrix_is_known_before(kind: GGMLType, shape: tuple[int, int]) -> None:
+    data = random_bytes(kind, *shape, np.random.default_rng(3))
+    weight = Weight("w", data, kind, shape)
+    with ops.use("cpu"):
+        weight.pack()
+        assert ops.packed_bytes(kind, shape) == weight.matrix.nbytes
+    with ops.use("reference"):
+        assert ops.packed_bytes(kind, shape) == data.nbytes

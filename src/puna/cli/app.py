@@ -325,23 +325,41 @@ class Inside(StrEnum):
     """What `puna debug` can show."""
 
     CACHE = "cache"
+    MEMORY = "memory"
 
 
 @app.command(cls=PunaCommand)
 def debug(
-    what: Annotated[Inside, typer.Argument(metavar="WHAT", help="`cache`: who holds which of its cells.")],
+    what: Annotated[
+        Inside,
+        typer.Argument(
+            metavar="WHAT",
+            help="`cache`: who holds which of its cells. `memory`: what a model would take of it.",
+        ),
+    ],
     model: Annotated[
         str | None,
         typer.Argument(
             metavar="[MODEL]", help="Without it: all models in memory.", autocompletion=complete_model
         ),
     ] = None,
+    num_ctx: Annotated[
+        int | None, typer.Option(metavar="N", help="With `memory`: tokens of context.", min=1)
+    ] = None,
+    parallel: Annotated[
+        int | None, typer.Option(metavar="N", help="With `memory`: requests at once.", min=1)
+    ] = None,
 ) -> None:
-    """Look inside a running server.
+    """Look inside a running server, or at what a model needs.
 
     The picture of a cache shows for each cell who holds it (A, B, ...; '*': several; '.': nobody) and, below,
     the position it is of. Rows that merely go on as the one before are left out.
     """
+    if what is Inside.MEMORY:
+        from puna.cli.memory import print_memory
+
+        print_memory(model, num_ctx, parallel)
+        return
     from puna.cli.debug import print_caches
 
     print_caches(model)

@@ -145,6 +145,7 @@ PAGES = {
         examples=(
             ("The caches of all models in memory", "puna debug cache"),
             ("One model's", "puna debug cache demo"),
+            ("The memory a model would take", "puna debug memory demo --num-ctx 8192"),
         ),
         variables=_CLIENT,
     ),

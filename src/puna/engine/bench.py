@@ -32,7 +32,7 @@ class Bench:
     def __init__(self, path: str | Path, *, context: int, parallel: int, threads: int = 0) -> None:
         ops.set_threads(threads)
         types = KVTypes.from_env()
-        loaded = load_model(path, cache_tokens=parallel * context, cache_types=types)
+        loaded = load_model(path, context=context, parallel=parallel, cache_types=types)
         if loaded.trained_context and context > loaded.trained_context:
             raise RequestError(
                 f"{context} tokens of context are needed, and the model was trained for "

@@ -70,7 +70,12 @@ class Engine:
         speculate: str | None = None,
     ) -> None:
         context, capacity = choose_sizes(
-            loaded, context=context, capacity=capacity, parallel=parallel, types=cache_types
+            loaded,
+            context=context,
+            capacity=capacity,
+            parallel=parallel,
+            batch=batch_size,
+            types=cache_types,
         )
         self.loaded = loaded
         self.context = context
@@ -82,8 +87,11 @@ class Engine:
             remembered=remembered,
             context=context,
             capacity=capacity,
+            batch=batch_size,
             types=cache_types,
         )
+        most = self.cache.layer_bytes(sequences=rows, capacity=capacity, batch=batch_size)
+        self.cache_bytes = sum(most.values())  # that the cache can come to take
         self.memories = Memories(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._replay = Replay(loaded.model, self.cache)

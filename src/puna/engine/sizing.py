@@ -10,7 +10,8 @@ import logging
 from typing import TYPE_CHECKING
 
 from puna.errors import InsufficientMemoryError
-from puna.model.load import available_memory
+from puna.machine import available_memory
+from puna.model.memory import UNSTATED_CONTEXT, largest, small_cache
 
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
@@ -21,14 +22,18 @@ log = logging.getLogger("puna.engine")
 
 #: Of the memory that is free so much may become cache, when nobody said how much.
 _SHARE_OF_MEMORY = 0.6
-#: The context of a model that does not state one.
-_UNSTATED_CONTEXT = 4096
 #: With less than this, a context is of no use.
 _LEAST_CONTEXT = 256
 
 
 def choose_sizes(
-    loaded: LoadedModel, *, context: int | None, capacity: int | None, parallel: int, types: KVTypes
+    loaded: LoadedModel,
+    *,
+    context: int | None,
+    capacity: int | None,
+    parallel: int,
+    batch: int,
+    types: KVTypes,
 ) -> tuple[int, int]:
     """Tokens a sequence may have, and those all sequences may have together.
 
@@ -41,39 +46,49 @@ def choose_sizes(
             log.warning("num_ctx %d is more than the model's %d; using that", context, trained)
             context = trained
         return context, max(parallel * context if capacity is None else capacity, context)
+    most = parallel * (trained or UNSTATED_CONTEXT)
     if capacity is None:
-        shapes = type(loaded.model).kv_shapes(loaded.model.options)
-        cell_bytes = sum(shape.cell_bytes(types) for shape in shapes)
-        capacity = int(available_memory() * _SHARE_OF_MEMORY) // cell_bytes
-        if capacity < _LEAST_CONTEXT:
+        small, allowed = small_cache(loaded.model, types), int(available_memory() * _SHARE_OF_MEMORY)
+
+        def fits(cells: int) -> bool:
+            return _bytes(small, parallel, cells, batch) <= allowed
+
+        capacity = largest(fits, most)
+        if capacity < min(_LEAST_CONTEXT, most):
             raise InsufficientMemoryError(
                 f"there is memory for {capacity} tokens of context, and {_LEAST_CONTEXT} are needed; free "
                 f"some memory, or use a smaller model ({loaded.path.name})"
             )
-    context = min(trained or _UNSTATED_CONTEXT, capacity)
+    context = min(trained or UNSTATED_CONTEXT, capacity)
     return context, min(parallel * context, capacity)
 
 
 def build_cache(
-    loaded: LoadedModel, *, parallel: int, remembered: int, context: int, capacity: int, types: KVTypes
+    loaded: LoadedModel,
+    *,
+    parallel: int,
+    remembered: int,
+    context: int,
+    capacity: int,
+    batch: int,
+    types: KVTypes,
 ) -> tuple[Cache, int]:
     """A cache for `parallel` running sequences and up to `remembered` others, and its number of sequences.
 
     Of cells there are as many as there are, however many sequences use them. But what else a sequence has,
-    the states of recurrent layers for one, comes with every sequence: there are fewer where memory is short.
+    the states of recurrent layers or what it keeps of a window, comes with every sequence: there are fewer
+    where memory is short.
     """
+    small = small_cache(loaded.model, types)
+    least = _bytes(small, parallel, capacity, batch)
+    allowed = max(int(available_memory() * _SHARE_OF_MEMORY), least)
 
-    def build(rows: int) -> Cache:
-        return loaded.make_cache(sequences=rows, context=context, capacity=capacity, types=types)
+    def fits(more: int) -> bool:
+        return _bytes(small, parallel + more, capacity, batch) <= allowed
 
-    rows = parallel + remembered
-    cache = build(rows)
-    least = build(parallel)
-    added = cache.allocated_bytes - least.allocated_bytes
-    allowed = int(available_memory() * _SHARE_OF_MEMORY) - least.allocated_bytes
-    least.close()
-    if added > max(allowed, 0):
-        cache.close()
-        rows = parallel + remembered * max(allowed, 0) // added
-        cache = build(rows)
-    return cache, rows
+    rows = parallel + largest(fits, remembered)
+    return loaded.make_cache(sequences=rows, context=context, capacity=capacity, types=types), rows
+
+
+def _bytes(cache: Cache, sequences: int, capacity: int, batch: int) -> int:
+    return sum(cache.layer_bytes(sequences=sequences, capacity=capacity, batch=batch).values())

@@ -262,6 +262,13 @@ class Cache(ABC):
     def allocated_bytes(self) -> int:
         """Bytes of storage if every cell were used."""
 
+    @abstractmethod
+    def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
+        """The most memory each layer of a cache like this could come to take, whatever the size of this one.
+
+        That is with `sequences` sequences, `capacity` cells and passes of up to `batch` rows.
+        """
+
     @property
     @abstractmethod
     def provided_bytes(self) -> int:

@@ -69,6 +69,13 @@ class CellCache(Cache):
         """The position each cell of `sequence` is of."""
         return list(range(int(self.cells.first[sequence]), int(self.cells.length[sequence])))
 
+    def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
+        return self.storage.layer_bytes(self._most_cells(sequences, capacity, batch))
+
+    def _most_cells(self, sequences: int, capacity: int, batch: int) -> int:
+        """How many cells of `capacity` can be in use at once."""
+        return capacity
+
     @property
     def allocated_bytes(self) -> int:
         return self.storage.allocated_bytes

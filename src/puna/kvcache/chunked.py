@@ -33,7 +33,7 @@ class ChunkedCache(LimitedCache):
         memory = chunk if memory is None else memory
         if chunk < 1 or memory < 0:
             raise ValueError(f"chunks of {chunk} positions with a memory of {memory} make no sense")
-        super().__init__(shapes, reach=memory, **options)
+        super().__init__(shapes, span=chunk, reach=memory, **options)
         self._chunk = chunk
 
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -65,6 +65,9 @@ class EncoderCache(CellCache):
     def generation(self) -> int | None:
         return None  # what a pass does depends on whether there are images
 
+    def _most_cells(self, sequences: int, capacity: int, batch: int) -> int:
+        return sequences * self.cells.longest  # images are counted apart from the text
+
     def images(self, sequence: int) -> list[int]:
         """The positions of a sequence's images."""
         return [image.position for image in self._images[sequence]]

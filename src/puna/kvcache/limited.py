@@ -24,8 +24,12 @@ class LimitedCache(CausalCache):
     a sequence that is not in the batch does not keep what only its last batch needed.
     """
 
-    def __init__(self, shapes: Sequence[KVShape] | Mapping[int, KVShape], *, reach: int, **options: Any):
+    def __init__(
+        self, shapes: Sequence[KVShape] | Mapping[int, KVShape], *, span: int, reach: int, **options: Any
+    ) -> None:
+        """`span` is the most positions an input ever sees."""
         super().__init__(shapes, **options)
+        self._span = span
         self._reach = reach
 
     @property
@@ -37,6 +41,10 @@ class LimitedCache(CausalCache):
         if free < wanted:  # what nobody needs any more goes when a pass starts
             free += self.cells.freed_by(self.cells.expired(self._needed_from()))
         return min(wanted, free)
+
+    def _most_cells(self, sequences: int, capacity: int, batch: int) -> int:
+        kept = self._reach + self._span - 1  # of a sequence, when a pass starts
+        return min(capacity, sequences * kept + batch)
 
     @abstractmethod
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -44,14 +44,13 @@ class RecurrentCache(Cache):
     def __init__(
         self, shapes: Mapping[int, Mapping[str, tuple[int, ...]]], *, sequences: int, checkpoints: int = MOST
     ) -> None:
-        # Of each sequence: the checkpoints, and before and after a running pass the state and its eve.
-        self._capacity = 1 + sequences * (checkpoints + 4)
         self._most = checkpoints
+        self._capacity = self._slots_for(sequences)
         self._free = FreeCells(self._capacity)
         self._references = np.zeros(self._capacity, dtype=np.int32)
         self._regions: list[Region] = []
-        self._slot_bytes = 0
-        self._layers = {index: self._make_layer(states) for index, states in shapes.items()}
+        self._slot_bytes: dict[int, int] = {}  # by layer
+        self._layers = {index: self._make_layer(index, states) for index, states in shapes.items()}
         self._free.take(1)
         self._references[_BEGINNING] = 1
         self._slots = [_BEGINNING] * sequences
@@ -66,14 +65,19 @@ class RecurrentCache(Cache):
         self._generation = 0
         self._make_row_buffers(64)
 
-    def _make_layer(self, shapes: Mapping[str, tuple[int, ...]]) -> LayerState:
+    def _slots_for(self, sequences: int) -> int:
+        """The beginning; of each sequence: checkpoints, and before and after a pass the state and its eve."""
+        return 1 + sequences * (self._most + 4)
+
+    def _make_layer(self, index: int, shapes: Mapping[str, tuple[int, ...]]) -> LayerState:
         states = {}
+        self._slot_bytes[index] = 0
         for name, shape in shapes.items():
             size = 4 * int(np.prod(shape))
             if size <= 0:
                 raise ValueError(f"a state '{name}' of shape {list(shape)} holds nothing")
             self._regions.append(Region(self._capacity, size))
-            self._slot_bytes += size
+            self._slot_bytes[index] += size
             states[name] = self._regions[-1].bytes.view(torch.float32).view(self._capacity, *shape)
         return LayerState(states)
 
@@ -323,13 +327,16 @@ class RecurrentCache(Cache):
             self._checkpoints[sequence].record(length - 1, slot)
         self._slots[sequence], self._lengths[sequence] = int(slots[-1]), lengths[-1]
 
+    def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
+        return {index: self._slots_for(sequences) * size for index, size in self._slot_bytes.items()}
+
     @property
     def allocated_bytes(self) -> int:
-        return self._capacity * self._slot_bytes
+        return self._capacity * sum(self._slot_bytes.values())
 
     @property
     def provided_bytes(self) -> int:
-        return self._provided * self._slot_bytes
+        return self._provided * sum(self._slot_bytes.values())
 
     def compact(self, most: int = 256) -> bool:
         used = self._free.highest_used()
@@ -341,7 +348,7 @@ class RecurrentCache(Cache):
     def close(self) -> None:
         self._layers.clear()
         self._regions.clear()
-        self._slot_bytes = 0
+        self._slot_bytes.clear()
 
     def check(self) -> None:
         """Raise `AssertionError` if the books do not balance. For tests."""

@@ -35,7 +35,7 @@ class SlidingCache(LimitedCache):
         memory = window if memory is None else memory
         if window < 1 or memory < window:
             raise ValueError(f"a sliding window of {window} positions cannot keep {memory} of them")
-        super().__init__(shapes, reach=memory - window + 1, **options)
+        super().__init__(shapes, span=window, reach=memory - window + 1, **options)
         self._window = window
 
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:

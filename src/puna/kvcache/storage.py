@@ -76,7 +76,8 @@ class KVStorage:
     def __init__(self, shapes: Mapping[int, KVShape], capacity: int, types: KVTypes) -> None:
         self._capacity = capacity
         self._regions: list[Region] = []
-        self._cell_bytes = sum(shape.cell_bytes(types) for shape in shapes.values())
+        self._cell_bytes_of = {index: shape.cell_bytes(types) for index, shape in shapes.items()}
+        self._cell_bytes = sum(self._cell_bytes_of.values())
         self.provided = 0  # cells
         self.layers: dict[int, Stored] = {}
         for index, shape in shapes.items():
@@ -136,6 +137,10 @@ class KVStorage:
     def _tensors(self) -> Iterable[Tensor]:
         for layer in self.layers.values():
             yield from (layer.keys, layer.values)
+
+    def layer_bytes(self, cells: int) -> dict[int, int]:
+        """What `cells` cells of each layer take."""
+        return {index: cells * each for index, each in self._cell_bytes_of.items()}
 
     @property
     def allocated_bytes(self) -> int:

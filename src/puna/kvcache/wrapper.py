@@ -116,6 +116,12 @@ class WrapperCache(Cache):
     def allocated_bytes(self) -> int:
         return sum(cache.allocated_bytes for cache in self.caches)
 
+    def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
+        sizes: dict[int, int] = {}
+        for cache in self.caches:
+            sizes |= cache.layer_bytes(sequences=sequences, capacity=capacity, batch=batch)
+        return sizes
+
     @property
     def provided_bytes(self) -> int:
         return sum(cache.provided_bytes for cache in self.caches)

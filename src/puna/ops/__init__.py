@@ -26,7 +26,7 @@ from puna.ops.experts import Experts, ExpertWeights, Routing
 from puna.ops.kv import KV_TYPES, kv_pack, kv_row_bytes, kv_shape, kv_storage, kv_type, kv_unpack, kv_zeros
 from puna.ops.rope import Rope, Yarn
 from puna.ops.threads import keep_freed_memory, set_threads, threads
-from puna.ops.weight import Weight
+from puna.ops.weight import Weight, packed_bytes
 
 __all__ = [
     "KV_TYPES",
@@ -52,6 +52,7 @@ __all__ = [
     "kv_zeros",
     "linear",
     "linear_many",
+    "packed_bytes",
     "rms_norm",
     "rope_",
     "route",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,9 @@ except ImportError:
 
 if TYPE_CHECKING:
     from puna.gguf import GGMLType
+
+#: More rows than any layout interleaves, and a multiple of what each does.
+_ROWS = 64
 
 # Values converted at a time where a type has no kernel of its own: 16 MiB of float32.
 _CHUNK_VALUES = 4 << 20
@@ -157,3 +161,31 @@ class Weight:
         if np.isfinite(half).all():
             return half.reshape(-1).view(np.uint8), int(GGMLType.F16)
         return converted(np.float32).reshape(-1).view(np.uint8), int(GGMLType.F32)
+
+
+def packed_bytes(type: GGMLType, shape: tuple[int, ...]) -> int:
+    """What `Weight.pack` will hold for a matrix of `shape` [out, in] of `type`.
+
+    Types without a kernel are taken to fit float16. With the reference operations it is the file's bytes.
+    """
+    from puna import ops
+    from puna.gguf import GGMLType
+
+    rows, columns = shape
+    if ops.implementation() == "reference":
+        return type.nbytes(rows * columns)
+    kind = type if _native.can_decode(int(type)) else GGMLType.F16
+    group_rows, group_bytes = _packed_group(kind, columns)
+    return -(-rows // group_rows) * group_bytes
+
+
+@lru_cache(maxsize=256)
+def _packed_group(type: GGMLType, columns: int) -> tuple[int, int]:
+    """How many rows a layout interleaves and the bytes of them, seen in matrices of a few rows of zeros."""
+
+    def size(rows: int) -> int:
+        zeros = np.zeros(type.nbytes(rows * columns), np.uint8)
+        return _native.Matrix(zeros.ctypes.data, zeros.nbytes, int(type), rows, columns).nbytes
+
+    group_bytes = size(1)
+    return _ROWS * group_bytes // max(size(_ROWS), 1) or 1, group_bytes

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 
 from puna.engine.events import Message, Priority
-from puna.errors import PunaError, RunnerError
+from puna.errors import InsufficientMemoryError, PunaError, RunnerError
 from puna.kvcache.picture import Contents
 from puna.options import Options
 from puna.runner.frames import Unpacker, pack
@@ -34,6 +34,7 @@ from puna.runner.protocol import (
     Ping,
     Pong,
     Progress,
+    Refused,
     Scored,
     Text,
     Tokenize,
@@ -290,6 +291,8 @@ class Runner:
                 case Loaded():
                     self.info = message
                     return
+                case Refused():
+                    raise InsufficientMemoryError(message.message, message.needed, message.available)
 
     @contextlib.asynccontextmanager
     async def _conversation(

@@ -10,7 +10,7 @@ from concurrent.futures import Future
 
 from puna import ops
 from puna.engine.engine import Engine
-from puna.errors import PunaError, RequestError, RunnerError
+from puna.errors import InsufficientMemoryError, PunaError, RequestError, RunnerError
 from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
@@ -28,6 +28,7 @@ from puna.runner.protocol import (
     Ping,
     Pong,
     Progress,
+    Refused,
     Text,
     Tokenize,
     Tokens,
@@ -49,6 +50,9 @@ def serve(sock: socket.socket) -> None:
         raise RequestError(f"the first message must be Load, not {type(request).__name__}")
     try:
         engine = _load(request, channel)
+    except InsufficientMemoryError as error:
+        channel.send(Refused(message=str(error), needed=error.needed, available=error.available))
+        return
     except PunaError as error:
         channel.send(Failed.of(0, error))
         return
@@ -76,14 +80,22 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
 
     loaded = load_model(
         request.path,
-        cache_tokens=request.num_ctx * request.parallel,  # none when it is to be found out
+        context=request.num_ctx,  # 0 when it is to be found out
+        parallel=request.parallel,
+        batch_size=request.num_batch,
+        reserved=request.reserved,
         cache_types=cache_types,
         progress=report,
     )
     draft = None
     if request.draft:
         draft = load_model(
-            request.draft, cache_tokens=request.num_ctx * request.parallel, cache_types=cache_types
+            request.draft,
+            context=request.num_ctx,
+            parallel=request.parallel,
+            batch_size=request.num_batch,
+            reserved=request.reserved,
+            cache_types=cache_types,
         )
     engine = Engine(
         loaded,
@@ -99,7 +111,7 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
             context_length=engine.context,
             parallel=engine.parallel,
             weight_bytes=loaded.weight_bytes,
-            cache_bytes=engine.cache.allocated_bytes,
+            cache_bytes=engine.cache_bytes,
         )
     )
     return engine

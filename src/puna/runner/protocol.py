@@ -41,6 +41,7 @@ __all__ = [
     "Ping",
     "Pong",
     "Progress",
+    "Refused",
     "Scored",
     "Text",
     "ToRunner",
@@ -58,7 +59,7 @@ MAX_FRAME_BYTES = 512 * 1024 * 1024
 
 
 class Load(Message, frozen=True):
-    """First message: load this model. Answered by `Progress`*, then `Loaded` or `Failed(id=0)`."""
+    """First message: load this model. Answered by `Progress`*, then `Loaded`, `Refused` or `Failed(id=0)`."""
 
     path: str
     num_ctx: int  # tokens per sequence; 0: what the model was trained for, as far as memory goes
@@ -68,6 +69,7 @@ class Load(Message, frozen=True):
     kv_cache_type: str = "f16"
     draft: str = ""  # path of a model that guesses
     speculate: str | None = None  # how requests guess that do not say
+    reserved: int = 0  # bytes of memory to leave, which other models' caches may come to take
 
 
 class Cancel(Message, frozen=True):
@@ -123,6 +125,14 @@ class Loaded(Message, frozen=True):
     cache_bytes: int
 
 
+class Refused(Message, frozen=True):
+    """There is too little memory for the model: `needed` bytes, of which `available` are (0: not known)."""
+
+    message: str
+    needed: int
+    available: int
+
+
 class Tokens(Message, frozen=True):
     id: int
     ids: list[int]
@@ -153,4 +163,6 @@ class Inspected(Message, frozen=True):
 
 
 ToRunner = Load | Generate | Embed | Cancel | Tokenize | Detokenize | Ping | Inspect
-FromRunner = Progress | Loaded | Scored | Chunk | Done | Embedded | Failed | Tokens | Text | Pong | Inspected
+FromRunner = (
+    Progress | Loaded | Refused | Scored | Chunk | Done | Embedded | Failed | Tokens | Text | Pong | Inspected
+)

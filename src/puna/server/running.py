@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import psutil
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from puna.errors import RunnerError
+from puna.machine import process_memory
 from puna.runner.client import Runner
 from puna.runner.protocol import Pong
 from puna.server.loaded import LoadedModel
@@ -43,11 +43,23 @@ async def _look(model: LoadedModel) -> Look | None:
         pong = await runner.ping(_PATIENCE_S)
     except RunnerError:
         pong = None
+    return Look(model, runner, pong, memory_bytes(model))
+
+
+def memory_bytes(model: LoadedModel) -> int:
+    """Memory the model's process has now; 0 without one."""
+    return 0 if model.runner is None else process_memory(model.runner.pid)
+
+
+async def promised_bytes(model: LoadedModel) -> int:
+    """What the model's caches may still come to take; 0 when its runner does not say."""
+    if model.runner is None:
+        return 0
     try:
-        process_bytes = psutil.Process(runner.pid).memory_info().rss
-    except psutil.Error:
-        process_bytes = 0
-    return Look(model, runner, pong, process_bytes)
+        pong = await model.runner.ping(_PATIENCE_S)
+    except RunnerError:
+        return 0
+    return max(model.runner.info.cache_bytes - pong.cache_bytes, 0)
 
 
 def own_fields(look: Look) -> dict[str, Any]:

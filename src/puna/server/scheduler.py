@@ -21,6 +21,7 @@ from puna.runner.protocol import Load
 from puna.server.crashes import Crashes
 from puna.server.loaded import LoadedModel, LoadPlan, victim
 from puna.server.metrics import Metrics
+from puna.server.running import memory_bytes, promised_bytes
 from puna.server.settings import DEFAULT_PARALLEL, Settings
 from puna.server.watchdog import watch
 from puna.store import StoredModel
@@ -239,12 +240,10 @@ class Scheduler:
         while True:
             try:
                 runner = await self._start_once(entry, parallel)
-            except InsufficientMemoryError:
-                others = [other for other in self._loaded.values() if other is not entry]
-                if others:
-                    await self._evict(others)
-                    await self._ended()
-                elif parallel > 1 and self._settings.parallel is None:
+            except InsufficientMemoryError as error:
+                if await self._make_room(entry, error):
+                    continue
+                if parallel > 1 and self._settings.parallel is None:
                     parallel = 1
                 else:
                     raise
@@ -265,6 +264,7 @@ class Scheduler:
         def on_progress(done: int, total: int) -> None:
             entry.loading = done / total if total else 0.0
 
+        others = [other for other in self._loaded.values() if other is not entry]
         load = Load(
             path=entry.path,
             num_ctx=entry.plan.num_ctx,
@@ -274,11 +274,27 @@ class Scheduler:
             kv_cache_type=self._settings.kv_cache_type,
             draft=entry.plan.draft,
             speculate=self._settings.speculate,
+            reserved=sum([await promised_bytes(other) for other in others]),
         )
         timeout_s = self._settings.load_timeout_s
         return await Runner.start(
             load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s
         )
+
+    async def _make_room(self, entry: LoadedModel, error: InsufficientMemoryError) -> bool:
+        """Unload other models as far as the load of `entry` needs it; False when that would not be enough."""
+        others = [other for other in self._loaded.values() if other is not entry]
+        freed = {other.path: memory_bytes(other) + await promised_bytes(other) for other in others}
+        missing = max(error.needed - error.available, 1)
+        if sum(freed.values()) < missing:
+            return False
+        while missing > 0 and (chosen := victim(others)) is not None:
+            _log.info("unloading %s to make room for %s", chosen.model.name, entry.model.name)
+            others.remove(chosen)
+            missing -= freed[chosen.path]
+            await self._retire(chosen)
+        await self._ended()
+        return True
 
     async def _evict(self, among: list[LoadedModel]) -> None:
         chosen = victim(among)

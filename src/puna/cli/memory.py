@@ -1,0 +1,51 @@
+"""`puna debug memory`: what a model would take of memory, part by part, without loading it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from puna.cli import humanize, tables
+from puna.cli.local_models import model_path
+from puna.errors import RequestError
+from puna.machine import available_memory
+
+if TYPE_CHECKING:
+    from puna.model.memory import MemoryTable
+
+
+def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -> None:
+    """Print the table of `model`, loaded as a server with this environment would load it."""
+    if model is None:
+        raise RequestError("name the model, as in 'puna debug memory MODEL'")
+    from puna.gguf import open_gguf
+    from puna.kvcache.types import KVTypes
+    from puna.model.memory import Forecast
+    from puna.options import Options
+    from puna.server.settings import DEFAULT_PARALLEL, Settings
+
+    settings = Settings.from_env()
+    with open_gguf(model_path(model)) as file:
+        forecast = Forecast(file, KVTypes.parse(settings.kv_cache_type))
+    table = forecast.table(
+        context=num_ctx or settings.context_length,
+        parallel=parallel or settings.parallel or DEFAULT_PARALLEL,
+        batch=Options().num_batch,
+    )
+    print(describe(table, available_memory()))
+
+
+def describe(table: MemoryTable, available: int) -> str:
+    """The table in lines, then each device's sum and what is free."""
+    rows = [
+        (part.name, part.device, humanize.size(part.weights), humanize.size(part.cache))
+        for part in table.parts
+    ]
+    ends = [
+        f"Activations of {table.batch} tokens: {humanize.size(table.activations)}",
+        f"Tokenizer: {humanize.size(table.tokenizer)}",
+        f"Process: {humanize.size(table.process)}",
+        *(f"In all on {device}: {humanize.size(table.on(device))}" for device in table.devices),
+        f"Available: {humanize.size(available)}",
+    ]
+    head = f"{table.context} tokens of context for each of {table.parallel} requests at once"
+    return "\n".join([head, "", tables.table(("PART", "DEVICE", "WEIGHTS", "CACHE"), rows), "", *ends])

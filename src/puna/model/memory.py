@@ -1,0 +1,235 @@
+"""What a model will take of memory, from its file alone: said before any of it is taken.
+
+Weights are counted as the kernels will hold them, caches as their own classes count them, with each layer at
+what it can come to: a window keeps no more than it sees, whatever the context. The result is a table with a
+row for each layer, so that it can be looked at (`puna debug memory`), and added up to admit a model or to
+refuse it with figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from puna.errors import InsufficientMemoryError
+from puna.kvcache.types import HALVES, KVTypes
+from puna.model.base import TextModel, model_for
+from puna.model.metadata import scalar
+from puna.ops import packed_bytes
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile, TensorInfo
+    from puna.kvcache.cache import Cache
+
+#: The context of a model that does not state one.
+UNSTATED_CONTEXT: Final = 4096
+
+_FLOAT_BYTES = 4
+#: Of a vocabulary, for each token: its text, merges and the tables of the tokenizer.
+_TOKEN_BYTES = 800
+#: What torch and Python come to take of their own once a model runs: code imported late, stacks of threads.
+_PROCESS_BYTES = 128 << 20
+#: Rows of the hidden size beside the results of products: the residual, its norm, sums.
+_HIDDEN_ROWS = 4
+#: Positions of the cache that is asked how large others would be.
+_SMALL = 512
+_LAYER = re.compile(r"blk\.(\d+)\.")
+#: Beginnings of names that belong to what looks at images.
+_OF_IMAGES = ("v.", "mm.")
+
+
+@dataclass(frozen=True)
+class PartMemory:
+    """One layer, or what comes before or after all of them; sizes in bytes."""
+
+    name: str  # `input`, `layer 7`, `output`
+    device: str
+    weights: int
+    cache: int
+
+
+@dataclass(frozen=True)
+class MemoryTable:
+    """What a model takes, in bytes, with `parallel` sequences of `context` tokens and batches of `batch`."""
+
+    context: int
+    parallel: int
+    batch: int
+    parts: tuple[PartMemory, ...]
+    activations: int  # the most of them that are alive at once
+    tokenizer: int
+    process: int = _PROCESS_BYTES
+
+    @property
+    def weights(self) -> int:
+        return sum(part.weights for part in self.parts)
+
+    @property
+    def cache(self) -> int:
+        return sum(part.cache for part in self.parts)
+
+    @property
+    def total(self) -> int:
+        """All of it, beside what a process has that has imported torch."""
+        return sum(map(self.on, self.devices))
+
+    def on(self, device: str) -> int:
+        """Bytes of `device`; what belongs to no part is where the first one is."""
+        others = self.activations + self.tokenizer + self.process
+        here = others if self.parts[0].device == device else 0
+        return here + sum(part.weights + part.cache for part in self.parts if part.device == device)
+
+    @property
+    def devices(self) -> list[str]:
+        return list(dict.fromkeys(part.device for part in self.parts))
+
+
+class Forecast:
+    """What the model in an open file takes, for any context, number of sequences and batch.
+
+    Raises `UnsupportedModelError` and `ModelError` for a file that cannot be run, and `NotSupportedError`
+    when its heads do not fill the blocks of a quantised cache.
+    """
+
+    def __init__(self, file: GGUFFile, types: KVTypes = HALVES) -> None:
+        self.architecture = model_for(file.architecture)
+        self.options = self.architecture.read_options(file)
+        self.trained_context: int = scalar(file, "context_length", 0)
+        self._name = file.path.name
+        self._cache = small_cache(self.architecture(self.options), types)
+        self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name)]
+        self._weights = _weights_by_part(self._tensors)
+        self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0))
+        self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
+        self._vocab = len(file.get("tokenizer.ggml.tokens") or ())
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of the file that will be read."""
+        return sum(tensor.nbytes for tensor in self._tensors)
+
+    def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
+        """With at most the context the model was trained for; 0: without any cache."""
+        context = min(context, self.trained_context or context)
+        batch = min(batch, context) if context else batch
+        cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
+        layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))
+        parts = [
+            PartMemory(f"layer {i}", "CPU", self._weights.get(i, 0), cache.get(i, 0) if context else 0)
+            for i in layers
+        ]
+        parts.insert(0, PartMemory("input", "CPU", self._weights.get("input", 0), 0))
+        parts.append(PartMemory("output", "CPU", self._weights.get("output", 0), 0))
+        return MemoryTable(
+            context=context,
+            parallel=parallel,
+            batch=batch,
+            parts=tuple(parts),
+            activations=_FLOAT_BYTES * (batch * self._row_values + 2 * parallel * self._logits),
+            tokenizer=self._vocab * _TOKEN_BYTES,
+        )
+
+    def largest_context(self, *, parallel: int, batch: int, available: int) -> int:
+        """The longest context `available` bytes are enough for; 0: not even the weights fit."""
+        most = self.trained_context or UNSTATED_CONTEXT
+        return largest(
+            lambda context: self.table(context=context, parallel=parallel, batch=batch).total <= available,
+            most,
+        )
+
+    def check(self, table: MemoryTable, available: int) -> None:
+        """Raise `InsufficientMemoryError`, saying what would fit, unless `available` bytes are enough."""
+        if table.total <= available:
+            return
+        advice = "use a smaller model, or free some memory"
+        fitting = self.largest_context(parallel=table.parallel, batch=table.batch, available=available)
+        alone = self.largest_context(parallel=1, batch=table.batch, available=available)
+        if fitting:
+            advice = f"num_ctx {fitting} would fit"
+        if alone > max(fitting, 1) and table.parallel > 1:
+            advice = f"{advice}, " if fitting else ""
+            advice += f"num_ctx {min(alone, table.context)} with one request at a time"
+        context = f"{table.parallel} x {table.context}" if table.parallel > 1 else f"{table.context}"
+        raise InsufficientMemoryError(
+            f"model requires more system memory ({size_text(table.total)}) than is available "
+            f"({size_text(available)}): weights {size_text(table.weights)}, {context} tokens of context "
+            f"{size_text(table.cache)}, activations of {table.batch} tokens {size_text(table.activations)}; "
+            f"{advice} ({self._name})",
+            table.total,
+            available,
+        )
+
+
+def small_cache(model: TextModel, types: KVTypes) -> Cache:
+    """A cache of the model's kind that takes next to nothing, to be asked how large others would be."""
+    return model.make_cache(sequences=1, context=_SMALL, capacity=_SMALL, types=types)
+
+
+def largest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest number from 1 to `most` that fits, where smaller ones fit if a larger does; else 0."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle - 1)
+    return low
+
+
+def is_loaded(name: str) -> bool:
+    """Whether tensor `name` is the text model's."""
+    return not name.startswith(_OF_IMAGES)
+
+
+def size_text(count: int) -> str:
+    """`5.6 GiB`; below one, `312.4 MiB`."""
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
+
+
+def _weights_by_part(tensors: list[TensorInfo]) -> dict[int | str, int]:
+    """Bytes in memory by the number of the layer, and of `input` and `output`."""
+    sizes: dict[int | str, int] = {}
+    names = {tensor.name for tensor in tensors}
+    for tensor in tensors:
+        packed = _packed_bytes(tensor)
+        if tensor.name == "token_embd.weight":
+            sizes["input"] = tensor.nbytes  # rows are read as the file has them
+            if "output.weight" in names:
+                continue
+        layer = _LAYER.match(tensor.name)
+        part = int(layer[1]) if layer else "output"
+        sizes[part] = sizes.get(part, 0) + packed
+    return sizes
+
+
+def _packed_bytes(tensor: TensorInfo) -> int:
+    *rows, columns = tensor.shape
+    if not rows:
+        return columns * _FLOAT_BYTES
+    count = 1
+    for size in rows:  # experts lie below each other
+        count *= size
+    return packed_bytes(tensor.type, (count, columns))
+
+
+def _row_values(tensors: list[TensorInfo], experts_used: int) -> int:
+    """Numbers alive at once for a row of a batch, at most: all results of a layer's products, and a few more.
+
+    Of experts these are what the kernel keeps: their results, and as bytes what they come from.
+    """
+    widths: dict[str, int] = {}
+    hidden = widest = 0
+    for tensor in tensors:
+        layer = _LAYER.match(tensor.name)
+        if len(tensor.shape) == 2:
+            rows, columns = tensor.shape
+            widest = max(widest, columns)
+            if tensor.name == "token_embd.weight":
+                hidden = columns
+        elif len(tensor.shape) == 3 and "_down" in tensor.name:
+            rows = experts_used * (tensor.shape[1] + tensor.shape[2] // _FLOAT_BYTES)
+        else:
+            continue
+        if layer:
+            widths[layer[1]] = widths.get(layer[1], 0) + rows
+    return max(widths.values(), default=0) + _HIDDEN_ROWS * hidden + widest
