@@ -84,3 +84,13 @@ def test_the_choice_of_a_block_ends_with_it() -> None:
         fail()
     assert inside == ["reference"]
     assert ops.implementation() == before
+
+
+@pytest.mark.parametrize(("level", "status"), [("avx1024", 1), ("portable", 0), ("", 0)])
+def test_kernels_that_do_not_exist_are_refused_by_name(level: str, status: int) -> None:
+    pytest.importorskip("puna._native")
+    run = in_new_process("import puna.ops", PUNA_CPU=level)
+    assert run.returncode == status, run.stderr
+    if status:
+        assert "PUNA_CPU: 'avx1024' names no kernels that this processor runs; use one of" in run.stderr
+        assert "portable" in run.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from puna import _native
 from puna.config import env_int
+from puna.errors import OptionError
 from puna.ops.cpu_experts import experts, route
 from puna.ops.cpu_rows import (
     add_rms_norm,
@@ -42,6 +44,12 @@ __all__ = [
     "swiglu",
     "temper_",
 ]
+
+if (_level := os.environ.get("PUNA_CPU")) and _level not in _native.cpu_levels():
+    raise OptionError(
+        f"PUNA_CPU: '{_level}' names no kernels that this processor runs; use one of "
+        f"{', '.join(_native.cpu_levels())}, or leave it out for the best"
+    )
 
 if (_threads := env_int("NUM_THREADS", 0)) > 0:
     _native.set_threads(_threads)

@@ -179,7 +179,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # torch would shield the method below from its compiler, which it imports for that: 800 modules, 70 MiB,
+        # torch would shield the method below from its compiler, and import that for it: 800 modules, 70 MiB,
         # more than a second in the middle of an answer. Nothing here is ever compiled.
         return False
 
