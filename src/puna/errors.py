@@ -128,6 +128,17 @@ class RunnerError(PunaError):
     """The runner process died, hung, or broke its protocol."""
 
 
+class OutOfMemoryError(RunnerError):
+    """A loaded model could not get the memory a request needed."""
+
+    def __init__(
+        self,
+        message: str = "the model runner is out of memory; use a smaller num_ctx or num_batch, or fewer "
+        "requests at once (PUNA_NUM_PARALLEL)",
+    ) -> None:
+        super().__init__(message)
+
+
 class CrashLoopError(RunnerError):
     """The model's runner died several times in a row; it is not loaded again for a while."""
 

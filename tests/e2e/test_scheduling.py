@@ -48,13 +48,13 @@ def test_another_model_takes_the_place_of_an_idle_one(small: Server) -> None:
 
 
 def test_another_model_waits_for_a_busy_one(small: Server) -> None:
-    long = {"temperature": 0, "num_predict": 300, "num_ctx": 2048}
+    long = {"temperature": 0, "num_predict": 1500, "num_ctx": 2048}
     small.client.generate("endless", options=long)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(small.client.generate, "endless", "hello", options=long)
         time.sleep(0.3)
         second = pool.submit(small.client.generate, "tiny", "hello", options=GREEDY)
-        assert first.result().eval_count == 300
+        assert first.result().eval_count == 1500
         assert second.result().eval_count == 8
     assert loaded(small) == ["tiny:latest"]
 
@@ -76,25 +76,25 @@ def test_another_context_length_loads_again_and_the_models_limit_counts(small: S
 
 
 def test_another_context_length_waits_for_running_requests(small: Server) -> None:
-    long = {"temperature": 0, "num_predict": 300, "num_ctx": 2048}
+    long = {"temperature": 0, "num_predict": 1500, "num_ctx": 2048}
     with ThreadPoolExecutor(1) as pool:
         stream = small.client.generate("endless", "hello", options=long, stream=True)
         next(stream)
         (before,) = small.runners()
         other = pool.submit(small.client.generate, "endless", "hello", options=GREEDY | {"num_ctx": 1024})
-        assert list(stream)[-1].eval_count == 300
+        assert list(stream)[-1].eval_count == 1500
         assert other.result().eval_count == 8
     wait_until(lambda: len(small.runners()) == 1, "the first runner's end")
     assert small.runners()[0].pid != before.pid
 
 
 def test_stopping_a_busy_model_answers_at_once_and_lets_it_finish(small: Server) -> None:
-    long = {"temperature": 0, "num_predict": 300, "num_ctx": 2048}
+    long = {"temperature": 0, "num_predict": 1500, "num_ctx": 2048}
     stream = small.client.generate("endless", "hello", options=long, stream=True)
     next(stream)
     assert small.client.generate("endless", keep_alive=0).done_reason == "unload"
     assert loaded(small) == ["endless:latest"]
-    assert list(stream)[-1].eval_count == 300
+    assert list(stream)[-1].eval_count == 1500
     wait_until(lambda: loaded(small) == [], "the unloading")
 
 

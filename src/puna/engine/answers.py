@@ -9,7 +9,8 @@ import numpy as np
 from puna.engine.events import Chunk, Done, Failed, Scored, TokenLogprob, TopLogprob
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Piece, Released
-from puna.errors import GenerationError, PunaError
+from puna.errors import GenerationError, OutOfMemoryError, PunaError
+from puna.machine import is_out_of_memory
 from puna.sample import log_probabilities
 
 if TYPE_CHECKING:
@@ -112,6 +113,8 @@ class Answers:
 def fail(sequence: Sequence, error: Exception) -> None:
     """Tell the client that its request failed."""
     kind, message = GenerationError.__name__, f"{type(error).__name__}: {error}"
+    if is_out_of_memory(error):
+        error = OutOfMemoryError()
     if isinstance(error, PunaError):
         kind, message = error.kind, str(error)
     sequence.sink(Failed(id=sequence.id, kind=kind, message=message, sample=sequence.sample))

@@ -66,6 +66,7 @@ class Drafter:
         capacity: int,
         parallel: int,
         remembered: int,
+        batch: int,
         cache_types: KVTypes = HALVES,
     ) -> None:
         check_fits(loaded, target)
@@ -77,6 +78,7 @@ class Drafter:
             remembered=remembered,
             context=self.context,
             capacity=max(capacity, self.context),
+            batch=batch,
             types=cache_types,
         )
         if any(counts.kind != "causal" for counts in self._cache.counts()):

@@ -35,6 +35,7 @@ from puna.engine.sizing import build_cache, choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
 from puna.kvcache.types import HALVES, KVTypes
+from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.input import Batch
 from puna.model.load import LoadedModel
 
@@ -117,6 +118,7 @@ class Engine:
                 capacity=capacity,
                 parallel=parallel,
                 remembered=remembered,
+                batch=batch_size,
                 cache_types=cache_types,
             )
         self._speculation = Speculation(self.cache, context, drafter=drafter, default=speculate)
@@ -127,6 +129,7 @@ class Engine:
         self._asked: deque[Callable[[], None]] = deque()
         self._closing = False
         self._thread: threading.Thread | None = None
+        self._on_death: Callable[[BaseException], None] | None = None
 
     # --- from any thread ---------------------------------------------------------------
 
@@ -185,9 +188,15 @@ class Engine:
         """Cells that finished requests had to give up for others, so far."""
         return self.memories.evicted
 
-    def start(self) -> None:
-        """Step on a thread of its own until `close`."""
-        self._thread = threading.Thread(target=self._run, name="puna-engine", daemon=True)
+    def start(self, on_death: Callable[[BaseException], None] | None = None) -> None:
+        """Step on a thread of its own until `close`.
+
+        `on_death` is called there when it cannot go on after an error, or should not: without memory, or when
+        the interpreter itself failed, nothing that this process does can be relied on. Without `on_death` it
+        goes on as long as it can.
+        """
+        self._on_death = on_death
+        self._thread = threading.Thread(target=self._run_or_die, name="puna-engine", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -210,6 +219,19 @@ class Engine:
 
     # --- on the stepping thread --------------------------------------------------------
 
+    def _run_or_die(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:
+            if self._on_death is None:
+                raise
+            self._on_death(error)
+
+    def _in_doubt(self, error: Exception) -> bool:
+        """Whether this process had better end, where it can."""
+        lost = isinstance(error, SystemError) or (is_out_of_memory(error) and memory_is_short())
+        return lost and self._on_death is not None
+
     def _run(self) -> None:
         tidying = False  # idle, with the cache still to be compacted
         while True:
@@ -224,6 +246,8 @@ class Engine:
                 log.exception("a step failed")
                 for sequence in list(self.scheduler):
                     self._fail(sequence, error)
+                if self._in_doubt(error):
+                    raise
 
     def _has_work(self) -> bool:
         return bool(self.active or self._cancelled or self._asked or self._closing)
@@ -266,6 +290,8 @@ class Engine:
         try:
             results = self._forward(shares)
         except Exception as error:
+            if self._in_doubt(error):
+                raise
             log.exception("a batch of %d sequences failed", len(shares))
             if len(shares) == 1 and not shares[0].guess.tokens:
                 self._fail(shares[0].sequence, error)

@@ -13,11 +13,14 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
 
 from puna.engine.events import Message, Priority
-from puna.errors import InsufficientMemoryError, PunaError, RunnerError
+from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RunnerError
 from puna.kvcache.picture import Contents
+from puna.machine import says_out_of_memory
 from puna.options import Options
 from puna.runner.frames import Unpacker, pack
 from puna.runner.protocol import (
+    IN_DOUBT,
+    OUT_OF_MEMORY,
     Cancel,
     Chunk,
     Detokenize,
@@ -55,11 +58,11 @@ _log = logging.getLogger("puna.runner")
 
 
 class Runner:
-    """One loaded model in a process of its own. Made by `start`; all methods belong to one event loop."""
+    """A process for one model. Made by `spawn`, of use after `load`; all methods belong to one event loop."""
 
-    def __init__(self, load: Load, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
-        self.path = load.path
-        self.info = Loaded(context_length=load.num_ctx, parallel=load.parallel, weight_bytes=0, cache_bytes=0)
+    def __init__(self, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
+        self.path = ""
+        self.info = Loaded(context_length=0, parallel=1, weight_bytes=0, cache_bytes=0)
         self.tally = Tally()
         self._process = process
         self._writer = writer
@@ -78,12 +81,18 @@ class Runner:
         *,
         stall_timeout_s: float | None = 300.0,
     ) -> Runner:
-        """Start a process and load the model; returns when it is ready.
+        """`spawn` and `load`; the process is ended if that fails or is cancelled."""
+        runner = await cls.spawn()
+        try:
+            await runner.load(load, on_progress, stall_timeout_s=stall_timeout_s)
+        except BaseException:
+            await runner.close()
+            raise
+        return runner
 
-        `on_progress` hears (bytes done, bytes in total). Raises what the runner reported (a missing or
-        damaged file, an unsupported model, too little memory) or `RunnerError` when the process died,
-        or made no progress for `stall_timeout_s` (None: wait for ever). Cancelling ends the process.
-        """
+    @classmethod
+    async def spawn(cls) -> Runner:
+        """Start a process, which imports what it needs and waits for `load`. Raises `RunnerError`."""
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -102,17 +111,49 @@ class Runner:
         finally:
             theirs.close()
         reader, writer = await asyncio.open_connection(sock=ours)
-        runner = cls(load, process, writer)
+        runner = cls(process, writer)
         runner._tasks = [
             asyncio.create_task(runner._read(reader)),
             asyncio.create_task(runner._read_errors()),
         ]
-        try:
-            await runner._load(load, on_progress, stall_timeout_s)
-        except BaseException:
-            await runner.close()
-            raise
         return runner
+
+    async def load(
+        self,
+        load: Load,
+        on_progress: Callable[[int, int], None] | None = None,
+        *,
+        stall_timeout_s: float | None = 300.0,
+    ) -> None:
+        """Load the model; returns when it is ready.
+
+        `on_progress` hears (bytes done, bytes in total). Raises what the runner reported (a missing or
+        damaged file, an unsupported model) or `RunnerError` when the process died, or made no progress for
+        `stall_timeout_s` (None: wait for ever). After `InsufficientMemoryError` another load can be tried;
+        after other errors the process is to be closed.
+        """
+        self.path = load.path
+        self._send(load)
+        done, total = 0, 0
+        while True:
+            try:
+                message = await asyncio.wait_for(self._receive(0), stall_timeout_s)
+            except TimeoutError:
+                share = done / total if total else 0.0
+                raise RunnerError(
+                    f"timed out waiting for the model runner to start - progress {share:.2f}"
+                    + (f" - {self._last_lines[-1]}" if self._last_lines else "")
+                ) from None
+            match message:
+                case Progress():
+                    done, total = message.done, message.total
+                    if on_progress is not None:
+                        on_progress(done, total)
+                case Loaded():
+                    self.info = message
+                    return
+                case Refused():
+                    raise InsufficientMemoryError(message.message, message.needed, message.available)
 
     @property
     def pid(self) -> int:
@@ -269,38 +310,13 @@ class Runner:
 
     # --- inside ------------------------------------------------------------------------
 
-    async def _load(
-        self, load: Load, on_progress: Callable[[int, int], None] | None, stall_timeout_s: float | None
-    ) -> None:
-        self._send(load)
-        done, total = 0, 0
-        while True:
-            try:
-                message = await asyncio.wait_for(self._receive(0), stall_timeout_s)
-            except TimeoutError:
-                share = done / total if total else 0.0
-                raise RunnerError(
-                    f"timed out waiting for the model runner to start - progress {share:.2f}"
-                    + (f" - {self._last_lines[-1]}" if self._last_lines else "")
-                ) from None
-            match message:
-                case Progress():
-                    done, total = message.done, message.total
-                    if on_progress is not None:
-                        on_progress(done, total)
-                case Loaded():
-                    self.info = message
-                    return
-                case Refused():
-                    raise InsufficientMemoryError(message.message, message.needed, message.available)
-
     @contextlib.asynccontextmanager
     async def _conversation(
         self, request: Generate | Embed | Tokenize | Detokenize | Ping | Inspect
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; gives a function that awaits its next reply."""
         if not self.alive:
-            raise self.death()
+            raise await self._died()
         self._replies[request.id] = asyncio.Queue()
         try:
             self._send(request)
@@ -311,9 +327,7 @@ class Runner:
     async def _receive(self, request_id: int) -> FromRunner:
         message = await self._replies[request_id].get()
         if message is None:
-            await self._process.wait()
-            await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
-            raise self.death()
+            raise await self._died()
         if isinstance(message, Failed):
             raise PunaError.of_kind(message.kind, message.message)
         return message
@@ -362,15 +376,25 @@ class Runner:
             self._last_lines.append(text)
             _log.info("[%d] %s", self.pid, text)
 
+    async def _died(self) -> RunnerError:
+        """What the process died of, once it has ended and all it said is here."""
+        await self._process.wait()
+        await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
+        return self.death()
+
     def death(self) -> RunnerError:
         """How the process ended, as the error its requests get."""
         if self._killed_for is not None:
             return RunnerError(f"the model runner was ended: {self._killed_for}")
+        code = self._process.returncode
+        aborted = code == -signal.SIGABRT and any(map(says_out_of_memory, self._last_lines))
+        if code == OUT_OF_MEMORY or aborted:
+            return OutOfMemoryError()
         how = self._exit()
         last = next((line for line in reversed(self._last_lines) if line.strip()), how)
         if self.info.weight_bytes == 0:
             return RunnerError(f"model runner process has terminated: {last} ({how})")
-        if self._process.returncode == 1:  # an exception; its last line says which
+        if code in (1, IN_DOUBT):  # an exception; its last line says which
             how += f": {last}"
         return RunnerError(
             "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
 import time
 from concurrent.futures import Future
+from typing import NoReturn
 
 from puna import ops
 from puna.engine.engine import Engine
-from puna.errors import InsufficientMemoryError, PunaError, RequestError, RunnerError
+from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
 from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
+from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
 from puna.runner.frames import Channel
 from puna.runner.protocol import (
+    IN_DOUBT,
+    OUT_OF_MEMORY,
     Cancel,
     Detokenize,
     Embed,
@@ -41,29 +46,53 @@ _PROGRESS_INTERVAL_S = 0.05
 
 
 def serve(sock: socket.socket) -> None:
-    """Load what the first message names, then answer requests until the parent hangs up."""
+    """Load the model that is asked for, then answer requests, until the parent hangs up."""
     channel: Channel[ToRunner] = Channel(sock, ToRunner)
-    request = channel.receive()
-    if request is None:
-        return
-    if not isinstance(request, Load):
-        raise RequestError(f"the first message must be Load, not {type(request).__name__}")
     try:
-        engine = _load(request, channel)
-    except InsufficientMemoryError as error:
-        channel.send(Refused(message=str(error), needed=error.needed, available=error.available))
+        engine = _await_model(channel)
+    except Exception as error:
+        if is_out_of_memory(error):
+            _leave(error)
+        raise
+    if engine is None:
         return
-    except PunaError as error:
-        channel.send(Failed.of(0, error))
-        return
-    engine.start()
+    engine.start(on_death=_leave)
     try:
         while (message := channel.receive()) is not None:
             _answer_or_fail(message, engine, channel)
     except OSError as error:  # the parent is gone; nobody is left to tell
         log.info("the connection broke: %s", error)
+    except (MemoryError, SystemError) as error:
+        _leave(error)
     # The engine's thread may be inside a long step; memory goes back to the system either way.
     os._exit(0)
+
+
+def _leave(error: BaseException) -> NoReturn:
+    """End the process at once, with a status that tells the parent why."""
+    status = OUT_OF_MEMORY if is_out_of_memory(error) or memory_is_short() else IN_DOUBT
+    with contextlib.suppress(BaseException):  # saying it may take memory, too
+        log.error("the process ends: %s: %s", type(error).__name__, error)
+    os._exit(status)
+
+
+def _await_model(channel: Channel[ToRunner]) -> Engine | None:
+    """Wait for a model that can be loaded; None when the parent hangs up, or the load failed for good."""
+    while (message := channel.receive()) is not None:
+        if isinstance(message, Ping):
+            idle = Pong(id=message.id, active=0, running=0, step_age_s=0, cache_bytes=0, cells=[], evicted=0)
+            channel.send(idle)
+            continue
+        if not isinstance(message, Load):
+            raise RequestError(f"the first message must be Load, not {type(message).__name__}")
+        try:
+            return _load(message, channel)
+        except InsufficientMemoryError as error:  # the parent may make room and ask again
+            channel.send(Refused(message=str(error), needed=error.needed, available=error.available))
+        except PunaError as error:
+            channel.send(Failed.of(0, error))
+            return None
+    return None
 
 
 def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
@@ -121,13 +150,16 @@ def _answer_or_fail(message: ToRunner, engine: Engine, channel: Channel[ToRunner
     """A defect that shows with one request fails that request, not all that are running."""
     try:
         _answer(message, engine, channel)
-    except OSError:
+    except (OSError, SystemError):
         raise
     except Exception as error:
+        if is_out_of_memory(error):
+            if memory_is_short():
+                raise MemoryError from error
+            channel.send(Failed.of(getattr(message, "id", 0), OutOfMemoryError()))
+            return
         log.exception("%s failed", type(message).__name__)
         reason = f"internal error in the model runner: {type(error).__name__}: {error}"
-        if isinstance(error, MemoryError):
-            reason = "the model runner is out of memory; use a smaller num_ctx or fewer parallel requests"
         channel.send(Failed(id=getattr(message, "id", 0), kind=RunnerError.__name__, message=reason))
 
 

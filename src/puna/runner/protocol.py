@@ -24,7 +24,9 @@ from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 
 __all__ = [
+    "IN_DOUBT",
     "MAX_FRAME_BYTES",
+    "OUT_OF_MEMORY",
     "Cancel",
     "Chunk",
     "Detokenize",
@@ -51,6 +53,10 @@ __all__ = [
     "TopLogprob",
 ]
 
+#: Exit statuses of a runner that cannot go on: memory could not be had, or what it does cannot be relied on.
+OUT_OF_MEMORY = 12
+IN_DOUBT = 13
+
 #: A longer frame is a broken peer, not a message.
 MAX_FRAME_BYTES = 512 * 1024 * 1024
 
@@ -59,7 +65,10 @@ MAX_FRAME_BYTES = 512 * 1024 * 1024
 
 
 class Load(Message, frozen=True):
-    """First message: load this model. Answered by `Progress`*, then `Loaded`, `Refused` or `Failed(id=0)`."""
+    """The first message, `Ping`s aside: load this model. After `Refused` there may be another.
+
+    Answered by `Progress`*, then `Loaded`, `Refused` or `Failed(id=0)`.
+    """
 
     path: str
     num_ctx: int  # tokens per sequence; 0: what the model was trained for, as far as memory goes

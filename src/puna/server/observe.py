@@ -14,7 +14,7 @@ from puna.server.running import families, look
 def routes(backend: Backend) -> list[Route]:
     async def metrics(request: Request) -> Response:
         scheduler = backend.scheduler
-        now = families(await look(scheduler.loaded()), scheduler.waiting())
+        now = families(await look(scheduler.loaded()), scheduler.waiting(), scheduler.spare.process_bytes)
         page, content_type = backend.metrics.page(now, request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
 

@@ -23,6 +23,7 @@ from puna.server.loaded import LoadedModel, LoadPlan, victim
 from puna.server.metrics import Metrics
 from puna.server.running import memory_bytes, promised_bytes
 from puna.server.settings import DEFAULT_PARALLEL, Settings
+from puna.server.spare import SpareRunner
 from puna.server.watchdog import watch
 from puna.store import StoredModel
 
@@ -63,6 +64,7 @@ class Scheduler:
         self._timers: dict[LoadedModel, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
+        self.spare = SpareRunner(settings.spare_runner, self._idle, self._promised)
 
     # --- requests ---
 
@@ -118,7 +120,7 @@ class Scheduler:
         await asyncio.gather(*(load.task for load in self._loads.values()), return_exceptions=True)
         for entry in list(self._loaded.values()):
             self._end(entry)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.gather(*self._ending, self.spare.close(), return_exceptions=True)
 
     # --- inside ---
 
@@ -235,36 +237,44 @@ class Scheduler:
             return entry
 
     async def _start(self, entry: LoadedModel) -> Runner:
-        parallel = self._settings.parallel or DEFAULT_PARALLEL
         began_s = time.monotonic()
+        runner = await self.spare.take()
+        try:
+            await self._load_into(runner, entry)
+        except BaseException:
+            await runner.close()
+            raise
+        entry.load_s = time.monotonic() - began_s
+        self._metrics.loaded(entry.model.name, entry.load_s)
+        _log.info(
+            "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",
+            entry.model.name,
+            entry.load_s,
+            _size_mib(runner),
+            runner.info.context_length,
+            runner.info.parallel,
+        )
+        self.spare.refill()
+        return runner
+
+    async def _load_into(self, runner: Runner, entry: LoadedModel) -> None:
+        """Load, making room or with fewer sequences if memory is short."""
+        parallel = self._settings.parallel or DEFAULT_PARALLEL
         while True:
             try:
-                runner = await self._start_once(entry, parallel)
+                await self._load_once(runner, entry, parallel)
+                return
             except InsufficientMemoryError as error:
                 if await self._make_room(entry, error):
                     continue
-                if parallel > 1 and self._settings.parallel is None:
-                    parallel = 1
-                else:
+                if parallel == 1 or self._settings.parallel is not None:
                     raise
-            else:
-                entry.load_s = time.monotonic() - began_s
-                self._metrics.loaded(entry.model.name, entry.load_s)
-                _log.info(
-                    "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",
-                    entry.model.name,
-                    entry.load_s,
-                    _size_mib(runner),
-                    runner.info.context_length,
-                    runner.info.parallel,
-                )
-                return runner
+                parallel = 1
 
-    async def _start_once(self, entry: LoadedModel, parallel: int) -> Runner:
+    async def _load_once(self, runner: Runner, entry: LoadedModel, parallel: int) -> None:
         def on_progress(done: int, total: int) -> None:
             entry.loading = done / total if total else 0.0
 
-        others = [other for other in self._loaded.values() if other is not entry]
         load = Load(
             path=entry.path,
             num_ctx=entry.plan.num_ctx,
@@ -274,12 +284,18 @@ class Scheduler:
             kv_cache_type=self._settings.kv_cache_type,
             draft=entry.plan.draft,
             speculate=self._settings.speculate,
-            reserved=sum([await promised_bytes(other) for other in others]),
+            reserved=await self._promised(besides=entry),
         )
         timeout_s = self._settings.load_timeout_s
-        return await Runner.start(
-            load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s
-        )
+        await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)
+
+    async def _promised(self, besides: LoadedModel | None = None) -> int:
+        """Bytes that the caches of models in memory may yet come to take."""
+        others = [other for other in self._loaded.values() if other is not besides]
+        return sum(await asyncio.gather(*map(promised_bytes, others)))
+
+    def _idle(self) -> bool:
+        return not self._loads and not any(entry.users for entry in self._loaded.values())
 
     async def _make_room(self, entry: LoadedModel, error: InsufficientMemoryError) -> bool:
         """Unload other models as far as the load of `entry` needs it; False when that would not be enough."""

@@ -1,0 +1,64 @@
+"""What an engine does when memory cannot be had, and when the interpreter itself fails."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from puna.engine import engine as engines
+from puna.engine.events import Failed
+from puna.machine import is_out_of_memory
+from puna.model.load import LoadedModel
+from tests.engine.runs import Run
+
+TORCH = RuntimeError(
+    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
+)
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), TORCH, RuntimeError("std::bad_alloc"), OSError(12, "no memory")]
+)
+def test_memory_that_cannot_be_had_is_recognised(error: Exception) -> None:
+    assert is_out_of_memory(error)
+    later = SystemError("returned NULL without setting an exception")
+    later.__context__ = error  # as when this happens while that is handled
+    assert is_out_of_memory(later)
+    assert not is_out_of_memory(RuntimeError("shapes do not fit"))
+
+
+@pytest.mark.parametrize(
+    ("error", "short", "ends"),
+    [
+        (MemoryError(), False, False),
+        (MemoryError(), True, True),
+        (TORCH, True, True),
+        (SystemError(), False, True),
+    ],
+)
+def test_the_process_ends_when_it_cannot_be_relied_on(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, error: Exception, short: bool, ends: bool
+) -> None:
+    run, died, over = Run(tiny), [], threading.Event()
+    monkeypatch.setattr(engines, "memory_is_short", lambda: short)
+
+    def fail(shares: object) -> None:
+        raise error
+
+    def on_death(cause: BaseException) -> None:
+        died.append(cause)
+        over.set()
+
+    run.engine._forward = fail  # type: ignore[method-assign]
+    run.submit(1, [1, 2, 3])
+    run.engine.start(on_death)
+    if ends:
+        assert over.wait(20)
+    else:
+        run.engine.ask(lambda: None).result(20)  # it still answers
+        run.engine.close()
+    assert died == ([error] if ends else [])
+    (event,) = run.events[1]
+    assert isinstance(event, Failed)
+    assert ("out of memory" in event.message) == (not isinstance(error, SystemError))
