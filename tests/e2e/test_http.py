@@ -144,7 +144,7 @@ BAD = [
     ("/api/create", b'{"model": "new", "from": "tiny", "quantize": "q4_K_M"}', 501, "quantize"),
     ("/api/create", b'{"model": "new", "from": "nosuch"}', 404, "model 'nosuch' not found"),
     ("/v1/chat/completions", b"", 400, "missing request body"),
-    ("/v1/completions", b'{"model": "tiny", "prompt": ["a"]}', 400, 'field "prompt"'),
+    ("/v1/completions", b'{"model": "tiny", "prompt": ["a", 5]}', 400, "prompt must be a text"),
     ("/v1/messages", b"{}", 501, "not available yet"),
     ("/v1/responses", b"", 501, "not available yet"),
 ]
