@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -207,3 +208,16 @@ def check_distribution(tokens: list[int], expected: Any) -> None:
     wanted = len(tokens) * np.append(shares, 1 - shares.sum())
     assert wanted.min() > 5  # or the test would say nothing
     assert ((observed - wanted) ** 2 / wanted).sum() < 29.59  # 0.1 % are above, with ten degrees of freedom
+
+
+def test_what_is_looked_up_moves_with_shifts(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without an oracle, on bytes of few kinds, so that matches abound."""
+    guess_always(monkeypatch, random.Random(5))
+    prompt = [random.Random(1).choice([65, 66, 67]) for _ in range(24)]
+    for temperature in (0.0, 0.6):
+        settings = {"temperature": temperature, "seed": 4, "num_predict": 150, "num_keep": 4}
+        expected, plain = Run(tiny, context=40).one(prompt, **settings)
+        tokens, done = Run(tiny, context=40, speculate="prompt").one(prompt, **settings)
+        assert tokens == expected
+        assert done.shifted == plain.shifted > 60
+        assert done.drafted > 10
