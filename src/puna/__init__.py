@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from puna.errors import PunaError
 
 if TYPE_CHECKING:
-    from puna.library import Completion, Model, load
+    from puna.completions import Completion
+    from puna.library import Model, load
 
 __version__ = "0.1.0"
 __all__ = ["Completion", "Model", "PunaError", "load"]

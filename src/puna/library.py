@@ -18,7 +18,6 @@ import queue
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast, get_args, overload
@@ -27,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna import ops
+from puna.completions import Answer, Completion, by_sample, chunks, complete, gather, raised, stacked
 from puna.engine.engine import Engine
 from puna.engine.events import (
     Chunk,
@@ -41,7 +41,7 @@ from puna.engine.events import (
     TokenLogprob,
 )
 from puna.engine.prompt_files import load_prompt, save_prompt
-from puna.errors import PunaError, RequestError
+from puna.errors import RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
@@ -49,30 +49,7 @@ from puna.options import Options, speculate_from_env
 from puna.prompt import ChatFormat, chat_format
 from puna.store import Store, StoredModel
 
-
-@dataclass
-class Completion:
-    """A finished generation."""
-
-    text: str
-    tokens: list[int]
-    reason: str  # "stop" or "length"
-    logprobs: list[TokenLogprob] = field(default_factory=list)
-    prompt_tokens: int = 0
-    cached_tokens: int = 0  # of the prompt, taken from the cache
-    truncated: int = 0  # prompt tokens dropped because the prompt did not fit
-    shifted: int = 0  # tokens dropped from the context while generating
-    prompt_seconds: float = 0.0
-    seconds: float = 0.0  # of generating, after the first token
-    drafted_tokens: int = 0  # guessed, where the request lets Puna guess
-    accepted_tokens: int = 0  # of these, those that came true
-
-    def __str__(self) -> str:
-        return self.text
-
-
 Prompt = str | Sequence[int]
-Answer = Scored | Chunk | Done | Embedded
 Messages = Sequence[Mapping[str, Any]]
 
 
@@ -179,7 +156,7 @@ class Model:
         know them. Raises `OptionError`, `RequestError`, `ContextLengthError`, `GenerationError`.
         """
         events = self._start(prompt, logprobs, options)
-        return _chunks(events) if stream else _complete(events)
+        return chunks(events) if stream else complete(events)
 
     def generate_many(
         self, prompts: Sequence[Prompt], *, samples: int = 1, logprobs: int | None = None, **options: Any
@@ -191,7 +168,7 @@ class Model:
         """
         requests = [self._request(prompt, logprobs, options, samples) for prompt in prompts]
         started = [self._submit(request) for request in requests]
-        return [completion for events in started for completion in _all_joined(list(events), samples)]
+        return [completion for events in started for completion in by_sample(list(events), samples)]
 
     @overload
     def chat(
@@ -211,15 +188,15 @@ class Model:
     ) -> Completion | Iterator[Chunk]:
         """Answer a conversation: [{"role": "user", "content": "Hi"}, ...], in the model's own chat format."""
         events = self._start(self.render(messages), logprobs, options)
-        return _chunks(events) if stream else _complete(events)
+        return chunks(events) if stream else complete(events)
 
     async def agenerate(self, prompt: Prompt, *, logprobs: int | None = None, **options: Any) -> Completion:
         """`generate`, for asyncio. Cancelling the task stops the generation."""
-        return await _gather(self.astream(prompt, logprobs=logprobs, **options))
+        return await gather(self.astream(prompt, logprobs=logprobs, **options))
 
     async def achat(self, messages: Messages, *, logprobs: int | None = None, **options: Any) -> Completion:
         """`chat`, for asyncio."""
-        return await _gather(self.astream(self.render(messages), logprobs=logprobs, **options))
+        return await gather(self.astream(self.render(messages), logprobs=logprobs, **options))
 
     async def astream(
         self, prompt: Prompt, *, logprobs: int | None = None, **options: Any
@@ -268,7 +245,7 @@ class Model:
         what a model that was trained for none is asked for. Raises `UnavailableError` for a reranker.
         """
         request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
-        return _stacked(list(self._submit(request)), _is_one(inputs))
+        return stacked(list(self._submit(request)), _is_one(inputs))
 
     async def aembed(
         self,
@@ -282,7 +259,7 @@ class Model:
         """`embed`, for asyncio. Cancelling the task stops the work."""
         request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
         async with aclosing(self._asubmit(request)) as events:
-            return _stacked([event async for event in events], _is_one(inputs))
+            return stacked([event async for event in events], _is_one(inputs))
 
     def save_prompt(self, prompt: Prompt, path: str | Path) -> None:
         """Write what the model remembers after reading `prompt` (which it does first, if need be) to `path`.
@@ -368,7 +345,7 @@ class Model:
             while missing:
                 event = arrived.get()
                 missing -= isinstance(event, _ENDS)
-                yield _raised(event)
+                yield raised(event)
         finally:
             if missing:
                 self.engine.cancel(request.id)
@@ -388,7 +365,7 @@ class Model:
             while missing:
                 event = await arrived.get()
                 missing -= isinstance(event, _ENDS)
-                yield _raised(event)
+                yield raised(event)
         finally:
             if missing:
                 self.engine.cancel(request.id)
@@ -405,56 +382,3 @@ def _is_one(inputs: Prompt | Sequence[Prompt]) -> bool:
 def _answers(request: Generate | Embed) -> int:
     """How many events end the parts of `request`."""
     return len(request.inputs) if isinstance(request, Embed) else request.samples
-
-
-def _raised(event: Event) -> Answer:
-    if isinstance(event, Failed):
-        raise PunaError.of_kind(event.kind, event.message)
-    return event
-
-
-def _chunks(events: Iterator[Answer]) -> Iterator[Chunk]:
-    for event in events:
-        if isinstance(event, Chunk):
-            yield event
-
-
-def _complete(events: Iterator[Answer]) -> Completion:
-    return _joined(list(events))
-
-
-async def _gather(events: AsyncIterator[Chunk | Done]) -> Completion:
-    return _joined([event async for event in events])
-
-
-def _all_joined(events: Sequence[Answer], samples: int) -> list[Completion]:
-    """The completion of each sample."""
-    return [_joined([event for event in events if event.sample == sample]) for sample in range(samples)]
-
-
-def _joined(events: Sequence[Answer]) -> Completion:
-    chunks = [event for event in events if isinstance(event, Chunk)]
-    done = events[-1]
-    assert isinstance(done, Done)
-    return Completion(
-        text="".join(chunk.text for chunk in chunks),
-        tokens=[token for chunk in chunks for token in chunk.tokens],
-        reason=done.reason,
-        logprobs=[logprob for chunk in chunks for logprob in chunk.logprobs],
-        prompt_tokens=done.prompt_eval_count,
-        cached_tokens=done.cached,
-        truncated=done.truncated,
-        shifted=done.shifted,
-        prompt_seconds=done.prompt_eval_duration / 1e9,
-        seconds=done.eval_duration / 1e9,
-        drafted_tokens=done.drafted,
-        accepted_tokens=done.accepted,
-    )
-
-
-def _stacked(events: Sequence[Answer], single: bool) -> NDArray[np.float32]:
-    """The vectors in the order of the inputs; the vector, when there was but a `single` text."""
-    found = sorted((event for event in events if isinstance(event, Embedded)), key=lambda event: event.sample)
-    size = len(found[0].vector) // 4 if found else 0
-    vectors = np.frombuffer(b"".join(event.vector for event in found), "<f4").reshape(len(found), size)
-    return (vectors[0] if single else vectors).astype(np.float32)

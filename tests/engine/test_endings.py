@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import pytest
 
-from puna.engine.events import Chunk
+from puna.engine.events import Chunk, Event, Generate
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run, let_it_say
 
@@ -228,5 +228,19 @@ def test_scenario_180_a_failure_after_the_pass_is_told_to_whom_it_concerns(
         monkeypatch.setattr(tiny.tokenizer, "piece", lambda token: piece(token if token != unlucky else None))
     run.finish()
     assert run.failed(1).kind == "GenerationError"
+    assert run.tokens(0) == expected
+    assert run.leaked() == 0
+
+
+def test_a_client_that_cannot_be_told_anything_ends_alone(tiny: LoadedModel) -> None:
+    expected = Run(tiny).one(PROMPT)[0]
+    run = Run(tiny)
+    run.submit(0, PROMPT)
+
+    def sink(event: Event) -> None:
+        raise OSError("nobody listens")
+
+    run.engine.submit(Generate(id=1, prompt=PROMPT[3:]), sink)
+    run.finish()
     assert run.tokens(0) == expected
     assert run.leaked() == 0

@@ -379,7 +379,10 @@ class Engine:
     def _fail(self, sequence: Sequence, error: Exception) -> None:
         """End a sequence with an error; what it evaluated is in doubt."""
         self.scheduler.leave(sequence, forget=True)
-        fail(sequence, error)
+        try:
+            fail(sequence, error)
+        except Exception:  # a sink that raises is its request's fault, not that of all others
+            log.exception("nobody could be told that request %d failed", sequence.id)
 
 
 def _split(rows: Rows, counts: list[int]) -> list[Rows]:
