@@ -134,6 +134,20 @@ def test_leaves_are_evicted_in_order_of_use_and_what_they_share_stays() -> None:
     assert world.free() == 200
 
 
+def test_equals_do_not_protect_each_other_from_eviction() -> None:
+    world = World(rows=8)
+    keys = list(range(40))
+    first, _ = world.begin(keys)
+    second, _ = world.begin(keys)
+    for memory in (first, second):
+        world.memories.rest(memory, keys)
+    world.finished(list(range(50, 80)))
+    assert world.memories.evict()
+    assert world.memories.evict()
+    assert world.memories.find([*keys, 0], 40).count == 0
+    assert world.memories.find([*range(50, 80), 0], 30).count == 30
+
+
 def test_what_is_spared_is_not_evicted() -> None:
     world = World()
     kept = world.finished([1, 2])

@@ -194,12 +194,20 @@ class Memories:
     def evict(self, spared: Memory | None = None) -> bool:
         """Make room by dropping the idle memory least recently used, but not `spared`. False without any.
 
-        Those of which somebody else has all go last: without them hardly any cell is free.
+        One of which somebody else has all goes after that one: without it hardly any cell is free. Of equals
+        the last used one stands for all, or else they would protect each other for ever.
         """
         idle = [memory for memory in self._idle if memory is not spared]
         if not idle:
             return False
-        self._forget(next((memory for memory in idle if not self._tree.covered(memory)), idle[0]))
+        age = {memory: number for number, memory in enumerate(self._idle)}
+
+        def frees_cells(memory: Memory) -> bool:
+            return not self._tree.continued(memory) and not any(
+                other.running or age[other] > age[memory] for other in self._tree.equals(memory)
+            )
+
+        self._forget(next(filter(frees_cells, idle), idle[0]))
         return True
 
     def _may_have(self, source: Memory, count: int) -> bool:
