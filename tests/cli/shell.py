@@ -37,6 +37,7 @@ class Shell:
             "PUNA_HOME": str(self.home),
             "PUNA_MODELS": str(self.home / "models"),
             "PUNA_NUM_THREADS": "1",
+            "PUNA_SPARE_RUNNER": "0",  # so that loading takes as long as it can
         }
 
     def run(

@@ -29,6 +29,7 @@ VARIABLES = {
     "PUNA_ORIGINS": "Origins that web pages may come from, separated by commas",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
+    "PUNA_SPECULATE": "How requests guess tokens that do not say: off, prompt or draft",
     "PUNA_CPU": "Kernels to use: avx2, portable, ... (default: the best this processor runs)",
     "PUNA_OPS": "`reference` computes without the native kernels",
     "PUNA_ATTENTION": "`sdpa` attends with torch's function over dense tensors, for comparison",
@@ -94,6 +95,8 @@ PAGES = {
             "PUNA_ORIGINS",
             "PUNA_NOPRUNE",
             "PUNA_DEBUG",
+            "PUNA_SPECULATE",
+            "PUNA_CPU",
             "PUNA_OPS",
             "PUNA_ATTENTION",
             "PUNA_REPLAY",
@@ -142,7 +145,7 @@ PAGES = {
                 "puna bench ./model.gguf --parallel 1,8 --json",
             ),
         ),
-        variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_OPS"),
+        variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
     ),
     "debug": Page(
         examples=(
