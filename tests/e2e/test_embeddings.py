@@ -42,7 +42,10 @@ def server(server: Server, tiny_file: Path, tmp_path_factory: pytest.TempPathFac
         add_model(server, name, path)
     yield server
     for name in files:
+        server.client.generate(name, keep_alive=0)
         server.client.delete(name)
+    mine = {f"{name}:latest" for name in files}
+    wait_until(lambda: not mine & {model.model for model in server.client.ps().models}, "the unloading")
 
 
 @pytest.fixture(scope="module")

@@ -293,7 +293,7 @@ def test_a_client_gone_while_its_model_loads_gives_up_the_load(tmp_path: Path, e
 def test_a_model_too_large_for_the_memory_says_how_much_it_needs(
     one_at_a_time: Server, tmp_path: Path
 ) -> None:
-    path = tiny_llama_gguf(tmp_path / "huge.gguf", TinyLlama(context=2**34))
+    path = tiny_llama_gguf(tmp_path / "huge.gguf", TinyLlama(context=2**30))
     add_model(one_at_a_time, "huge", path)
     body = {"model": "huge", "prompt": "x", "options": {"num_ctx": 2**30}}
     response = one_at_a_time.http.post("/api/generate", json=body)
