@@ -134,17 +134,19 @@ def test_leaves_are_evicted_in_order_of_use_and_what_they_share_stays() -> None:
     assert world.free() == 200
 
 
-def test_equals_do_not_protect_each_other_from_eviction() -> None:
+def test_what_was_evaluated_twice_goes_in_order_of_use_too() -> None:
     world = World(rows=8)
     keys = list(range(40))
-    first, _ = world.begin(keys)
-    second, _ = world.begin(keys)
-    for memory in (first, second):
-        world.memories.rest(memory, keys)
+    world.finished(keys)
     world.finished(list(range(50, 80)))
+    twin = world.memories.take()  # with cells of its own, as after a prompt that could not be resumed
+    world.memories.follow(twin, keys)
+    world.evaluate(twin, 40)
+    world.memories.rest(twin, keys)
+    free = world.free()
     assert world.memories.evict()
-    assert world.memories.evict()
-    assert world.memories.find([*keys, 0], 40).count == 0
+    assert world.free() == free + 40
+    assert world.memories.find([*keys, 0], 40).count == 40
     assert world.memories.find([*range(50, 80), 0], 30).count == 30
 
 

@@ -194,20 +194,12 @@ class Memories:
     def evict(self, spared: Memory | None = None) -> bool:
         """Make room by dropping the idle memory least recently used, but not `spared`. False without any.
 
-        One of which somebody else has all goes after that one: without it hardly any cell is free. Of equals
-        the last used one stands for all, or else they would protect each other for ever.
+        What it shares with others stays with them, so no leaf of the tree goes before it was its turn.
         """
-        idle = [memory for memory in self._idle if memory is not spared]
-        if not idle:
+        oldest = next((memory for memory in self._idle if memory is not spared), None)
+        if oldest is None:
             return False
-        age = {memory: number for number, memory in enumerate(self._idle)}
-
-        def frees_cells(memory: Memory) -> bool:
-            return not self._tree.continued(memory) and not any(
-                other.running or age[other] > age[memory] for other in self._tree.equals(memory)
-            )
-
-        self._forget(next(filter(frees_cells, idle), idle[0]))
+        self._forget(oldest)
         return True
 
     def _may_have(self, source: Memory, count: int) -> bool:

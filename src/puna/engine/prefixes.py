@@ -56,15 +56,8 @@ class PrefixTree(Generic[H]):
 
     def covered(self, holder: H) -> bool:
         """Whether somebody else has all that `holder` has."""
-        return self.continued(holder) or len(self._ends[holder].holders) > 1
-
-    def continued(self, holder: H) -> bool:
-        """Whether somebody has all that `holder` has, and more."""
-        return bool(self._ends[holder].children)
-
-    def equals(self, holder: H) -> Iterator[H]:
-        """Whoever else has just what `holder` has."""
-        return (other for other in self._ends[holder].holders if other is not holder)
+        end = self._ends[holder]
+        return bool(end.children) or len(end.holders) > 1
 
     def insert(self, holder: H, keys: list[Key]) -> None:
         """Put `holder`, who is not in the tree, at the end of `keys`."""
