@@ -203,7 +203,7 @@ def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:  # scenario 
             for prompt in ("hello world", "once upon a time"):
                 _, done = await collect(runner, prompt, Options(temperature=0, num_predict=150))
                 assert done.eval_count == 150
-            while (active := (await runner.ping()).active) > 1:  # the last one's end is told before it is gone
+            while (active := (await runner.ping()).active) > 1:  # an end is told before it is gone
                 await asyncio.sleep(0.01)
             assert active == 1
             for _ in range(300):  # what was said meanwhile is still to be had
