@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
+import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
@@ -210,6 +212,26 @@ def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:  # scenario 
                 await anext(stalled)
 
     with_runner(model, use)
+
+
+@pytest.mark.parametrize("ticks", [0, 1, 2, 4, 8])
+def test_a_start_that_is_given_up_leaves_nothing_behind(ticks: int) -> None:
+    async def scenario() -> None:
+        starting = asyncio.create_task(Runner.spawn())
+        for _ in range(ticks):
+            await asyncio.sleep(0)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+
+    us = psutil.Process()
+    before = us.num_fds(), us.children()
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", ResourceWarning)
+        asyncio.run(scenario())
+        gc.collect()
+    assert not told
+    assert (us.num_fds(), us.children()) == before
 
 
 def test_cancelling_a_task_stops_its_generation(model: Path) -> None:

@@ -93,6 +93,16 @@ class Runner:
     @classmethod
     async def spawn(cls) -> Runner:
         """Start a process, which imports what it needs and waits for `load`. Raises `RunnerError`."""
+        starting = asyncio.create_task(cls._spawn())
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:  # what is started by half cannot be closed
+            with contextlib.suppress(RunnerError):
+                await (await starting).close()
+            raise
+
+    @classmethod
+    async def _spawn(cls) -> Runner:
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
