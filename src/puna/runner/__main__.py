@@ -16,7 +16,8 @@ def main() -> None:
     import puna.model.models  # noqa: F401  # now, not when somebody waits for a model
     from puna.runner.process import serve
 
-    serve(socket.socket(fileno=int(sys.argv[1])))
+    with socket.socket(fileno=int(sys.argv[1])) as server:
+        serve(server)
 
 
 if __name__ == "__main__":

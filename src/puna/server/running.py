@@ -53,13 +53,14 @@ def memory_bytes(model: LoadedModel) -> int:
 
 async def promised_bytes(model: LoadedModel) -> int:
     """What the model's caches may still come to take; 0 when its runner does not say."""
-    if model.runner is None:
+    runner = model.runner  # which the model may have lost by the time of the answer
+    if runner is None:
         return 0
     try:
-        pong = await model.runner.ping(_PATIENCE_S)
+        pong = await runner.ping(_PATIENCE_S)
     except RunnerError:
         return 0
-    return max(model.runner.info.cache_bytes - pong.cache_bytes, 0)
+    return max(runner.info.cache_bytes - pong.cache_bytes, 0)
 
 
 def own_fields(look: Look) -> dict[str, Any]:
