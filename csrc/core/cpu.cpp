@@ -28,6 +28,7 @@ namespace {
 #if defined(__x86_64__)
 struct X86 {
     bool avx2 = false, fma = false, f16c = false, avx512 = false, avx512_vnni = false, avx_vnni = false, amx = false;
+    bool amd = false;
 };
 
 // Whether the system lets this process use AMX tiles: Linux wants to be asked, once per process.
@@ -43,6 +44,8 @@ bool may_use_tiles() {
 X86 read_x86() {
     X86 found;
     unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(0, &a, &b, &c, &d)) return found;
+    found.amd = b == signature_AMD_ebx && d == signature_AMD_edx && c == signature_AMD_ecx;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return found;
     const bool osxsave = c >> 27 & 1, fma = c >> 12 & 1, f16c = c >> 29 & 1;
     if (!osxsave) return found;
@@ -114,6 +117,14 @@ double quota_in(const std::string& folder) {
 }
 
 }  // namespace
+
+bool made_by_amd() {
+#if defined(__x86_64__)
+    return x86().amd;
+#else
+    return false;
+#endif
+}
 
 double cgroup_cores(const std::string& root) {
     double least = 0;

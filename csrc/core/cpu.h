@@ -22,6 +22,9 @@ bool set_cpu_level(const std::string& name);
 // The levels this processor can run, the best one last.
 std::vector<CpuLevel> runnable_cpu_levels();
 
+// Whether the processor is AMD's, which wants to be told earlier what will be read.
+bool made_by_amd();
+
 const char* cpu_level_name(CpuLevel level);
 
 // Names of the instruction sets found, for `features()`.

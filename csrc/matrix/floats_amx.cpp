@@ -42,7 +42,7 @@ struct Halves {
     static PUNA_INLINE void unpack(const Job<Halves>& job, int step) {
         for (int pair = 16 * step; pair < 16 * step + 16; pair++) {
             const uint8_t* p = job.chunk + pair * 4 * R;
-            __builtin_prefetch(p + 2 * near_distance);   // measured: they are read twice as fast as others
+            __builtin_prefetch(p + 2048);   // measured: they are read twice as fast as others
             const bool first = 2 * pair < job.columns, second = 2 * pair + 1 < job.columns;
             const __m256i none = _mm256_setzero_si256();
             const __m256i even = first ? Avx512::load_half(p) : none;

@@ -9,6 +9,7 @@ namespace {
 MatrixKernels table(void (*add)(MatrixKernels&)) {
     MatrixKernels kernels{};
     kernels.rows = 8;
+    kernels.ahead = ahead_with_hardware;
     add_quantize_neon(kernels);
     add_floats_neon(kernels);
     add(kernels);

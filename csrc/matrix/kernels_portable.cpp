@@ -103,7 +103,7 @@ void float_product(const uint8_t* weights, int64_t columns, int tokens, const vo
 
 template <Layout layout, int T>
 void product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-             int64_t step, float* const* y) {
+             int64_t step, float* const* y, Ahead) {
     for (int64_t g = 0; g < groups; g++, weights += stride) {
         float* out[T];
         for (int t = 0; t < T; t++) out[t] = y[t] + g * R;

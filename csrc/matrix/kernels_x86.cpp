@@ -1,4 +1,5 @@
 // The tables of x86 instruction sets, put together in portable code.
+#include "core/cpu.h"
 #include "matrix/kernels_simd.h"
 
 #if defined(__x86_64__)
@@ -9,6 +10,7 @@ namespace {
 MatrixKernels table(int rows, void (*add)(MatrixKernels&)) {
     MatrixKernels kernels{};
     kernels.rows = rows;
+    kernels.ahead = made_by_amd() ? ahead_of_hardware : ahead_with_hardware;
     add_quantize_avx2(kernels);
     add(kernels);
     return kernels;

@@ -89,8 +89,9 @@ void multiply(const PackedMatrix& m, int64_t first, int64_t groups, const void* 
                 const int64_t n = std::min(tile, end - t);
                 float* out[max_tile];
                 for (int64_t i = 0; i < n; i++) out[i] = y[t + i] + group * kernels.rows;
+                const bool cached = t > begin;   // the tile before this one has brought them
                 kernels.product[layout][n - 1](m.group(first + group), m.stride(), together, m.columns(), x + t, step,
-                                                    out);
+                                               out, cached ? Ahead{} : kernels.ahead);
             }
         }
     }

@@ -37,17 +37,13 @@ PUNA_INLINE void each_token(Body&& body) {
     unrolled<T>(body);
 }
 
-// One stream is read from front to back. The hardware follows it within a page; what is asked for early, for the
-// second-level cache, carries it over the edge, and what is asked for late brings it near. Measured: asking for
-// all of it early and near takes the buffers that the hardware needs.
-constexpr int near_distance = 1024, far_distance = 3072;   // bytes
-
 PUNA_INLINE void prefetch(const uint8_t* from, int bytes, int distance) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance + i);
 }
-PUNA_INLINE void prefetch(const uint8_t* from, int bytes) {
-    prefetch(from, bytes, near_distance);
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + far_distance + i, 0, 2);
+PUNA_INLINE void prefetch(const uint8_t* from, int bytes, Ahead ahead) {
+    if (ahead.near) prefetch(from, bytes, ahead.near);
+    if (!ahead.far) return;
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + ahead.far + i, 0, 2);
 }
 
 PUNA_INLINE const ActivationBlock* next_chunk(const ActivationBlock* a, int64_t step) {
@@ -56,14 +52,15 @@ PUNA_INLINE const ActivationBlock* next_chunk(const ActivationBlock* a, int64_t 
 
 // Adds the products of block b of a super-block, times their scales, to the sums of T tokens.
 template <class Lanes, Layout layout, int T, int b>
-PUNA_INLINE void add_super_block(const uint8_t* chunk, const ActivationBlock* const* a, typename Lanes::Sum* sums) {
+PUNA_INLINE void add_super_block(const uint8_t* chunk, const ActivationBlock* const* a, typename Lanes::Sum* sums,
+                                 Ahead ahead) {
     constexpr Format f = format_of(layout);
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     using Products = typename Lanes::template Products<f.bits()>;
     constexpr int group = f.group / 4;   // quads that share a scale
     constexpr int chain = Products::chain < group ? Products::chain : group;
     constexpr int slice = offsets.super_block() / 8;
-    prefetch(chunk + b * slice / 64 * 64, ((b + 1) * slice - b * slice / 64 * 64));
+    prefetch(chunk + b * slice / 64 * 64, ((b + 1) * slice - b * slice / 64 * 64), ahead);
     typename Products::Part part[T];
     unrolled<8>([&](auto index) __attribute__((always_inline)) {
         constexpr int i = decltype(index)::value;
@@ -134,7 +131,7 @@ PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock*
 
 template <class Lanes, Layout layout, int T>
 void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                   int64_t step, float* const* y) {
+                   int64_t step, float* const* y, Ahead ahead) {
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     using Floats = typename Lanes::Floats;
     for (int64_t group = 0; group < groups; group++, weights += stride) {
@@ -149,7 +146,7 @@ void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
             typename Lanes::Sum sums[T];
             for (int t = 0; t < T; t++) sums[t] = Lanes::no_sum();
             unrolled<8>([&](auto b) __attribute__((always_inline)) {
-                add_super_block<Lanes, layout, T, decltype(b)::value>(chunk, a, sums);
+                add_super_block<Lanes, layout, T, decltype(b)::value>(chunk, a, sums, ahead);
             });
             take_excess<Lanes, layout, T>(chunk, a, sums);
             finish_super_block<Lanes, layout, T>(chunk, a, sums, totals);
@@ -199,7 +196,7 @@ PUNA_INLINE void finish_block(const uint8_t* factors, const uint8_t* mins, const
 
 template <class Lanes, Layout layout, int T>
 void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                   int64_t step, float* const* y) {
+                   int64_t step, float* const* y, Ahead ahead) {
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     for (int64_t group = 0; group < groups; group++, weights += stride) {
         typename Lanes::Floats totals[T];
@@ -214,7 +211,7 @@ void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
             const uint8_t* mins = factors + offsets.factors() * blocks;
             const uint8_t* numbers = factors + offsets.header() * blocks;
             for (int b = 0; b < blocks; b++, numbers += offsets.planes()) {
-                prefetch(numbers, offsets.planes());
+                prefetch(numbers, offsets.planes(), ahead);
                 typename Lanes::Ints sums[T];
                 block_sums<Lanes, layout, T>(numbers, a, b, sums);
                 finish_block<Lanes, layout, T>(factors + offsets.factors() * b, mins + offsets.factors() * b, a, b, sums,
