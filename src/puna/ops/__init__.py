@@ -25,7 +25,7 @@ from puna.config import env
 from puna.ops.experts import Experts, ExpertWeights, Routing
 from puna.ops.kv import KV_TYPES, kv_pack, kv_row_bytes, kv_shape, kv_storage, kv_type, kv_unpack, kv_zeros
 from puna.ops.rope import Rope, Yarn
-from puna.ops.threads import keep_freed_memory, set_threads, threads
+from puna.ops.threads import keep_freed_memory, set_threads, threads, use_one_torch_thread
 from puna.ops.weight import Weight, packed_bytes
 
 __all__ = [
@@ -50,6 +50,7 @@ __all__ = [
     "kv_type",
     "kv_unpack",
     "kv_zeros",
+    "leave_cores_to_kernels",
     "linear",
     "linear_many",
     "packed_bytes",
@@ -104,6 +105,16 @@ else:
 def implementation() -> str:
     """Which implementation is in use: `reference` or `cpu`."""
     return _active.__name__.rpartition(".")[2]
+
+
+def leave_cores_to_kernels() -> None:
+    """Have torch use one thread for what the calling thread asks of it from now on, if there are kernels.
+
+    What they leave to torch is little, a sum over the rows of a prompt at most, and after each piece of it
+    torch's other threads go on looking for work, for milliseconds, on cores that the kernels need.
+    """
+    if implementation() == "cpu":
+        use_one_torch_thread()
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import torch
 
 try:
@@ -25,6 +27,16 @@ def set_threads(count: int = 0) -> None:
     if count and _native is not None:
         _native.set_threads(count)
     torch.set_num_threads(count or threads())
+
+
+def use_one_torch_thread() -> None:
+    """Have torch use one thread for what the calling thread asks of it from now on."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    # OpenMP keeps a number for each thread, torch one for threads that are yet to come: that is set back.
+    setter = threading.Thread(target=torch.set_num_threads, args=(before,))
+    setter.start()
+    setter.join()
 
 
 def keep_freed_memory() -> None:
