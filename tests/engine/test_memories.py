@@ -266,6 +266,21 @@ def test_a_mark_stays_for_all_who_begin_there_and_goes_when_it_was_not_used_for_
     assert world.memories.find([*prefix, 99], 20).shared == 0
 
 
+@pytest.mark.parametrize(
+    ("prompt", "used"), [([0, 50], False), ([0, 1, 2, 3], True), ([0, 1, 2, 3, 4], True)]
+)
+def test_a_mark_of_which_only_a_beginning_is_shared_was_not_used(prompt: list[int], used: bool) -> None:
+    world = World(cache=SlidingCache(SHAPES, sequences=4, context=64, window=6))
+    marked, _ = world.begin([0, 1, 2, 3])
+    world.memories.mark(marked, [0, 1, 2, 3])
+    world.memories.drop(marked)
+    world.finished([7, 8, 9])
+    _, shared = world.begin(prompt)
+    assert shared == min(len(prompt) - 1, 4)
+    assert world.memories.evict()
+    assert world.memories.find([7, 8, 9, 1], 3).count == (0 if used else 3)
+
+
 def test_of_several_that_match_the_one_that_still_has_the_window_is_found() -> None:
     cache = SlidingCache(SHAPES, sequences=6, context=64, window=6)
     world = World(rows=6, cache=cache)

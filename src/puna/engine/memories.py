@@ -73,16 +73,17 @@ class Memories:
 
         There must be a row that no running request has. It is not in the tree until `follow`.
         """
-        reused = source is not None and not source.running and self._may_have(source, count)
-        if reused and source is not None:
+        if source is not None and not source.running and self._may_have(source, count):
             memory = source
             self._rouse(memory)
         else:
             memory = Memory(self._free_row(source))
-            if source in self._idle and source.mark:
+            if source in self._idle and source.mark and count >= source.evaluated - 1:
+                # Used as it is meant to be; the same prompt again evaluates its last input. Everything begins
+                # like something else: sharing less than that would keep marks for ever.
                 self._idle[source] = self._idle.pop(source)
         try:
-            if source is not None and not reused:
+            if source is not None and memory is not source:
                 # This is no use of what else the source holds: what is shared stays with the new one.
                 self._cache.copy_prefix(source.row, memory.row, count)
             memory.evaluated = self._cache.resume_point(memory.row, count)
@@ -201,6 +202,12 @@ class Memories:
             return False
         self._forget(oldest)
         return True
+
+    def room(self, wanted: int) -> int:
+        """How many rows of `wanted` there is room for, after forgetting what has to be forgotten."""
+        while (room := self._cache.room(wanted)) < wanted and self.evict():
+            pass
+        return room
 
     def _may_have(self, source: Memory, count: int) -> bool:
         """Whether a request may go on in `source` itself: nothing is lost, or there is no other row."""
