@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import psutil
 from http_load import Answer, Idle, ask, ask_all
 from inside import Inside
+from report import percentile
 from servers import Server, Turn
-from serving_report import Burst, IdleCost, Streaming, Turns, percentile
+from serving_report import Burst, IdleCost, Streaming, Turns
 
 IDLE_CONNECTIONS, IDLE_S = 1000, 10.0
 #: Letters that no merge of the random models' tokenizer joins: a text has as many tokens as characters.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
@@ -112,6 +113,12 @@ def line(result: Result, machine: Machine) -> str:
         f"llama.cpp {spread(result.theirs):<24} ratio {result.ratio:.2f}{bar}"
         + (f"; {share:.0%} of {of}" if share is not None else "")
     )
+
+
+def percentile(values: Sequence[float], percent: float) -> float:
+    """The value that `percent` of `values` do not exceed; of few, the largest."""
+    ascending = sorted(values)
+    return ascending[min(int(len(ascending) * percent / 100), len(ascending) - 1)]
 
 
 def spread(rates: list[float]) -> str:

@@ -25,6 +25,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+from report import percentile
+
 from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Failed, Generate
@@ -117,10 +119,6 @@ def intrusion(crowd: Crowd, length: int) -> str:
     )
 
 
-def percentile(ascending: list[float], percent: float) -> float:
-    return ascending[min(int(len(ascending) * percent / 100), len(ascending) - 1)]
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)
@@ -132,6 +130,7 @@ def main() -> None:
     parser.add_argument("--only", choices=("shared", "unrelated", "intruder"))
     chosen = parser.parse_args()
     ops.set_threads(chosen.threads)
+    ops.leave_cores_to_kernels()  # as in the engine's thread: this one steps
     loaded = load_model(chosen.model)
     print(
         f"{chosen.model.name}, {chosen.clients} clients, {chosen.tokens} tokens each, {ops.threads()} threads"

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from report import DOCS, insert, spread
+from report import DOCS, insert, percentile, spread
 
 COMMAND = "make bench-serving"
 OURS, THEIRS = "Puna", "llama.cpp server"
@@ -94,12 +93,6 @@ class Run:
     idle: list[IdleCost] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     minutes: float = 0.0
-
-
-def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that `percent` of `values` do not exceed; of few, the largest."""
-    ascending = sorted(values)
-    return ascending[min(int(len(ascending) * percent / 100), len(ascending) - 1)]
 
 
 # --- lines -------------------------------------------------------------------------------

@@ -80,12 +80,11 @@ class Runner:
     def __init__(
         self, path: Path, streams: int, tokens: int, draft: Path | None, right: float, clock: Clock
     ) -> None:
-        self.loaded = load_model(path)
+        self.loaded = load_model(path, draft=draft)
         self.engine = Engine(
             self.loaded,
             context=_PROMPT + tokens + 8,
             parallel=streams,
-            draft=load_model(draft) if draft else None,
             speculate="draft" if draft else "prompt",
         )
         self._streams = streams
@@ -155,6 +154,7 @@ def main() -> None:
     chosen = parser.parse_args()
     clock = time.thread_time if chosen.cpu else time.perf_counter
     ops.set_threads(chosen.threads)
+    ops.leave_cores_to_kernels()  # as in the engine's thread: this one steps
     folder = ROOT / "build" / "bench-models"
     path = random_model(*chosen.model.split("/"), folder)
     draft = random_model(*chosen.draft.split("/"), folder) if chosen.draft else None

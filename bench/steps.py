@@ -168,6 +168,7 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true")
     chosen = parser.parse_args()
     ops.set_threads(chosen.threads)
+    ops.leave_cores_to_kernels()  # as in the engine's thread: this one steps
     engine = Engine(load_model(chosen.model), context=PROMPT + chosen.steps + 2, parallel=chosen.streams)
     total, parts = measure(
         engine,

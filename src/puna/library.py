@@ -44,7 +44,7 @@ from puna.engine.prompt_files import load_prompt, save_prompt
 from puna.errors import RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.load import LoadedModel, load_model
+from puna.model.load import load_model
 from puna.options import Options, speculate_from_env
 from puna.prompt import ChatFormat, chat_format
 from puna.store import Store, StoredModel
@@ -83,19 +83,16 @@ def load(
             context = min(context, file.get("context_length") or context)
         chat = chat_format(stored if stored is not None else file)
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
-
-    def loaded_from(path: Path, progress: Callable[[int, int], None] | None = None) -> LoadedModel:
-        return load_model(path, context=context or 0, parallel=parallel, cache_types=types, progress=progress)
-
-    loaded = loaded_from(path, progress)
-    drafts = loaded_from(_find(draft)[0]) if draft else None
-    engine = Engine(
-        loaded,
-        context=context,
+    loaded = load_model(
+        path,
+        context=context or 0,
         parallel=parallel,
         cache_types=types,
-        draft=drafts,
-        speculate=speculate_from_env(),
+        draft=_find(draft)[0] if draft else None,
+        progress=progress,
+    )
+    engine = Engine(
+        loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate_from_env()
     )
     engine.start()
     return Model(engine, chat, defaults)

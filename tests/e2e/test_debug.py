@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,8 @@ import pytest
 from tests.e2e.servers import Server, add_model, running
 
 pytestmark = pytest.mark.e2e
+
+NOT_IN_MEMORY = "model 'tiny' is not in memory; ask it something first"
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +28,7 @@ def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
         assert http.get("/api/debug/cache").json() == {"models": []}
         refused = http.get("/api/debug/cache", params={"model": "tiny"})
         assert refused.status_code == 400
-        assert refused.json() == {"error": "model 'tiny' is not in memory; ask it something first"}
+        assert refused.json() == {"error": NOT_IN_MEMORY}
         assert http.get("/api/debug/cache", params={"model": "nobody"}).status_code == 404
 
         options = {"temperature": 0, "num_predict": 5, "num_ctx": 128}
@@ -43,6 +47,28 @@ def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
             assert held == [{"cells": list(range(count)), "positions": list(range(count))}]
         assert http.get("/api/ps").json()["models"][0]["expires_at"][:19] == before[:19]
         assert http.post("/api/debug/cache").status_code == 405
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, {"models": []}),
+        ({"model": "tiny"}, {"error": NOT_IN_MEMORY}),
+    ],
+)
+def test_a_model_that_goes_while_it_is_looked_at_is_left_out(
+    tmp_path: Path, tiny_file: Path, query: dict[str, str], expected: object
+) -> None:
+    with running(tmp_path, PUNA_SPARE_RUNNER="0") as server, ThreadPoolExecutor(1) as pool:
+        add_model(server, "tiny", tiny_file)
+        server.client.generate(model="tiny", prompt="hello", options={"num_predict": 1})
+        (runner,) = server.runners()
+        runner.suspend()
+        look = pool.submit(server.http.get, "/api/debug/cache", params=query)
+        time.sleep(0.5)  # whether the question is asked by then or not, the answer is the same
+        assert not look.done()
+        runner.kill()
+        assert look.result(timeout=30).json() == expected
 
 
 def test_a_model_at_work_is_shown_between_its_steps(tmp_path: Path, endless_file: Path) -> None:

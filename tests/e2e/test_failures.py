@@ -286,7 +286,7 @@ def test_a_client_gone_while_its_model_loads_gives_up_the_load(tmp_path: Path, e
         with pytest.raises(httpx.ReadTimeout):
             server.http.post("/api/generate", json=SHORT_BODY, timeout=0.3)
         wait_until(lambda: not server.runners(), "the end of the half-started runner")
-        assert server.client.ps().models == []
+        wait_until(lambda: server.client.ps().models == [], "the half-loaded model to leave the list")
         answers_soon(server)
 
 

@@ -92,8 +92,11 @@ def test_stopping_a_busy_model_answers_at_once_and_lets_it_finish(small: Server)
     long = {"temperature": 0, "num_predict": 1500, "num_ctx": 2048}
     stream = small.client.generate("endless", "hello", options=long, stream=True)
     next(stream)
+    (runner,) = small.runners()
+    runner.suspend()  # or it might be done before it is looked at
     assert small.client.generate("endless", keep_alive=0).done_reason == "unload"
     assert loaded(small) == ["endless:latest"]
+    runner.resume()
     assert list(stream)[-1].eval_count == 1500
     wait_until(lambda: loaded(small) == [], "the unloading")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ class Run:
     """An engine, and what it said to whom."""
 
     def __init__(self, loaded: LoadedModel, **settings: Any) -> None:
+        if (draft := settings.pop("draft", None)) is not None:
+            loaded = replace(loaded, draft=draft)
         self.engine = Engine(
             loaded, **{"context": 64, "parallel": 4, "cache_types": KVTypes.parse("f32"), **settings}
         )

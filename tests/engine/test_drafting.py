@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from puna import demo, ops
-from puna.engine.engine import Engine
 from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
 from tests.engine.guessing import PROMPTS, compare, guess_always
@@ -149,13 +148,13 @@ def test_a_draft_model_that_was_not_loaded_is_missed(tiny: LoadedModel) -> None:
 
 def test_models_with_other_tokens_are_refused(tiny: LoadedModel) -> None:
     with pytest.raises(RequestError, match=r"demo\.gguf cannot be a draft model for tiny\.gguf: it has"):
-        Engine(tiny, context=64, draft=load_model(demo.path()))
+        Run(tiny, draft=load_model(demo.path()))
 
 
 def test_models_that_cannot_take_back_are_refused(tmp_path: Path) -> None:
     gemma = load_model(tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3(layers=3, pattern=3, window=6)))
     lfm2 = load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf"))
     with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot take back"):
-        Engine(gemma, context=64, draft=gemma)
+        Run(gemma, draft=gemma)
     with pytest.raises(RequestError, match="cannot use a draft model: its recurrent layers"):
-        Engine(lfm2, context=64, draft=lfm2)
+        Run(lfm2, draft=lfm2)

@@ -13,6 +13,7 @@ from puna.gguf import GGMLType, GGUFWriter, open_gguf
 from puna.model import load as loading
 from puna.model.base import supported
 from puna.model.load import load_model
+from puna.model.memory import Forecast
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
 
 
@@ -121,6 +122,32 @@ def test_too_little_memory_says_how_much_is_needed_and_how_much_there_is(
     load_model(tiny_file)
     with pytest.raises(InsufficientMemoryError, match=r"\(\d+\.\d MiB\) than is available \(36\.0 MiB\)"):
         load_model(tiny_file, context=256, parallel=4, reserved=1500 * 2**20)
+
+
+def test_a_draft_model_is_counted_before_anything_is_loaded(
+    tiny_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {"context": 256, "parallel": 4, "batch": 512}
+    alone = Forecast(open_gguf(tiny_file)).table(**sizes).total
+    monkeypatch.setattr(loading, "available_memory", lambda: 2 * alone - 1)
+    steps: list[int] = []
+    settings = {"context": 256, "parallel": 4, "progress": lambda done, total: steps.append(done)}
+    with pytest.raises(InsufficientMemoryError, match=r"MiB beside the draft model's \d+\.") as refused:
+        load_model(tiny_file, draft=tiny_file, **settings)  # type: ignore[arg-type]
+    assert (refused.value.needed, refused.value.available, steps) == (alone, alone - 1, [])
+    assert load_model(tiny_file, **settings).draft is None  # type: ignore[arg-type]
+    monkeypatch.setattr(loading, "available_memory", lambda: 2 * alone)
+    both = load_model(tiny_file, draft=tiny_file, **settings)  # type: ignore[arg-type]
+    assert both.draft is not None
+    assert both.draft.path == both.path == tiny_file
+
+
+def test_a_draft_model_that_cannot_be_loaded_is_found_out_first(tiny_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.gguf").write_bytes(b"GGUF" + bytes(100))
+    steps: list[int] = []
+    with pytest.raises(GGUFError, match=r"bad\.gguf"):
+        load_model(tiny_file, draft=tmp_path / "bad.gguf", progress=lambda done, total: steps.append(done))
+    assert steps == []
 
 
 def test_available_memory_is_a_plausible_number() -> None:

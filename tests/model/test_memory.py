@@ -160,6 +160,7 @@ print(json.dumps([len(ended), 1024 * peak - before, engine.cache.provided_bytes,
 
 
 @pytest.mark.slow
+@pytest.mark.process_memory
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("name", ["demo", "middle"])
 def test_a_process_takes_what_was_said(name: str, tmp_path: Path) -> None:

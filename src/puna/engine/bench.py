@@ -13,7 +13,6 @@ from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
-from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.input import Batch
 from puna.model.load import load_model
@@ -38,12 +37,11 @@ class Bench:
                 f"{context} tokens of context are needed, and the model was trained for "
                 f"{loaded.trained_context}; use fewer prompt or generated tokens"
             )
+        ops.leave_cores_to_kernels()  # this thread is the one that steps
         self._engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
         self._vocab = loaded.tokenizer.vocab_size
         self._dice = random.Random(_SEED)
         self._filled: list[int] = []
-        with open_gguf(path) as file:
-            self._kv_shapes = type(loaded.model).kv_shapes(loaded.model.read_options(file))
 
     def read(self, streams: int, length: int) -> float:
         """Prompt tokens per second: from the first step until every stream has its first token."""
@@ -73,7 +71,7 @@ class Bench:
         """
         engine, tokens = self._engine, self._tokens(depth)
         memory = engine.memories.take()
-        shapes = self._kv_shapes
+        shapes = engine.loaded.model.kv_shapes()
         generator = torch.Generator().manual_seed(_SEED)
         for start in range(0, depth, _CHUNK):
             part = range(start, min(start + _CHUNK, depth))

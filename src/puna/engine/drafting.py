@@ -20,7 +20,7 @@ from puna.engine.memories import Found, Memories, Memory
 from puna.engine.payoff import Recent
 from puna.engine.prefixes import Key, common_length
 from puna.engine.replay import Replay
-from puna.engine.sizing import build_cache
+from puna.engine.sizing import build_cache, cache_bytes
 from puna.errors import CacheFullError, RequestError
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.input import Batch
@@ -71,13 +71,14 @@ class Drafter:
     ) -> None:
         check_fits(loaded, target)
         self.context = min(context, loaded.trained_context or context)
+        capacity = max(capacity, self.context)
         self._model = loaded
         self._cache, rows = build_cache(
             loaded,
             parallel=parallel,
             remembered=remembered,
             context=self.context,
-            capacity=max(capacity, self.context),
+            capacity=capacity,
             batch=batch,
             types=cache_types,
         )
@@ -87,12 +88,18 @@ class Drafter:
                 f"{loaded.path.name} cannot be a draft model: its cache cannot take back several tokens; use "
                 "a model without sliding windows, chunks and recurrent layers"
             )
+        self.cache_bytes = cache_bytes(self._cache, rows, capacity, batch)
         self._memories = Memories(self._cache, rows)
         self._replay = Replay(loaded.model, self._cache)
         self._held: dict[Sequence, _Held] = {}
         self._broken = False
         self._weight = loaded.weight_bytes / max(target.weight_bytes, 1)
         self._pass_s, self._read_s = Recent(), Recent()  # of a pass for one guess each; of reading one input
+
+    @property
+    def provided_bytes(self) -> int:
+        """Memory the cache has until now."""
+        return self._cache.provided_bytes
 
     def deeper(self, step_s: float) -> float:
         """What one more guess in a row costs, as a share of a step of the large model."""
@@ -196,8 +203,7 @@ class Drafter:
         positions = [len(held.tokens) + step for held, keys in parts for step in range(len(keys))]
         sequences = [held.memory.row for held, keys in parts for _ in keys]
         ends = np.cumsum([len(keys) for _, keys in parts]) - 1
-        while self._cache.room(len(tokens)) < len(tokens) and self._memories.evict():
-            pass
+        self._memories.room(len(tokens))
         batch = Batch.of(tokens, positions, sequences, [])
         batch.outputs = None if len(tokens) <= _ALL_ROWS else torch.from_numpy(ends)
         self._cache.start_forward(batch)

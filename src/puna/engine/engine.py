@@ -31,7 +31,7 @@ from puna.engine.replay import Replay
 from puna.engine.requests import prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
-from puna.engine.sizing import build_cache, choose_sizes
+from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
 from puna.kvcache.types import HALVES, KVTypes
@@ -67,7 +67,6 @@ class Engine:
         capacity: int | None = None,
         remembered: int = REMEMBERED,
         cache_types: KVTypes = HALVES,
-        draft: LoadedModel | None = None,
         speculate: str | None = None,
     ) -> None:
         context, capacity = choose_sizes(
@@ -91,8 +90,8 @@ class Engine:
             batch=batch_size,
             types=cache_types,
         )
-        most = self.cache.layer_bytes(sequences=rows, capacity=capacity, batch=batch_size)
-        self.cache_bytes = sum(most.values())  # that the cache can come to take
+        self.weight_bytes = loaded.weight_bytes
+        self.cache_bytes = cache_bytes(self.cache, rows, capacity, batch_size)  # that of a draft model too
         self.memories = Memories(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._replay = Replay(loaded.model, self.cache)
@@ -105,14 +104,14 @@ class Engine:
             batch_size=batch_size,
         )
         drafter = None
-        if draft is not None:
+        if loaded.draft is not None:
             if not self.cache.takes_back:
                 raise RequestError(
                     f"{loaded.path.name} cannot use a draft model: its recurrent layers cannot take back "
                     "what was guessed wrong; load it without one"
                 )
             drafter = Drafter(
-                draft,
+                loaded.draft,
                 loaded,
                 context=context,
                 capacity=capacity,
@@ -121,6 +120,9 @@ class Engine:
                 batch=batch_size,
                 cache_types=cache_types,
             )
+            self.weight_bytes += loaded.draft.weight_bytes
+            self.cache_bytes += drafter.cache_bytes
+        self._drafter = drafter
         self._speculation = Speculation(self.cache, context, drafter=drafter, default=speculate)
         self._answers = Answers(loaded.tokenizer, context)
         self._changed = threading.Condition()
@@ -174,6 +176,11 @@ class Engine:
         return future
 
     @property
+    def provided_bytes(self) -> int:
+        """Memory the caches have until now."""
+        return self.cache.provided_bytes + (self._drafter.provided_bytes if self._drafter is not None else 0)
+
+    @property
     def active(self) -> int:
         """Sequences running or waiting."""
         return len(self.scheduler.running) + len(self.scheduler.waiting) + len(self._incoming)
@@ -220,6 +227,7 @@ class Engine:
     # --- on the stepping thread --------------------------------------------------------
 
     def _run_or_die(self) -> None:
+        ops.leave_cores_to_kernels()
         try:
             self._run()
         except BaseException as error:
@@ -260,7 +268,7 @@ class Engine:
             return False
         streams = sum(share.sequence.decoding for share in shares)
         rows = sum(share.count for share in shares)
-        self._speculation.guess(shares, self.scheduler.room)
+        self._speculation.guess(shares, self.memories.room)
         self.step_started = time.monotonic()
         try:
             whole = self._evaluate(shares)

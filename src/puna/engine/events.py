@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
 from puna.errors import PunaError
 from puna.options import Options
+
+#: More samples of one prompt are a mistake, or an attack.
+MOST_SAMPLES: Final = 128
 
 #: Batch requests get what the interactive ones leave.
 Priority = Literal["interactive", "batch"]

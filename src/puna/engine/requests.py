@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from puna.engine.events import Generate
+from puna.engine.events import MOST_SAMPLES, Generate
 from puna.engine.fitting import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
@@ -15,8 +15,6 @@ from puna.sample import Sampler
 
 #: A generation without a limit of its own ends after this many contexts.
 _LIMIT_CONTEXTS = 10
-#: More samples of one prompt are a mistake, or an attack.
-_MOST_SAMPLES = 128
 
 
 def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -> list[Generation]:
@@ -24,8 +22,8 @@ def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -
 
     Raises `RequestError`, and `ContextLengthError` when the prompt is too long and must not be cut.
     """
-    if not 1 <= request.samples <= _MOST_SAMPLES:
-        raise RequestError(f"{request.samples} samples of one prompt: it must be 1 to {_MOST_SAMPLES}")
+    if not 1 <= request.samples <= MOST_SAMPLES:
+        raise RequestError(f"{request.samples} samples of one prompt: it must be 1 to {MOST_SAMPLES}")
     options = request.options
     tokens = tokenised(request.prompt, tokenizer)
     inputs, truncated = [Input(token) for token in tokens], 0

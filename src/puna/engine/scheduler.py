@@ -66,7 +66,7 @@ class Scheduler:
         prompts = [sequence.waiting for sequence in self.running if not sequence.decoding]
         streams = len(self.running) - len(prompts)
         budget = min(self.pace.budget(streams, len(prompts)), sum(prompts))
-        budget = min(budget, self.room(streams + budget) - streams)
+        budget = min(budget, self._memories.room(streams + budget) - streams)
         return plan(self.running, budget if streams else max(budget, 1), self._halts())
 
     def evaluated(self, shares: list[Share]) -> None:
@@ -207,12 +207,6 @@ class Scheduler:
         wanted = count + sum(other.waiting + _HEADROOM * other.lasting for other in self.running)
         return self._cache.room(wanted) == wanted
 
-    def room(self, wanted: int) -> int:
-        """How many rows of `wanted` there is room for, after forgetting what has to be forgotten."""
-        while (room := self._cache.room(wanted)) < wanted and self._memories.evict():
-            pass
-        return room
-
     def _make_room(self) -> None:
         """Room for all streams, or for the next inputs of a prompt; the last to be served wait if need be."""
         while len(self.running) > 1:
@@ -220,7 +214,7 @@ class Scheduler:
             if not needed:
                 oldest = min(self.running, key=lambda sequence: sequence.rank)
                 needed = first_group(oldest.inputs, oldest.evaluated)
-            if self.room(needed) >= needed:
+            if self._memories.room(needed) >= needed:
                 return
             self._preempt(max(self.running, key=lambda sequence: sequence.rank))
 

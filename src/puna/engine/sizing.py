@@ -51,7 +51,7 @@ def choose_sizes(
         small, allowed = small_cache(loaded.model, types), int(available_memory() * _SHARE_OF_MEMORY)
 
         def fits(cells: int) -> bool:
-            return _bytes(small, parallel, cells, batch) <= allowed
+            return cache_bytes(small, parallel, cells, batch) <= allowed
 
         capacity = largest(fits, most)
         if capacity < min(_LEAST_CONTEXT, most):
@@ -80,15 +80,16 @@ def build_cache(
     where memory is short.
     """
     small = small_cache(loaded.model, types)
-    least = _bytes(small, parallel, capacity, batch)
+    least = cache_bytes(small, parallel, capacity, batch)
     allowed = max(int(available_memory() * _SHARE_OF_MEMORY), least)
 
     def fits(more: int) -> bool:
-        return _bytes(small, parallel + more, capacity, batch) <= allowed
+        return cache_bytes(small, parallel + more, capacity, batch) <= allowed
 
     rows = parallel + largest(fits, remembered)
     return loaded.make_cache(sequences=rows, context=context, capacity=capacity, types=types), rows
 
 
-def _bytes(cache: Cache, sequences: int, capacity: int, batch: int) -> int:
+def cache_bytes(cache: Cache, sequences: int, capacity: int, batch: int) -> int:
+    """What `cache`, or one of its kind, can come to take."""
     return sum(cache.layer_bytes(sequences=sequences, capacity=capacity, batch=batch).values())

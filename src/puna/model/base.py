@@ -30,10 +30,9 @@ class TextModel(Module):
     def read_options(cls, file: GGUFFile) -> Any:
         """The architecture's options from the metadata. Raises `ModelError` when they make no sense."""
 
-    @classmethod
     @abstractmethod
-    def kv_shapes(cls, options: Any) -> list[KVShape]:
-        """The geometry of each layer's cache, known before any weight is read."""
+    def kv_shapes(self) -> list[KVShape]:
+        """The keys and values of each layer, if it attends."""
 
     @abstractmethod
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:

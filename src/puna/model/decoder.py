@@ -183,9 +183,9 @@ class Decoder(TextModel):
         positions = torch.full((len(keys),), offset, dtype=torch.int32)
         ops.rope_(keys, positions, self.ropes[layer].without_magnitude())
 
-    @classmethod
-    def kv_shapes(cls, options: Any) -> list[KVShape]:
-        return [KVShape(options.kv_heads, options.head_dim, options.value_dim)] * options.block_count
+    def kv_shapes(self) -> list[KVShape]:
+        o = self.options
+        return [KVShape(o.kv_heads, o.head_dim, o.value_dim)] * o.block_count
 
 
 def table_rows(file: GGUFFile, name: str) -> int:

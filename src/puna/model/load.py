@@ -32,6 +32,7 @@ class LoadedModel:
     trained_context: int  # tokens; 0 = not stated
     weight_bytes: int
     pooling: Pooling | None  # how it embeds texts; None: not at all
+    draft: LoadedModel | None = None  # guesses what this one will say
 
     def make_cache(
         self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = HALVES
@@ -49,24 +50,26 @@ def load_model(
     batch_size: int = 512,
     reserved: int = 0,
     cache_types: KVTypes = HALVES,
+    draft: str | Path | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
-    """Open, check and load the model at `path`.
+    """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
 
     Memory must suffice for `parallel` sequences of `context` tokens (0: for the weights alone), with a cache
-    of `cache_types`, and leave `reserved` bytes, which others have been promised. `progress` is called with
-    (bytes done, bytes in total) as weights come in.
+    of `cache_types`, in both models, and leave `reserved` bytes, which others have been promised. `progress`
+    is called with (bytes done, bytes in total) as the weights of the first come in.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
     tensors), `TokenizerError`, `InsufficientMemoryError` and `NotSupportedError` (its heads do not fill the
     blocks of a quantised cache).
     """
-    file = open_gguf(path)
-    if file.get("general.type", "model") not in ("model",):
-        raise UnsupportedModelError(f"{file.path}: this is a {file.get('general.type')} file, not a model")
-    forecast = Forecast(file, cache_types)
+    file, forecast = _look_ahead(path, cache_types)
     needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
-    forecast.check(needs, available_memory() - reserved)
+    drafts = 0
+    if draft:
+        _, beside = _look_ahead(draft, cache_types)
+        drafts = beside.table(context=context, parallel=parallel, batch=batch_size).total
+    forecast.check(needs, available_memory() - reserved, drafts)
     tokenizer = tokenizer_from_gguf(file)
     source = _FileSource(file, forecast.weight_bytes, progress)
     try:
@@ -78,9 +81,20 @@ def load_model(
             f"{file.path}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the embedding table only {forecast.options.vocab_size} rows"
         )
-    return LoadedModel(
+    loaded = LoadedModel(
         file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, read_pooling(file)
     )
+    if draft:  # for which there is memory: it was counted above
+        loaded.draft = load_model(draft, cache_types=cache_types)
+    return loaded
+
+
+def _look_ahead(path: str | Path, cache_types: KVTypes) -> tuple[GGUFFile, Forecast]:
+    """The file of a model, and what the model will take."""
+    file = open_gguf(path)
+    if file.get("general.type", "model") not in ("model",):
+        raise UnsupportedModelError(f"{file.path}: this is a {file.get('general.type')} file, not a model")
+    return file, Forecast(file, cache_types)
 
 
 class _FileSource:

@@ -8,6 +8,7 @@ refuse it with figures.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -139,10 +140,15 @@ class Forecast:
             most,
         )
 
-    def check(self, table: MemoryTable, available: int) -> None:
-        """Raise `InsufficientMemoryError`, saying what would fit, unless `available` bytes are enough."""
+    def check(self, table: MemoryTable, available: int, draft: int = 0) -> None:
+        """Raise `InsufficientMemoryError`, saying what would fit, unless `available` bytes are enough.
+
+        `draft` of them are for a model that guesses for this one.
+        """
+        available -= draft
         if table.total <= available:
             return
+        beside = f" beside the draft model's {size_text(draft)}" if draft else ""
         advice = "use a smaller model, or free some memory"
         fitting = self.largest_context(parallel=table.parallel, batch=table.batch, available=available)
         alone = self.largest_context(parallel=1, batch=table.batch, available=available)
@@ -154,9 +160,9 @@ class Forecast:
         context = f"{table.parallel} x {table.context}" if table.parallel > 1 else f"{table.context}"
         raise InsufficientMemoryError(
             f"model requires more system memory ({size_text(table.total)}) than is available "
-            f"({size_text(available)}): weights {size_text(table.weights)}, {context} tokens of context "
-            f"{size_text(table.cache)}, activations of {table.batch} tokens {size_text(table.activations)}; "
-            f"{advice} ({self._name})",
+            f"({size_text(available)}{beside}): weights {size_text(table.weights)}, {context} tokens of "
+            f"context {size_text(table.cache)}, activations of {table.batch} tokens "
+            f"{size_text(table.activations)}; {advice} ({self._name})",
             table.total,
             available,
         )
@@ -206,10 +212,7 @@ def _packed_bytes(tensor: TensorInfo) -> int:
     *rows, columns = tensor.shape
     if not rows:
         return columns * _FLOAT_BYTES
-    count = 1
-    for size in rows:  # experts lie below each other
-        count *= size
-    return packed_bytes(tensor.type, (count, columns))
+    return packed_bytes(tensor.type, (math.prod(rows), columns))  # experts lie below each other
 
 
 def _row_values(tensors: list[TensorInfo], experts_used: int) -> int:

@@ -114,32 +114,22 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
         batch_size=request.num_batch,
         reserved=request.reserved,
         cache_types=cache_types,
+        draft=request.draft,
         progress=report,
     )
-    draft = None
-    if request.draft:
-        draft = load_model(
-            request.draft,
-            context=request.num_ctx,
-            parallel=request.parallel,
-            batch_size=request.num_batch,
-            reserved=request.reserved,
-            cache_types=cache_types,
-        )
     engine = Engine(
         loaded,
         context=request.num_ctx or None,
         parallel=request.parallel,
         batch_size=request.num_batch,
         cache_types=cache_types,
-        draft=draft,
         speculate=request.speculate,
     )
     channel.send(
         Loaded(
             context_length=engine.context,
             parallel=engine.parallel,
-            weight_bytes=loaded.weight_bytes,
+            weight_bytes=engine.weight_bytes,
             cache_bytes=engine.cache_bytes,
         )
     )
@@ -199,7 +189,7 @@ def _pong(message: Ping, engine: Engine) -> Pong:
         active=engine.active,
         running=engine.running,
         step_age_s=time.monotonic() - started if started is not None else 0.0,
-        cache_bytes=engine.cache.provided_bytes,
+        cache_bytes=engine.provided_bytes,
         cells=engine.cache.counts(),
         evicted=engine.evicted,
     )

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from puna.errors import RequestError
+from puna.errors import RequestError, RunnerError
 from puna.server.backend import Backend
+from puna.server.loaded import LoadedModel
 from puna.server.replies import json_reply
 from puna.server.routing import route
 
@@ -19,14 +23,21 @@ def routes(backend: Backend) -> list[Route]:
         wanted = request.query_params.get("model", "")
         if wanted:
             path = str(backend.find(wanted).runnable_path())
-            entries = [entry for entry in entries if entry.path == path and entry.runner is not None]
-            if not entries:
-                raise RequestError(f"model '{wanted}' is not in memory; ask it something first")
-        models = [
-            {"name": entry.model.name, "caches": await entry.runner.contents()}
-            for entry in entries
-            if entry.runner is not None
-        ]
+            entries = [entry for entry in entries if entry.path == path]
+        looks = await asyncio.gather(*map(_look, entries))
+        models = [look for look in looks if look is not None]
+        if wanted and not models:
+            raise RequestError(f"model '{wanted}' is not in memory; ask it something first")
         return json_reply({"models": models})
 
     return [route("/api/debug/cache", cache, "GET")]
+
+
+async def _look(entry: LoadedModel) -> dict[str, Any] | None:
+    """What a model's caches hold; None when it is gone, or goes before it has said so."""
+    if entry.runner is None:
+        return None
+    try:
+        return {"name": entry.model.name, "caches": await entry.runner.contents()}
+    except RunnerError:
+        return None

@@ -10,7 +10,7 @@ import msgspec
 from pydantic import Field
 
 from puna.errors import RequestError
-from puna.server.wire import Body
+from puna.server.wire import Body, texts_or_tokens
 
 Input = str | list[int]
 
@@ -60,13 +60,10 @@ class OpenAIEmbeddingRequest(Body):
         given = self.input
         if given is None or given == []:
             raise RequestError("invalid input")
-        inputs = [given] if isinstance(given, str) or _are_ids(given) else given
-        if not isinstance(inputs, list):
+        inputs = texts_or_tokens(given)
+        if inputs is None:
             raise RequestError("invalid input type")
-        texts = all(isinstance(one, str) for one in inputs)
-        if not texts and not all(_are_ids(one) for one in inputs):
-            raise RequestError("invalid input type")
-        return list(inputs)
+        return inputs
 
     @property
     def encoding(self) -> str:
@@ -101,7 +98,3 @@ def floats(vector: bytes) -> tuple[float, ...]:
 def encoded(vector: bytes, encoding: str) -> str | tuple[float, ...]:
     """A vector as OpenAI's clients ask for it."""
     return base64.b64encode(vector).decode() if encoding == "base64" else floats(vector)
-
-
-def _are_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)

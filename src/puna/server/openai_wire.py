@@ -7,11 +7,12 @@ from typing import Any
 
 from pydantic import Field
 
+from puna.engine.events import MOST_SAMPLES
 from puna.errors import RequestError, UnavailableError
 from puna.options import THINK_LEVELS
 from puna.server import wire
 from puna.server.checks import check_top_logprobs
-from puna.server.wire import Body, OwnFields
+from puna.server.wire import Body, OwnFields, texts_or_tokens
 
 _EFFORTS: dict[str, bool | str] = {**{level: level for level in THINK_LEVELS}, "none": False}
 
@@ -33,8 +34,7 @@ class ChatMessage(Body):
     tool_call_id: str = ""
 
 
-#: Answers to one prompt, as many as the engine takes; and all answers of one request.
-_MOST_SAMPLES = 128
+#: All answers of one request.
 _MOST_CHOICES = 2048
 _MOST_TOKEN = 2**31 - 1
 
@@ -80,8 +80,8 @@ class OpenAIRequest(OwnFields):
         return {name: value for name, value in given.items() if value is not None}
 
     def _check(self) -> None:
-        if not 1 <= self.n <= _MOST_SAMPLES:
-            raise RequestError(f"n must be between 1 and {_MOST_SAMPLES}, not {self.n}")
+        if not 1 <= self.n <= MOST_SAMPLES:
+            raise RequestError(f"n must be between 1 and {MOST_SAMPLES}, not {self.n}")
         if self.logit_bias:
             raise UnavailableError("logit_bias is not available yet in this version")
 
@@ -138,20 +138,15 @@ class CompletionRequest(OpenAIRequest):
     @property
     def prompts(self) -> list[str | list[int]]:
         """What is to be continued, each a text or token ids."""
-        given = self.prompt
-        if isinstance(given, str) or _are_tokens(given):
-            return [given]
-        if not isinstance(given, list) or not given:
+        prompts = texts_or_tokens(self.prompt)
+        if prompts is None or not all(isinstance(one, str) or _are_tokens(one) for one in prompts):
             raise RequestError(_PROMPT_KINDS)
-        one_kind = all(isinstance(item, str) for item in given) or all(_are_tokens(item) for item in given)
-        if not one_kind:
-            raise RequestError(_PROMPT_KINDS)
-        if len(given) * self.n > _MOST_CHOICES:
+        if len(prompts) > 1 and len(prompts) * self.n > _MOST_CHOICES:
             raise RequestError(
-                f"{len(given)} prompts with n={self.n} are {len(given) * self.n} choices, and at most "
+                f"{len(prompts)} prompts with n={self.n} are {len(prompts) * self.n} choices, and at most "
                 f"{_MOST_CHOICES} are allowed in one request"
             )
-        return given
+        return prompts
 
     @property
     def generates(self) -> bool:
@@ -194,12 +189,8 @@ _PROMPT_KINDS = (
 )
 
 
-def _are_tokens(value: Any) -> bool:
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(type(item) is int and 0 <= item <= _MOST_TOKEN for item in value)
-    )
+def _are_tokens(ids: list[int]) -> bool:
+    return all(0 <= id <= _MOST_TOKEN for id in ids)
 
 
 def _messages(message: ChatMessage, all_of_them: list[ChatMessage]) -> list[wire.Message]:

@@ -28,6 +28,11 @@ class Look:
     pong: Pong | None
     process_bytes: int
 
+    @property
+    def promised_bytes(self) -> int:
+        """What the model's caches may still come to take; 0 when its runner did not say."""
+        return max(self.runner.info.cache_bytes - self.pong.cache_bytes, 0) if self.pong is not None else 0
+
 
 async def look(models: Sequence[LoadedModel]) -> list[Look]:
     """At those of `models` that are loaded, all at once."""
@@ -43,24 +48,7 @@ async def _look(model: LoadedModel) -> Look | None:
         pong = await runner.ping(_PATIENCE_S)
     except RunnerError:
         pong = None
-    return Look(model, runner, pong, memory_bytes(model))
-
-
-def memory_bytes(model: LoadedModel) -> int:
-    """Memory the model's process has now; 0 without one."""
-    return 0 if model.runner is None else process_memory(model.runner.pid)
-
-
-async def promised_bytes(model: LoadedModel) -> int:
-    """What the model's caches may still come to take; 0 when its runner does not say."""
-    runner = model.runner  # which the model may have lost by the time of the answer
-    if runner is None:
-        return 0
-    try:
-        pong = await runner.ping(_PATIENCE_S)
-    except RunnerError:
-        return 0
-    return max(runner.info.cache_bytes - pong.cache_bytes, 0)
+    return Look(model, runner, pong, process_memory(runner.pid))
 
 
 def own_fields(look: Look) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from puna.runner.protocol import Load
 from puna.server.crashes import Crashes
 from puna.server.loaded import LoadedModel, LoadPlan, victim
 from puna.server.metrics import Metrics
-from puna.server.running import memory_bytes, promised_bytes
+from puna.server.running import look
 from puna.server.settings import DEFAULT_PARALLEL, Settings
 from puna.server.spare import SpareRunner
 from puna.server.watchdog import watch
@@ -292,7 +292,7 @@ class Scheduler:
     async def _promised(self, besides: LoadedModel | None = None) -> int:
         """Bytes that the caches of models in memory may yet come to take."""
         others = [other for other in self._loaded.values() if other is not besides]
-        return sum(await asyncio.gather(*map(promised_bytes, others)))
+        return sum(one.promised_bytes for one in await look(others))
 
     def _idle(self) -> bool:
         return not self._loads and not any(entry.users for entry in self._loaded.values())
@@ -300,14 +300,15 @@ class Scheduler:
     async def _make_room(self, entry: LoadedModel, error: InsufficientMemoryError) -> bool:
         """Unload other models as far as the load of `entry` needs it; False when that would not be enough."""
         others = [other for other in self._loaded.values() if other is not entry]
-        freed = {other.path: memory_bytes(other) + await promised_bytes(other) for other in others}
+        looks = await look(others)
+        freed = {one.model.path: one.process_bytes + one.promised_bytes for one in looks}
         missing = max(error.needed - error.available, 1)
         if sum(freed.values()) < missing:
             return False
         while missing > 0 and (chosen := victim(others)) is not None:
             _log.info("unloading %s to make room for %s", chosen.model.name, entry.model.name)
             others.remove(chosen)
-            missing -= freed[chosen.path]
+            missing -= freed.get(chosen.path, 0)
             await self._retire(chosen)
         await self._ended()
         return True

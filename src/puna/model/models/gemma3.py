@@ -113,7 +113,7 @@ class Gemma3(Decoder):
                     types=types,
                     shift=self.shift,
                 )
-                for windowed, shapes in by_type(self.kv_shapes(o), o.windowed).items()
+                for windowed, shapes in by_type(self.kv_shapes(), o.windowed).items()
             )
         )
 

@@ -15,7 +15,7 @@ import torch
 from puna import ops
 from puna.errors import ModelError, UnsupportedModelError
 from puna.kvcache.cache import Cache, LayerState
-from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.causal import CausalCache
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache
@@ -117,16 +117,11 @@ class Lfm2(Decoder):
         o = self.options
         state = {"conv": (o.taps - 1, o.hidden_size)}
         states = {i: state for i, attends in enumerate(o.attends) if not attends}
-        shapes = {i: shape for i, shape in enumerate(self.kv_shapes(o)) if o.attends[i]}
+        shapes = {i: shape for i, shape in enumerate(self.kv_shapes()) if o.attends[i]}
         return WrapperCache(
             RecurrentCache(states, sequences=sequences),
             CausalCache(shapes, sequences=sequences, context=context, capacity=capacity, types=types),
         )
-
-    @classmethod
-    def kv_shapes(cls, options: Lfm2Options) -> list[KVShape]:
-        o = options
-        return [KVShape(o.kv_heads if attends else 0, o.head_dim, o.head_dim) for attends in o.attends]
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> Lfm2Options:

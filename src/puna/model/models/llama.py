@@ -64,7 +64,7 @@ class Llama(Decoder):
         return [self.options.rope.build(factors=self.rope_factors)] * self.options.block_count
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
-        shapes = self.kv_shapes(self.options)
+        shapes = self.kv_shapes()
         return CausalCache(
             shapes, sequences=sequences, context=context, capacity=capacity, types=types, shift=self.shift
         )

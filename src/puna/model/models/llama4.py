@@ -131,7 +131,7 @@ class Llama4(Decoder):
             super().shift(layer, keys, offset)
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
-        shapes = by_type(self.kv_shapes(self.options), self.options.layer_types)
+        shapes = by_type(self.kv_shapes(), self.options.layer_types)
         how: dict[str, Any] = {
             "sequences": sequences, "context": context, "capacity": capacity, "types": types,
             "shift": self.shift,

@@ -70,7 +70,7 @@ class CrossAttention(Module):
     def forward(self, hidden: torch.Tensor, seen: KVView) -> torch.Tensor:
         o = self.options
         query = self.query_norm(self.query(hidden).view(len(hidden), o.heads, o.head_dim))
-        mixed = attend(query, seen, 1 / math.sqrt(o.head_dim))
+        mixed = attend(query, seen, o.attention_scale)
         return self.output(mixed.view(len(hidden), o.query_size))
 
 
@@ -138,7 +138,7 @@ class Mllama(Llama):
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options
-        shapes = by_type(self.kv_shapes(o), [i in o.cross_layers for i in range(o.block_count)])
+        shapes = by_type(self.kv_shapes(), [i in o.cross_layers for i in range(o.block_count)])
         text, images = shapes.get(False, {}), shapes.get(True, {})
         entries = o.image_entries * min(_LARGE_IMAGES, context)
         return WrapperCache(
