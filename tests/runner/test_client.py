@@ -6,6 +6,9 @@ import asyncio
 import gc
 import os
 import signal
+import socket
+import subprocess
+import sys
 import warnings
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
@@ -26,7 +29,8 @@ from puna.errors import (
 from puna.gguf import GGUFWriter
 from puna.options import Options
 from puna.runner.client import Runner
-from puna.runner.protocol import Chunk, Done, Load
+from puna.runner.frames import Unpacker, pack
+from puna.runner.protocol import Chunk, Done, FromRunner, Generate, Load, Loaded
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
 
 pytestmark = pytest.mark.e2e
@@ -299,9 +303,6 @@ def test_loading_without_progress_times_out(model: Path) -> None:
 
 def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path) -> None:
     """Even if it could not say goodbye."""
-    import subprocess
-    import sys
-
     script = (
         "import asyncio, sys, time\n"
         "from puna.runner.client import Runner\n"
@@ -317,6 +318,28 @@ def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path
         runner = psutil.Process(int(server.stdout.readline()))
         server.kill()
     runner.wait(timeout=10)
+
+
+@pytest.mark.parametrize("during", ["load", "generation"])
+def test_a_server_that_is_gone_is_no_defect_of_what_it_leaves_undone(model: Path, during: str) -> None:
+    """Whichever of the runner's threads finds out."""
+    server, runner = socket.socketpair()
+    command = [sys.executable, "-m", "puna.runner", str(runner.fileno())]
+    pipes = {"pass_fds": [runner.fileno()], "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as process, server:
+        runner.close()
+        server.sendall(pack(Load(path=str(model), num_ctx=64)))
+        if during == "generation":
+            unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
+            while not any(isinstance(message, Loaded) for message in unpacker.feed(server.recv(1 << 16))):
+                pass
+        server.shutdown(socket.SHUT_RD)  # it can be heard, but hears nothing
+        if during == "generation":
+            server.sendall(pack(Generate(id=1, prompt="hello", options=LONG)))
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "the connection broke" in said
+    assert "Traceback" not in said
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 from puna import ops
 from puna.engine.engine import Engine
+from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
 from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
@@ -47,7 +48,7 @@ _PROGRESS_INTERVAL_S = 0.05
 
 def serve(sock: socket.socket) -> None:
     """Load the model that is asked for, then answer requests, until the parent hangs up."""
-    channel: Channel[ToRunner] = Channel(sock, ToRunner)
+    channel = _Parent(sock, ToRunner)
     try:
         engine = _await_model(channel)
     except Exception as error:
@@ -60,11 +61,35 @@ def serve(sock: socket.socket) -> None:
     try:
         while (message := channel.receive()) is not None:
             _answer_or_fail(message, engine, channel)
-    except OSError as error:  # the parent is gone; nobody is left to tell
-        log.info("the connection broke: %s", error)
     except (MemoryError, SystemError) as error:
         _leave(error)
     # The engine's thread may be inside a long step; memory goes back to the system either way.
+    os._exit(0)
+
+
+class _Parent(Channel[ToRunner]):
+    """The connection to the server: when it breaks, nobody is left to work for, and the process ends.
+
+    In whichever thread: the engine's may say something before the main one knows.
+    """
+
+    def send(self, message: Message) -> None:
+        try:
+            super().send(message)
+        except OSError as error:
+            _end_alone(error)
+
+    def receive(self) -> ToRunner | None:
+        try:
+            return super().receive()
+        except OSError as error:
+            _end_alone(error)
+
+
+def _end_alone(error: OSError) -> NoReturn:
+    if is_out_of_memory(error):  # of the system's, for what is on its way
+        _leave(error)
+    log.info("the connection broke: %s", error)
     os._exit(0)
 
 
@@ -76,7 +101,7 @@ def _leave(error: BaseException) -> NoReturn:
     os._exit(status)
 
 
-def _await_model(channel: Channel[ToRunner]) -> Engine | None:
+def _await_model(channel: _Parent) -> Engine | None:
     """Wait for a model that can be loaded; None when the parent hangs up, or the load failed for good."""
     while (message := channel.receive()) is not None:
         if isinstance(message, Ping):
@@ -95,7 +120,7 @@ def _await_model(channel: Channel[ToRunner]) -> Engine | None:
     return None
 
 
-def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
+def _load(request: Load, channel: _Parent) -> Engine:
     cache_types = KVTypes.parse(request.kv_cache_type)
     ops.set_threads(request.num_thread)
     last = 0.0
@@ -136,11 +161,11 @@ def _load(request: Load, channel: Channel[ToRunner]) -> Engine:
     return engine
 
 
-def _answer_or_fail(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> None:
+def _answer_or_fail(message: ToRunner, engine: Engine, channel: _Parent) -> None:
     """A defect that shows with one request fails that request, not all that are running."""
     try:
         _answer(message, engine, channel)
-    except (OSError, SystemError):
+    except SystemError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
@@ -153,7 +178,7 @@ def _answer_or_fail(message: ToRunner, engine: Engine, channel: Channel[ToRunner
         channel.send(Failed(id=getattr(message, "id", 0), kind=RunnerError.__name__, message=reason))
 
 
-def _answer(message: ToRunner, engine: Engine, channel: Channel[ToRunner]) -> None:
+def _answer(message: ToRunner, engine: Engine, channel: _Parent) -> None:
     tokenizer = engine.loaded.tokenizer
     match message:
         case Generate() | Embed():
@@ -195,7 +220,7 @@ def _pong(message: Ping, engine: Engine) -> Pong:
     )
 
 
-def _inspect(message: Inspect, engine: Engine, channel: Channel[ToRunner]) -> None:
+def _inspect(message: Inspect, engine: Engine, channel: _Parent) -> None:
     """Answer when the engine's thread comes to it; meanwhile this one goes on, to answer pings."""
 
     def answer(done: Future[list[Contents]]) -> None:
