@@ -128,15 +128,16 @@ def test_a_draft_model_is_counted_before_anything_is_loaded(
     tiny_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sizes = {"context": 256, "parallel": 4, "batch": 512}
-    alone = Forecast(open_gguf(tiny_file)).table(**sizes).total
-    monkeypatch.setattr(loading, "available_memory", lambda: 2 * alone - 1)
+    table = Forecast(open_gguf(tiny_file)).table(**sizes)
+    alone, both_need = table.total, 2 * table.total - table.process
+    monkeypatch.setattr(loading, "available_memory", lambda: both_need - 1)
     steps: list[int] = []
     settings = {"context": 256, "parallel": 4, "progress": lambda done, total: steps.append(done)}
     with pytest.raises(InsufficientMemoryError, match=r"MiB beside the draft model's \d+\.") as refused:
         load_model(tiny_file, draft=tiny_file, **settings)  # type: ignore[arg-type]
     assert (refused.value.needed, refused.value.available, steps) == (alone, alone - 1, [])
     assert load_model(tiny_file, **settings).draft is None  # type: ignore[arg-type]
-    monkeypatch.setattr(loading, "available_memory", lambda: 2 * alone)
+    monkeypatch.setattr(loading, "available_memory", lambda: both_need)
     both = load_model(tiny_file, draft=tiny_file, **settings)  # type: ignore[arg-type]
     assert both.draft is not None
     assert both.draft.path == both.path == tiny_file

@@ -68,7 +68,8 @@ def load_model(
     drafts = 0
     if draft:
         _, beside = _look_ahead(draft, cache_types)
-        drafts = beside.table(context=context, parallel=parallel, batch=batch_size).total
+        table = beside.table(context=context, parallel=parallel, batch=batch_size)
+        drafts = table.total - table.process  # which they share
     forecast.check(needs, available_memory() - reserved, drafts)
     tokenizer = tokenizer_from_gguf(file)
     source = _FileSource(file, forecast.weight_bytes, progress)
