@@ -19,7 +19,7 @@ _WARMING_UP = 3
 _REMEASURED_AFTER = 32
 #: Rows must promise so much more than they cost: neither is known exactly.
 _CAUTION = 1.25
-#: Where guesses do not pay, so much of the time is spent on finding out whether they would now.
+#: Where guesses could be made and do not pay, so much of the time goes into finding out whether they now would.
 _PROBING = 0.02
 _MOST_SAVED = 4.0
 
@@ -69,13 +69,17 @@ class Cost:
         if not guesses:
             self._plain_s.add(seconds)
             self._since_plain = 0
-            self._saved = min(self._saved + _PROBING, _MOST_SAVED)
         elif self.step_s:
             self._since_plain += 1
             self._row.add((seconds / self.step_s - 1) / guesses)
 
     def spend(self, price: float) -> bool:
-        """Whether something of this price may be tried that does not promise to pay."""
+        """Whether something of this price may be tried that does not promise to pay.
+
+        To be asked once in each step that has something to try: that is what time for it is saved by, not
+        the steps of streams that want no guesses.
+        """
+        self._saved = min(self._saved + _PROBING, _MOST_SAVED)
         if price > self._saved:
             return False
         self._saved -= price
