@@ -17,7 +17,7 @@ from statistics import median
 import numpy as np
 
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.model.input import Batch
+from puna.batch import Batch
 
 PROMPT = 512
 

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from puna.batch import Batch, Input
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored
 from puna.engine.sequence import Generation
 from puna.engine.text import TextStream
 from puna.kvcache.celled import CellCache
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch, Input
 from puna.model.load import LoadedModel
 from puna.options import Options
 from puna.sample import Sampler

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from puna.batch import Input
 from puna.engine.batching import assemble, first_group, plan, whole_groups
 from puna.engine.events import Generate
 from puna.engine.memories import Memory
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import TextStream
-from puna.model.input import Input
 from puna.options import Options
 from puna.sample import Sampler
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from puna.batch import Input
 from puna.engine.embedding import Embedding
 from puna.engine.events import Embed, Embedded, Failed
 from puna.engine.memories import Memory
 from puna.errors import ContextLengthError, RequestError, UnavailableError
-from puna.model.input import Input
 from puna.model.load import LoadedModel, load_model
 from puna.model.pooling import Pooling
 from tests.engine.runs import Run

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import pytest
 
+from puna.batch import Batch
 from puna.engine.memories import Memories, Memory
 from puna.errors import CacheFileError, CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
-from puna.model.input import Batch
 
 SHAPES = [KVShape(1, 4, 4)]
 

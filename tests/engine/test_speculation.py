@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from puna import demo, ops
+from puna.batch import Batch
 from puna.engine.events import Chunk
 from puna.engine.ngrams import Ngrams
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from tests.engine.guessing import PROMPTS, Oracle, answers, compare, guess_always
 from tests.engine.runs import Run

@@ -10,9 +10,9 @@ from itertools import groupby
 import numpy as np
 import torch
 
+from puna.batch import Batch, Input
 from puna.engine.guesses import Guess
 from puna.engine.sequence import Sequence
-from puna.model.input import Batch, Input
 
 #: With logits of every row, a batch has at most so many rows of a prompt: logits are large.
 _SCORED_TOGETHER = 64

@@ -10,11 +10,11 @@ from pathlib import Path
 import torch
 
 from puna import ops
+from puna.batch import Batch
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import load_model
 from puna.options import Options
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from puna.batch import Batch
 from puna.engine.memories import Found, Memories, Memory
 from puna.engine.payoff import Recent
 from puna.engine.prefixes import Key, common_length
@@ -23,7 +24,6 @@ from puna.engine.replay import Replay
 from puna.engine.sizing import build_cache, cache_bytes
 from puna.errors import CacheFullError, RequestError
 from puna.kvcache.types import HALVES, KVTypes
-from puna.model.input import Batch
 
 if TYPE_CHECKING:
     from puna.engine.sequence import Sequence

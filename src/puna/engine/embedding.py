@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from puna.batch import Input
 from puna.engine.events import Embed, Embedded
 from puna.engine.requests import tokenised, too_long
 from puna.engine.sequence import Sequence, Sink
 from puna.errors import ContextLengthError, EmbeddingError, RequestError, UnavailableError
-from puna.model.input import Input
 from puna.model.pooling import Pooling
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from puna import ops
+from puna.batch import Batch
 from puna.engine.answers import Answers, fail
 from puna.engine.batching import Share, assemble
 from puna.engine.drafting import Drafter
@@ -36,7 +37,6 @@ from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
-from puna.model.input import Batch
 from puna.model.load import LoadedModel
 
 log = logging.getLogger("puna.engine")

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from puna.batch import Input
 from puna.engine.events import Embed, Event, Generate
 from puna.engine.guesses import Guesser
 from puna.engine.memories import Memory
 from puna.engine.prefixes import Key
 from puna.engine.text import TextStream
-from puna.model.input import Input
 from puna.sample import Sampler
 
 Sink = Callable[[Event], None]

@@ -14,7 +14,7 @@ from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 
 if TYPE_CHECKING:
-    from puna.model.input import Batch
+    from puna.batch import Batch
 
 #: Rotates cached keys float32 [cells, heads, head_dim] of a layer in place as if each had been stored
 #: `offset` positions further on (negative: earlier).

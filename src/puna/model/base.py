@@ -7,14 +7,13 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-import torch
-
+from puna.batch import Batch
 from puna.errors import UnsupportedModelError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import KVShape
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.nn.module import Module
+from puna.ops import Array
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -41,19 +40,19 @@ class TextModel(Module):
         Together they hold at most `capacity` positions, counting once what they share.
         """
 
-    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
+    def forward(self, batch: Batch, cache: Cache) -> Array:
         """Logits float32 [wanted, vocab] of the rows `batch.outputs`; the cache remembers all rows."""
         return self.logits(self.hidden(batch, cache))
 
     @abstractmethod
-    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
+    def hidden(self, batch: Batch, cache: Cache) -> Array:
         """Hidden states float32 [wanted, hidden] of the rows `batch.outputs`, after the last norm.
 
         The cache remembers all rows. Embeddings are made of these, and logits.
         """
 
     @abstractmethod
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Array) -> Array:
         """Logits float32 [rows, vocab] after hidden states [rows, hidden]."""
 
 

@@ -9,18 +9,17 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
+import numpy as np
 
-from puna import ops
+from puna.batch import Batch
 from puna.kvcache.cache import Cache
 from puna.kvcache.storage import KVShape
 from puna.model.base import TextModel
-from puna.model.input import Batch
 from puna.model.rope import RopeOptions
 from puna.nn.attention import attention
 from puna.nn.layers import Embedding, Linear, RMSNorm, linear_many
 from puna.nn.module import Module, weight
-from puna.ops import Rope
+from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -79,28 +78,24 @@ class SelfAttention(Module):
     value: Linear = weight("attn_v", "value_size", "hidden_size")
     output: Linear = weight("attn_output", "hidden_size", "mixed_size")
 
-    def place(
-        self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, rope: Rope
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def place(self, query: Array, key: Array, positions: Array, rope: Rope) -> tuple[Array, Array]:
         """What makes queries [rows, heads, head_dim] and keys depend on their positions; may change both."""
-        ops.rope_(query, positions, rope)
-        ops.rope_(key, positions, rope)
+        self.ops.rope_(query, positions, rope)
+        self.ops.rope_(key, positions, rope)
         return query, key
 
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(self, hidden: Array, batch: Batch, cache: Cache, rope: Rope, rows: Array | None) -> Array:
         o = self.options
         count = len(hidden)
         projected = linear_many(hidden, self.query, self.key, self.value)
         query, key = self.place(
-            projected[0].view(count, o.heads, o.head_dim),
-            projected[1].view(count, o.kv_heads, o.head_dim),
+            projected[0].reshape(count, o.heads, o.head_dim),
+            projected[1].reshape(count, o.kv_heads, o.head_dim),
             batch.positions,
             rope,
         )
-        value = projected[2].view(count, o.kv_heads, o.value_dim)
-        mixed = attention(query, key, value, cache.layer(self.index), o.attention_scale)
+        value = projected[2].reshape(count, o.kv_heads, o.value_dim)
+        mixed = attention(self.ops, query, key, value, cache.layer(self.index), o.attention_scale)
         return self.output(mixed if rows is None else mixed[rows])
 
 
@@ -110,25 +105,21 @@ class NormedSelfAttention(SelfAttention):
     query_norm: RMSNorm = weight("attn_q_norm", "head_dim")
     key_norm: RMSNorm = weight("attn_k_norm", "head_dim")
 
-    def place(
-        self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, rope: Rope
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def place(self, query: Array, key: Array, positions: Array, rope: Rope) -> tuple[Array, Array]:
         return super().place(self.query_norm(query), self.key_norm(key), positions, rope)
 
 
 class Mixer(Protocol):
     """The half of a layer in which tokens see each other."""
 
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(self, hidden: Array, batch: Batch, cache: Cache, rope: Rope, rows: Array | None) -> Array:
         """[rows, hidden] to the same, or to `rows` of it (int64)."""
 
 
 class TokenWise(Protocol):
     """The half in which every token is on its own."""
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: Array) -> Array:
         """[rows, hidden] to the same."""
 
 
@@ -140,9 +131,7 @@ class DecoderLayer(Module):
     feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
     feed_forward: TokenWise
 
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(self, hidden: Array, batch: Batch, cache: Cache, rope: Rope, rows: Array | None) -> Array:
         """[rows, hidden] to the same, or to `rows` of it (int64)."""
         mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
         residual = hidden if rows is None else hidden[rows]
@@ -166,22 +155,22 @@ class Decoder(TextModel):
         """The rotation of each layer."""
         return [self.options.rope.build()] * self.options.block_count
 
-    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
+    def hidden(self, batch: Batch, cache: Cache) -> Array:
         return self.run(self.token_embedding(batch.tokens), batch, cache)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Array) -> Array:
         return self.output(hidden)
 
-    def run(self, hidden: torch.Tensor, batch: Batch, cache: Cache) -> torch.Tensor:
+    def run(self, hidden: Array, batch: Batch, cache: Cache) -> Array:
         """All layers and the last norm: [rows, hidden] to [wanted rows, hidden]."""
         for i, (layer, rope) in enumerate(zip(self.layers, self.ropes, strict=True)):
             last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
             hidden = layer.forward(hidden, batch, cache, rope, batch.outputs if last else None)
         return self.output_norm(hidden)
 
-    def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
-        positions = torch.full((len(keys),), offset, dtype=torch.int32)
-        ops.rope_(keys, positions, self.ropes[layer].without_magnitude())
+    def shift(self, layer: int, keys: Array, offset: int) -> None:
+        positions = self.ops.array(np.full(len(keys), offset, np.int32))
+        self.ops.rope_(keys, positions, self.ropes[layer].without_magnitude())
 
     def kv_shapes(self) -> list[KVShape]:
         o = self.options

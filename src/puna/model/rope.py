@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-import torch
-
 from puna.errors import ModelError, UnsupportedModelError
 from puna.model.metadata import first_of, number, positive, scalar
-from puna.ops import Rope, Yarn
+from puna.ops import Array, Rope, Yarn
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -56,7 +54,7 @@ class RopeOptions:
             yarn=yarn,
         )
 
-    def build(self, *, neox: bool = False, factors: torch.Tensor | None = None) -> Rope:
+    def build(self, *, neox: bool = False, factors: Array | None = None) -> Rope:
         """The rotation itself."""
         return Rope.build(
             self.dims,

@@ -4,7 +4,7 @@
         query: Linear = weight("attn_q", "query_size", "hidden_size")
 
 declares that `query` is a Linear made from the tensor `<prefix>.attn_q.weight` (and `.bias`, if the
-file has one) of shape [options.query_size, options.hidden_size]. A field of type `Tensor` is the bare
+file has one) of shape [options.query_size, options.hidden_size]. A field of type `Array` is the bare
 vector, whose name may lack the `.weight`. `Module.load` fills such fields, of the module and of the modules
 inside it, and reports a missing or misshapen tensor by its name.
 """
@@ -13,16 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, get_type_hints
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol, Self, get_type_hints
 
 from puna.errors import ModelError
-from puna.ops import ExpertWeights, Weight
+from puna.ops import Array, Backend, ExpertWeights, Weight
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class WeightSource(Protocol):
-    """Where modules get their tensors from, by their full names in the file."""
+    """Where modules get their tensors from, by their full names in the file, and what they compute with."""
+
+    @property
+    def ops(self) -> Backend: ...
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         """The matrix `name`, or None if the file has none. Raises `ModelError` if its shape differs."""
@@ -30,8 +35,11 @@ class WeightSource(Protocol):
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
         """The matrices `name` [experts, out, in], or None. Raises `ModelError` if their shape differs."""
 
-    def vector(self, name: str, length: int) -> torch.Tensor | None:
+    def vector(self, name: str, length: int) -> Array | None:
         """The vector `name` as float32, or None. Raises `ModelError` if its length differs."""
+
+    def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
+        """The values of `name` on the host, or None. Raises `ModelError` if their shape differs."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class _BlocksField:
 
 
 def weight(name: str, *shape: str, optional: bool = False, tied_to: str | None = None) -> Any:
-    """A leaf made from tensor `name`; `shape` names fields of the options, row-major as in torch.
+    """A leaf made from tensor `name`; `shape` names fields of the options, row-major as in numpy.
 
     `tied_to` is the tensor that serves when the file has none of this name.
     """
@@ -83,16 +91,20 @@ def blocks(
 
 
 class Module:
-    """Base of everything a model is made of. `options` are those of the architecture."""
+    """Base of everything a model is made of.
 
-    def __init__(self, options: Any, index: int = 0) -> None:
+    `options` are those of the architecture; `ops` does the arithmetic.
+    """
+
+    def __init__(self, options: Any, ops: Backend, index: int = 0) -> None:
         self.options = options
+        self.ops = ops
         self.index = index  # among its equals in a `blocks` list
 
     @classmethod
     def load(cls, source: WeightSource, options: Any, prefix: str = "", index: int = 0) -> Self:
         """Build the module with all its weights. Raises `ModelError` naming what is missing."""
-        module = cls(options, index)
+        module = cls(options, source.ops, index)
         for attribute, kind in get_type_hints(cls).items():
             declared = getattr(cls, attribute, None)
             if isinstance(declared, _WeightField):
@@ -123,7 +135,7 @@ def _load_leaf(kind: Any, source: WeightSource, field: _WeightField, prefix: str
     leaf_type = _leaf_type(kind)
     shape = tuple(int(getattr(options, dimension)) for dimension in field.shape)
     for name in filter(None, (_join(prefix, field.name), field.tied_to)):
-        if leaf_type is torch.Tensor:
+        if leaf_type is Array:
             leaf = source.vector(f"{name}.weight", shape[0])
             if leaf is None:
                 leaf = source.vector(name, shape[0])

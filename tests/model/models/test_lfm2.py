@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Generate
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache
-from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from puna.options import Options
 from tests.model.models.parity import (

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.errors import ModelError
 from puna.gguf import GGUFWriter, open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from puna.model.models.llama4 import Llama4, Llama4Options
 from tests.model.models.parity import (

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from puna import ops
+from puna.batch import Batch, ImageStates
 from puna.errors import CacheFullError, ModelError
 from puna.kvcache.cache import Cache
-from puna.model.input import Batch, ImageStates
 from puna.model.load import LoadedModel, load_model
 from tests.model.models.images import (
     Part,

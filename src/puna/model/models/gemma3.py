@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-
-from puna import ops
+from puna.batch import Batch
 from puna.errors import ModelError, UnsupportedModelError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache
@@ -24,13 +22,12 @@ from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache, by_type
 from puna.model.base import register
 from puna.model.decoder import Decoder, DecoderLayer, DecoderOptions, NormedSelfAttention, table_rows
-from puna.model.input import Batch
 from puna.model.metadata import first_of, number, positive, required, scalar
 from puna.model.rope import RopeOptions
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import RMSNorm
 from puna.nn.module import blocks, part, weight
-from puna.ops import Rope
+from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -70,9 +67,7 @@ class Layer(DecoderLayer):
     feed_forward: GeluFeedForward = part()
     post_feed_forward_norm: RMSNorm = weight("post_ffw_norm", "hidden_size")
 
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(self, hidden: Array, batch: Batch, cache: Cache, rope: Rope, rows: Array | None) -> Array:
         mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
         residual = hidden if rows is None else hidden[rows]
         hidden, normed = self.feed_forward_norm.after_adding(self.post_attention_norm(mixed), residual)
@@ -89,13 +84,13 @@ class Gemma3(Decoder):
         local, full = o.local_rope.build(neox=True), o.rope.build(neox=True)
         return [local if windowed else full for windowed in o.windowed]
 
-    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
+    def hidden(self, batch: Batch, cache: Cache) -> Array:
         embedded = self.token_embedding(batch.tokens) * math.sqrt(self.options.hidden_size)
         return self.run(embedded, batch, cache)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Array) -> Array:
         logits, cap = super().logits(hidden), self.options.logit_softcap
-        return ops.softcap(logits, cap) if cap else logits
+        return self.ops.softcap(logits, cap) if cap else logits
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options

@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
+import numpy as np
 
-from puna import ops
+from puna.batch import Batch
 from puna.errors import ModelError, UnsupportedModelError
 from puna.kvcache.cache import Cache, LayerState
 from puna.kvcache.causal import CausalCache
@@ -21,14 +21,13 @@ from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache
 from puna.model.base import register
 from puna.model.decoder import Decoder, DecoderLayer, DecoderOptions, NormedSelfAttention, table_rows
-from puna.model.input import Batch
 from puna.model.metadata import first_of, flag, per_layer, positive, required, scalar
 from puna.model.rope import RopeOptions
 from puna.nn.experts import MixtureOfExperts
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear, RMSNorm
 from puna.nn.module import Module, WeightSource, blocks, part, weight
-from puna.ops import Rope, Routing
+from puna.ops import Array, Backend, Rope, Routing
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -56,7 +55,8 @@ class Lfm2Options(DecoderOptions):
 class ChannelConvolution:
     """A convolution of each channel over the inputs of its sequence, between two gates."""
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, ops: Backend, weight: Array, bias: Array | None) -> None:
+        self.ops = ops
         self.weight = weight  # [taps, channels]
         self.bias = bias  # [channels]
 
@@ -64,15 +64,16 @@ class ChannelConvolution:
     def from_source(
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
-        kernels = source.matrix(f"{name}.weight", shape)  # [channels, taps]
+        kernels = source.values(f"{name}.weight", shape)  # [channels, taps]
         if kernels is None:
             return None
-        return cls(kernels.dequantize().T.contiguous(), source.vector(f"{name}.bias", shape[0]))
+        taps_first = source.ops.array(np.ascontiguousarray(kernels.T))
+        return cls(source.ops, taps_first, source.vector(f"{name}.bias", shape[0]))
 
-    def __call__(self, projected: torch.Tensor, state: LayerState) -> torch.Tensor:
+    def __call__(self, projected: Array, state: LayerState) -> Array:
         """[rows, 3 * channels] to [rows, channels]; see `ops.short_conv`."""
         slots = state.slots
-        return ops.short_conv(
+        return self.ops.short_conv(
             projected, self.weight, self.bias, state.states["conv"],
             slots.starts, slots.sources, slots.targets,
         )  # fmt: skip
@@ -84,9 +85,7 @@ class ShortConvolution(Module):
     convolution: ChannelConvolution = weight("shortconv.conv", "hidden_size", "taps")
     output: Linear = weight("shortconv.out_proj", "hidden_size", "hidden_size")
 
-    def forward(
-        self, hidden: torch.Tensor, batch: Batch, cache: Cache, rope: Rope, rows: torch.Tensor | None
-    ) -> torch.Tensor:
+    def forward(self, hidden: Array, batch: Batch, cache: Cache, rope: Rope, rows: Array | None) -> Array:
         mixed = self.convolution(self.input(hidden), cache.state(self.index))
         return self.output(mixed if rows is None else mixed[rows])
 

@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache
@@ -23,7 +21,7 @@ from puna.model.rope import RopeOptions
 from puna.nn.experts import MixtureOfExperts
 from puna.nn.feed_forward import FeedForward
 from puna.nn.module import blocks, part, weight
-from puna.ops import Rope, Routing
+from puna.ops import Array, Rope, Routing
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -58,7 +56,7 @@ class Layer(DecoderLayer):
 class Llama(Decoder):
     options: LlamaOptions
     layers: list[Layer] = blocks("blk")
-    rope_factors: torch.Tensor | None = weight("rope_freqs", "rope_pairs", optional=True)
+    rope_factors: Array | None = weight("rope_freqs", "rope_pairs", optional=True)
 
     def layer_ropes(self) -> list[Rope]:
         return [self.options.rope.build(factors=self.rope_factors)] * self.options.block_count

@@ -10,9 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
+import numpy as np
 
-from puna import ops
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache
@@ -27,7 +26,7 @@ from puna.nn.experts import MixtureOfExperts
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear, RMSNorm
 from puna.nn.module import Module, blocks, part, weight
-from puna.ops import Rope, Routing
+from puna.ops import Array, Rope, Routing
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -69,17 +68,16 @@ class Attention(SelfAttention):
 
     def loaded(self) -> None:
         self.rotates = self.options.rotates(self.index)
-        self.unit_norm = RMSNorm(torch.ones(self.options.head_dim), self.options.norm_eps)
+        ones = self.ops.array(np.ones(self.options.head_dim, np.float32))
+        self.unit_norm = RMSNorm(self.ops, ones, self.options.norm_eps)
 
-    def place(
-        self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, rope: Rope
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def place(self, query: Array, key: Array, positions: Array, rope: Rope) -> tuple[Array, Array]:
         o = self.options
         if self.rotates:
             query, key = super().place(query, key, positions, rope)
             return (self.unit_norm(query), self.unit_norm(key)) if o.qk_norm else (query, key)
         if o.temperature_tuning:
-            ops.temper_(query, positions, o.temperature_scale, o.floor_scale)
+            self.ops.temper_(query, positions, o.temperature_scale, o.floor_scale)
         return query, key
 
 
@@ -104,7 +102,7 @@ class SparseFeedForward(Module):
     routed: RoutedExperts = part()
     shared: SharedExpert = part()
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: Array) -> Array:
         return self.shared.forward(hidden) + self.routed.forward(hidden)
 
 
@@ -121,12 +119,12 @@ class Layer(DecoderLayer):
 class Llama4(Decoder):
     options: Llama4Options
     layers: list[Layer] = blocks("blk")
-    rope_factors: torch.Tensor | None = weight("rope_freqs", "rope_pairs", optional=True)
+    rope_factors: Array | None = weight("rope_freqs", "rope_pairs", optional=True)
 
     def layer_ropes(self) -> list[Rope]:
         return [self.options.rope.build(factors=self.rope_factors)] * self.options.block_count
 
-    def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
+    def shift(self, layer: int, keys: Array, offset: int) -> None:
         if self.options.rotates(layer):  # the norm that came after the first turn does not mind another
             super().shift(layer, keys, offset)
 

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch.nn.functional import pad
+import numpy as np
 
+from puna.batch import Batch
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.kvcache.causal import CausalCache
@@ -24,13 +24,13 @@ from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache, by_type
 from puna.model.base import register
 from puna.model.decoder import table_rows
-from puna.model.input import Batch
 from puna.model.metadata import required
 from puna.model.models.llama import Layer, Llama, LlamaOptions
 from puna.nn.attention import attend
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear, RMSNorm, linear_many
 from puna.nn.module import Module, blocks, part, weight
+from puna.ops import Array
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -61,48 +61,53 @@ class CrossAttention(Module):
     query_norm: RMSNorm = weight("cross_attn_q_norm", "head_dim")
     key_norm: RMSNorm = weight("cross_attn_k_norm", "head_dim")
 
-    def remember(self, states: torch.Tensor, cache: LayerCache) -> None:
+    def remember(self, states: Array, cache: LayerCache) -> None:
         """Store keys and values of the batch's images, whose states [entries, hidden] follow each other."""
         shape = len(states), self.options.kv_heads, self.options.head_dim
         key, value = linear_many(states, self.key, self.value)
-        cache.put(self.key_norm(key.view(shape)), value.view(shape))
+        cache.put(self.key_norm(key.reshape(shape)), value.reshape(shape))
 
-    def forward(self, hidden: torch.Tensor, seen: KVView) -> torch.Tensor:
+    def forward(self, hidden: Array, seen: KVView) -> Array:
         o = self.options
-        query = self.query_norm(self.query(hidden).view(len(hidden), o.heads, o.head_dim))
-        mixed = attend(query, seen, o.attention_scale)
-        return self.output(mixed.view(len(hidden), o.query_size))
+        query = self.query_norm(self.query(hidden).reshape(len(hidden), o.heads, o.head_dim))
+        mixed = attend(self.ops, query, seen, o.attention_scale)
+        return self.output(mixed)
 
 
 class CrossLayer(Module):
     options: MllamaOptions
     attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
     attention: CrossAttention = part()
-    attention_gate: torch.Tensor = weight("cross_attn_attn_gate", "gate_size")
+    attention_gate: Array = weight("cross_attn_attn_gate", "gate_size")
     feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
     feed_forward: FeedForward = part()
-    feed_forward_gate: torch.Tensor = weight("cross_attn_mlp_gate", "gate_size")
+    feed_forward_gate: Array = weight("cross_attn_mlp_gate", "gate_size")
 
     def loaded(self) -> None:
-        self.attention_gate = self.attention_gate.tanh()
-        self.feed_forward_gate = self.feed_forward_gate.tanh()
+        self.attention_gate = self._tanh(self.attention_gate)
+        self.feed_forward_gate = self._tanh(self.feed_forward_gate)
 
-    def forward(
-        self, hidden: torch.Tensor, states: torch.Tensor | None, cache: LayerCache, rows: torch.Tensor | None
-    ) -> torch.Tensor:
+    def _tanh(self, gate: Array) -> Array:
+        return self.ops.array(np.tanh(self.ops.numpy(gate)))
+
+    def forward(self, hidden: Array, states: Array | None, cache: LayerCache, rows: Array | None) -> Array:
         if states is not None:
             self.attention.remember(states, cache)
         seen = cache.view()
         if rows is not None:
             hidden, seen = hidden[rows], seen.of(rows)
-        looking = seen.counts.nonzero().flatten()
+        looking = self.ops.numpy(seen.counts).nonzero()[0]
         if not len(looking):
             return hidden
         if len(looking) == len(hidden):
             return self._look(hidden, seen)
-        return hidden.index_copy(0, looking, self._look(hidden[looking], seen.of(looking)))
+        rows = self.ops.array(looking)
+        looked = self._look(hidden[rows], seen.of(rows))
+        order = np.arange(len(hidden))
+        order[looking] = len(hidden) + np.arange(len(looking))
+        return self.ops.concatenate([hidden, looked])[self.ops.array(order)]
 
-    def _look(self, hidden: torch.Tensor, seen: KVView) -> torch.Tensor:
+    def _look(self, hidden: Array, seen: KVView) -> Array:
         """The layer for rows that see an image."""
         attended = self.attention.forward(self.attention_norm(hidden), seen)
         hidden, normed = self.feed_forward_norm.after_adding(self.attention_gate * attended, hidden)
@@ -119,10 +124,10 @@ class Mllama(Llama):
     layers: list[Layer | CrossLayer] = blocks("blk", choose=layer_kind)  # type: ignore[assignment]
     output: Linear = weight("output", "output_size", "hidden_size")
 
-    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
+    def hidden(self, batch: Batch, cache: Cache) -> Array:
         hidden = self.token_embedding(batch.tokens)
         images = [payload.states for _, payload in batch.payloads]
-        states = torch.cat(images) if images else None
+        states = self.ops.concatenate(images) if images else None
         for i, (layer, rope) in enumerate(zip(self.layers, self.ropes, strict=True)):
             last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
             rows = batch.outputs if last else None
@@ -132,9 +137,9 @@ class Mllama(Llama):
                 hidden = layer.forward(hidden, batch, cache, rope, rows)
         return self.output_norm(hidden)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        markers = self.options.vocab_size - self.options.output_size  # are tokens, but never the next one
-        return pad(super().logits(hidden), (0, markers), value=-math.inf)
+    def logits(self, hidden: Array) -> Array:
+        # What marks images is a token, but never the next one.
+        return self.ops.pad(super().logits(hidden), self.options.vocab_size, -math.inf)
 
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         o = self.options

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from puna.ops import Array
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -37,7 +39,7 @@ class ImageStates:
     text model; the images of a model need not have equally many.
     """
 
-    states: torch.Tensor
+    states: Array
 
     def __len__(self) -> int:
         return len(self.states)
@@ -51,10 +53,10 @@ class Batch:
     of its sequence; the rows of a span, which are of one sequence (an image, say), also later ones of it.
     """
 
-    tokens: torch.Tensor  # int32 [rows]
-    positions: torch.Tensor  # int32 [rows], relative to the row's sequence
+    tokens: Array  # int32 [rows]
+    positions: Array  # int32 [rows], relative to the row's sequence
     sequences: NDArray[np.int32]  # [rows], cache sequence of each row
-    outputs: torch.Tensor | None  # int64 [wanted], rows whose logits are asked for, ascending; None: all
+    outputs: Array | None  # int64 [wanted], rows whose logits are asked for, ascending; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)  # (row, payload) of non-text inputs
     spans: list[tuple[int, int]] = field(default_factory=list)  # rows [begin, end) that all see each other
 
