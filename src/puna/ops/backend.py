@@ -53,8 +53,12 @@ class Backend(ABC):
         """Indices int32 of `shape`, zero at first, that the host writes and operations read."""
 
     @abstractmethod
-    def concatenate(self, arrays: Sequence[Array], axis: int = 0) -> Array:
-        """Arrays one after another along `axis`."""
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        """Arrays [n, ...] one after another: the sum of their rows."""
+
+    @abstractmethod
+    def pad(self, x: Array, width: int, value: float) -> Array:
+        """The rows of `x` [T, n] followed by `value` up to a length of `width`."""
 
     # --- weights and storage ---------------------------------------------------------------------------
 
