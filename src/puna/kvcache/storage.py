@@ -43,6 +43,10 @@ class Stored:
     keys: Storage
     values: Storage
 
+    def close(self) -> None:
+        self.keys.close()
+        self.values.close()
+
 
 class KVStorage:
     """`capacity` cells of each layer of `shapes`. Raises `NotSupportedError` when heads fill no blocks."""
@@ -124,7 +128,7 @@ class KVStorage:
         return self.provided * self._cell_bytes
 
     def close(self) -> None:
-        for part in self._parts():
-            part.close()
+        for layer in self.layers.values():
+            layer.close()
         self.layers.clear()
         self._capacity = self.provided = 0

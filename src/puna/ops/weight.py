@@ -63,6 +63,10 @@ class Weight:
             raise ValueError(f"weight '{self.name}' was packed, and its bytes are gone")
         return self.data.reshape(self.shape[0], -1)
 
+    def row_range(self, begin: int, end: int) -> Weight:
+        """The rows from `begin` to before `end`, over the same bytes of the file."""
+        return Weight(self.name, self.bytes()[begin:end].reshape(-1), self.type, (end - begin, self.shape[1]))
+
     def check_rows(self, indices: NDArray[np.integer]) -> None:
         """Raises `IndexError` unless all `indices` are rows of the matrix."""
         if indices.size and not 0 <= indices.min() <= indices.max() < self.shape[0]:
