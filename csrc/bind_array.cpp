@@ -99,11 +99,17 @@ std::invalid_argument misfit(const char* operation, std::initializer_list<std::p
 template <class T>
 Array<T> array(Argument argument, const char* name) {
     auto* found = reinterpret_cast<PyArrayObject*>(argument.object);
-    if (!PyArray_Check(argument.object) || !has_type<T>(found) || !readable(found)) {
+    if (!PyArray_Check(argument.object) || !has_type<T>(found) || !readable(found) ||
+        PyArray_NDIM(found) > most_dims) {
         throw unfit(argument, name, type_name<T>());
     }
     note(argument.object);
-    return {static_cast<T*>(PyArray_DATA(found)), PyArray_NDIM(found), PyArray_DIMS(found), PyArray_SIZE(found)};
+    Array<T> result;
+    result.data = static_cast<T*>(PyArray_DATA(found));
+    result.dims = PyArray_NDIM(found);
+    for (int i = 0; i < result.dims; i++) result.shape[i] = PyArray_DIM(found, i);
+    result.size = PyArray_SIZE(found);
+    return result;
 }
 
 template <class T>
@@ -128,7 +134,7 @@ Stored stored(Argument argument, int type, const char* name) {
     }
     const int extra = block_bytes ? 1 : 0;
     if (!PyArray_Check(argument.object) || PyArray_TYPE(found) != number || !readable(found) ||
-        PyArray_NDIM(found) < 1 + extra || PyArray_NDIM(found) > 4 + extra ||
+        PyArray_NDIM(found) < 1 + extra || PyArray_NDIM(found) > most_dims ||
         (block_bytes && PyArray_DIM(found, PyArray_NDIM(found) - 1) != block_bytes)) {
         throw unfit(argument, name, "storage of type " + std::to_string(type));
     }

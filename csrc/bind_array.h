@@ -23,16 +23,19 @@ struct OptionalArgument {
     Argument argument() const { return {object}; }
 };
 
-// A contiguous array. The memory is valid as long as Python holds the array.
+constexpr int most_dims = 5;
+
+// A contiguous array, by value but for its memory, which is valid as long as Python holds the array.
 template <class T>
 struct Array {
-    T* data = nullptr;   // null: there is none
-    int dims = 0;
-    const intptr_t* shape = nullptr;
+    T* data = nullptr;
+    int dims = -1;   // -1: there is no array
+    intptr_t shape[most_dims] = {};
     int64_t size = 0;   // values in all
 
+    bool given() const { return dims >= 0; }
+
     bool is(std::initializer_list<int64_t> wanted) const {
-        if (!data && !shape) return false;
         if (dims != static_cast<int>(wanted.size())) return false;
         const intptr_t* at = shape;
         for (int64_t length : wanted) {
@@ -49,7 +52,7 @@ struct Array {
         return true;
     }
 
-    int64_t last() const { return dims ? shape[dims - 1] : 0; }
+    int64_t last() const { return dims > 0 ? shape[dims - 1] : 0; }
 };
 
 // `argument` as an array of T: float, int32_t, int64_t or uint8_t. Throws a ValueError that begins with `name` unless
@@ -72,7 +75,7 @@ struct Stored {
     void* data;
     int type;   // as `KVType` and GGUF number it
     int dims;
-    int64_t shape[4];   // of the numbers: [rows, ..., last]
+    int64_t shape[most_dims];   // of the numbers: [rows, ..., last]
 };
 
 Stored stored(Argument argument, int type, const char* name);

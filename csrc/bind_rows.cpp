@@ -59,7 +59,7 @@ NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, Argume
     bool fits = q.dims == 3 && keys.dims == 3 && values.dims == 3 && cells.dims == 1;
     fits = fits && keys.shape[0] == values.shape[0] && keys.shape[1] == values.shape[1] && keys.shape[2] == q.shape[2];
     fits = fits && values.shape[1] > 0 && q.shape[1] % values.shape[1] == 0;
-    fits = fits && starts.is({q.shape[0]}) && counts.is({q.shape[0]}) && (!sinks.shape || sinks.is({q.shape[1]}));
+    fits = fits && starts.is({q.shape[0]}) && counts.is({q.shape[0]}) && (!sinks.given() || sinks.is({q.shape[1]}));
     if (!fits) {
         throw misfit("attention", {{"q", q_}, {"keys", keys_}, {"values", values_}, {"cells", cells_},
                                    {"starts", starts_}, {"counts", counts_}, {"sinks", sinks_.argument()}});
@@ -94,7 +94,7 @@ void bind_store_rows(Argument target_, int type, Argument cells_, Argument rows_
 NewArray<float> bind_rms_norm(Argument x_, Argument weight_, float eps) {
     const auto x = array<float>(x_, "rms_norm x"), weight = array<float>(weight_, "rms_norm weight");
     const int64_t width = weight.size;
-    if (!x.dims || x.last() != width) throw misfit("rms_norm", {{"x", x_}, {"weight", weight_}});
+    if (x.dims < 1 || x.last() != width) throw misfit("rms_norm", {{"x", x_}, {"weight", weight_}});
     auto y = new_array_like<float>(x);
     perform("rms_norm", [=, rows = x.size / std::max<int64_t>(width, 1), out = y.data] {
         rms_norm(x.data, nullptr, weight.data, eps, rows, width, nullptr, out);
@@ -106,7 +106,7 @@ std::pair<NewArray<float>, NewArray<float>> bind_add_rms_norm(Argument x_, Argum
     const auto x = array<float>(x_, "add_rms_norm x"), residual = array<float>(residual_, "add_rms_norm residual"),
                weight = array<float>(weight_, "add_rms_norm weight");
     const int64_t width = weight.size;
-    if (!x.dims || x.last() != width || !x.same_shape(residual.shape, residual.dims)) {
+    if (x.dims < 1 || x.last() != width || !x.same_shape(residual.shape, residual.dims)) {
         throw misfit("add_rms_norm", {{"x", x_}, {"residual", residual_}, {"weight", weight_}});
     }
     auto total = new_array_like<float>(x), y = new_array_like<float>(x);
@@ -138,7 +138,7 @@ void bind_rope(Argument x_, Argument positions_, Argument frequencies_, Optional
 void bind_temper(Argument x_, Argument positions_, double scale, double floor_scale) {
     const auto x = written<float>(x_, "temper_ x");
     const auto positions = array<int32_t>(positions_, "temper_ positions");
-    if (!x.dims || !positions.is({x.shape[0]})) throw misfit("temper_", {{"x", x_}, {"positions", positions_}});
+    if (x.dims < 1 || !positions.is({x.shape[0]})) throw misfit("temper_", {{"x", x_}, {"positions", positions_}});
     const int64_t rows = x.shape[0];
     perform("temper", [=, width = x.size / std::max<int64_t>(rows, 1)] {
         temper(x.data, positions.data, scale, floor_scale, rows, width);
@@ -193,7 +193,7 @@ NewArray<float> bind_short_conv(Argument projected_, Argument weight_, OptionalA
     if (fits) {
         const int64_t rows = projected.shape[0], taps = weight.shape[0], channels = weight.shape[1];
         fits = projected.shape[1] == 3 * channels && states.shape[1] == taps - 1 && states.shape[2] == channels &&
-               starts.is({rows}) && sources.is({rows}) && targets.is({rows}) && (!bias.shape || bias.is({channels}));
+               starts.is({rows}) && sources.is({rows}) && targets.is({rows}) && (!bias.given() || bias.is({channels}));
     }
     if (!fits) {
         throw misfit("short_conv", {{"projected", projected_}, {"weight", weight_}, {"bias", bias_.argument()},

@@ -44,8 +44,8 @@ NewArray<float> bind_experts(const PackedMatrix& gate, const PackedMatrix& up, c
     const auto gate_bias = optional_array<float>(gate_bias_, "experts gate bias"),
                up_bias = optional_array<float>(up_bias_, "experts up bias"),
                down_bias = optional_array<float>(down_bias_, "experts down bias");
-    if ((gate_bias.shape && gate_bias.size != gate.rows()) || (up_bias.shape && up_bias.size != up.rows()) ||
-        (down_bias.shape && down_bias.size != down.rows())) {
+    if ((gate_bias.given() && gate_bias.size != gate.rows()) || (up_bias.given() && up_bias.size != up.rows()) ||
+        (down_bias.given() && down_bias.size != down.rows())) {
         throw misfit("experts", {{"gate bias", gate_bias_.argument()}, {"up bias", up_bias_.argument()},
                                  {"down bias", down_bias_.argument()}});
     }
@@ -63,9 +63,9 @@ std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, Optio
                      float scale) {
     const auto logits = array<float>(logits_, "route logits");
     const auto bias = optional_array<float>(bias_, "route bias");
-    if (logits.dims != 2 || used < 1 || used > logits.shape[1] || (bias.shape && !bias.is({logits.shape[1]}))) {
+    if (logits.dims != 2 || used < 1 || used > logits.shape[1] || (bias.given() && !bias.is({logits.shape[1]}))) {
         throw nb::value_error(("route: cannot choose " + std::to_string(used) + " experts by logits " +
-                               shape_text(logits_) + (bias.shape ? " and bias " + shape_text(bias_.argument()) : ""))
+                               shape_text(logits_) + (bias.given() ? " and bias " + shape_text(bias_.argument()) : ""))
                                   .c_str());
     }
     const int64_t tokens = logits.shape[0];

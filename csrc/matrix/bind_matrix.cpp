@@ -31,9 +31,9 @@ std::vector<NewArray<float>> bind_linear(Argument x_, const std::vector<const Pa
     for (size_t i = 0; i < matrices.size(); i++) {
         const PackedMatrix* matrix = matrices[i];
         const auto bias = optional_array<float>(biases[i], "linear bias");
-        if (x.dims != 2 || x.shape[1] != matrix->columns() || (bias.shape && !bias.is({matrix->rows()}))) {
+        if (x.dims != 2 || x.shape[1] != matrix->columns() || (bias.given() && !bias.is({matrix->rows()}))) {
             throw nb::value_error(("linear: x " + shape_text(x_) +
-                                   (bias.shape ? " and bias " + shape_text(biases[i].argument()) + " do" : " does") +
+                                   (bias.given() ? " and bias " + shape_text(biases[i].argument()) + " do" : " does") +
                                    " not fit a weight [" + std::to_string(matrix->rows()) + ", " +
                                    std::to_string(matrix->columns()) + "]")
                                       .c_str());

@@ -25,7 +25,6 @@ from typing import Any, Literal, Self, cast, get_args, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from puna import ops
 from puna.completions import Answer, Completion, by_sample, chunks, complete, gather, raised, stacked
 from puna.engine.engine import Engine
 from puna.engine.events import (
@@ -45,6 +44,7 @@ from puna.errors import RequestError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
+from puna.ops import default_backend
 from puna.options import Options, speculate_from_env
 from puna.prompt import ChatFormat, chat_format
 from puna.store import Store, StoredModel
@@ -77,6 +77,7 @@ def load(
     chosen = Options.merge(defaults)
     context = num_ctx or chosen.num_ctx
     draft = draft or chosen.draft
+    ops = default_backend()
     ops.set_threads(num_thread)
     with open_gguf(path) as file:
         if context is not None:
@@ -89,6 +90,7 @@ def load(
         parallel=parallel,
         cache_types=types,
         draft=_find(draft)[0] if draft else None,
+        ops=ops,
         progress=progress,
     )
     engine = Engine(

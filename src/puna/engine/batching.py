@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
-import torch
 
 from puna.batch import Batch, Input
 from puna.engine.guesses import Guess
@@ -124,10 +123,10 @@ def assemble(shares: Items[Share]) -> Batch:
         positions += range(begin, begin + share.rows)
         sequences += [memory.row] * share.rows
     return Batch(
-        tokens=torch.from_numpy(np.array([item.token for item in inputs], np.int32)),
-        positions=torch.from_numpy(np.array(positions, np.int32)),
+        tokens=np.array([item.token for item in inputs], np.int32),
+        positions=np.array(positions, np.int32),
         sequences=np.array(sequences, np.int32),
-        outputs=None if len(outputs) == len(inputs) else torch.tensor(outputs, dtype=torch.int64),
+        outputs=None if len(outputs) == len(inputs) else np.array(outputs, np.int64),
         payloads=[(row, item.payload) for row, item in enumerate(inputs) if item.payload is not None],
         spans=[(row, row + item.span) for row, item in enumerate(inputs) if item.span > 1],
     )

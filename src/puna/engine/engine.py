@@ -17,9 +17,7 @@ from itertools import accumulate
 from typing import TypeVar
 
 import numpy as np
-import torch
 
-from puna import ops
 from puna.batch import Batch
 from puna.engine.answers import Answers, fail
 from puna.engine.batching import Share, assemble
@@ -35,6 +33,7 @@ from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
+from puna.kvcache.cache import Compacting
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel
@@ -80,7 +79,7 @@ class Engine:
         self.loaded = loaded
         self.context = context
         self.parallel = parallel
-        ops.keep_freed_memory()
+        loaded.ops.keep_freed_memory()
         self.cache, rows = build_cache(
             loaded,
             parallel=parallel,
@@ -124,7 +123,7 @@ class Engine:
             self.cache_bytes += drafter.cache_bytes
         self._drafter = drafter
         self._speculation = Speculation(self.cache, context, drafter=drafter, default=speculate)
-        self._answers = Answers(loaded.tokenizer, context)
+        self._answers = Answers(loaded.tokenizer, context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
         self._cancelled: set[int] = set()
@@ -145,7 +144,7 @@ class Engine:
         if isinstance(request, Embed):
             sequences = prepare_embeddings(request, sink, tokenizer, self.context, self.loaded.pooling)
         else:
-            sequences = generations = prepare(request, sink, tokenizer, self.context)
+            sequences = generations = prepare(request, sink, tokenizer, self.context, self.loaded.ops)
             self._speculation.equip(generations)
         with self._changed:
             self._refuse_if_closing()
@@ -227,7 +226,6 @@ class Engine:
     # --- on the stepping thread --------------------------------------------------------
 
     def _run_or_die(self) -> None:
-        ops.leave_cores_to_kernels()
         try:
             self._run()
         except BaseException as error:
@@ -249,13 +247,16 @@ class Engine:
                 if self._closing:
                     return
             try:
-                tidying = self.step() or (tidying and self.cache.compact())
+                tidying = self.step() or (tidying and self._compact())
             except Exception as error:  # a defect, but nobody must wait for ever because of it
                 log.exception("a step failed")
                 for sequence in list(self.scheduler):
                     self._fail(sequence, error)
                 if self._in_doubt(error):
                     raise
+
+    def _compact(self) -> bool:
+        return isinstance(self.cache, Compacting) and self.cache.compact()
 
     def _has_work(self) -> bool:
         return bool(self.active or self._cancelled or self._asked or self._closing)
@@ -328,14 +329,17 @@ class Engine:
         counts = [len(share.outputs) for share in shares]
         embeds = [isinstance(share.sequence, Embedding) for share in shares]
         # Some files pad the output beyond the vocabulary; what lies there is no token.
-        vocab = self.loaded.tokenizer.vocab_size
+        vocab, ops = self.loaded.tokenizer.vocab_size, self.loaded.ops
         if not any(embeds):
-            return _split(self._replay.forward(batch).numpy()[:, :vocab], counts)
-        with torch.inference_mode():
-            hidden = self.loaded.model.hidden(batch, self.cache)
-            logits = self.loaded.model.logits(hidden[torch.from_numpy(~np.repeat(embeds, counts))])
+            return _split(ops.numpy(self._replay.forward(batch))[:, :vocab], counts)
+        hidden = self.loaded.model.hidden(batch.on(ops), self.cache)
+        predicted = np.flatnonzero(~np.repeat(embeds, counts))
+        logits = self.loaded.model.logits(hidden[ops.array(predicted)])
         predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]
-        states, predictions = _split(hidden.numpy(), counts), _split(logits.numpy()[:, :vocab], predicting)
+        states, predictions = (
+            _split(ops.numpy(hidden), counts),
+            _split(ops.numpy(logits)[:, :vocab], predicting),
+        )
         return [
             state if embed else prediction
             for embed, state, prediction in zip(embeds, states, predictions, strict=True)

@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.engine.prefixes import Key, PrefixTree
-from puna.errors import CacheFileError, CacheFullError
+from puna.errors import CacheFileError, CacheFullError, NotSupportedError
+from puna.kvcache.cache import Saving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from puna.kvcache.cache import Cache, Saved
+    from puna.kvcache.cache import Cache
+    from puna.kvcache.saved import Saved
 
 #: Candidates looked at for one request. Only caches that forget make more than the first few of any use.
 _MOST_TRIED = 32
@@ -156,7 +158,7 @@ class Memories:
             if shared < len(keys):
                 break
             if memory.evaluated == len(keys):
-                return self._cache.save(memory.row)
+                return self._saving.save(memory.row)
         return None
 
     def adopt(self, saved: Saved, keys: Sequence[Key]) -> None:
@@ -181,10 +183,16 @@ class Memories:
         self._tree.insert(memory, [*keys])
         self._idle[memory] = None
 
+    @property
+    def _saving(self) -> Saving:
+        if not isinstance(self._cache, Saving):
+            raise NotSupportedError("this model remembers nothing of a text, so there is nothing to save")
+        return self._cache
+
     def _restore(self, row: int, saved: Saved) -> None:
         while True:
             try:
-                restore = self._cache.plan_restore(row, saved)
+                restore = self._saving.plan_restore(row, saved)
             except CacheFullError:
                 if not self.evict():
                     raise

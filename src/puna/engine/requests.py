@@ -11,14 +11,17 @@ from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError
 from puna.model.tokenizer import Tokenizer
+from puna.ops import Backend
 from puna.sample import Sampler
 
 #: A generation without a limit of its own ends after this many contexts.
 _LIMIT_CONTEXTS = 10
 
 
-def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -> list[Generation]:
-    """The sequences of `request`, one for each of its samples.
+def prepare(
+    request: Generate, sink: Sink, tokenizer: Tokenizer, context: int, ops: Backend
+) -> list[Generation]:
+    """The sequences of `request`, one for each of its samples, which `ops` draws.
 
     Raises `RequestError`, and `ContextLengthError` when the prompt is too long and must not be cut.
     """
@@ -39,7 +42,7 @@ def prepare(request: Generate, sink: Sink, tokenizer: Tokenizer, context: int) -
     sequences = []
     for sample in range(request.samples):
         seed = options.seed if options.seed < 0 else options.seed + sample
-        sampler = Sampler(msgspec.structs.replace(options, seed=seed), tokenizer.vocab_size)
+        sampler = Sampler(msgspec.structs.replace(options, seed=seed), tokenizer.vocab_size, ops)
         for item in inputs:
             sampler.accept(item.token)
         sequences.append(

@@ -94,7 +94,9 @@ class Cells:
         """
         self.table[sequences, entries] = cells
         # Of several rows of a sequence the first one counts.
-        for sequence, entry in dict(zip(sequences[::-1].tolist(), entries[::-1].tolist(), strict=True)).items():
+        for sequence, entry in dict(
+            zip(sequences[::-1].tolist(), entries[::-1].tolist(), strict=True)
+        ).items():
             self._change(sequence, entry)
         self.length[sequences] = entries + 1  # of several rows of a sequence the last one counts
 

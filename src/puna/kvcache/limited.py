@@ -26,7 +26,13 @@ class LimitedCache(CausalCache):
     """
 
     def __init__(
-        self, ops: Backend, shapes: Sequence[KVShape] | Mapping[int, KVShape], *, span: int, reach: int, **options: Any
+        self,
+        ops: Backend,
+        shapes: Sequence[KVShape] | Mapping[int, KVShape],
+        *,
+        span: int,
+        reach: int,
+        **options: Any,
     ) -> None:
         """`span` is the most positions an input ever sees."""
         super().__init__(ops, shapes, **options)

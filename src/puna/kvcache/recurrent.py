@@ -15,6 +15,7 @@ import numpy as np
 
 from puna.batch import Batch
 from puna.errors import NotSupportedError
+from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache, LayerState, StateSlots, check_removal
 from puna.kvcache.checkpoints import MOST, Checkpoints
 from puna.kvcache.counts import CellCounts
@@ -22,7 +23,6 @@ from puna.kvcache.free import FreeCells
 from puna.kvcache.picture import Contents, Held
 from puna.kvcache.saved import Saved
 from puna.ops import Backend, Storage
-from puna.gguf import GGMLType
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -51,9 +51,7 @@ class Stored:
 class KVStorage:
     """`capacity` cells of each layer of `shapes`. Raises `NotSupportedError` when heads fill no blocks."""
 
-    def __init__(
-        self, ops: Backend, shapes: Mapping[int, KVShape], capacity: int, types: KVTypes
-    ) -> None:
+    def __init__(self, ops: Backend, shapes: Mapping[int, KVShape], capacity: int, types: KVTypes) -> None:
         self._capacity = capacity
         self._cell_bytes_of = {index: shape.cell_bytes(types) for index, shape in shapes.items()}
         self._cell_bytes = sum(self._cell_bytes_of.values())
@@ -96,7 +94,10 @@ class KVStorage:
         """Copies of `cells`, by layer and half."""
         found = {}
         for index, layer in self.layers.items():
-            found[f"{index}.keys"], found[f"{index}.values"] = layer.keys.read(cells), layer.values.read(cells)
+            found[f"{index}.keys"], found[f"{index}.values"] = (
+                layer.keys.read(cells),
+                layer.values.read(cells),
+            )
         return found
 
     def check_fits(self, saved: Saved, count: int) -> None:

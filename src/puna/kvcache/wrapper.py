@@ -89,9 +89,7 @@ class WrapperCache(Cache):
             position = min(points)
 
     def contents(self) -> list[Contents]:
-        return [
-            held for cache in self.caches if isinstance(cache, Picturing) for held in cache.contents()
-        ]
+        return [held for cache in self.caches if isinstance(cache, Picturing) for held in cache.contents()]
 
     def counts(self) -> list[CellCounts]:
         return [counts for cache in self.caches for counts in cache.counts()]

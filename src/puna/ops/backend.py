@@ -247,9 +247,9 @@ class Backend(ABC):
         return 1
 
     def set_threads(self, count: int) -> None:
-        """Use `count` threads from now on. Raises `ValueError` unless that is positive."""
-        if count < 1:
-            raise ValueError(f"the number of threads must be positive, not {count}")
+        """Use `count` threads from now on; 0 leaves their number as it is. Raises `ValueError` below that."""
+        if count < 0:
+            raise ValueError(f"the number of threads must be positive, or 0 for automatic, not {count}")
 
     def keep_freed_memory(self) -> None:
         """Have this process keep freed memory for the next time, as one that computes does well to."""

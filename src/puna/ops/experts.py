@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+
 from puna.ops.array import Array
 from puna.ops.weight import Weight
 

@@ -10,14 +10,15 @@ import time
 from concurrent.futures import Future
 from typing import NoReturn
 
-from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
+from puna.kvcache.cache import Picturing
 from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
+from puna.ops import default_backend
 from puna.runner.frames import Channel
 from puna.runner.protocol import (
     IN_DOUBT,
@@ -122,6 +123,7 @@ def _await_model(channel: _Parent) -> Engine | None:
 
 def _load(request: Load, channel: _Parent) -> Engine:
     cache_types = KVTypes.parse(request.kv_cache_type)
+    ops = default_backend()
     ops.set_threads(request.num_thread)
     last = 0.0
 
@@ -140,6 +142,7 @@ def _load(request: Load, channel: _Parent) -> Engine:
         reserved=request.reserved,
         cache_types=cache_types,
         draft=request.draft,
+        ops=ops,
         progress=report,
     )
     engine = Engine(
@@ -230,4 +233,5 @@ def _inspect(message: Inspect, engine: Engine, channel: _Parent) -> None:
         else:
             channel.send(Inspected(id=message.id, caches=done.result()))
 
-    engine.ask(engine.cache.contents).add_done_callback(answer)
+    cache = engine.cache
+    engine.ask(lambda: cache.contents() if isinstance(cache, Picturing) else []).add_done_callback(answer)

@@ -91,9 +91,7 @@ class CPU(Backend):
         return _native.linear(x, matrices, biases or [None] * len(matrices))
 
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
-        return _native.route(
-            logits, bias, routing.used, routing.sigmoid, routing.normalize, routing.scale
-        )
+        return _native.route(logits, bias, routing.used, routing.sigmoid, routing.normalize, routing.scale)
 
     def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
         gate, up, down = (packing.matrix(part.weight) for part in (layer.gate, layer.up, layer.down))
@@ -110,9 +108,7 @@ class CPU(Backend):
     temper_ = staticmethod(_native.temper)
 
     def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
-        _native.rope(
-            x, positions, rope.frequencies, rope.axes, rope.axis_count, rope.magnitude, rope.neox
-        )
+        _native.rope(x, positions, rope.frequencies, rope.axes, rope.axis_count, rope.magnitude, rope.neox)
 
     def short_conv(
         self,
@@ -142,7 +138,17 @@ class CPU(Backend):
         sinks: Array | None = None,
     ) -> Array:
         return _native.attention(
-            q, keys.stored, keys.kind, values.stored, values.kind, cells, starts, counts, scale, softcap, sinks
+            q,
+            keys.stored,
+            keys.kind,
+            values.stored,
+            values.kind,
+            cells,
+            starts,
+            counts,
+            scale,
+            softcap,
+            sinks,
         )
 
     def choose(
@@ -174,7 +180,8 @@ class CPU(Backend):
 
     def set_threads(self, count: int) -> None:
         super().set_threads(count)
-        _native.set_threads(count)
+        if count:
+            _native.set_threads(count)
 
     def keep_freed_memory(self) -> None:
         """Up to 256 MiB.
