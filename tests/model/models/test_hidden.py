@@ -48,6 +48,6 @@ def hidden_states(ours: LoadedModel, tokens: list[int], parts: list[int]) -> tor
         )
         with torch.inference_mode():
             cache.start_forward(batch)
-            found.append(ours.model.hidden(batch, cache))
+            found.append(ours.model.hidden(batch.on(ours.model.ops), cache))
         begin = end
     return torch.cat(found)

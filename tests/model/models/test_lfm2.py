@@ -85,7 +85,7 @@ def evaluate(ours: LoadedModel, cache: Cache, parts: dict[int, list[int]]) -> di
     batch = Batch.of(tokens, positions, sequences, list(range(len(tokens))))
     with torch.inference_mode():
         cache.start_forward(batch)
-        logits = ours.model.forward(batch, cache)
+        logits = ours.model.forward(batch.on(ours.model.ops), cache)
     return dict(zip(parts, logits.split([len(part) for part in parts.values()]), strict=True))
 
 

@@ -79,7 +79,7 @@ def test_a_shift_puts_keys_where_they_would_have_been_computed(tmp_path: Path) -
         batch = Batch.of(kept, list(range(len(kept))), [0] * len(kept), [])
         with torch.inference_mode():
             cache.start_forward(batch)
-            ours.model.forward(batch, cache)
+            ours.model.forward(batch.on(ours.model.ops), cache)
         if removed:
             cache.remove(0, *removed)
         return cache.layer(0).keys[torch.from_numpy(cache.cells.cells(0)).long()]

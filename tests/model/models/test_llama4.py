@@ -146,7 +146,7 @@ def test_streams_beside_each_other_agree(scout: tuple[LoadedModel, Any]) -> None
         batch = Batch.of(tokens, positions, [0, 1, 2], [0, 1, 2])
         with torch.inference_mode():
             cache.start_forward(batch)
-            found = torch.log_softmax(ours.model.forward(batch, cache), dim=-1)
+            found = torch.log_softmax(ours.model.forward(batch.on(ours.model.ops), cache), dim=-1)
         wanted = torch.stack([one[position] for one, position in zip(expected, positions, strict=True)])
         assert largest_difference(found, wanted) < 1e-3
 

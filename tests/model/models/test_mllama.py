@@ -113,7 +113,7 @@ def test_tokens_that_are_no_text_are_read_but_never_answered(plain: LoadedModel)
     cache = new_cache(plain)
     with torch.inference_mode():
         cache.start_forward(batch)
-        logits = plain.model.forward(batch, cache)
+        logits = plain.model.forward(batch.on(plain.model.ops), cache)
     assert logits.shape == (2, IMAGE + 8)
     assert logits[:, :IMAGE].isfinite().all()
     assert (logits[:, IMAGE:] == -torch.inf).all()
