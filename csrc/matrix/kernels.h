@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "matrix/layout.h"
+#include "weights/layout.h"
 
 namespace puna {
 

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/half.h"
+#include "vector/half.h"
 #include "matrix/kernels.h"
 #include "matrix/pack.h"
 #include "matrix/quantize.h"

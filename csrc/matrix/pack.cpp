@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/half.h"
+#include "vector/half.h"
 #include "core/pool.h"
 
 namespace puna {

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "core/memory.h"
-#include "matrix/blocks.h"
 #include "matrix/kernels.h"
+#include "weights/blocks.h"
 
 namespace puna {
 

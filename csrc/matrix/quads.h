@@ -2,7 +2,7 @@
 //
 // `Lanes` stands for an instruction set: see quantized_product.h.
 #pragma once
-#include "matrix/layout.h"
+#include "weights/layout.h"
 
 #define PUNA_INLINE inline __attribute__((always_inline))
 

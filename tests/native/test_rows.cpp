@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "check.h"
-#include "core/half.h"
-#include "matrix/blocks.h"
-#include "rows.h"
+#include "vector/half.h"
+#include "weights/blocks.h"
+#include "rows/rows.h"
 
 namespace puna::test {
 namespace {
