@@ -42,9 +42,9 @@ class Run:
         self.rows: list[int] = []  # of each step
         forward = self.engine._forward
 
-        def counted(shares: Any) -> Any:
-            self.rows.append(sum(share.rows for share in shares))
-            return forward(shares)
+        def counted(slices: Any) -> Any:
+            self.rows.append(sum(batch_slice.rows for batch_slice in slices))
+            return forward(slices)
 
         self.engine._forward = counted  # type: ignore[method-assign]
 
@@ -135,7 +135,7 @@ class Run:
         States do not count: what the last pass began with is let go of by the next.
         """
         assert self.engine.active == 0
-        while self.engine.memories.evict():
+        while self.engine.prefix_cache.evict():
             pass
         used = 0
         for cache in getattr(self.engine.cache, "caches", [self.engine.cache]):

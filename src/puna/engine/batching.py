@@ -10,7 +10,7 @@ from itertools import groupby
 import numpy as np
 import torch
 
-from puna.engine.guesses import Guess
+from puna.engine.drafts import Draft
 from puna.engine.sequence import Sequence
 from puna.model.input import Batch, Input
 
@@ -19,17 +19,17 @@ _SCORED_TOGETHER = 64
 
 
 @dataclass
-class Share:
+class BatchSlice:
     """What one sequence contributes to a batch: its next `count` waiting inputs, and what may come then."""
 
     sequence: Sequence
     count: int
-    guess: Guess = field(default_factory=Guess)
+    draft: Draft = field(default_factory=Draft)
 
     @property
     def rows(self) -> int:
         """Of the batch."""
-        return self.count + len(self.guess.tokens)
+        return self.count + len(self.draft.tokens)
 
     @property
     def complete(self) -> bool:
@@ -40,10 +40,10 @@ class Share:
     def outputs(self) -> range:
         """The rows of this share of which the model's answer is wanted."""
         wanted = self.sequence.wanted(self.count)
-        return range(wanted.start, wanted.stop + len(self.guess.tokens))
+        return range(wanted.start, wanted.stop + len(self.draft.tokens))
 
 
-def plan(sequences: Items[Sequence], budget: int, halts: Mapping[Sequence, int] | None = None) -> list[Share]:
+def plan(sequences: Items[Sequence], budget: int, pauses: Mapping[Sequence, int] | None = None) -> list[BatchSlice]:
     """One input of every sequence that is generating, and at most `budget` inputs of prompts.
 
     Of the prompts of one priority, the one that has waited longest gets at least half of the budget, so that
@@ -51,37 +51,37 @@ def plan(sequences: Items[Sequence], budget: int, halts: Mapping[Sequence, int] 
     long ones. `halts` are numbers of inputs after which a prompt is to pause. Inputs that must stay together
     may exceed the budget when it is their turn.
     """
-    streams = [Share(sequence, 1) for sequence in sequences if sequence.decoding]
+    streams = [BatchSlice(sequence, 1) for sequence in sequences if sequence.decoding]
     prompts = [sequence for sequence in sequences if sequence.waiting and not sequence.decoding]
     prompts.sort(key=lambda sequence: sequence.rank)
     if not prompts or budget < 1:
         return streams
-    shares: list[Share] = []
+    slices: list[BatchSlice] = []
     for _, equals in groupby(prompts, lambda sequence: sequence.rank[0]):
         oldest, *others = equals
         reserved = min(oldest.waiting, -(-budget // 2))
         budget -= reserved
         for sequence in sorted(others, key=lambda sequence: sequence.waiting):
-            if count := _fitting(sequence, budget, halts):
-                shares.append(Share(sequence, count))
+            if count := _fitting(sequence, budget, pauses):
+                slices.append(BatchSlice(sequence, count))
                 budget -= count
         budget += reserved
-        count = _fitting(oldest, budget, halts)
+        count = _fitting(oldest, budget, pauses)
         if not count and oldest is prompts[0]:
             count = first_group(oldest.inputs, oldest.evaluated)
         if count:
-            shares.append(Share(oldest, count))
+            slices.append(BatchSlice(oldest, count))
             budget -= count
-    return streams + shares
+    return streams + slices
 
 
-def _fitting(sequence: Sequence, room: int, halts: Mapping[Sequence, int] | None) -> int:
+def _fitting(sequence: Sequence, room: int, pauses: Mapping[Sequence, int] | None) -> int:
     """How many of a prompt's waiting inputs may go into `room` rows of a batch."""
     begin = sequence.evaluated
     room = min(room, sequence.waiting)
-    halt = halts.get(sequence, 0) if halts else 0
-    if halt > begin:
-        room = min(room, halt - begin)
+    pause = pauses.get(sequence, 0) if pauses else 0
+    if pause > begin:
+        room = min(room, pause - begin)
     if sequence.scoring:
         room = min(room, _SCORED_TOGETHER)
     return whole_groups(sequence.inputs, begin, room) if sequence.grouped else room
@@ -108,21 +108,21 @@ def first_group(inputs: Items[Input], begin: int) -> int:
     return min(end, len(inputs)) - begin
 
 
-def assemble(shares: Items[Share]) -> Batch:
+def assemble(slices: Items[BatchSlice]) -> Batch:
     """The batch of `shares`: their inputs one after another."""
     inputs: list[Input] = []
     positions: list[int] = []
     sequences: list[int] = []
     outputs: list[int] = []
-    for share in shares:
-        memory = share.sequence.memory
-        assert memory is not None, "only running sequences are planned"
-        begin = memory.evaluated
-        outputs += [len(inputs) + row for row in share.outputs]
-        inputs += share.sequence.inputs[begin : begin + share.count]
-        inputs += [Input(token) for token in share.guess.tokens]
-        positions += range(begin, begin + share.rows)
-        sequences += [memory.row] * share.rows
+    for batch_slice in slices:
+        entry = batch_slice.sequence.entry
+        assert entry is not None, "only running sequences are planned"
+        begin = entry.evaluated
+        outputs += [len(inputs) + row for row in batch_slice.outputs]
+        inputs += batch_slice.sequence.inputs[begin : begin + batch_slice.count]
+        inputs += [Input(token) for token in batch_slice.draft.tokens]
+        positions += range(begin, begin + batch_slice.rows)
+        sequences += [entry.row] * batch_slice.rows
     return Batch(
         tokens=torch.from_numpy(np.array([item.token for item in inputs], np.int32)),
         positions=torch.from_numpy(np.array(positions, np.int32)),

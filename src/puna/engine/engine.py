@@ -21,12 +21,12 @@ import torch
 
 from puna import ops
 from puna.engine.answers import Answers, fail
-from puna.engine.batching import Share, assemble
-from puna.engine.drafting import Drafter
+from puna.engine.batching import BatchSlice, assemble
+from puna.engine.draft_model import DraftModel
 from puna.engine.embedding import Embedding, prepare_embeddings
 from puna.engine.events import Embed, Generate
-from puna.engine.guesses import Guess
-from puna.engine.memories import Memories
+from puna.engine.drafts import Draft
+from puna.engine.prefix_cache import PrefixCache
 from puna.engine.replay import Replay
 from puna.engine.requests import prepare
 from puna.engine.scheduler import Scheduler
@@ -92,25 +92,25 @@ class Engine:
         )
         self.weight_bytes = loaded.weight_bytes
         self.cache_bytes = cache_bytes(self.cache, rows, capacity, batch_size)  # that of a draft model too
-        self.memories = Memories(self.cache, rows)
+        self.prefix_cache = PrefixCache(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self._replay = Replay(loaded.model, self.cache)
         self.scheduler = Scheduler(
             self.cache,
-            self.memories,
+            self.prefix_cache,
             context=context,
             parallel=parallel,
-            brief=(rows - parallel) // 2,  # the other half stays for conversations
+            prompt_only_slots=(rows - parallel) // 2,  # the other half stays for conversations
             batch_size=batch_size,
         )
-        drafter = None
+        draft_model = None
         if loaded.draft is not None:
             if not self.cache.takes_back:
                 raise RequestError(
                     f"{loaded.path.name} cannot use a draft model: its recurrent layers cannot take back "
                     "what was guessed wrong; load it without one"
                 )
-            drafter = Drafter(
+            draft_model = DraftModel(
                 loaded.draft,
                 loaded,
                 context=context,
@@ -121,9 +121,9 @@ class Engine:
                 cache_types=cache_types,
             )
             self.weight_bytes += loaded.draft.weight_bytes
-            self.cache_bytes += drafter.cache_bytes
-        self._drafter = drafter
-        self._speculation = Speculation(self.cache, context, drafter=drafter, default=speculate)
+            self.cache_bytes += draft_model.cache_bytes
+        self._draft_model = draft_model
+        self._speculation = Speculation(self.cache, context, draft_model=draft_model, default=speculate)
         self._answers = Answers(loaded.tokenizer, context)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
@@ -146,7 +146,7 @@ class Engine:
             sequences = prepare_embeddings(request, sink, tokenizer, self.context, self.loaded.pooling)
         else:
             sequences = generations = prepare(request, sink, tokenizer, self.context)
-            self._speculation.equip(generations)
+            self._speculation.enable(generations)
         with self._changed:
             self._refuse_if_closing()
             self._incoming.extend(sequences)
@@ -178,7 +178,7 @@ class Engine:
     @property
     def provided_bytes(self) -> int:
         """Memory the caches have until now."""
-        return self.cache.provided_bytes + (self._drafter.provided_bytes if self._drafter is not None else 0)
+        return self.cache.provided_bytes + (self._draft_model.provided_bytes if self._draft_model is not None else 0)
 
     @property
     def active(self) -> int:
@@ -193,7 +193,7 @@ class Engine:
     @property
     def evicted(self) -> int:
         """Cells that finished requests had to give up for others, so far."""
-        return self.memories.evicted
+        return self.prefix_cache.evicted
 
     def start(self, on_death: Callable[[BaseException], None] | None = None) -> None:
         """Step on a thread of its own until `close`.
@@ -235,7 +235,7 @@ class Engine:
                 raise
             self._on_death(error)
 
-    def _in_doubt(self, error: Exception) -> bool:
+    def _is_fatal(self, error: Exception) -> bool:
         """Whether this process had better end, where it can."""
         lost = isinstance(error, SystemError) or (is_out_of_memory(error) and memory_is_short())
         return lost and self._on_death is not None
@@ -254,7 +254,7 @@ class Engine:
                 log.exception("a step failed")
                 for sequence in list(self.scheduler):
                     self._fail(sequence, error)
-                if self._in_doubt(error):
+                if self._is_fatal(error):
                     raise
 
     def _has_work(self) -> bool:
@@ -263,16 +263,16 @@ class Engine:
     def step(self) -> bool:
         """Evaluate one batch and sample from it. False when there was nothing to do."""
         self._take_incoming()
-        shares = self.scheduler.schedule()
-        if not shares:
+        slices = self.scheduler.schedule()
+        if not slices:
             return False
-        streams = sum(share.sequence.decoding for share in shares)
-        rows = sum(share.count for share in shares)
-        self._speculation.guess(shares, self.memories.room)
+        streams = sum(batch_slice.sequence.decoding for batch_slice in slices)
+        rows = sum(batch_slice.count for batch_slice in slices)
+        self._speculation.draft(slices, self.prefix_cache.room)
         self.step_started = time.monotonic()
         try:
-            whole = self._evaluate(shares)
-            if whole and not any(share.guess.tokens for share in shares):
+            whole = self._evaluate(slices)
+            if whole and not any(batch_slice.draft.tokens for batch_slice in slices):
                 self.scheduler.pace.measured(streams, rows - streams, time.monotonic() - self.step_started)
         finally:
             self.step_started = None
@@ -291,42 +291,42 @@ class Engine:
         for answer in asked:
             answer()
 
-    def _evaluate(self, shares: list[Share]) -> bool:
+    def _evaluate(self, slices: list[BatchSlice]) -> bool:
         """Forward and sample. When that fails, one by one, so that it fails only for whom it must."""
-        wanted = [(share.sequence, share.sequence.evaluated, share.complete, share.guess) for share in shares]
+        wanted = [(batch_slice.sequence, batch_slice.sequence.evaluated, batch_slice.complete, batch_slice.draft) for batch_slice in slices]
         began = time.monotonic()
         try:
-            results = self._forward(shares)
+            results = self._forward(slices)
         except Exception as error:
-            if self._in_doubt(error):
+            if self._is_fatal(error):
                 raise
-            log.exception("a batch of %d sequences failed", len(shares))
-            if len(shares) == 1 and not shares[0].guess.tokens:
-                self._fail(shares[0].sequence, error)
+            log.exception("a batch of %d sequences failed", len(slices))
+            if len(slices) == 1 and not slices[0].draft.tokens:
+                self._fail(slices[0].sequence, error)
             else:
-                for share in shares:
-                    share.guess = Guess()
-                    self._evaluate([share])
+                for batch_slice in slices:
+                    batch_slice.draft = Draft()
+                    self._evaluate([batch_slice])
             return False
-        self._speculation.measured(shares, time.monotonic() - began)
-        self.scheduler.evaluated(shares)
-        for (sequence, begin, complete, guess), result in zip(wanted, results, strict=True):
-            self._answer(sequence, begin, result, complete, guess)
+        self._speculation.measured(slices, time.monotonic() - began)
+        self.scheduler.evaluated(slices)
+        for (sequence, begin, complete, draft), result in zip(wanted, results, strict=True):
+            self._answer(sequence, begin, result, complete, draft)
         return True
 
-    def _forward(self, shares: list[Share]) -> list[Rows]:
+    def _forward(self, slices: list[BatchSlice]) -> list[Rows]:
         """Of the wanted rows of each share logits [rows, vocab], or hidden states [rows, hidden] to embed."""
-        batch = assemble(shares)
+        batch = assemble(slices)
         self.cache.start_forward(batch)
         try:
-            return self._results(batch, shares)
+            return self._results(batch, slices)
         except BaseException:
             self.cache.undo_forward()
             raise
 
-    def _results(self, batch: Batch, shares: list[Share]) -> list[Rows]:
-        counts = [len(share.outputs) for share in shares]
-        embeds = [isinstance(share.sequence, Embedding) for share in shares]
+    def _results(self, batch: Batch, slices: list[BatchSlice]) -> list[Rows]:
+        counts = [len(batch_slice.outputs) for batch_slice in slices]
+        embeds = [isinstance(batch_slice.sequence, Embedding) for batch_slice in slices]
         # Some files pad the output beyond the vocabulary; what lies there is no token.
         vocab = self.loaded.tokenizer.vocab_size
         if not any(embeds):
@@ -341,7 +341,7 @@ class Engine:
             for embed, state, prediction in zip(embeds, states, predictions, strict=True)
         ]
 
-    def _answer(self, sequence: Sequence, begin: int, result: Rows, complete: bool, guess: Guess) -> None:
+    def _answer(self, sequence: Sequence, begin: int, result: Rows, complete: bool, draft: Draft) -> None:
         """What follows from what `_forward` gave of a share of inputs from `begin` on, and of its guesses."""
         token = None
         try:
@@ -354,9 +354,9 @@ class Engine:
                     if sequence.scoring:
                         self._answers.score(sequence, begin, result)
                     if complete:
-                        token = self._answers.decode(sequence, result[-1 - len(guess.tokens)])
-                    if guess.tokens:
-                        token = self._go_on(sequence, token, guess, result[-len(guess.tokens) :])
+                        token = self._answers.decode(sequence, result[-1 - len(draft.tokens)])
+                    if draft.tokens:
+                        token = self._go_on(sequence, token, draft, result[-len(draft.tokens) :])
         except Exception as error:  # which concerns nobody else
             if not isinstance(error, GenerationError):
                 log.exception("request %d failed after its pass", sequence.id)
@@ -369,19 +369,19 @@ class Engine:
         else:
             self.scheduler.append(sequence, token)
 
-    def _go_on(self, sequence: Generation, token: int | None, guess: Guess, logits: Rows) -> int | None:
+    def _go_on(self, sequence: Generation, token: int | None, draft: Draft, logits: Rows) -> int | None:
         """Sample on after `token` as long as guesses come true; `logits` are those after each guess.
 
         Returns the last token, or None when the sequence has ended.
         """
         accepted = 0
-        while token is not None and accepted < len(guess.tokens) and token == guess.tokens[accepted]:
+        while token is not None and accepted < len(draft.tokens) and token == draft.tokens[accepted]:
             self.scheduler.append(sequence, token)
-            self.scheduler.confirm(sequence)
+            self.scheduler.accept_draft(sequence)
             token = self._answers.decode(sequence, logits[accepted])
             accepted += 1
-        self.scheduler.take_back(sequence)
-        self._speculation.judge(sequence, guess, accepted, ended=token is None)
+        self.scheduler.roll_back(sequence)
+        self._speculation.record_outcome(sequence, draft, accepted, ended=token is None)
         return token
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:

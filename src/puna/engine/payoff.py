@@ -61,17 +61,17 @@ class Cost:
         """What one more row adds."""
         return min(max(self._row.value, _LEAST_ROW), _MOST_ROW) if self._row.value else _FIRST_ROW
 
-    def measured(self, guesses: int, seconds: float) -> None:
+    def measured(self, drafts: int, seconds: float) -> None:
         """A step with so many guesses took `seconds`."""
-        self._seen[guesses] += 1
-        if self._seen[guesses] <= _WARMING_UP:
+        self._seen[drafts] += 1
+        if self._seen[drafts] <= _WARMING_UP:
             return
-        if not guesses:
+        if not drafts:
             self._plain_s.add(seconds)
             self._since_plain = 0
         elif self.step_s:
             self._since_plain += 1
-            self._row.add((seconds / self.step_s - 1) / guesses)
+            self._row.add((seconds / self.step_s - 1) / drafts)
 
     def spend(self, price: float) -> bool:
         """Whether something of this price may be tried that does not promise to pay.
@@ -90,19 +90,19 @@ class Cost:
 class Candidate:
     """A stream that could make `most` guesses, each with `chance` of coming true if those before it do."""
 
-    chance: float
+    acceptance: float
     most: int
 
 
 @dataclass
-class Prospect:
+class StepEstimate:
     """What the next step is expected to yield, and to take."""
 
     tokens: float
     time: float = 1.0
 
     def add(
-        self, candidates: Items[Candidate], row: float, *, longest: float = float("inf"), deeper: float = 0.0
+        self, candidates: Items[Candidate], row: float, *, longest: float = float("inf"), pass_cost: float = 0.0
     ) -> list[int]:
         """How many guesses each candidate is to make; those are reckoned in from now on.
 
@@ -114,12 +114,12 @@ class Prospect:
         for depth in range(1, max((candidate.most for candidate in candidates), default=0) + 1):
             rate = self.tokens / self.time * _CAUTION
             gains = {
-                index: candidate.chance**depth
+                index: candidate.acceptance**depth
                 for index, candidate in enumerate(candidates)
                 if counts[index] == depth - 1 and candidate.most >= depth
             }
             gains = {index: gain for index, gain in gains.items() if gain > row * rate}
-            gain, price = sum(gains.values()), deeper + row * len(gains)
+            gain, price = sum(gains.values()), pass_cost + row * len(gains)
             if not gains or gain <= price * rate or self.time + price > longest:
                 break
             self.tokens += gain

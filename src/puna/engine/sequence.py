@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from puna.engine.events import Embed, Event, Generate
-from puna.engine.guesses import Guesser
-from puna.engine.memories import Memory
-from puna.engine.prefixes import Key
+from puna.engine.drafts import Drafting
+from puna.engine.prefix_cache import PrefixEntry
+from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
 from puna.model.input import Input
 from puna.sample import Sampler
@@ -37,16 +37,16 @@ class Sequence:
     truncated: int = 0
     keys: list[Key] = field(default_factory=list)  # of the inputs
     grouped: bool = False  # whether some inputs must stay together
-    memory: Memory | None = None  # while it is running
+    entry: PrefixEntry | None = None  # while it is running
     exact: bool = True  # whether the memory is what evaluating the inputs would give; a shift is not
-    awaited: tuple[Memory, int] | None = None  # what it waits for: so many inputs of another request
-    branch: int = 0  # so many inputs another prompt began with too, which could not be shared: to be marked
+    waits_for: tuple[PrefixEntry, int] | None = None  # what it waits for: so many inputs of another request
+    branch_point: int = 0  # so many inputs another prompt began with too, which could not be shared: to be marked
     prompt_length: int = 0
     cached: int = 0
     generated: int = 0
     shifted: int = 0
     admitted_ns: int = 0
-    guesser: Guesser | None = None  # if it may guess its tokens
+    drafting: Drafting | None = None  # if it may guess its tokens
 
     def __post_init__(self) -> None:
         self.keys = [key_of(item) for item in self.inputs]
@@ -65,7 +65,7 @@ class Sequence:
     @property
     def evaluated(self) -> int:
         """How many inputs are in the cache."""
-        return self.memory.evaluated if self.memory is not None else 0
+        return self.entry.evaluated if self.entry is not None else 0
 
     @property
     def waiting(self) -> int:
@@ -88,7 +88,7 @@ class Sequence:
         return self.scoring
 
     @property
-    def lasting(self) -> bool:
+    def generates(self) -> bool:
         """Whether it goes on after its prompt, and others may go on from where it ends: a conversation."""
         return True
 
@@ -97,14 +97,14 @@ class Sequence:
         first = 0 if self.scoring else count - (count == self.waiting)
         return range(first, count)
 
-    def start(self, memory: Memory) -> None:
+    def start(self, entry: PrefixEntry) -> None:
         """Run in `memory`, for the first time or again after being preempted."""
-        self.memory = memory
+        self.entry = entry
         self.exact = True
-        self.awaited = None
+        self.waits_for = None
         if not self.admitted_ns:
             self.admitted_ns = time.monotonic_ns()
-            self.cached = memory.evaluated
+            self.cached = entry.evaluated
 
     def append(self, token: int) -> None:
         """A generated token is to be evaluated next."""
@@ -116,8 +116,8 @@ class Sequence:
         del self.inputs[begin:end]
         del self.keys[begin:end]
         self.shifted += end - begin
-        if self.guesser is not None:
-            self.guesser.ngrams = None
+        if self.drafting is not None:
+            self.drafting.lookup = None
 
 
 @dataclass(eq=False, kw_only=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.engine.prefixes import PrefixTree, common_length
+from puna.engine.prefix_tree import PrefixTree, common_length
 
 #: Few different keys, so that random lists have much in common.
 KEYS = st.lists(st.sampled_from([1, 2, (1, 77)]), max_size=12)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from puna.engine.prefixes import Key, PrefixTree
+from puna.engine.prefix_tree import Key, PrefixTree
 from puna.errors import CacheFileError, CacheFullError
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from puna.kvcache.cache import Cache, Saved
 
 #: Candidates looked at for one request. Only caches that forget make more than the first few of any use.
-_MOST_TRIED = 32
+_MAX_CANDIDATES = 32
 
 
 @dataclass(eq=False)
-class Memory:
+class PrefixEntry:
     """A cache sequence. `evaluated` inputs are in it; of a running request the tree knows also later ones."""
 
     row: int  # the cache's number of the sequence
@@ -33,77 +33,77 @@ class Memory:
 
 
 @dataclass
-class Found:
+class PrefixMatch:
     """The best there is for a request: now, and when what is running will have come further."""
 
-    memory: Memory | None = None
+    entry: PrefixEntry | None = None
     count: int = 0  # inputs that need not be evaluated
     shared: int = 0  # inputs that somebody has evaluated, even if nobody can be resumed there any more
-    coming: Memory | None = None
-    coming_count: int = 0
+    pending: PrefixEntry | None = None
+    pending_count: int = 0
 
 
-class Memories:
+class PrefixCache:
     """All memories of a cache of `rows` sequences."""
 
     def __init__(self, cache: Cache, rows: int) -> None:
         self._cache = cache
         self.evicted = 0  # cells, so far
         self._free = list(range(rows - 1, -1, -1))
-        self._idle: dict[Memory, None] = {}  # least recently used first
-        self._tree: PrefixTree[Memory] = PrefixTree()
+        self._idle: dict[PrefixEntry, None] = {}  # least recently used first
+        self._tree: PrefixTree[PrefixEntry] = PrefixTree()
 
-    def find(self, keys: list[Key], most: int) -> Found:
+    def find(self, keys: list[Key], most: int) -> PrefixMatch:
         """Who can give most of the first `most` of `keys`."""
-        found = Found()
-        for tried, (shared, memory) in enumerate(self._tree.search(keys)):
+        found = PrefixMatch()
+        for tried, (shared, entry) in enumerate(self._tree.search(keys)):
             shared = min(shared, most)
-            if shared <= found.count or tried == _MOST_TRIED:
+            if shared <= found.count or tried == _MAX_CANDIDATES:
                 break
-            if memory.running and memory.evaluated < shared and shared > found.coming_count:
-                found.coming, found.coming_count = memory, shared
-            found.shared = max(found.shared, min(shared, memory.evaluated))
-            count = self._cache.resume_point(memory.row, min(shared, memory.evaluated))
+            if entry.running and entry.evaluated < shared and shared > found.pending_count:
+                found.pending, found.pending_count = entry, shared
+            found.shared = max(found.shared, min(shared, entry.evaluated))
+            count = self._cache.resume_point(entry.row, min(shared, entry.evaluated))
             if count > found.count:
-                found.memory, found.count = memory, count
+                found.entry, found.count = entry, count
         return found
 
-    def take(self, source: Memory | None = None, count: int = 0) -> Memory:
+    def acquire(self, source: PrefixEntry | None = None, count: int = 0) -> PrefixEntry:
         """A running memory with the first `count` inputs of `source`, or less where those cannot be resumed.
 
         There must be a row that no running request has. It is not in the tree until `follow`.
         """
-        if source is not None and not source.running and self._may_have(source, count):
-            memory = source
-            self._rouse(memory)
+        if source is not None and not source.running and self._can_take_over(source, count):
+            entry = source
+            self._reactivate(entry)
         else:
-            memory = Memory(self._free_row(source))
+            entry = PrefixEntry(self._free_row(source))
             if source in self._idle and source.mark and count >= source.evaluated - 1:
                 # Used as it is meant to be; the same prompt again evaluates its last input. Everything begins
                 # like something else: sharing less than that would keep marks for ever.
                 self._idle[source] = self._idle.pop(source)
         try:
-            if source is not None and memory is not source:
+            if source is not None and entry is not source:
                 # This is no use of what else the source holds: what is shared stays with the new one.
-                self._cache.copy_prefix(source.row, memory.row, count)
-            memory.evaluated = self._cache.resume_point(memory.row, count)
-            self._cache.remove(memory.row, memory.evaluated)
+                self._cache.copy_prefix(source.row, entry.row, count)
+            entry.evaluated = self._cache.resume_point(entry.row, count)
+            self._cache.remove(entry.row, entry.evaluated)
         except BaseException:  # a defect; the row must not be lost because of it
-            self.drop(memory)
+            self.drop(entry)
             raise
-        memory.running = True
-        return memory
+        entry.running = True
+        return entry
 
-    def follow(self, memory: Memory, keys: list[Key]) -> None:
+    def index(self, entry: PrefixEntry, keys: list[Key]) -> None:
         """The inputs of a running memory are, or will be, those of `keys`; others may share them."""
-        self._tree.insert(memory, keys)
+        self._tree.insert(entry, keys)
 
-    def extend(self, memory: Memory, key: Key) -> None:
+    def extend(self, entry: PrefixEntry, key: Key) -> None:
         """A running memory that is followed will go on with `key`."""
-        if memory in self._tree:
-            self._tree.extend(memory, [key])
+        if entry in self._tree:
+            self._tree.extend(entry, [key])
 
-    def mark(self, memory: Memory, keys: list[Key]) -> None:
+    def checkpoint(self, entry: PrefixEntry, keys: list[Key]) -> None:
         """A running memory, which holds just `keys`, goes on; others shall be able to resume here later.
 
         A cache that forgets needs a row for that, which has what the next input sees and goes like any other
@@ -116,50 +116,50 @@ class Memories:
                 other.mark = True
                 return
         if self._free or self._idle:
-            mark = self.take(memory, len(keys))
-            self.rest(mark, keys)
+            mark = self.acquire(entry, len(keys))
+            self.release(mark, keys)
             mark.mark = True
 
-    def unfollow(self, memory: Memory) -> None:
+    def unindex(self, entry: PrefixEntry) -> None:
         """What a running memory holds is nothing to share any more."""
-        if memory in self._tree:
-            self._tree.remove(memory)
+        if entry in self._tree:
+            self._tree.remove(entry)
 
-    def rest(self, memory: Memory, keys: list[Key], *, lasting: bool = True) -> None:
+    def release(self, entry: PrefixEntry, keys: list[Key], *, generates: bool = True) -> None:
         """The request is over; its memory's first inputs, which are `keys`, stay as long as there is room.
 
         There may be more keys than evaluated inputs. What is not `lasting` goes before all others.
         """
-        self.unfollow(memory)
-        memory.running = False
-        if len(keys) < memory.evaluated:
-            memory.evaluated = self._cache.resume_point(memory.row, len(keys))
-            self._cache.remove(memory.row, memory.evaluated)
-        if memory.evaluated:
-            self._tree.insert(memory, keys[: memory.evaluated])
-            self._idle[memory] = None
-            if not lasting:
-                self._idle = {memory: None, **self._idle}
+        self.unindex(entry)
+        entry.running = False
+        if len(keys) < entry.evaluated:
+            entry.evaluated = self._cache.resume_point(entry.row, len(keys))
+            self._cache.remove(entry.row, entry.evaluated)
+        if entry.evaluated:
+            self._tree.insert(entry, keys[: entry.evaluated])
+            self._idle[entry] = None
+            if not generates:
+                self._idle = {entry: None, **self._idle}
         else:
-            self.drop(memory)
+            self.drop(entry)
 
-    def drop(self, memory: Memory) -> None:
+    def drop(self, entry: PrefixEntry) -> None:
         """Forget all a memory holds; its row is free."""
-        self.unfollow(memory)
-        self._idle.pop(memory, None)
-        self._cache.remove(memory.row, 0)
-        self._free.append(memory.row)
+        self.unindex(entry)
+        self._idle.pop(entry, None)
+        self._cache.remove(entry.row, 0)
+        self._free.append(entry.row)
 
-    def saved(self, keys: Sequence[Key]) -> Saved | None:
+    def snapshot(self, keys: Sequence[Key]) -> Saved | None:
         """What a memory holds whose inputs are exactly `keys`, copied; None without one."""
-        for shared, memory in self._tree.search([*keys]):
+        for shared, entry in self._tree.search([*keys]):
             if shared < len(keys):
                 break
-            if memory.evaluated == len(keys):
-                return self._cache.save(memory.row)
+            if entry.evaluated == len(keys):
+                return self._cache.save(entry.row)
         return None
 
-    def adopt(self, saved: Saved, keys: Sequence[Key]) -> None:
+    def restore(self, saved: Saved, keys: Sequence[Key]) -> None:
         """Remember what was saved, whose inputs were `keys`, as if a request had just left it behind.
 
         Raises `CacheFileError` when it does not fit the cache, and `CacheFullError` when there is no room
@@ -169,17 +169,17 @@ class Memories:
             return
         if not (self._free or self._idle):
             raise CacheFullError("all places are taken by running requests; try again when one has ended")
-        memory = Memory(self._free_row(None), len(keys))
+        entry = PrefixEntry(self._free_row(None), len(keys))
         try:
-            self._restore(memory.row, saved)
-            length = self._cache.length(memory.row)
+            self._restore(entry.row, saved)
+            length = self._cache.length(entry.row)
             if length != len(keys):
                 raise CacheFileError(f"{length} positions of {len(keys)} tokens; the file is damaged")
         except BaseException:
-            self.drop(memory)
+            self.drop(entry)
             raise
-        self._tree.insert(memory, [*keys])
-        self._idle[memory] = None
+        self._tree.insert(entry, [*keys])
+        self._idle[entry] = None
 
     def _restore(self, row: int, saved: Saved) -> None:
         while True:
@@ -192,15 +192,15 @@ class Memories:
                 restore()
                 return
 
-    def evict(self, spared: Memory | None = None) -> bool:
+    def evict(self, except_for: PrefixEntry | None = None) -> bool:
         """Make room by dropping the idle memory least recently used, but not `spared`. False without any.
 
         What it shares with others stays with them, so no leaf of the tree goes before it was its turn.
         """
-        oldest = next((memory for memory in self._idle if memory is not spared), None)
+        oldest = next((entry for entry in self._idle if entry is not except_for), None)
         if oldest is None:
             return False
-        self._forget(oldest)
+        self._evict(oldest)
         return True
 
     def room(self, wanted: int) -> int:
@@ -209,29 +209,29 @@ class Memories:
             pass
         return room
 
-    def _may_have(self, source: Memory, count: int) -> bool:
+    def _can_take_over(self, source: PrefixEntry, count: int) -> bool:
         """Whether a request may go on in `source` itself: nothing is lost, or there is no other row."""
         nothing_lost = source.evaluated == count and not source.mark
         return nothing_lost or not (self._free or len(self._idle) > 1)
 
-    def _free_row(self, spared: Memory | None) -> int:
+    def _free_row(self, except_for: PrefixEntry | None) -> int:
         if not self._free:
-            idle = [memory for memory in self._idle if memory is not spared]
+            idle = [entry for entry in self._idle if entry is not except_for]
             # Best one of which somebody else has all, and can be resumed there.
-            redundant = (memory for memory in idle if self._tree.covered(memory) and not memory.mark)
-            self._forget(next(redundant, idle[0]))
+            redundant = (entry for entry in idle if self._tree.covered(entry) and not entry.mark)
+            self._evict(next(redundant, idle[0]))
         return self._free.pop()
 
-    def _forget(self, memory: Memory) -> None:
+    def _evict(self, entry: PrefixEntry) -> None:
         """Drop an idle memory for others, and count the cells that nobody holds any more."""
         before = self._used()
-        self.drop(memory)
+        self.drop(entry)
         self.evicted += before - self._used()
 
     def _used(self) -> int:
         return sum(counts.used for counts in self._cache.counts())
 
-    def _rouse(self, memory: Memory) -> None:
-        memory.mark = False
-        del self._idle[memory]
-        self._tree.remove(memory)
+    def _reactivate(self, entry: PrefixEntry) -> None:
+        entry.mark = False
+        del self._idle[entry]
+        self._tree.remove(entry)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from puna.engine.memories import Found, Memories, Memory
+from puna.engine.prefix_cache import PrefixMatch, PrefixCache, PrefixEntry
 from puna.engine.payoff import Recent
-from puna.engine.prefixes import Key, common_length
+from puna.engine.prefix_tree import Key, common_length
 from puna.engine.replay import Replay
 from puna.engine.sizing import build_cache, cache_bytes
 from puna.errors import CacheFullError, RequestError
@@ -34,7 +34,7 @@ log = logging.getLogger("puna.engine")
 #: So many inputs of a sequence are read before a step; with more to come, nothing is guessed in it.
 _READ_AT_ONCE = 256
 #: Inputs that go into the pass of the first guess, instead of being read before.
-_FEW = 8
+_SHORT_BACKLOG = 8
 #: With no more rows than this, all logits are computed, so that the pass can be replayed.
 _ALL_ROWS = 32
 #: What reading an input costs before that was measured, as a share of a pass.
@@ -42,16 +42,16 @@ _FIRST_READ = 0.1
 
 
 @dataclass
-class _Held:
+class _DraftSequence:
     """What the cache holds of a sequence: `tokens`, of which the first `sure` are known to be its inputs."""
 
-    memory: Memory
+    entry: PrefixEntry
     tokens: list[Key]
     shifted: int
     sure: int = 0
 
 
-class Drafter:
+class DraftModel:
     """Guesses greedily with the model `loaded`, for all sequences together.
 
     Raises `RequestError` when the model cannot guess for `target`.
@@ -89,9 +89,9 @@ class Drafter:
                 "a model without sliding windows, chunks and recurrent layers"
             )
         self.cache_bytes = cache_bytes(self._cache, rows, capacity, batch)
-        self._memories = Memories(self._cache, rows)
+        self._prefix_cache = PrefixCache(self._cache, rows)
         self._replay = Replay(loaded.model, self._cache)
-        self._held: dict[Sequence, _Held] = {}
+        self._held: dict[Sequence, _DraftSequence] = {}
         self._broken = False
         self._weight = loaded.weight_bytes / max(target.weight_bytes, 1)
         self._pass_s, self._read_s = Recent(), Recent()  # of a pass for one guess each; of reading one input
@@ -101,42 +101,42 @@ class Drafter:
         """Memory the cache has until now."""
         return self._cache.provided_bytes
 
-    def deeper(self, step_s: float) -> float:
+    def pass_cost(self, step_s: float) -> float:
         """What one more guess in a row costs, as a share of a step of the large model."""
         return self._pass_s.value / step_s if self._pass_s.value else self._weight
 
-    def catching_up(self, sequence: Sequence, step_s: float) -> float:
+    def catch_up_cost(self, sequence: Sequence, step_s: float) -> float:
         """What it costs to read what was not read yet of a sequence, as a share of a step."""
         held = self._held.get(sequence)
         behind = len(sequence.keys) - (len(held.tokens) if held is not None else 0)
-        read = self._read_s.value / step_s if self._read_s.value else self.deeper(step_s) * _FIRST_READ
-        return behind * read if behind > _FEW else 0.0
+        read = self._read_s.value / step_s if self._read_s.value else self.pass_cost(step_s) * _FIRST_READ
+        return behind * read if behind > _SHORT_BACKLOG else 0.0
 
     def draft(self, wanted: Items[tuple[Sequence, int]]) -> list[list[int]]:
         """Up to so many tokens after each sequence; none for one that has more to be read."""
-        guesses: list[list[int]] = [[] for _ in wanted]
+        drafts: list[list[int]] = [[] for _ in wanted]
         if self._broken:
-            return guesses
+            return drafts
         try:
-            self._draft(wanted, guesses)
+            self._draft(wanted, drafts)
         except CacheFullError as error:  # what was found until now is as good
             log.debug("no room for drafts: %s", error)
         except Exception:
             log.exception("the draft model failed; it is not used any more")
             self._broken = True
             return [[] for _ in wanted]
-        return guesses
+        return drafts
 
-    def sweep(self) -> None:
+    def release_finished(self) -> None:
         """Sequences that do not run any more leave what they hold to others."""
-        for sequence in [sequence for sequence in self._held if sequence.memory is None]:
+        for sequence in [sequence for sequence in self._held if sequence.entry is None]:
             self._release(sequence)
 
     def close(self) -> None:
         self._replay.close()
         self._cache.close()
 
-    def _draft(self, wanted: Items[tuple[Sequence, int]], guesses: list[list[int]]) -> None:
+    def _draft(self, wanted: Items[tuple[Sequence, int]], drafts: list[list[int]]) -> None:
         all_held = [self._hold(sequence) for sequence, _ in wanted]
         going = [
             index
@@ -147,18 +147,18 @@ class Drafter:
             going = [index for index in going if depth < wanted[index][1]]
             if not going:
                 return
-            parts: list[tuple[_Held, list[Key]]] = []
+            parts: list[tuple[_DraftSequence, list[Key]]] = []
             for index in going:
                 held, keys = all_held[index], wanted[index][0].keys
-                parts.append((held, keys[len(held.tokens) :] if not depth else [guesses[index][-1]]))
+                parts.append((held, keys[len(held.tokens) :] if not depth else [drafts[index][-1]]))
             began = time.monotonic()
             best = self._forward(parts)
             if depth:
                 self._pass_s.add(time.monotonic() - began)
             for index, token in zip(going, best, strict=True):
-                guesses[index].append(token)
+                drafts[index].append(token)
 
-    def _hold(self, sequence: Sequence) -> _Held:
+    def _hold(self, sequence: Sequence) -> _DraftSequence:
         """What is held of a sequence, as far as it is still true; all but the newest input at most."""
         held = self._held.get(sequence)
         if held is not None and held.shifted != sequence.shifted:
@@ -166,30 +166,30 @@ class Drafter:
             held = None
         keys = sequence.keys
         if held is None:
-            shares = sequence.request.cache_prompt
-            found = self._memories.find(keys, len(keys) - 1) if shares else Found()
-            memory = self._memories.take(found.memory, found.count)
-            if shares:
-                self._memories.follow(memory, list(keys))
-            held = self._held[sequence] = _Held(memory, keys[: memory.evaluated], sequence.shifted)
+            slices = sequence.request.cache_prompt
+            found = self._prefix_cache.find(keys, len(keys) - 1) if slices else PrefixMatch()
+            entry = self._prefix_cache.acquire(found.entry, found.count)
+            if slices:
+                self._prefix_cache.index(entry, list(keys))
+            held = self._held[sequence] = _DraftSequence(entry, keys[: entry.evaluated], sequence.shifted)
         held.sure += common_length(held.tokens[held.sure :], keys, held.sure)
         held.sure = min(held.sure, len(keys) - 1)
-        self._cache.remove(held.memory.row, held.sure)
-        held.memory.evaluated = held.sure
+        self._cache.remove(held.entry.row, held.sure)
+        held.entry.evaluated = held.sure
         del held.tokens[held.sure :]
         return held
 
     def _release(self, sequence: Sequence) -> None:
         held = self._held.pop(sequence)
         if sequence.request.cache_prompt:
-            self._memories.rest(held.memory, held.tokens)
+            self._prefix_cache.release(held.entry, held.tokens)
         else:
-            self._memories.drop(held.memory)
+            self._prefix_cache.drop(held.entry)
 
-    def _read(self, held: _Held, keys: list[Key]) -> bool:
+    def _read(self, held: _DraftSequence, keys: list[Key]) -> bool:
         """Read what a sequence has before its newest inputs. False when there is more than fits a step."""
         behind = len(keys) - 1 - len(held.tokens)
-        if behind <= _FEW:
+        if behind <= _SHORT_BACKLOG:
             return True
         begin, count = len(held.tokens), min(behind, _READ_AT_ONCE)
         began = time.monotonic()
@@ -197,13 +197,13 @@ class Drafter:
         self._read_s.add((time.monotonic() - began) / count)
         return count == behind
 
-    def _forward(self, parts: list[tuple[_Held, list[Key]]]) -> list[int]:
+    def _forward(self, parts: list[tuple[_DraftSequence, list[Key]]]) -> list[int]:
         """Evaluate the next inputs of some sequences; the likeliest token after each."""
         tokens = [int(key) for _, keys in parts for key in keys if isinstance(key, int)]
         positions = [len(held.tokens) + step for held, keys in parts for step in range(len(keys))]
-        sequences = [held.memory.row for held, keys in parts for _ in keys]
+        sequences = [held.entry.row for held, keys in parts for _ in keys]
         ends = np.cumsum([len(keys) for _, keys in parts]) - 1
-        self._memories.room(len(tokens))
+        self._prefix_cache.room(len(tokens))
         batch = Batch.of(tokens, positions, sequences, [])
         batch.outputs = None if len(tokens) <= _ALL_ROWS else torch.from_numpy(ends)
         self._cache.start_forward(batch)
@@ -214,7 +214,7 @@ class Drafter:
             raise
         for held, keys in parts:
             held.tokens += keys
-            held.memory.evaluated = len(held.tokens)
+            held.entry.evaluated = len(held.tokens)
         rows = logits[ends] if batch.outputs is None else logits
         return [int(row[: self._model.tokenizer.vocab_size].argmax()) for row in rows]
 

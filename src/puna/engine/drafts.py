@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from puna.engine.ngrams import Ngrams
+from puna.engine.prompt_lookup import PromptLookup
 
 #: The kind of a guess: the length of the match it is from, or this for those of a draft model.
-DRAFT = 0
+FROM_MODEL = 0
 
 #: How likely guesses come true, by their kind.
-Chances = dict[int, float]
+AcceptanceRates = dict[int, float]
 
 
 @dataclass(eq=False)
-class Guesser:
+class Drafting:
     """One sequence's guesses, and how they have fared."""
 
     drafts: bool  # with the draft model, instead of looking up
-    chances: Chances
+    acceptance: AcceptanceRates
     drafted: int = 0
     accepted: int = 0
-    ngrams: Ngrams | None = None  # of the sequence as it is; made when it is needed
+    lookup: PromptLookup | None = None  # of the sequence as it is; made when it is needed
 
 
 @dataclass
-class Guess:
+class Draft:
     """Tokens that may come after a stream's newest one."""
 
     kind: int = 0

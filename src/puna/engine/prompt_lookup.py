@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from puna.engine.prefixes import Key
+from puna.engine.prefix_tree import Key
 
 #: So many tokens at the end are looked for, the most first: the longer a match, the surer its continuation.
-LENGTHS = (4, 3, 2)
+MATCH_LENGTHS = (4, 3, 2)
 
 
-class Ngrams:
+class PromptLookup:
     """An index of a growing list of inputs. What it costs per input does not depend on how many there are.
 
     `keys` is the caller's list, which may only become longer.
@@ -26,12 +26,12 @@ class Ngrams:
         """
         keys = self._keys
         end = len(keys)
-        for place in range(max(self._known, LENGTHS[-1]), end):  # the end itself would only find itself
-            for length in LENGTHS:
+        for place in range(max(self._known, MATCH_LENGTHS[-1]), end):  # the end itself would only find itself
+            for length in MATCH_LENGTHS:
                 if length <= place:
                     self._ends[hash(tuple(keys[place - length : place]))] = place
         self._known = max(self._known, end)
-        for length in LENGTHS:
+        for length in MATCH_LENGTHS:
             found = self._ends.get(hash(tuple(keys[end - length : end]))) if length <= end else None
             if found is not None:
                 return length, self._continuation(found, most)
@@ -39,10 +39,10 @@ class Ngrams:
 
     def _continuation(self, begin: int, most: int) -> list[int]:
         keys, period = self._keys, len(self._keys) - begin
-        guesses: list[int] = []
+        drafts: list[int] = []
         for step in range(most):
             key = keys[begin + step % period]
             if not isinstance(key, int):  # a part of an image
                 break
-            guesses.append(key)
-        return guesses
+            drafts.append(key)
+        return drafts
