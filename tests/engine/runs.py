@@ -40,13 +40,13 @@ class Run:
         self.events: dict[int, list[Event]] = defaultdict(list)
         self.ended: list[int] = []  # requests, in this order
         self.rows: list[int] = []  # of each step
-        forward = self.engine._forward
+        execute = self.engine._executor.execute
 
         def counted(slices: Any) -> Any:
             self.rows.append(sum(batch_slice.rows for batch_slice in slices))
-            return forward(slices)
+            return execute(slices)
 
-        self.engine._forward = counted  # type: ignore[method-assign]
+        self.engine._executor.execute = counted  # type: ignore[method-assign]
 
     def submit(self, number: int, prompt: str | list[int], **settings: Any) -> None:
         self.engine.submit(_message(number, prompt, settings), self._sink(number))

@@ -90,7 +90,7 @@ def test_few_cells_make_streams_wait_and_change_nothing(tiny: LoadedModel, alway
 def test_a_long_prompt_is_read_by_and_by(
     tiny: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("puna.engine.draft_model._READ_AT_ONCE", 5)
+    monkeypatch.setattr("puna.engine.draft_model._MAX_CATCH_UP", 5)
     expected = Run(tiny).one(PROMPTS[2] * 2, num_predict=20)[0]
     tokens, done = Run(tiny, draft=tiny).one(PROMPTS[2] * 2, num_predict=20)
     assert tokens == expected

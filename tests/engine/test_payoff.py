@@ -37,7 +37,11 @@ def test_going_deeper_has_a_price_that_all_share() -> None:
 
 
 def test_nobody_guesses_more_than_there_is() -> None:
-    assert StepEstimate(3).add([Candidate(0.99, 2), Candidate(0.99, 0), Candidate(0.99, 5)], 0.01) == [2, 0, 5]
+    assert StepEstimate(3).add([Candidate(0.99, 2), Candidate(0.99, 0), Candidate(0.99, 5)], 0.01) == [
+        2,
+        0,
+        5,
+    ]
     assert StepEstimate(1).add([], 0.01) == []
 
 
@@ -78,8 +82,10 @@ def test_guesses_that_never_come_true_cost_little(row: float, streams: int) -> N
     for _ in range(400):
         counts = [0] * streams
         if cost.known:
-            counts = StepEstimate(streams).add([Candidate(acceptance, 8) for acceptance in acceptance], cost.row)
-            if not any(counts) and cost.spend(cost.row):
+            counts = StepEstimate(streams).add(
+                [Candidate(acceptance, 8) for acceptance in acceptance], cost.row
+            )
+            if not any(counts) and cost.may_probe(cost.row):
                 counts[0] = 1
         step = 1 + row * sum(counts)
         cost.measured(sum(counts), step)

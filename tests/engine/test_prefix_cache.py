@@ -128,7 +128,12 @@ def test_leaves_are_evicted_in_order_of_use_and_what_they_share_stays() -> None:
     assert world.free() == 200 - 20 - 4 * 10
     assert world.prefix_cache.evict()
     assert world.free() == 200 - 20 - 3 * 10
-    assert [world.prefix_cache.find([*prefix, number, 0], 99).count for number in range(4)] == [20, 21, 21, 21]
+    assert [world.prefix_cache.find([*prefix, number, 0], 99).count for number in range(4)] == [
+        20,
+        21,
+        21,
+        21,
+    ]
     while world.prefix_cache.evict():
         pass
     assert world.free() == 200
@@ -367,7 +372,7 @@ def test_without_room_beside_running_requests_nothing_is_adopted() -> None:
     assert saved is not None
     rows = World(rows=1)
     rows.begin([7])
-    with pytest.raises(CacheFullError, match="all places are taken"):
+    with pytest.raises(CacheFullError, match="use all cache sequences"):
         rows.prefix_cache.restore(saved, list(range(60)))
     cells = World()
     for number in range(3):

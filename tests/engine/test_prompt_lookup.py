@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.engine.prompt_lookup import MATCH_LENGTHS, PromptLookup
 from puna.engine.prefix_tree import Key
+from puna.engine.prompt_lookup import MATCH_LENGTHS, PromptLookup
 
 
 def search(keys: list[Key], most: int) -> tuple[int, list[Key]]:
@@ -42,4 +42,9 @@ def test_parts_of_images_are_matched_and_never_guessed() -> None:
 
 
 def test_nothing_is_found_in_nothing() -> None:
-    assert PromptLookup([]).look_up(4) == PromptLookup([1]).look_up(4) == PromptLookup([1, 2, 3]).look_up(4) == (0, [])
+    assert (
+        PromptLookup([]).look_up(4)
+        == PromptLookup([1]).look_up(4)
+        == PromptLookup([1, 2, 3]).look_up(4)
+        == (0, [])
+    )

@@ -1,4 +1,4 @@
-"""Cutting the work of all sequences into batches."""
+"""Dividing the inputs of all sequences into batches."""
 
 from __future__ import annotations
 
@@ -14,42 +14,62 @@ from puna.engine.drafts import Draft
 from puna.engine.sequence import Sequence
 from puna.model.input import Batch, Input
 
-#: With logits of every row, a batch has at most so many rows of a prompt: logits are large.
+#: Rows of a prompt per batch when logits of all of them are wanted: logits are large.
 _SCORED_TOGETHER = 64
 
 
 @dataclass
 class BatchSlice:
-    """What one sequence contributes to a batch: its next `count` waiting inputs, and what may come then."""
+    """What one sequence contributes to a batch: its next `count` inputs, then drafted tokens."""
 
     sequence: Sequence
     count: int
     draft: Draft = field(default_factory=Draft)
+    begin: int = field(init=False)  # position of the first input
+    complete: bool = field(init=False)  # these are the last inputs: a token is sampled after them
+
+    def __post_init__(self) -> None:
+        self.begin = self.sequence.evaluated
+        self.complete = self.count == self.sequence.waiting
 
     @property
     def rows(self) -> int:
-        """Of the batch."""
+        """Rows of the batch."""
         return self.count + len(self.draft.tokens)
 
     @property
-    def complete(self) -> bool:
-        """Whether nothing is left waiting, so that the last row is to be sampled."""
-        return self.count == self.sequence.waiting
-
-    @property
     def outputs(self) -> range:
-        """The rows of this share of which the model's answer is wanted."""
+        """The rows of this slice whose logits (or hidden states) are wanted."""
         wanted = self.sequence.wanted(self.count)
         return range(wanted.start, wanted.stop + len(self.draft.tokens))
 
 
-def plan(sequences: Items[Sequence], budget: int, pauses: Mapping[Sequence, int] | None = None) -> list[BatchSlice]:
-    """One input of every sequence that is generating, and at most `budget` inputs of prompts.
+@dataclass(frozen=True)
+class StepLoad:
+    """What a step consists of, in rows."""
 
-    Of the prompts of one priority, the one that has waited longest gets at least half of the budget, so that
-    it comes to an end whatever else comes in; the rest goes to the shortest ones, which need not wait for
-    long ones. `halts` are numbers of inputs after which a prompt is to pause. Inputs that must stay together
-    may exceed the budget when it is their turn.
+    decoding: int  # sequences that generate, one row each
+    prompt: int
+    drafted: int
+
+    @classmethod
+    def of(cls, slices: Items[BatchSlice]) -> StepLoad:
+        decoding = sum(batch_slice.sequence.decoding for batch_slice in slices)
+        return cls(
+            decoding=decoding,
+            prompt=sum(batch_slice.count for batch_slice in slices) - decoding,
+            drafted=sum(len(batch_slice.draft.tokens) for batch_slice in slices),
+        )
+
+
+def plan(
+    sequences: Items[Sequence], budget: int, pauses: Mapping[Sequence, int] | None = None
+) -> list[BatchSlice]:
+    """One input of every decoding sequence, and at most `budget` inputs of prompts.
+
+    Among prompts of the same priority, the oldest gets at least half of the budget, so that it finishes
+    whatever else arrives; the rest goes to the shortest ones, which need not wait for long ones. A prompt
+    pauses after `pauses[sequence]` inputs. Inputs that must stay together may exceed the budget.
     """
     streams = [BatchSlice(sequence, 1) for sequence in sequences if sequence.decoding]
     prompts = [sequence for sequence in sequences if sequence.waiting and not sequence.decoding]
@@ -76,7 +96,7 @@ def plan(sequences: Items[Sequence], budget: int, pauses: Mapping[Sequence, int]
 
 
 def _fitting(sequence: Sequence, room: int, pauses: Mapping[Sequence, int] | None) -> int:
-    """How many of a prompt's waiting inputs may go into `room` rows of a batch."""
+    """How many inputs of a prompt go into `room` rows of a batch."""
     begin = sequence.evaluated
     room = min(room, sequence.waiting)
     pause = pauses.get(sequence, 0) if pauses else 0
@@ -88,7 +108,7 @@ def _fitting(sequence: Sequence, room: int, pauses: Mapping[Sequence, int] | Non
 
 
 def whole_groups(inputs: Items[Input], begin: int, room: int) -> int:
-    """How many inputs from `begin` on fit into `room` without tearing apart those that must stay together."""
+    """How many inputs from `begin` on fit into `room` without splitting a group that must stay together."""
     fitting = end = begin
     for index in range(begin, min(len(inputs), begin + room)):
         end = max(end, index + 1 + inputs[index].same_batch)
@@ -109,7 +129,7 @@ def first_group(inputs: Items[Input], begin: int) -> int:
 
 
 def assemble(slices: Items[BatchSlice]) -> Batch:
-    """The batch of `shares`: their inputs one after another."""
+    """The batch made of `slices`: their inputs one after another."""
     inputs: list[Input] = []
     positions: list[int] = []
     sequences: list[int] = []
@@ -117,7 +137,7 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
     for batch_slice in slices:
         entry = batch_slice.sequence.entry
         assert entry is not None, "only running sequences are planned"
-        begin = entry.evaluated
+        begin = batch_slice.begin
         outputs += [len(inputs) + row for row in batch_slice.outputs]
         inputs += batch_slice.sequence.inputs[begin : begin + batch_slice.count]
         inputs += [Input(token) for token in batch_slice.draft.tokens]

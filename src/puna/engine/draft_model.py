@@ -1,8 +1,7 @@
-"""A small model that guesses for a large one.
+"""A small model that drafts tokens for a large one.
 
-It has a cache of its own, which follows what the sequences become: what it evaluated of guesses that did not
-come true is taken back before the next ones are made. Its memories are shared and kept as the large model's
-are, so a conversation's next turn finds them.
+It has a cache of its own that follows the sequences: rejected draft tokens are removed before the next are
+drafted. Its prefix cache works like the large model's, so the next turn of a conversation finds its entry.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from puna.engine.prefix_cache import PrefixMatch, PrefixCache, PrefixEntry
 from puna.engine.payoff import Recent
+from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.prefix_tree import Key, common_length
 from puna.engine.replay import Replay
 from puna.engine.sizing import build_cache, cache_bytes
@@ -31,30 +30,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("puna.engine")
 
-#: So many inputs of a sequence are read before a step; with more to come, nothing is guessed in it.
-_READ_AT_ONCE = 256
-#: Inputs that go into the pass of the first guess, instead of being read before.
+#: Inputs of a sequence evaluated before a step; if more are missing, nothing is drafted in it.
+_MAX_CATCH_UP = 256
+#: Missing inputs that are evaluated in the pass that drafts the first token, instead of before it.
 _SHORT_BACKLOG = 8
-#: With no more rows than this, all logits are computed, so that the pass can be replayed.
+#: Up to this many rows all logits are computed, so that the pass can be replayed.
 _ALL_ROWS = 32
-#: What reading an input costs before that was measured, as a share of a pass.
-_FIRST_READ = 0.1
+#: Assumed cost of evaluating an input, as a fraction of a pass, until it was measured.
+_FIRST_INPUT_COST = 0.1
 
 
 @dataclass
-class _DraftSequence:
-    """What the cache holds of a sequence: `tokens`, of which the first `sure` are known to be its inputs."""
+class _State:
+    """The cached `tokens` of a sequence, of which the first `verified` are known to be its inputs."""
 
     entry: PrefixEntry
     tokens: list[Key]
     shifted: int
-    sure: int = 0
+    verified: int = 0
 
 
 class DraftModel:
-    """Guesses greedily with the model `loaded`, for all sequences together.
+    """Drafts greedily with the model `loaded`, for all sequences together.
 
-    Raises `RequestError` when the model cannot guess for `target`.
+    Raises `RequestError` when the model cannot draft for `target`.
     """
 
     def __init__(
@@ -91,45 +90,52 @@ class DraftModel:
         self.cache_bytes = cache_bytes(self._cache, rows, capacity, batch)
         self._prefix_cache = PrefixCache(self._cache, rows)
         self._replay = Replay(loaded.model, self._cache)
-        self._held: dict[Sequence, _DraftSequence] = {}
+        self._states: dict[Sequence, _State] = {}
         self._broken = False
         self._weight = loaded.weight_bytes / max(target.weight_bytes, 1)
-        self._pass_s, self._read_s = Recent(), Recent()  # of a pass for one guess each; of reading one input
+        self._pass_s, self._input_s = (
+            Recent(),
+            Recent(),
+        )  # a pass that drafts one token each; evaluating one input
 
     @property
     def provided_bytes(self) -> int:
-        """Memory the cache has until now."""
+        """Memory the cache takes so far."""
         return self._cache.provided_bytes
 
     def pass_cost(self, step_s: float) -> float:
-        """What one more guess in a row costs, as a share of a step of the large model."""
+        """The cost of drafting one more token, as a fraction of a step of the large model."""
         return self._pass_s.value / step_s if self._pass_s.value else self._weight
 
     def catch_up_cost(self, sequence: Sequence, step_s: float) -> float:
-        """What it costs to read what was not read yet of a sequence, as a share of a step."""
-        held = self._held.get(sequence)
-        behind = len(sequence.keys) - (len(held.tokens) if held is not None else 0)
-        read = self._read_s.value / step_s if self._read_s.value else self.pass_cost(step_s) * _FIRST_READ
+        """The cost of evaluating the missing inputs of a sequence, as a fraction of a step."""
+        state = self._states.get(sequence)
+        behind = len(sequence.keys) - (len(state.tokens) if state is not None else 0)
+        read = (
+            self._input_s.value / step_s
+            if self._input_s.value
+            else self.pass_cost(step_s) * _FIRST_INPUT_COST
+        )
         return behind * read if behind > _SHORT_BACKLOG else 0.0
 
     def draft(self, wanted: Items[tuple[Sequence, int]]) -> list[list[int]]:
-        """Up to so many tokens after each sequence; none for one that has more to be read."""
+        """Up to the given number of tokens after each sequence; none where too many inputs are missing."""
         drafts: list[list[int]] = [[] for _ in wanted]
         if self._broken:
             return drafts
         try:
             self._draft(wanted, drafts)
-        except CacheFullError as error:  # what was found until now is as good
+        except CacheFullError as error:  # what was drafted so far is still good
             log.debug("no room for drafts: %s", error)
         except Exception:
-            log.exception("the draft model failed; it is not used any more")
+            log.exception("the draft model failed and is no longer used")
             self._broken = True
             return [[] for _ in wanted]
         return drafts
 
     def release_finished(self) -> None:
-        """Sequences that do not run any more leave what they hold to others."""
-        for sequence in [sequence for sequence in self._held if sequence.entry is None]:
+        """Release the entries of sequences that no longer run."""
+        for sequence in [sequence for sequence in self._states if sequence.entry is None]:
             self._release(sequence)
 
     def close(self) -> None:
@@ -137,71 +143,71 @@ class DraftModel:
         self._cache.close()
 
     def _draft(self, wanted: Items[tuple[Sequence, int]], drafts: list[list[int]]) -> None:
-        all_held = [self._hold(sequence) for sequence, _ in wanted]
-        going = [
+        states = [self._synchronise(sequence) for sequence, _ in wanted]
+        active = [
             index
-            for index, (held, (sequence, _)) in enumerate(zip(all_held, wanted, strict=True))
-            if self._read(held, sequence.keys)
+            for index, (state, (sequence, _)) in enumerate(zip(states, wanted, strict=True))
+            if self._catch_up(state, sequence.keys)
         ]
         for depth in range(max(count for _, count in wanted)):
-            going = [index for index in going if depth < wanted[index][1]]
-            if not going:
+            active = [index for index in active if depth < wanted[index][1]]
+            if not active:
                 return
-            parts: list[tuple[_DraftSequence, list[Key]]] = []
-            for index in going:
-                held, keys = all_held[index], wanted[index][0].keys
-                parts.append((held, keys[len(held.tokens) :] if not depth else [drafts[index][-1]]))
+            parts: list[tuple[_State, list[Key]]] = []
+            for index in active:
+                state, keys = states[index], wanted[index][0].keys
+                parts.append((state, keys[len(state.tokens) :] if not depth else [drafts[index][-1]]))
             began = time.monotonic()
             best = self._forward(parts)
             if depth:
                 self._pass_s.add(time.monotonic() - began)
-            for index, token in zip(going, best, strict=True):
+            for index, token in zip(active, best, strict=True):
                 drafts[index].append(token)
 
-    def _hold(self, sequence: Sequence) -> _DraftSequence:
-        """What is held of a sequence, as far as it is still true; all but the newest input at most."""
-        held = self._held.get(sequence)
-        if held is not None and held.shifted != sequence.shifted:
+    def _synchronise(self, sequence: Sequence) -> _State:
+        """The cached tokens of a sequence, after removing wrong ones; never its newest input."""
+        state = self._states.get(sequence)
+        if state is not None and state.shifted != sequence.shifted:
             self._release(sequence)
-            held = None
+            state = None
         keys = sequence.keys
-        if held is None:
-            slices = sequence.request.cache_prompt
-            found = self._prefix_cache.find(keys, len(keys) - 1) if slices else PrefixMatch()
+        if state is None:
+            shares = sequence.request.cache_prompt
+            found = self._prefix_cache.find(keys, len(keys) - 1) if shares else PrefixMatch()
             entry = self._prefix_cache.acquire(found.entry, found.count)
-            if slices:
+            if shares:
                 self._prefix_cache.index(entry, list(keys))
-            held = self._held[sequence] = _DraftSequence(entry, keys[: entry.evaluated], sequence.shifted)
-        held.sure += common_length(held.tokens[held.sure :], keys, held.sure)
-        held.sure = min(held.sure, len(keys) - 1)
-        self._cache.remove(held.entry.row, held.sure)
-        held.entry.evaluated = held.sure
-        del held.tokens[held.sure :]
-        return held
+            state = self._states[sequence] = _State(entry, keys[: entry.evaluated], sequence.shifted)
+        state.verified += common_length(state.tokens[state.verified :], keys, state.verified)
+        state.verified = min(state.verified, len(keys) - 1)
+        self._cache.remove(state.entry.row, state.verified)
+        state.entry.evaluated = state.verified
+        del state.tokens[state.verified :]
+        return state
 
     def _release(self, sequence: Sequence) -> None:
-        held = self._held.pop(sequence)
+        state = self._states.pop(sequence)
         if sequence.request.cache_prompt:
-            self._prefix_cache.release(held.entry, held.tokens)
+            self._prefix_cache.release(state.entry, state.tokens)
         else:
-            self._prefix_cache.drop(held.entry)
+            self._prefix_cache.drop(state.entry)
 
-    def _read(self, held: _DraftSequence, keys: list[Key]) -> bool:
-        """Read what a sequence has before its newest inputs. False when there is more than fits a step."""
-        behind = len(keys) - 1 - len(held.tokens)
+    def _catch_up(self, state: _State, keys: list[Key]) -> bool:
+        """Evaluate all but the newest few inputs of a sequence. False when they are too many for one step."""
+        behind = len(keys) - 1 - len(state.tokens)
         if behind <= _SHORT_BACKLOG:
             return True
-        begin, count = len(held.tokens), min(behind, _READ_AT_ONCE)
+        begin, count = len(state.tokens), min(behind, _MAX_CATCH_UP)
         began = time.monotonic()
-        self._forward([(held, keys[begin : begin + count])])
-        self._read_s.add((time.monotonic() - began) / count)
+        self._forward([(state, keys[begin : begin + count])])
+        self._input_s.add((time.monotonic() - began) / count)
         return count == behind
 
-    def _forward(self, parts: list[tuple[_DraftSequence, list[Key]]]) -> list[int]:
-        """Evaluate the next inputs of some sequences; the likeliest token after each."""
+    def _forward(self, parts: list[tuple[_State, list[Key]]]) -> list[int]:
+        """Evaluate the next inputs of some sequences; returns the likeliest token after each."""
         tokens = [int(key) for _, keys in parts for key in keys if isinstance(key, int)]
-        positions = [len(held.tokens) + step for held, keys in parts for step in range(len(keys))]
-        sequences = [held.entry.row for held, keys in parts for _ in keys]
+        positions = [len(state.tokens) + step for state, keys in parts for step in range(len(keys))]
+        sequences = [state.entry.row for state, keys in parts for _ in keys]
         ends = np.cumsum([len(keys) for _, keys in parts]) - 1
         self._prefix_cache.room(len(tokens))
         batch = Batch.of(tokens, positions, sequences, [])
@@ -212,9 +218,9 @@ class DraftModel:
         except BaseException:
             self._cache.undo_forward()
             raise
-        for held, keys in parts:
-            held.tokens += keys
-            held.entry.evaluated = len(held.tokens)
+        for state, keys in parts:
+            state.tokens += keys
+            state.entry.evaluated = len(state.tokens)
         rows = logits[ends] if batch.outputs is None else logits
         return [int(row[: self._model.tokenizer.vocab_size].argmax()) for row in rows]
 

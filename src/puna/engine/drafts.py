@@ -1,4 +1,4 @@
-"""What a stream guesses, and how its guesses have fared."""
+"""Draft tokens of a sequence, and how many of its earlier ones were accepted."""
 
 from __future__ import annotations
 
@@ -6,27 +6,27 @@ from dataclasses import dataclass, field
 
 from puna.engine.prompt_lookup import PromptLookup
 
-#: The kind of a guess: the length of the match it is from, or this for those of a draft model.
+#: The source of a draft: the length of the matched text, or this for a draft model.
 FROM_MODEL = 0
 
-#: How likely guesses come true, by their kind.
+#: The share of draft tokens that are accepted, by source.
 AcceptanceRates = dict[int, float]
 
 
 @dataclass(eq=False)
 class Drafting:
-    """One sequence's guesses, and how they have fared."""
+    """How one sequence drafts tokens, and how that has worked so far."""
 
-    drafts: bool  # with the draft model, instead of looking up
+    uses_model: bool  # the draft model, instead of prompt lookup
     acceptance: AcceptanceRates
     drafted: int = 0
     accepted: int = 0
-    lookup: PromptLookup | None = None  # of the sequence as it is; made when it is needed
+    lookup: PromptLookup | None = None  # index of the sequence; made when needed
 
 
 @dataclass
 class Draft:
-    """Tokens that may come after a stream's newest one."""
+    """Tokens that may follow a sequence's newest one."""
 
-    kind: int = 0
+    source: int = 0
     tokens: list[int] = field(default_factory=list)

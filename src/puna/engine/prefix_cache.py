@@ -1,8 +1,8 @@
-"""What the cache remembers of requests, running and finished ones, and what of it a new request shares.
+"""The prefix cache: the cached sequences of running and finished requests, and what a new request can reuse.
 
-Every request has a cache sequence of its own, called a memory here. It stays when the request is over, as
-long as there is room: its cells are shared with whoever begins the same way. There are more memories than
-requests can run, so that a conversation need not hold a place to be remembered.
+Every request has a cache sequence of its own, its entry. The entry stays after the request has ended, as long
+as there is room, and its cells are shared with every prompt that begins the same way. There are more entries
+than running requests, so a conversation is remembered without holding a slot.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ if TYPE_CHECKING:
 
     from puna.kvcache.cache import Cache, Saved
 
-#: Candidates looked at for one request. Only caches that forget make more than the first few of any use.
+#: Candidates examined per request. More than a few are only useful with caches that forget.
 _MAX_CANDIDATES = 32
 
 
 @dataclass(eq=False)
 class PrefixEntry:
-    """A cache sequence. `evaluated` inputs are in it; of a running request the tree knows also later ones."""
+    """A cache sequence that holds `evaluated` inputs. While it is running, the tree also knows later ones."""
 
-    row: int  # the cache's number of the sequence
+    row: int  # number of the cache sequence
     evaluated: int = 0
     running: bool = False
-    mark: bool = False  # it stays where it is, for those who begin the same way; see `Memories.mark`
+    checkpoint: bool = False  # never continued in place: others resume from it; see `PrefixCache.checkpoint`
 
 
 @dataclass
 class PrefixMatch:
-    """The best there is for a request: now, and when what is running will have come further."""
+    """The longest reusable prefix of a request: now, and once running requests have evaluated more of it."""
 
     entry: PrefixEntry | None = None
-    count: int = 0  # inputs that need not be evaluated
-    shared: int = 0  # inputs that somebody has evaluated, even if nobody can be resumed there any more
+    count: int = 0  # inputs that can be reused
+    shared: int = 0  # inputs some entry has evaluated, even if no entry can be resumed there any more
     pending: PrefixEntry | None = None
     pending_count: int = 0
 
 
 class PrefixCache:
-    """All memories of a cache of `rows` sequences."""
+    """The entries of a cache with `rows` sequences."""
 
     def __init__(self, cache: Cache, rows: int) -> None:
         self._cache = cache
@@ -54,7 +54,7 @@ class PrefixCache:
         self._tree: PrefixTree[PrefixEntry] = PrefixTree()
 
     def find(self, keys: list[Key], most: int) -> PrefixMatch:
-        """Who can give most of the first `most` of `keys`."""
+        """The entry that shares most of the first `most` of `keys`."""
         found = PrefixMatch()
         for tried, (shared, entry) in enumerate(self._tree.search(keys)):
             shared = min(shared, most)
@@ -69,66 +69,65 @@ class PrefixCache:
         return found
 
     def acquire(self, source: PrefixEntry | None = None, count: int = 0) -> PrefixEntry:
-        """A running memory with the first `count` inputs of `source`, or less where those cannot be resumed.
+        """A running entry with the first `count` inputs of `source`, or fewer if it cannot be resumed there.
 
-        There must be a row that no running request has. It is not in the tree until `follow`.
+        At least one row must not belong to a running request. The entry is not in the tree until `index`.
         """
         if source is not None and not source.running and self._can_take_over(source, count):
             entry = source
             self._reactivate(entry)
         else:
             entry = PrefixEntry(self._free_row(source))
-            if source in self._idle and source.mark and count >= source.evaluated - 1:
-                # Used as it is meant to be; the same prompt again evaluates its last input. Everything begins
-                # like something else: sharing less than that would keep marks for ever.
+            if source in self._idle and source.checkpoint and count >= source.evaluated - 1:
+                # The checkpoint was reused in full (a repeated prompt still evaluates its last input), so it
+                # counts as recently used. Reusing less of it does not count, or it would never be evicted.
                 self._idle[source] = self._idle.pop(source)
         try:
             if source is not None and entry is not source:
-                # This is no use of what else the source holds: what is shared stays with the new one.
+                # The source does not become more recent: the shared cells stay with the new entry anyway.
                 self._cache.copy_prefix(source.row, entry.row, count)
             entry.evaluated = self._cache.resume_point(entry.row, count)
             self._cache.remove(entry.row, entry.evaluated)
-        except BaseException:  # a defect; the row must not be lost because of it
+        except BaseException:  # a defect, but the row must not leak
             self.drop(entry)
             raise
         entry.running = True
         return entry
 
     def index(self, entry: PrefixEntry, keys: list[Key]) -> None:
-        """The inputs of a running memory are, or will be, those of `keys`; others may share them."""
+        """Make a running entry, whose inputs are or will be `keys`, visible to other requests."""
         self._tree.insert(entry, keys)
 
     def extend(self, entry: PrefixEntry, key: Key) -> None:
-        """A running memory that is followed will go on with `key`."""
+        """An indexed running entry continues with `key`."""
         if entry in self._tree:
             self._tree.extend(entry, [key])
 
     def checkpoint(self, entry: PrefixEntry, keys: list[Key]) -> None:
-        """A running memory, which holds just `keys`, goes on; others shall be able to resume here later.
+        """Let other requests resume at the end of `keys`, which a running entry holds and is about to extend.
 
-        A cache that forgets needs a row for that, which has what the next input sees and goes like any other
-        when it was not used for long.
+        A cache that forgets needs an entry of its own for that; it is evicted like any other.
         """
         for shared, other in self._tree.search(keys):
             if shared < len(keys):
                 break
             if other in self._idle and other.evaluated == len(keys):
-                other.mark = True
+                other.checkpoint = True
                 return
         if self._free or self._idle:
-            mark = self.acquire(entry, len(keys))
-            self.release(mark, keys)
-            mark.mark = True
+            entry = self.acquire(entry, len(keys))
+            self.release(entry, keys)
+            entry.checkpoint = True
 
     def unindex(self, entry: PrefixEntry) -> None:
-        """What a running memory holds is nothing to share any more."""
+        """Hide a running entry from other requests: its contents must not be shared any more."""
         if entry in self._tree:
             self._tree.remove(entry)
 
     def release(self, entry: PrefixEntry, keys: list[Key], *, generates: bool = True) -> None:
-        """The request is over; its memory's first inputs, which are `keys`, stay as long as there is room.
+        """The request has ended; the entry keeps its first inputs, `keys`, until it is evicted.
 
-        There may be more keys than evaluated inputs. What is not `lasting` goes before all others.
+        There may be more keys than evaluated inputs. What did not generate is evicted first.
         """
         self.unindex(entry)
         entry.running = False
@@ -144,14 +143,14 @@ class PrefixCache:
             self.drop(entry)
 
     def drop(self, entry: PrefixEntry) -> None:
-        """Forget all a memory holds; its row is free."""
+        """Remove an entry and everything it holds; its row is free."""
         self.unindex(entry)
         self._idle.pop(entry, None)
         self._cache.remove(entry.row, 0)
         self._free.append(entry.row)
 
     def snapshot(self, keys: Sequence[Key]) -> Saved | None:
-        """What a memory holds whose inputs are exactly `keys`, copied; None without one."""
+        """A copy of the entry whose inputs are exactly `keys`; None if there is none."""
         for shared, entry in self._tree.search([*keys]):
             if shared < len(keys):
                 break
@@ -160,15 +159,15 @@ class PrefixCache:
         return None
 
     def restore(self, saved: Saved, keys: Sequence[Key]) -> None:
-        """Remember what was saved, whose inputs were `keys`, as if a request had just left it behind.
+        """Add a saved entry with inputs `keys`, as if a request with them had just ended.
 
-        Raises `CacheFileError` when it does not fit the cache, and `CacheFullError` when there is no room
-        beside what is running.
+        Raises `CacheFileError` when it does not fit the cache, and `CacheFullError` when running requests
+        leave no room for it.
         """
         if self.find([*keys], len(keys)).count == len(keys):
             return
         if not (self._free or self._idle):
-            raise CacheFullError("all places are taken by running requests; try again when one has ended")
+            raise CacheFullError("running requests use all cache sequences; try again when one has ended")
         entry = PrefixEntry(self._free_row(None), len(keys))
         try:
             self._restore(entry.row, saved)
@@ -193,9 +192,9 @@ class PrefixCache:
                 return
 
     def evict(self, except_for: PrefixEntry | None = None) -> bool:
-        """Make room by dropping the idle memory least recently used, but not `spared`. False without any.
+        """Drop the least recently used idle entry, except `except_for`. False if there is none.
 
-        What it shares with others stays with them, so no leaf of the tree goes before it was its turn.
+        Cells it shares with other entries stay with them, so only leaves of the tree are lost.
         """
         oldest = next((entry for entry in self._idle if entry is not except_for), None)
         if oldest is None:
@@ -204,26 +203,26 @@ class PrefixCache:
         return True
 
     def room(self, wanted: int) -> int:
-        """How many rows of `wanted` there is room for, after forgetting what has to be forgotten."""
+        """How many of `wanted` batch rows there is room for, after evicting as many entries as necessary."""
         while (room := self._cache.room(wanted)) < wanted and self.evict():
             pass
         return room
 
     def _can_take_over(self, source: PrefixEntry, count: int) -> bool:
-        """Whether a request may go on in `source` itself: nothing is lost, or there is no other row."""
-        nothing_lost = source.evaluated == count and not source.mark
+        """Whether a request may continue in `source` itself: nothing is lost, or no other row is left."""
+        nothing_lost = source.evaluated == count and not source.checkpoint
         return nothing_lost or not (self._free or len(self._idle) > 1)
 
     def _free_row(self, except_for: PrefixEntry | None) -> int:
         if not self._free:
             idle = [entry for entry in self._idle if entry is not except_for]
-            # Best one of which somebody else has all, and can be resumed there.
-            redundant = (entry for entry in idle if self._tree.covered(entry) and not entry.mark)
+            # Preferably one whose inputs another entry holds as well.
+            redundant = (entry for entry in idle if self._tree.covered(entry) and not entry.checkpoint)
             self._evict(next(redundant, idle[0]))
         return self._free.pop()
 
     def _evict(self, entry: PrefixEntry) -> None:
-        """Drop an idle memory for others, and count the cells that nobody holds any more."""
+        """Drop an idle entry and count the cells this frees."""
         before = self._used()
         self.drop(entry)
         self.evicted += before - self._used()
@@ -232,6 +231,6 @@ class PrefixCache:
         return sum(counts.used for counts in self._cache.counts())
 
     def _reactivate(self, entry: PrefixEntry) -> None:
-        entry.mark = False
+        entry.checkpoint = False
         del self._idle[entry]
         self._tree.remove(entry)

@@ -1,32 +1,36 @@
-"""Prompt lookup: what followed the last time the same tokens occurred in a sequence."""
+"""Prompt lookup: draft what followed the last occurrence of a sequence's newest tokens."""
 
 from __future__ import annotations
 
 from puna.engine.prefix_tree import Key
 
-#: So many tokens at the end are looked for, the most first: the longer a match, the surer its continuation.
+#: Numbers of newest tokens to match, longest first: the longer the match, the likelier its continuation.
 MATCH_LENGTHS = (4, 3, 2)
 
 
 class PromptLookup:
-    """An index of a growing list of inputs. What it costs per input does not depend on how many there are.
+    """An n-gram index of a growing list of inputs, at a constant cost per input.
 
-    `keys` is the caller's list, which may only become longer.
+    `keys` is the caller's list, which may only grow.
     """
 
     def __init__(self, keys: list[Key]) -> None:
         self._keys = keys
-        self._known = 0  # inputs that end no run still to be noted
-        self._ends: dict[int, int] = {}  # where a run, by its hash, last ended: a wrong guess harms nobody
+        self._known = 0  # inputs indexed so far
+        self._ends: dict[
+            int, int
+        ] = {}  # where an n-gram, by its hash, last ended; a collision only costs a rejected draft
 
     def look_up(self, most: int) -> tuple[int, list[int]]:
         """The length of the match and the up to `most` tokens that followed it; (0, []) without any.
 
-        Where what followed runs into the end of the list, it is taken to go on repeating itself.
+        Where the continuation reaches the end of the list, it is assumed to repeat.
         """
         keys = self._keys
         end = len(keys)
-        for place in range(max(self._known, MATCH_LENGTHS[-1]), end):  # the end itself would only find itself
+        for place in range(
+            max(self._known, MATCH_LENGTHS[-1]), end
+        ):  # the newest n-gram would only find itself
             for length in MATCH_LENGTHS:
                 if length <= place:
                     self._ends[hash(tuple(keys[place - length : place]))] = place

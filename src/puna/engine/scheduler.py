@@ -1,8 +1,8 @@
-"""Who runs, who waits, and what the next batch is made of.
+"""Decides which sequences run, which wait, and what goes into the next batch.
 
-A request waits for a place, for room in the cache, or for another request that is just evaluating what both
-begin with. Room is made by forgetting finished requests, and if that is not enough by making the last of the
-running ones wait: what it has generated so far is kept and evaluated again later.
+A sequence waits for a slot, for room in the cache, or for another request that is evaluating a prefix both
+share. Room is made by evicting finished requests, then by preempting the running sequence that is served
+last: what it has generated so far is kept and evaluated again later.
 """
 
 from __future__ import annotations
@@ -13,29 +13,36 @@ from typing import TYPE_CHECKING
 
 from puna.engine.batching import BatchSlice, first_group, plan
 from puna.engine.fitting import group_begin, shift_count
-from puna.engine.prefix_cache import PrefixMatch, PrefixCache, PrefixEntry
 from puna.engine.pace import Pace
+from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.sequence import Sequence
 from puna.errors import CacheFullError, NotSupportedError
 
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
 
-#: Waiting for another request to evaluate common inputs is worth it from so many on.
+#: Shared inputs from which it is worth waiting for another request to evaluate them.
 _WORTH_WAITING_FOR = 32
-#: Cells kept free for each stream when another request is let in, so that it is not soon preempted again.
+#: Cells kept free per generating sequence when a request is admitted, so that it is not soon preempted again.
 _HEADROOM = 16
 
 
 class Scheduler:
-    """Up to `parallel` running sequences of at most `context` inputs, and all that wait.
+    """Up to `parallel` running sequences of at most `context` inputs, and a queue of waiting ones.
 
-    Beside them run up to `brief` of those that end with their prompt. They are over after a pass or two, and
-    the more of them share one, the less each costs.
+    Sequences that end with their prompt (texts to embed) have `prompt_only_slots` of their own: they last a
+    pass or two, and cost less the more of them share one.
     """
 
     def __init__(
-        self, cache: Cache, prefix_cache: PrefixCache, *, context: int, parallel: int, prompt_only_slots: int, batch_size: int
+        self,
+        cache: Cache,
+        prefix_cache: PrefixCache,
+        *,
+        context: int,
+        parallel: int,
+        prompt_only_slots: int,
+        batch_size: int,
     ) -> None:
         self._cache = cache
         self._prefix_cache = prefix_cache
@@ -44,20 +51,20 @@ class Scheduler:
         self._prompt_only_slots = prompt_only_slots
         self._arrived = 0
         self.pace = Pace(batch_size)
-        self.waiting: list[Sequence] = []  # in the order they are served
+        self.waiting: list[Sequence] = []  # in the order they will be served
         self.running: list[Sequence] = []
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from (*self.running, *self.waiting)
 
     def add(self, sequence: Sequence) -> None:
-        """A new sequence waits for its turn."""
+        """Queue a new sequence."""
         self._arrived += 1
         sequence.number = self._arrived
         self._enqueue(sequence)
 
     def schedule(self) -> list[BatchSlice]:
-        """What the next batch is made of; nothing when nobody is there."""
+        """What each sequence contributes to the next batch; empty when there is nothing to do."""
         self._admit()
         for sequence in [*self.running]:
             if len(sequence.inputs) > self._context:
@@ -70,36 +77,38 @@ class Scheduler:
         return plan(self.running, budget if streams else max(budget, 1), self._pauses())
 
     def evaluated(self, slices: list[BatchSlice]) -> None:
-        """The inputs of `shares` are in the cache now."""
+        """Note that the inputs of `slices` are in the cache now."""
         for batch_slice in slices:
             assert batch_slice.sequence.entry is not None
             batch_slice.sequence.entry.evaluated += batch_slice.count
             if batch_slice.sequence.evaluated == batch_slice.sequence.branch_point:
-                self._prefix_cache.checkpoint(batch_slice.sequence.entry, batch_slice.sequence.keys[: batch_slice.sequence.branch_point])
+                self._prefix_cache.checkpoint(
+                    batch_slice.sequence.entry, batch_slice.sequence.keys[: batch_slice.sequence.branch_point]
+                )
 
     def append(self, sequence: Sequence, token: int) -> None:
-        """A running sequence goes on with a generated token."""
+        """Continue a running sequence with a generated token."""
         assert sequence.entry is not None
         if sequence.generated == 1 and self._cache.forgets and sequence.request.cache_prompt:
-            self._prefix_cache.checkpoint(sequence.entry, sequence.keys)  # for whoever asks the same again
+            self._prefix_cache.checkpoint(sequence.entry, sequence.keys)  # for the same prompt sent again
         sequence.append(token)
         if sequence.exact:
             self._prefix_cache.extend(sequence.entry, token)
 
     def accept_draft(self, sequence: Sequence) -> None:
-        """The token just appended was guessed: its input is in the cache already."""
+        """The token just appended was drafted: its input is in the cache already."""
         assert sequence.entry is not None
         assert sequence.drafting is not None
         sequence.entry.evaluated += 1
         sequence.drafting.accepted += 1
 
     def roll_back(self, sequence: Sequence) -> None:
-        """What was guessed wrong goes from the cache again."""
+        """Remove rejected draft tokens from the cache."""
         assert sequence.entry is not None
         self._cache.remove(sequence.entry.row, sequence.entry.evaluated)
 
     def leave(self, sequence: Sequence, *, forget: bool = False) -> None:
-        """A sequence is over. What it leaves behind can be shared, unless it is to be forgotten."""
+        """Remove a sequence that has ended. Its cache entry can be reused, unless `forget` is set."""
         if sequence.entry is None:
             self.waiting.remove(sequence)
             return
@@ -112,10 +121,10 @@ class Scheduler:
         insort(self.waiting, sequence, key=lambda other: other.rank)
 
     def _admit(self) -> None:
-        """Let waiting sequences run, in their order, as long as there are places and room."""
-        full: set[bool] = set()  # of the two kinds of places, those of which none is left
+        """Start waiting sequences, in order, while there are slots and room."""
+        full: set[bool] = set()  # kinds of slots of which none is left
         for sequence in [*self.waiting]:
-            if self._is_prompt_only(sequence) in full or self._has_to_wait(sequence):
+            if self._is_prompt_only(sequence) in full or self._is_waiting_for_prefix(sequence):
                 continue
             peers = self._peers(sequence)
             if self._is_full(sequence, peers) and self._preemptible(sequence, peers) is None:
@@ -128,11 +137,11 @@ class Scheduler:
                 assert found.pending is not None
                 sequence.waits_for = (found.pending, found.pending_count)
                 continue
-            if not self._let_in(sequence, found):
+            if not self._start(sequence, found):
                 return
 
-    def _has_to_wait(self, sequence: Sequence) -> bool:
-        """Whether what it waits for is still to come."""
+    def _is_waiting_for_prefix(self, sequence: Sequence) -> bool:
+        """Whether the prefix it waits for is still being evaluated."""
         if sequence.waits_for is None:
             return False
         entry, count = sequence.waits_for
@@ -145,19 +154,21 @@ class Scheduler:
         return self._prompt_only_slots > 0 and not sequence.generates
 
     def _peers(self, sequence: Sequence) -> list[Sequence]:
-        """The running sequences that have the places this one may have."""
-        return [other for other in self.running if self._is_prompt_only(other) == self._is_prompt_only(sequence)]
+        """The running sequences that compete for the same kind of slot."""
+        return [
+            other for other in self.running if self._is_prompt_only(other) == self._is_prompt_only(sequence)
+        ]
 
     def _is_full(self, sequence: Sequence, peers: list[Sequence]) -> bool:
         return len(peers) >= (self._prompt_only_slots if self._is_prompt_only(sequence) else self._parallel)
 
     def _preemptible(self, sequence: Sequence, running: list[Sequence]) -> Sequence | None:
-        """Who of `running` has to make way for this one, being of lower priority."""
+        """The sequence of `running` to preempt for this one: the last served, if its priority is lower."""
         last = max(running, key=lambda other: other.rank, default=None)
         return last if last is not None and last.rank[0] > sequence.rank[0] else None
 
     def _find(self, sequence: Sequence) -> PrefixMatch:
-        """What it need not evaluate itself; at least one input always is, for the logits after it."""
+        """The prefix it can reuse; at least one input is always evaluated, for the logits after it."""
         if not sequence.request.cache_prompt or sequence.evaluates_all:
             return PrefixMatch()
         found = self._prefix_cache.find(sequence.keys, len(sequence.inputs) - 1)
@@ -170,13 +181,13 @@ class Scheduler:
     def _is_worth_waiting(self, sequence: Sequence, found: PrefixMatch) -> bool:
         if found.pending_count - found.count < _WORTH_WAITING_FOR:
             return False
-        # Not for one of lower priority, which itself may have to wait.
+        # Not for a sequence of lower priority, which may be preempted.
         return any(
             other.entry is found.pending and other.rank[0] <= sequence.rank[0] for other in self.running
         )
 
-    def _let_in(self, sequence: Sequence, found: PrefixMatch) -> bool:
-        """Start a sequence if there is room for all its inputs, or nobody else is running."""
+    def _start(self, sequence: Sequence, found: PrefixMatch) -> bool:
+        """Start a sequence if there is room for all its inputs, or no other is running."""
         while not self._has_room(len(sequence.inputs) - found.count):
             if self._prefix_cache.evict(except_for=found.entry):
                 continue
@@ -201,14 +212,14 @@ class Scheduler:
     # --- room --------------------------------------------------------------------------------------
 
     def _has_room(self, count: int) -> bool:
-        """Whether `count` more inputs fit beside all that is running; one alone has the whole cache."""
+        """Whether `count` more inputs fit beside the running sequences; a single one has the whole cache."""
         if not self.running:
             return True
         wanted = count + sum(other.waiting + _HEADROOM * other.generates for other in self.running)
         return self._cache.room(wanted) == wanted
 
     def _make_room(self) -> None:
-        """Room for all streams, or for the next inputs of a prompt; the last to be served wait if need be."""
+        """Preempt sequences, last served first, until all decoding ones, or the oldest prompt, can go on."""
         while len(self.running) > 1:
             needed = sum(sequence.decoding for sequence in self.running)
             if not needed:
@@ -219,7 +230,7 @@ class Scheduler:
             self._preempt(max(self.running, key=lambda sequence: sequence.rank))
 
     def _preempt(self, sequence: Sequence) -> None:
-        """Make a running sequence wait; what it holds stays as long as there is room."""
+        """Put a running sequence back into the queue; its cache entry stays as long as there is room."""
         self._release(sequence)
         self.running.remove(sequence)
         self._enqueue(sequence)
@@ -234,31 +245,31 @@ class Scheduler:
             self._prefix_cache.release(entry, keys, generates=sequence.generates)
 
     def _pauses(self) -> dict[Sequence, int]:
-        """Where prompts are to pause, because somebody waits to share just so much, or others will want to.
+        """After how many inputs prompts pause, because a waiting or a later request shares exactly those.
 
-        Not every cache can give a beginning of what it holds: those that forget can where it ends.
+        A cache that forgets can only be resumed where a sequence ended, so it must end a pass there.
         """
-        places: dict[PrefixEntry, int] = {}
+        wanted: dict[PrefixEntry, int] = {}
         for sequence in self.waiting:
             if sequence.waits_for is not None:
                 entry, count = sequence.waits_for
-                places[entry] = min(count, places.get(entry, count))
+                wanted[entry] = min(count, wanted.get(entry, count))
         pauses: dict[Sequence, int] = {}
         for sequence in self.running:
             assert sequence.entry is not None
-            ahead = [places.get(sequence.entry, 0), sequence.branch_point]
-            pauses[sequence] = min((place for place in ahead if place > sequence.evaluated), default=0)
+            ahead = [wanted.get(sequence.entry, 0), sequence.branch_point]
+            pauses[sequence] = min((count for count in ahead if count > sequence.evaluated), default=0)
         return pauses
 
     # --- the end of the context ----------------------------------------------------------------------
 
     def _excess(self, sequence: Sequence) -> tuple[int, int]:
-        """Which inputs are to go from a full context; the newest has no place in it yet."""
+        """Which inputs to drop from a full context; the newest does not fit yet."""
         count = shift_count(sequence.inputs[:-1], self._context, sequence.keep)
         return sequence.keep, sequence.keep + count
 
     def _shift(self, sequence: Sequence) -> None:
-        """Drop old inputs of a full context. What follows them moves, or is evaluated again."""
+        """Drop old inputs of a full context. Those after them are shifted, or evaluated again."""
         entry = sequence.entry
         assert entry is not None
         begin, end = self._excess(sequence)
@@ -268,11 +279,11 @@ class Scheduler:
                 self._cache.remove(entry.row, begin, end)
             except NotSupportedError:
                 pass
-            except CacheFullError:  # cells that are shared are copied, and there are none for that
+            except CacheFullError:  # shared cells must be copied first, and none are free
                 if self._prefix_cache.evict():
                     continue
             else:
-                # What moved was evaluated with what is gone still before it. It is nothing to share.
+                # What was shifted was evaluated after the dropped inputs, so it must not be shared.
                 self._prefix_cache.unindex(entry)
                 sequence.exact = False
                 entry.evaluated -= end - begin
