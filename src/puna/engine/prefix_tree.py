@@ -1,8 +1,8 @@
-"""A tree of everything the cache remembers, by what it begins with.
+"""A radix tree over the inputs of all cached sequences, to find the longest cached prefix of a prompt.
 
-A radix tree: an edge is a stretch of inputs, nodes are where stretches of different holders part. Whoever is
-put in ends at a node, and shares all edges from the root to it with everybody below and on the way. How long
-a search takes depends on the length of what is searched, not on how much there is.
+An edge is a run of inputs; a node is where sequences end or diverge. A holder (a cached sequence) ends at a
+node and shares every edge from the root to it with the holders below and on the way. The time of a search
+depends on the length of the prompt, not on the size of the tree.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-#: What makes two inputs the same: the token, and for parts of images also what they show.
+#: Identifies an input: its token, for part of an image also the hash of its content.
 Key = int | tuple[int, int]
 
 H = TypeVar("H")
 
-#: Stretches are compared so many inputs at a time before looking where exactly they differ.
+#: Runs are compared this many inputs at a time before the exact place of a difference is looked for.
 _COMPARED_TOGETHER = 256
 
 
 class Node(Generic[H]):
-    """The end of an edge, `end` inputs from the root; `edge` are the last ones of these."""
+    """The end of an edge, `end` inputs from the root; `edge` are the inputs since its parent."""
 
     __slots__ = ("children", "edge", "end", "holders", "parent")
 
@@ -29,10 +29,10 @@ class Node(Generic[H]):
         self.end = end
         self.parent = parent
         self.children: dict[Key, Node[H]] = {}
-        self.holders: dict[H, None] = {}  # whoever ends here, in order of arrival
+        self.holders: dict[H, None] = {}  # those that end here, oldest first
 
     def below(self) -> Iterator[H]:
-        """Everybody who ends here or further on, the nearest first."""
+        """All holders that end here or further down, the nearest first."""
         level = [self]
         while level:
             for node in level:
@@ -50,21 +50,17 @@ class PrefixTree(Generic[H]):
     def __contains__(self, holder: H) -> bool:
         return holder in self._ends
 
-    def length(self, holder: H) -> int:
-        """How many inputs `holder` has."""
-        return self._ends[holder].end
-
     def covered(self, holder: H) -> bool:
-        """Whether somebody else has all that `holder` has."""
+        """Whether another holder has all inputs of `holder`."""
         end = self._ends[holder]
         return bool(end.children) or len(end.holders) > 1
 
     def insert(self, holder: H, keys: list[Key]) -> None:
-        """Put `holder`, who is not in the tree, at the end of `keys`."""
+        """Add `holder`, which must not be in the tree, with inputs `keys`."""
         self._place(holder, self._root, keys)
 
     def extend(self, holder: H, keys: list[Key]) -> None:
-        """`holder` goes on with `keys`."""
+        """Append `keys` to the inputs of `holder`."""
         end = self._ends[holder]
         if len(end.holders) == 1 and not end.children and end.parent is not None:
             end.edge.extend(keys)
@@ -75,15 +71,15 @@ class PrefixTree(Generic[H]):
         self._tidy(end)
 
     def remove(self, holder: H) -> None:
-        """Take `holder` out."""
+        """Remove `holder`."""
         end = self._ends.pop(holder)
         del end.holders[holder]
         self._tidy(end)
 
     def search(self, keys: list[Key]) -> Iterator[tuple[int, H]]:
-        """Whoever begins like `keys`, with how many inputs they share, the most first.
+        """All holders, each with the number of leading inputs it has in common with `keys`, most first.
 
-        Everybody in the tree comes once, so stop as soon as nobody better can come.
+        The whole tree is walked eventually, so stop as soon as nothing better can come.
         """
         path, shared = self._walk(keys)
         for holder in path[-1].below():
@@ -97,24 +93,26 @@ class PrefixTree(Generic[H]):
                         yield node.end, holder
 
     def check(self) -> None:
-        """Raise `AssertionError` if the tree is not as it must be. For tests."""
+        """Raise `AssertionError` if an invariant of the tree is broken. For tests."""
         found = {}
         nodes = [self._root]
         while nodes:
             node = nodes.pop()
             if node is not self._root and not node.holders and len(node.children) < 2:
-                raise AssertionError("a node where nobody ends and nobody parts")
+                raise AssertionError("a node where no holder ends and no paths diverge")
             for key, child in node.children.items():
                 if (
                     child.parent is not node
                     or child.edge[0] != key
                     or child.end != node.end + len(child.edge)
                 ):
-                    raise AssertionError(f"the node after {key} at {node.end} does not fit its place")
+                    raise AssertionError(
+                        f"the node after {key} at {node.end} is inconsistent with its parent"
+                    )
                 nodes.append(child)
             found.update(dict.fromkeys(node.holders, node))
         if found != self._ends:
-            raise AssertionError("who is in the tree differs from who is said to be")
+            raise AssertionError("the holders in the tree differ from the index of holders")
 
     def _walk(self, keys: list[Key]) -> tuple[list[Node[H]], int]:
         """The nodes from the root to where `keys` leave the tree, and how many of them are in it."""
@@ -130,7 +128,7 @@ class PrefixTree(Generic[H]):
         return path, depth
 
     def _place(self, holder: H, node: Node[H], keys: list[Key]) -> None:
-        """`holder` ends `keys` after `node`; nodes are made as needed."""
+        """Let `holder` end `keys` after `node`, creating nodes as needed."""
         depth = 0
         while depth < len(keys):
             child = node.children.get(keys[depth])
@@ -156,7 +154,7 @@ class PrefixTree(Generic[H]):
         return upper
 
     def _tidy(self, node: Node[H]) -> None:
-        """Take out nodes where nobody ends and nobody parts, from `node` towards the root."""
+        """Remove nodes where no holder ends and no paths diverge, from `node` towards the root."""
         while node.parent is not None and not node.holders and len(node.children) < 2:
             parent = node.parent
             if node.children:

@@ -10,7 +10,7 @@ import pytest
 from puna import demo, ops
 from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
-from tests.engine.guessing import PROMPTS, compare, guess_always
+from tests.engine.drafting import PROMPTS, compare, guess_always
 from tests.engine.runs import Run
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
@@ -39,12 +39,12 @@ def drafted(run: Run) -> tuple[int, int]:
 
 def leaked_by_draft(run: Run) -> int:
     """Cells of the draft model's cache in use when nothing runs and nothing is remembered."""
-    drafter = run.engine._speculation._drafter
-    assert drafter is not None
-    drafter.sweep()
-    while drafter._memories.evict():
+    draft_model = run.engine._speculation._draft_model
+    assert draft_model is not None
+    draft_model.release_finished()
+    while draft_model._prefix_cache.evict():
         pass
-    cells = drafter._cache.cells  # type: ignore[attr-defined]
+    cells = draft_model._cache.cells  # type: ignore[attr-defined]
     cells.check()
     return int(cells.capacity - cells.free)
 
@@ -90,7 +90,7 @@ def test_few_cells_make_streams_wait_and_change_nothing(tiny: LoadedModel, alway
 def test_a_long_prompt_is_read_by_and_by(
     tiny: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("puna.engine.drafting._READ_AT_ONCE", 5)
+    monkeypatch.setattr("puna.engine.draft_model._MAX_CATCH_UP", 5)
     expected = Run(tiny).one(PROMPTS[2] * 2, num_predict=20)[0]
     tokens, done = Run(tiny, draft=tiny).one(PROMPTS[2] * 2, num_predict=20)
     assert tokens == expected
@@ -100,11 +100,11 @@ def test_a_long_prompt_is_read_by_and_by(
 def test_a_second_turn_finds_what_the_draft_model_has_read(tiny: LoadedModel, always: None) -> None:
     run = Run(tiny, draft=tiny)
     first, _ = run.one(PROMPTS[2], num_predict=20)
-    drafter = run.engine._speculation._drafter
-    assert drafter is not None
+    draft_model = run.engine._speculation._draft_model
+    assert draft_model is not None
     read = []
-    forward = drafter._forward
-    drafter._forward = lambda parts: (read.append(sum(len(keys) for _, keys in parts)), forward(parts))[1]  # type: ignore[method-assign]
+    forward = draft_model._forward
+    draft_model._forward = lambda parts: (read.append(sum(len(keys) for _, keys in parts)), forward(parts))[1]  # type: ignore[method-assign]
     turn = [*tiny.tokenizer.encode(PROMPTS[2]), *first, 7, 8, 9, 10]
     run.submit(1, turn, num_predict=20)
     run.finish()

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from puna.engine.ngrams import Ngrams
-from puna.engine.payoff import Cost, Prospect
+from puna.engine.payoff import Cost, StepEstimate
+from puna.engine.prompt_lookup import PromptLookup
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
 
@@ -23,8 +23,8 @@ class Oracle:
         self.texts: list[list[int]] = []
         self.dice = random.Random(5)
 
-    def look_up(self, ngrams: Ngrams, most: int) -> tuple[int, list[int]]:
-        keys = ngrams._keys
+    def look_up(self, lookup: PromptLookup, most: int) -> tuple[int, list[int]]:
+        keys = lookup._keys
         for text in self.texts:
             if keys == text[: len(keys)]:
                 tokens = text[len(keys) : len(keys) + most]
@@ -36,13 +36,13 @@ def guess_always(monkeypatch: pytest.MonkeyPatch, dice: random.Random) -> None:
     """Every stream guesses in every step, at times fewer tokens than it could, instead of when it pays."""
     monkeypatch.setattr(Cost, "known", True)
     monkeypatch.setattr(Cost, "step_s", 0.01)
-    monkeypatch.setattr(Cost, "measured", lambda cost, guesses, seconds: None)
+    monkeypatch.setattr(Cost, "measured", lambda cost, drafts, seconds: None)
 
-    def add(prospect: Prospect, candidates: Any, row: float, **_: Any) -> list[int]:
+    def add(estimate: StepEstimate, candidates: Any, row: float, **_: Any) -> list[int]:
         most = [candidate.most for candidate in candidates]
         return [count if dice.random() < 0.7 else dice.randint(0, count) for count in most]
 
-    monkeypatch.setattr(Prospect, "add", add)
+    monkeypatch.setattr(StepEstimate, "add", add)
 
 
 def answers(loaded: LoadedModel, speculate: str, *, count: int = 6, **settings: Any) -> Run:
