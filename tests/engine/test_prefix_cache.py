@@ -55,13 +55,15 @@ class World:
         return self.cache.cells.free
 
 
-def test_where_nothing_is_remembered_all_is_evaluated() -> None:  # scenario 191
+@pytest.mark.scenario(191)
+def test_where_nothing_is_remembered_all_is_evaluated() -> None:
     world = World()
     entry, shared = world.begin([1])
     assert (shared, entry.evaluated) == (0, 1)
 
 
-def test_the_longest_match_is_shared_whoever_holds_it() -> None:  # scenarios 192, 194 and 196
+@pytest.mark.scenario(192, 194, 196)
+def test_the_longest_match_is_shared_whoever_holds_it() -> None:
     world = World()
     short = world.finished([1])
     long, _ = world.begin([1, 2, 3])  # goes on in the first, and runs
@@ -70,20 +72,23 @@ def test_the_longest_match_is_shared_whoever_holds_it() -> None:  # scenarios 19
     assert (entry.row != long.row, shared) == (True, 2)
 
 
-def test_a_continued_conversation_needs_no_second_row() -> None:  # scenario 198
+@pytest.mark.scenario(198)
+def test_a_continued_conversation_needs_no_second_row() -> None:
     world = World()
     first = world.finished([1, 2])
     second, shared = world.begin([1, 2, 3])
     assert (second.row, shared) == (first.row, 2)
 
 
-def test_an_equal_prompt_leaves_one_input_to_evaluate() -> None:  # scenarios 188 and 199
+@pytest.mark.scenario(188, 199)
+def test_an_equal_prompt_leaves_one_input_to_evaluate() -> None:
     world = World()
     world.finished([1, 2])
     assert world.begin([1, 2])[1] == 1
 
 
-def test_what_differs_is_left_alone_while_there_are_rows() -> None:  # scenarios 193, 195 and 206
+@pytest.mark.scenario(193, 195, 206)
+def test_what_differs_is_left_alone_while_there_are_rows() -> None:
     world = World(rows=3)
     conversations = [[1, 2, 3], [1, 2, 4]]  # two that share a system prompt
     for turn in range(4):
@@ -218,15 +223,17 @@ def test_what_was_never_evaluated_is_not_remembered() -> None:
     assert world.begin([4])[0].row == entry.row
 
 
-def test_images_are_told_apart() -> None:  # scenarios 120 and 121
+@pytest.mark.scenario(120, 121)
+def test_images_are_told_apart() -> None:
     world = World()
     world.finished([1, (0, 77), 0, 0, 5])
     assert world.prefix_cache.find([1, (0, 78), 0, 0, 5], 5).count == 1
     assert world.prefix_cache.find([1, (0, 77), 0, 0, 6], 5).count == 4
 
 
+@pytest.mark.scenario(200)
 @pytest.mark.parametrize(("length", "shared"), [(8, 8), (20, 0)])
-def test_a_window_that_is_gone_cannot_be_shared(length: int, shared: int) -> None:  # scenario 200
+def test_a_window_that_is_gone_cannot_be_shared(length: int, shared: int) -> None:
     cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
     world = World(cache=cache)
     entry, _ = world.begin(list(range(length)))
@@ -302,7 +309,8 @@ def _grown(world: World, keys: list) -> tuple[PrefixEntry, list]:
     return entry, keys
 
 
-def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:  # scenario 202
+@pytest.mark.scenario(202)
+def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:
     cache = RecurrentCache({0: {"state": (2,)}}, sequences=4)
     world = World(cache=cache)
     entry, _ = world.begin(list(range(40)))
