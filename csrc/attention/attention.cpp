@@ -8,26 +8,16 @@
 namespace puna {
 namespace {
 
-const AttentionKernels& kernels() {
-#if defined(__x86_64__)
-    if (vector_level() == CpuLevel::avx512) return attention_avx512;
-    if (vector_level() == CpuLevel::avx2) return attention_avx2;
-#elif defined(__aarch64__)
-    if (vector_level() == CpuLevel::neon) return attention_neon;
-#endif
-    return attention_portable;
-}
-
 // Blocks with at most this many vectors per key/value head are bound by memory: taking several heads reads longer
 // stretches.
 constexpr int few_vectors = 8;
-// Threads take blocks as they become free: with so many for each, none waits long for the last one.
+// Threads take blocks as they become free: with so many for each, minus_infinity waits long for the last one.
 constexpr int blocks_per_thread = 4;
 
 int chunks_of(const AttentionBlock& block) { return block.end_chunk() - block.first_chunk(); }
 
-// Rows to a block: many make good use of each tile of keys, which is turned once for all; too many leave threads idle.
-int most_rows(const AttentionCall& call) {
+// Rows to a block: many make good use of each tile of keys, which is transposed once for all; too many leave threads idle.
+int max_rows(const AttentionCall& call) {
     int vectors = attention_vectors;
     const int64_t all = int64_t(call.rows) * call.heads, wanted = blocks_per_thread * thread_count();
     while (vectors > attention_vectors / 4 && all / vectors < wanted) vectors /= 2;
@@ -36,7 +26,7 @@ int most_rows(const AttentionCall& call) {
 
 // Neighbouring rows that see parts of the same stretch of the list make up blocks.
 std::vector<AttentionBlock> plan(const AttentionCall& call) {
-    const int most = most_rows(call);
+    const int most = max_rows(call);
     std::vector<AttentionBlock> runs;
     int64_t tasks = 0;
     for (int row = 0; row < call.rows;) {
@@ -157,8 +147,10 @@ void attend_chunks(const AttentionCall& call, const AttentionKernels& kernel,
 
 }  // namespace
 
+PUNA_DEFINE_CHOICE(AttentionKernels, attention_kernels)
+
 void attention(const AttentionCall& call) {
-    const AttentionKernels& kernel = kernels();
+    const AttentionKernels& kernel = attention_kernels();
     const std::vector<AttentionBlock> blocks = plan(call);
     int64_t chunks = 0;
     for (const AttentionBlock& block : blocks) chunks += chunks_of(block);

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "core/cpu.h"
+#include "core/sets.h"
 #include "kv/kv.h"
 
 namespace puna {
@@ -63,23 +63,18 @@ struct AttentionKernels {
     void (*finish)(const AttentionCall&, const AttentionBlock&, AttentionState);
 };
 
+PUNA_DECLARE_KERNELS(AttentionKernels, attention_kernels);
+
 inline int vectors_of(const AttentionCall& call, const AttentionBlock& block) {
     return block.kv_heads * block.rows * call.group();
 }
 
-// Queries, partial sums, scores, a tile of keys as they come and turned, a tile of values.
+// Queries, partial sums, scores, a tile of keys as they come and transposed, a tile of values.
 inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
     constexpr int most_width = 16, most_together = 8;
     return int64_t(vectors) * (call.padded_dim() + most_width) + most_together * attention_tile +
            int64_t(attention_tile) * (call.padded_dim() + call.padded_value_dim()) + most_width * call.padded_dim();
 }
-
-extern const AttentionKernels attention_portable;
-#if defined(__x86_64__)
-extern const AttentionKernels attention_avx2, attention_avx512;
-#elif defined(__aarch64__)
-extern const AttentionKernels attention_neon;
-#endif
 
 // All rows. The call must be valid: every listed cell exists, heads is a multiple of kv_heads.
 void attention(const AttentionCall& call);

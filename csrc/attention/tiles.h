@@ -1,4 +1,4 @@
-// Tiles of keys and values as floats, keys turned, from the cells of a cache. Compiled once per instruction set.
+// Tiles of keys and values as floats, keys transposed, from the cells of a cache. Compiled once per instruction set.
 #pragma once
 #include "attention/attention.h"
 #include "kv/unpack.h"
@@ -10,8 +10,8 @@ namespace {
 
 constexpr int tile_cells = attention_tile;
 
-PUNA_INLINE int smaller(int a, int b) { return a < b ? a : b; }
-PUNA_INLINE int larger(int a, int b) { return a > b ? a : b; }
+PUNA_INLINE int min(int a, int b) { return a < b ? a : b; }
+PUNA_INLINE int max(int a, int b) { return a > b ? a : b; }
 
 // Cells of a tile: those a row sees, or all that are used.
 struct Range {
@@ -56,9 +56,9 @@ PUNA_INLINE void unpack_cells(const Rows& rows, const int32_t* cells, int count,
 // The cells of the next tile, asked for while this one is computed: they may be scattered, the processor cannot
 // foresee them. Evenly, because only a dozen requests can be under way and the next one stops everything; all heads
 // of a cell together, because what lies in one piece comes faster.
-class Ahead {
+class CellPrefetcher {
 public:
-    Ahead(const int32_t* cells, int count, const Rows& keys, const Rows& values, int heads)
+    CellPrefetcher(const int32_t* cells, int count, const Rows& keys, const Rows& values, int heads)
         : cells(cells), count(count), keys(keys), values(values), key_bytes(heads * keys.bytes),
           value_bytes(heads * values.bytes), row_bytes(key_bytes > value_bytes ? key_bytes : value_bytes),
           lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)) {}
@@ -87,25 +87,25 @@ private:
     int cell = 0;
     int64_t at = 0;
 };
-// Of the work on a head of a tile, in percent: turning keys, unpacking values, and each of the two products.
-constexpr int turn_work = 40, unpack_work = 20, multiply_work = 20;
+// Of the work on a head of a tile, in percent: transposing keys, unpacking values, and each of the two products.
+constexpr int transpose_work = 40, unpack_work = 20, multiply_work = 20;
 constexpr int depth_part = 16, cells_part = 8;
 
 // The tile's cell at `j`; the first and the last that are used stand in for those beyond.
 PUNA_INLINE int32_t cell_at(const int32_t* cells, Range used, int j) {
-    return cells[larger(used.begin, smaller(j, used.end - 1))];
+    return cells[max(used.begin, min(j, used.end - 1))];
 }
 
 #if defined(__AVX512F__)
-// Turns 32 keys of 16-bit numbers, which is half the work of turning them as floats.
+// Transposes 32 keys of 16-bit numbers, which is half the work of transposing them as floats.
 template <class Load>
-PUNA_INLINE void turn_words(const Rows& keys, const int32_t* cells, Range used, int j, Ahead& ahead, float* to,
+PUNA_INLINE void transpose_words_of(const Rows& keys, const int32_t* cells, Range used, int j, CellPrefetcher& next_tile, float* to,
                             Load load) {
-    const int lines = ahead.lines(turn_work, tile_cells / 32 * (keys.dim / 8));
+    const int lines = next_tile.lines(transpose_work, tile_cells / 32 * (keys.dim / 8));
     const uint16_t* rows[32];
     for (int i = 0; i < 32; i++) rows[i] = reinterpret_cast<const uint16_t*>(keys.row(cell_at(cells, used, j + i)));
     for (int d = 0; d < keys.dim; d += 8) {
-        ahead.ask(lines);
+        next_tile.ask(lines);
         __m512i columns[8];
         transpose_words(rows, d, columns);
         for (int c = 0; c < 8; c++) {
@@ -117,8 +117,8 @@ PUNA_INLINE void turn_words(const Rows& keys, const int32_t* cells, Range used, 
 }
 #endif
 
-// The keys of the tile's cells in `used`, turned: to[d * tile_cells + j]. `some` is room for a vector's worth of rows.
-void turn_keys(const Rows& keys, const int32_t* cells, Range used, Ahead& ahead, float* some, float* to) {
+// The keys of the tile's cells in `used`, transposed: to[d * tile_cells + j]. `some` is room for a vector's worth of rows.
+void transpose_keys(const Rows& keys, const int32_t* cells, Range used, CellPrefetcher& next_tile, float* some, float* to) {
     int step = Vec::width;
 #if defined(__AVX512F__)
     const bool words = (keys.type == KVType::f16 || keys.type == KVType::bf16) && keys.dim % 8 == 0;
@@ -127,17 +127,17 @@ void turn_keys(const Rows& keys, const int32_t* cells, Range used, Ahead& ahead,
     for (int j = used.begin / step * step; j < used.end; j += step) {
 #if defined(__AVX512F__)
         if (words && keys.type == KVType::f16) {
-            turn_words(keys, cells, used, j, ahead, to, [](__m256i bits) { return Vec{_mm512_cvtph_ps(bits)}; });
+            transpose_words_of(keys, cells, used, j, next_tile, to, [](__m256i bits) { return Vec{_mm512_cvtph_ps(bits)}; });
             continue;
         }
         if (words) {
-            turn_words(keys, cells, used, j, ahead, to, [](__m256i bits) {
+            transpose_words_of(keys, cells, used, j, next_tile, to, [](__m256i bits) {
                 return Vec{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
             });
             continue;
         }
 #endif
-        ahead.ask(ahead.lines(turn_work, tile_cells / Vec::width));
+        next_tile.ask(next_tile.lines(transpose_work, tile_cells / Vec::width));
         int32_t taken[Vec::width];
         for (int i = 0; i < Vec::width; i++) taken[i] = cell_at(cells, used, j + i);
         unpack_cells(keys, taken, Vec::width, some);

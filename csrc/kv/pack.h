@@ -16,13 +16,8 @@ void to_halves(const float* from, half* to, int64_t count) {
     if (i < count) store_part(load_part(from + i, int(count - i)), to + i, int(count - i));
 }
 
-// Rounds to nearest, ties to even.
 void to_bfloats(const float* from, bfloat* to, int64_t count) {
-    for (int64_t i = 0; i < count; i++) {
-        const uint32_t bits = float_to_bits(from[i]);
-        const uint32_t rounded = bits + 0x7fff + (bits >> 16 & 1), quiet = bits | 0x400000;
-        to[i] = bfloat(((bits & 0x7fffffff) > 0x7f800000 ? quiet : rounded) >> 16);
-    }
+    for (int64_t i = 0; i < count; i++) to[i] = float_to_bfloat(from[i]);
 }
 
 // The least and the largest number of a block; both NaN if one is not finite.

@@ -6,8 +6,6 @@
 namespace puna {
 namespace {
 
-using bfloat = uint16_t;   // the upper half of a float
-
 PUNA_INLINE Vec load_bfloats(const bfloat* p) {
 #if defined(__AVX512F__)
     const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -17,7 +15,7 @@ PUNA_INLINE Vec load_bfloats(const bfloat* p) {
     return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16))};
 #else
     float lanes[Vec::width];
-    for (int i = 0; i < Vec::width; i++) lanes[i] = bits_to_float(uint32_t(p[i]) << 16);
+    for (int i = 0; i < Vec::width; i++) lanes[i] = bfloat_to_float(p[i]);
     return Vec::load(lanes);
 #endif
 }

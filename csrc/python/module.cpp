@@ -7,5 +7,6 @@ NB_MODULE(_native, m) {
     puna::register_experts(m);
     puna::register_rows(m);
     puna::register_sample(m);
+    puna::register_sets(m);
     puna::register_program(m);
 }

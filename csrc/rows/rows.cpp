@@ -17,15 +17,7 @@ int64_t rows_per_share(int64_t width) { return share / (width + 1) + 1; }
 
 }  // namespace
 
-const RowKernels& row_kernels() {
-#if defined(__x86_64__)
-    if (vector_level() == CpuLevel::avx512) return rows_avx512;
-    if (vector_level() == CpuLevel::avx2) return rows_avx2;
-#elif defined(__aarch64__)
-    if (vector_level() == CpuLevel::neon) return rows_neon;
-#endif
-    return rows_portable;
-}
+PUNA_DEFINE_CHOICE(RowKernels, row_kernels)
 
 void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
               float* sum, float* y) {

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "core/cpu.h"
+#include "core/sets.h"
 #include "kv/kv.h"
 
 namespace puna {
@@ -34,14 +34,7 @@ struct RowKernels {
 };
 
 // Those of the CPU level in use.
-const RowKernels& row_kernels();
-
-extern const RowKernels rows_portable;
-#if defined(__x86_64__)
-extern const RowKernels rows_avx2, rows_avx512;
-#elif defined(__aarch64__)
-extern const RowKernels rows_neon;
-#endif
+PUNA_DECLARE_KERNELS(RowKernels, row_kernels);
 
 // Whole batches, shared out among the threads. Arrays are contiguous; `residual` and `sum` may be null together.
 void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,

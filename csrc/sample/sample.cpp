@@ -215,15 +215,7 @@ std::vector<Candidate> keep_typical(const std::vector<Candidate>& candidates, do
 
 }  // namespace
 
-const SampleKernels& sample_kernels() {
-#if defined(__x86_64__)
-    if (vector_level() == CpuLevel::avx512) return sample_avx512;
-    if (vector_level() == CpuLevel::avx2) return sample_avx2;
-#elif defined(__aarch64__)
-    if (vector_level() == CpuLevel::neon) return sample_neon;
-#endif
-    return sample_portable;
-}
+PUNA_DEFINE_CHOICE(SampleKernels, sample_kernels)
 
 void top_k(const float* logits, int64_t count, int64_t k, int64_t* ids) {
     for (const Candidate& candidate : sorted_top(logits, count, k)) *ids++ = candidate.id;

@@ -2,7 +2,7 @@
 #pragma once
 #include <cstdint>
 
-#include "core/cpu.h"
+#include "core/sets.h"
 
 namespace puna {
 
@@ -17,14 +17,7 @@ struct SampleKernels {
     double (*sum)(const float* logits, int64_t count, float largest, float temperature);
 };
 
-const SampleKernels& sample_kernels();
-
-extern const SampleKernels sample_portable;
-#if defined(__x86_64__)
-extern const SampleKernels sample_avx2, sample_avx512;
-#elif defined(__aarch64__)
-extern const SampleKernels sample_neon;
-#endif
+PUNA_DECLARE_KERNELS(SampleKernels, sample_kernels);
 
 // Writes the ids of the `k` <= count largest logits, descending; the lower id comes first among equals.
 void top_k(const float* logits, int64_t count, int64_t k, int64_t* ids);

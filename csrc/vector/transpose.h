@@ -1,4 +1,4 @@
-// Turning squares of floats, compiled once per instruction set by the files that include this.
+// Transposing squares of floats, compiled once per instruction set by the files that include this.
 #pragma once
 #include "vector/vector.h"
 
@@ -8,7 +8,7 @@ namespace {
 #if defined(__AVX2__)
 // Four-by-four squares inside each 128-bit lane.
 template <class V, class LowPs, class HighPs, class LowPd, class HighPd>
-PUNA_INLINE void turn_lanes(V* r, LowPs low_ps, HighPs high_ps, LowPd low_pd, HighPd high_pd) {
+PUNA_INLINE void transpose_lanes(V* r, LowPs low_ps, HighPs high_ps, LowPd low_pd, HighPd high_pd) {
     const V a = low_ps(r[0], r[1]), b = high_ps(r[0], r[1]), c = low_ps(r[2], r[3]), d = high_ps(r[2], r[3]);
     r[0] = low_pd(a, c), r[1] = high_pd(a, c), r[2] = low_pd(b, d), r[3] = high_pd(b, d);
 }
@@ -20,7 +20,7 @@ PUNA_INLINE void transpose(const float* from, int64_t from_stride, float* to, in
     __m512 r[16];
     for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * from_stride);
     for (int i = 0; i < 16; i += 4) {
-        turn_lanes(
+        transpose_lanes(
             r + i, [](__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); },
             [](__m512 a, __m512 b) { return _mm512_unpackhi_ps(a, b); },
             [](__m512 a, __m512 b) {
@@ -45,7 +45,7 @@ PUNA_INLINE void transpose(const float* from, int64_t from_stride, float* to, in
     __m256 r[8];
     for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(from + i * from_stride);
     for (int i = 0; i < 8; i += 4) {
-        turn_lanes(
+        transpose_lanes(
             r + i, [](__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); },
             [](__m256 a, __m256 b) { return _mm256_unpackhi_ps(a, b); },
             [](__m256 a, __m256 b) {

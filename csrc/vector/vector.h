@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "vector/half.h"
+#include "vector/inline.h"
+
 #if defined(__AVX2__)
 #include <immintrin.h>
 #elif defined(PUNA_NEON)   // said by the build: every aarch64 compiler has NEON, for the portable files too
@@ -17,41 +20,8 @@
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #endif
 
-#define PUNA_INLINE __attribute__((always_inline)) inline
-
 namespace puna {
 namespace {
-
-using half = uint16_t;   // the bits of an IEEE binary16
-
-PUNA_INLINE float bits_to_float(uint32_t bits) {
-    float value;
-    std::memcpy(&value, &bits, 4);
-    return value;
-}
-
-PUNA_INLINE uint32_t float_to_bits(float value) {
-    uint32_t bits;
-    std::memcpy(&bits, &value, 4);
-    return bits;
-}
-
-PUNA_INLINE float half_to_float(half h) {
-    const uint32_t sign = uint32_t(h & 0x8000) << 16, rest = uint32_t(h & 0x7fff) << 13;
-    if (rest >= 0x0f800000) return bits_to_float(sign | rest | 0x7f800000);   // infinity, NaN
-    return bits_to_float(sign | float_to_bits(bits_to_float(rest) * 0x1p112f));
-}
-
-// Rounds to nearest, ties to even; what is too large becomes infinity.
-PUNA_INLINE half float_to_half(float value) {
-    const uint32_t bits = float_to_bits(value), sign = bits >> 16 & 0x8000, rest = bits & 0x7fffffff;
-    if (rest > 0x7f800000) return half(sign | 0x7e00);
-    if (rest >= 0x477ff000) return half(sign | 0x7c00);   // 65520 and up
-    if (rest < 0x38800000) {                              // below 2^-14: let the addition do the rounding
-        return half(sign | (float_to_bits(bits_to_float(rest) + 0.5f) - 0x3f000000));
-    }
-    return half(sign | (rest - 0x38000000 + 0xfff + (rest >> 13 & 1)) >> 13);
-}
 
 #if defined(__AVX512F__)
 

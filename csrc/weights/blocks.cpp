@@ -8,9 +8,7 @@
 namespace puna {
 namespace {
 
-inline uint16_t u16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8); }
-inline uint32_t u32(const uint8_t* p) { return u16(p) | static_cast<uint32_t>(u16(p + 2)) << 16; }
-inline float half(const uint8_t* p) { return float_from_half(u16(p)); }
+inline uint32_t u32(const uint8_t* p) { return bits_at(p) | static_cast<uint32_t>(bits_at(p + 2)) << 16; }
 
 // One factor and offset for a block of 32.
 inline void set32(Block& b, float scale, float offset) {
@@ -39,22 +37,22 @@ inline void five_bits(const uint8_t* p, uint32_t high, int shift, int8_t* q) {
     }
 }
 
-void q4_0(const uint8_t* p, Block& b) { nibbles(p + 2, 8, b.q); set32(b, half(p), 0); }
-void q4_1(const uint8_t* p, Block& b) { nibbles(p + 4, 0, b.q); set32(b, half(p), half(p + 2)); }
-void q5_0(const uint8_t* p, Block& b) { five_bits(p + 6, u32(p + 2), 16, b.q); set32(b, half(p), 0); }
-void q5_1(const uint8_t* p, Block& b) { five_bits(p + 8, u32(p + 4), 0, b.q); set32(b, half(p), half(p + 2)); }
-void q8_0(const uint8_t* p, Block& b) { std::memcpy(b.q, p + 2, 32); set32(b, half(p), 0); }
+void q4_0(const uint8_t* p, Block& b) { nibbles(p + 2, 8, b.q); set32(b, half_at(p), 0); }
+void q4_1(const uint8_t* p, Block& b) { nibbles(p + 4, 0, b.q); set32(b, half_at(p), half_at(p + 2)); }
+void q5_0(const uint8_t* p, Block& b) { five_bits(p + 6, u32(p + 2), 16, b.q); set32(b, half_at(p), 0); }
+void q5_1(const uint8_t* p, Block& b) { five_bits(p + 8, u32(p + 4), 0, b.q); set32(b, half_at(p), half_at(p + 2)); }
+void q8_0(const uint8_t* p, Block& b) { std::memcpy(b.q, p + 2, 32); set32(b, half_at(p), 0); }
 
-void iq4_nl(const uint8_t* p, Block& b) { looked_up(p + 2, iq4_nl_entries, b.q); set32(b, half(p), 0); }
+void iq4_nl(const uint8_t* p, Block& b) { looked_up(p + 2, iq4_nl_entries, b.q); set32(b, half_at(p), 0); }
 
 void mxfp4(const uint8_t* p, Block& b) {
     looked_up(p + 1, mxfp4_entries, b.q);
     const uint32_t e = p[0];   // 2^(e-128): half of what the exponent says, for the doubled values
-    set32(b, float_from_bits(e < 2 ? 0x00200000u << e : (e - 1) << 23), 0);
+    set32(b, bits_to_float(e < 2 ? 0x00200000u << e : (e - 1) << 23), 0);
 }
 
 void iq4_xs(const uint8_t* p, Block& b) {
-    const float d = half(p);
+    const float d = half_at(p);
     int8_t scales[8];
     unpack_scales_iq4_xs(p + 2, scales);
     for (int i = 0; i < 8; i++) {
@@ -66,7 +64,7 @@ void iq4_xs(const uint8_t* p, Block& b) {
 
 void q2_k(const uint8_t* p, Block& b) {
     const uint8_t *scales = p, *q = p + 16;
-    const float d = half(p + 80), dmin = half(p + 82);
+    const float d = half_at(p + 80), dmin = half_at(p + 82);
     for (int i = 0; i < 256; i++) b.q[i] = q[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3;
     for (int g = 0; g < 16; g++) {
         b.scale[g] = d * static_cast<float>(scales[g] & 15);
@@ -76,7 +74,7 @@ void q2_k(const uint8_t* p, Block& b) {
 
 void q3_k(const uint8_t* p, Block& b) {
     const uint8_t *mask = p, *q = p + 32;
-    const float d = half(p + 108);
+    const float d = half_at(p + 108);
     int8_t scales[16];
     unpack_scales_k3(p + 96, scales);
     for (int i = 0; i < 256; i++) {
@@ -91,7 +89,7 @@ void q3_k(const uint8_t* p, Block& b) {
 
 // Scales and offsets of Q4_K and Q5_K.
 void scales_k4(const uint8_t* p, Block& b) {
-    const float d = half(p), dmin = half(p + 2);
+    const float d = half_at(p), dmin = half_at(p + 2);
     uint8_t scales[8], mins[8];
     unpack_scales_k4(p + 4, scales, mins);
     for (int g = 0; g < 16; g++) {
@@ -117,7 +115,7 @@ void q5_k(const uint8_t* p, Block& b) {
 
 void q6_k(const uint8_t* p, Block& b) {
     const uint8_t *low = p, *high = p + 128, *scales = p + 192;
-    const float d = half(p + 208);
+    const float d = half_at(p + 208);
     for (int i = 0; i < 256; i++) {
         const int h = i / 128, quarter = i % 128 / 32, l = i % 32;
         const int four = low[64 * h + 32 * (quarter % 2) + l] >> 4 * (quarter / 2) & 15;
@@ -151,14 +149,14 @@ void tq1_0(const uint8_t* p, Block& b) {   // 32 bytes of 5 digits, 16 of 5, 4 o
     for (int n = 0; n < 4; n++) {
         for (int j = 0; j < 4; j++) b.q[240 + 4 * n + j] = trit(p[48 + j], n);
     }
-    one_scale(b, half(p + 52));
+    one_scale(b, half_at(p + 52));
 }
 
 void tq2_0(const uint8_t* p, Block& b) {
     for (int i = 0; i < 256; i++) {
         b.q[i] = static_cast<int8_t>((p[i / 128 * 32 + i % 32] >> 2 * (i % 128 / 32) & 3) - 1);
     }
-    one_scale(b, half(p + 64));
+    one_scale(b, half_at(p + 64));
 }
 
 }  // namespace
@@ -180,7 +178,7 @@ void unpack_scales_k3(const uint8_t* packed, int8_t scales[16]) {
 }
 
 void unpack_scales_iq4_xs(const uint8_t* packed, int8_t scales[8]) {
-    const uint16_t high = u16(packed);
+    const uint16_t high = bits_at(packed);
     for (int i = 0; i < 8; i++) {
         const int low = packed[2 + i / 2] >> 4 * (i % 2) & 15;
         scales[i] = static_cast<int8_t>((low | (high >> 2 * i & 3) << 4) - 32);
@@ -219,10 +217,10 @@ void dequantize_row(FileType type, const uint8_t* row, int64_t columns, float* v
     switch (type) {
         case FileType::f32: std::memcpy(values, row, static_cast<size_t>(columns) * 4); return;
         case FileType::f16:
-            for (int64_t i = 0; i < columns; i++) values[i] = half(row + 2 * i);
+            for (int64_t i = 0; i < columns; i++) values[i] = half_at(row + 2 * i);
             return;
         case FileType::bf16:
-            for (int64_t i = 0; i < columns; i++) values[i] = float_from_bfloat(u16(row + 2 * i));
+            for (int64_t i = 0; i < columns; i++) values[i] = bfloat_to_float(bits_at(row + 2 * i));
             return;
         default: break;
     }

@@ -1,5 +1,4 @@
 // Passes over all logits, compiled once per instruction set by sample_<set>.cpp.
-#pragma once
 #include "sample/sample.h"
 #include "vector/vector.h"
 
@@ -62,7 +61,8 @@ double sum_of_exponentials(const float* logits, int64_t count, float largest, fl
     return total;
 }
 
-constexpr SampleKernels sample_kernels_here = {scan, collect, sum_of_exponentials};
-
 }  // namespace
+
+const SampleKernels PUNA_SET::sample_kernels = {scan, collect, sum_of_exponentials};
+
 }  // namespace puna

@@ -1,9 +1,8 @@
 // The attention kernels, compiled once per instruction set by attention_<set>.cpp.
 //
-// A tile of keys is turned, so that a score is a sum down a column and 64 cells' scores are a few vectors: scores
+// A tile of keys is transposed, so that a score is a sum down a column and 64 cells' scores are a few vectors: scores
 // and weighted values are then one and the same small matrix product. Every score and every value of the result is
 // summed in one order whichever others are computed beside it, and nothing a row may not see is touched for it.
-#pragma once
 #include "attention/attention.h"
 #include "attention/tiles.h"
 #include "vector/vector.h"
@@ -13,11 +12,11 @@ namespace {
 
 // The part of a product held in registers: rows, and vectors of columns. Loads stay behind the additions.
 #if defined(__AVX512F__) || defined(__aarch64__)
-constexpr int most_rows = 6, most_columns = 4;
+constexpr int max_rows = 6, max_columns = 4;
 #elif defined(__AVX2__)
-constexpr int most_rows = 6, most_columns = 2;
+constexpr int max_rows = 6, max_columns = 2;
 #else
-constexpr int most_rows = 4, most_columns = 2;
+constexpr int max_rows = 4, max_columns = 2;
 #endif
 
 template <int N>
@@ -56,12 +55,12 @@ void multiply_part(const float* a, int64_t a_stride, const float* b, int64_t b_s
     }
 }
 
-// The same for up to most_rows rows and any number of vectors of columns.
+// The same for up to max_rows rows and any number of vectors of columns.
 void multiply(int rows, int vectors, const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth,
               float* c, int64_t c_stride) {
-    with_count<most_rows>(rows, [&](auto m) {
-        for (int n = 0; n < vectors; n += most_columns) {
-            with_count<most_columns>(smaller(most_columns, vectors - n), [&](auto columns) {
+    with_count<max_rows>(rows, [&](auto m) {
+        for (int n = 0; n < vectors; n += max_columns) {
+            with_count<max_columns>(min(max_columns, vectors - n), [&](auto columns) {
                 multiply_part<decltype(m)::value, decltype(columns)::value>(
                     a, a_stride, b + n * Vec::width, b_stride, depth, c + n * Vec::width, c_stride);
             });
@@ -83,7 +82,7 @@ PUNA_INLINE Vec power_of_two(Vec x) {
     return scale_by_power(p, n);
 }
 
-constexpr float none = -1.0f / 0.0f;
+constexpr float minus_infinity = -1.0f / 0.0f;
 constexpr float log2_e = 0x1.715476p0f;
 
 PUNA_INLINE float power_of_two(float x) {
@@ -93,7 +92,7 @@ PUNA_INLINE float power_of_two(float x) {
 }
 
 // Turns the scores of one query vector into shares of the running softmax. `sums` is a vector of partial sums.
-PUNA_INLINE void take_scores(float* scores, Range seen, const AttentionCall& call, float& largest, float* sums,
+PUNA_INLINE void add_scores(float* scores, Range seen, const AttentionCall& call, float& largest, float* sums,
                              float* values) {
     const int begin = seen.begin / Vec::width * Vec::width;   // a tile is whole vectors
     const int end = (seen.end + Vec::width - 1) / Vec::width * Vec::width;
@@ -101,8 +100,8 @@ PUNA_INLINE void take_scores(float* scores, Range seen, const AttentionCall& cal
         const Vec cap = Vec::splat(call.softcap * log2_e);
         for (int j = begin; j < end; j += Vec::width) (cap * tanh(Vec::load(scores + j))).store(scores + j);
     }
-    for (int j = begin; j < seen.begin; j++) scores[j] = none;
-    for (int j = seen.end; j < end; j++) scores[j] = none;
+    for (int j = begin; j < seen.begin; j++) scores[j] = minus_infinity;
+    for (int j = seen.end; j < end; j++) scores[j] = minus_infinity;
     Vec most = Vec::splat(largest);
     for (int j = begin; j < end; j += Vec::width) most = max(most, Vec::load(scores + j));
     const float now_largest = max_lane(most);
@@ -130,41 +129,41 @@ struct Head {
 };
 
 // `multiply`, with requests for the next tile in between where the work is little.
-PUNA_INLINE void multiply_and_ask(bool few, Ahead& ahead, int rows, int vectors, const float* a, int64_t a_stride,
+PUNA_INLINE void multiply_and_ask(bool few, CellPrefetcher& next_tile, int rows, int vectors, const float* a, int64_t a_stride,
                                   const float* b, int64_t b_stride, int depth, float* c, int64_t c_stride) {
-    const bool asks = few && !ahead.done();
-    const int part = asks ? depth_part : depth, lines = ahead.lines(multiply_work, (depth + part - 1) / part);
+    const bool asks = few && !next_tile.done();
+    const int part = asks ? depth_part : depth, lines = next_tile.lines(multiply_work, (depth + part - 1) / part);
     for (int k = 0; k < depth; k += part) {
-        if (asks) ahead.ask(lines);
-        multiply(rows, vectors, a + k, a_stride, b + k * b_stride, b_stride, smaller(part, depth - k), c, c_stride);
+        if (asks) next_tile.ask(lines);
+        multiply(rows, vectors, a + k, a_stride, b + k * b_stride, b_stride, min(part, depth - k), c, c_stride);
     }
 }
 
-// One tile: keys turned [dim, tile_cells], values [tile_cells, padded_value_dim]; `seen` per row of the block.
+// One tile: keys transposed [dim, tile_cells], values [tile_cells, padded_value_dim]; `seen` per row of the block.
 void attend_tile(const AttentionCall& call, const Head& head, int vectors, const Range* seen, const float* keys,
-                 const float* values, Ahead& ahead, float* scores) {
+                 const float* values, CellPrefetcher& next_tile, float* scores) {
     const int q_stride = call.padded_dim(), stride = call.padded_value_dim(), group = call.group();
     const int value_vectors = (call.value_dim + Vec::width - 1) / Vec::width;
-    const bool few = vectors <= most_rows;
-    for (int m = 0; m < vectors; m += most_rows) {
-        const int taken = smaller(most_rows, vectors - m);
-        Range ranges[most_rows], all = {tile_cells, 0};
+    const bool few = vectors <= max_rows;
+    for (int m = 0; m < vectors; m += max_rows) {
+        const int taken = min(max_rows, vectors - m);
+        Range ranges[max_rows], all = {tile_cells, 0};
         for (int i = 0; i < taken; i++) {
             ranges[i] = seen[(m + i) / group];
             if (ranges[i].empty()) continue;
-            all = {smaller(all.begin, ranges[i].begin), larger(all.end, ranges[i].end)};
+            all = {min(all.begin, ranges[i].begin), max(all.end, ranges[i].end)};
         }
         if (all.empty()) continue;
         const int begin = all.begin / Vec::width, end = (all.end + Vec::width - 1) / Vec::width;
         for (int i = 0; i < taken; i++) {
             for (int n = begin; n < end; n++) Vec::splat(0).store(scores + i * tile_cells + n * Vec::width);
         }
-        multiply_and_ask(few, ahead, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride,
+        multiply_and_ask(few, next_tile, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride,
                          keys + begin * Vec::width, tile_cells, call.dim, scores + begin * Vec::width, tile_cells);
         float* to = head.state.values + int64_t(m) * stride;
         for (int i = 0; i < taken; i++) {
             if (ranges[i].empty()) continue;
-            take_scores(scores + i * tile_cells, ranges[i], call, head.state.largest[m + i],
+            add_scores(scores + i * tile_cells, ranges[i], call, head.state.largest[m + i],
                         head.sums + (m + i) * Vec::width, to + int64_t(i) * stride);
         }
         // Only cells that all see: a NaN beyond what a row sees, times a share of zero, would reach it.
@@ -172,7 +171,7 @@ void attend_tile(const AttentionCall& call, const Head& head, int vectors, const
             for (next = i + 1; next < taken && ranges[next] == ranges[i]; next++) {}
             const Range cells = ranges[i];
             if (cells.empty()) continue;
-            multiply_and_ask(few, ahead, next - i, value_vectors, scores + i * tile_cells + cells.begin, tile_cells,
+            multiply_and_ask(few, next_tile, next - i, value_vectors, scores + i * tile_cells + cells.begin, tile_cells,
                              values + int64_t(cells.begin) * stride, stride, cells.end - cells.begin,
                              to + int64_t(i) * stride, stride);
         }
@@ -190,7 +189,7 @@ void start_block(const AttentionCall& call, const AttentionBlock& block, Attenti
                 const float* from = call.q + (int64_t(row) * call.heads + head) * call.dim;
                 unpack<KVType::f32>(reinterpret_cast<const uint8_t*>(from), call.dim, q);
                 for (int d = 0; d < call.dim; d += Vec::width) (Vec::load(q + d) * scale).store(q + d);
-                state.largest[m] = none;
+                state.largest[m] = minus_infinity;
                 for (int d = 0; d < value_dim; d++) state.values[int64_t(m) * value_dim + d] = 0;
                 Vec::splat(0).store(sums + m * Vec::width);
             }
@@ -206,24 +205,24 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
     float* q = scratch;
     float* sums = q + int64_t(all_vectors) * dim;
     float* scores = sums + all_vectors * Vec::width;
-    float* keys_turned = scores + most_rows * tile_cells;
-    float* some_keys = keys_turned + int64_t(tile_cells) * dim;
-    float* values_unpacked = some_keys + Vec::width * dim;
+    float* transposed_keys = scores + max_rows * tile_cells;
+    float* few_keys = transposed_keys + int64_t(tile_cells) * dim;
+    float* values_unpacked = few_keys + Vec::width * dim;
     start_block(call, block, state, q, sums);
 
-    const int begin = larger(block.begin, chunk * attention_chunk);
-    const int end = smaller(block.end, (chunk + 1) * attention_chunk);
+    const int begin = max(block.begin, chunk * attention_chunk);
+    const int end = min(block.end, (chunk + 1) * attention_chunk);
     Range seen[attention_vectors];   // per row of the block
     const int first_tile = begin < end ? begin / tile_cells * tile_cells : end;   // rows may see nothing
     for (int tile = first_tile; tile < end; tile += tile_cells) {
-        const Range used = {larger(0, begin - tile), smaller(tile_cells, end - tile)};
+        const Range used = {max(0, begin - tile), min(tile_cells, end - tile)};
         for (int r = 0; r < block.rows; r++) {
             const int row = block.first + r;
-            seen[r] = {larger(0, call.starts[row] - tile), smaller(tile_cells, call.end(row) - tile)};
+            seen[r] = {max(0, call.starts[row] - tile), min(tile_cells, call.end(row) - tile)};
         }
         const int32_t* cells = call.cells + tile;
-        const int next = smaller(end, tile + tile_cells);
-        Ahead ahead(call.cells + next, smaller(tile_cells, end - next),
+        const int next = min(end, tile + tile_cells);
+        CellPrefetcher next_tile(call.cells + next, min(tile_cells, end - next),
                     rows_of(call.keys, call.key_type, call.dim, dim, block.kv_head, call.kv_heads),
                     rows_of(call.values, call.value_type, call.value_dim, value_dim, block.kv_head, call.kv_heads),
                     block.kv_heads);
@@ -231,17 +230,17 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
             const int head = block.kv_head + h;
             const Rows keys = rows_of(call.keys, call.key_type, call.dim, dim, head, call.kv_heads);
             const Rows values = rows_of(call.values, call.value_type, call.value_dim, value_dim, head, call.kv_heads);
-            turn_keys(keys, cells, used, ahead, some_keys, keys_turned);
+            transpose_keys(keys, cells, used, next_tile, few_keys, transposed_keys);
             for (int j = used.begin; j < used.end; j += cells_part) {
-                ahead.ask(ahead.lines(unpack_work, tile_cells / cells_part));
-                unpack_cells(values, cells + j, smaller(cells_part, used.end - j), values_unpacked + j * value_dim);
+                next_tile.ask(next_tile.lines(unpack_work, tile_cells / cells_part));
+                unpack_cells(values, cells + j, min(cells_part, used.end - j), values_unpacked + j * value_dim);
             }
             const int first = h * vectors;
             attend_tile(call,
                         {q + int64_t(first) * dim,
                          sums + first * Vec::width,
                          {state.largest + first, nullptr, state.values + int64_t(first) * value_dim}},
-                        vectors, seen, keys_turned, values_unpacked, ahead, scores);
+                        vectors, seen, transposed_keys, values_unpacked, next_tile, scores);
         }
     }
     for (int m = 0; m < all_vectors; m++) state.sum[m] = sum_lanes(Vec::load(sums + m * Vec::width));
@@ -296,7 +295,8 @@ void finish_block(const AttentionCall& call, const AttentionBlock& block, Attent
     }
 }
 
-constexpr AttentionKernels attention_kernels = {attend_chunk, merge_states, finish_block};
-
 }  // namespace
+
+const AttentionKernels PUNA_SET::attention_kernels = {attend_chunk, merge_states, finish_block};
+
 }  // namespace puna

@@ -1,5 +1,4 @@
 // The row kernels, compiled once per instruction set by rows_<set>.cpp.
-#pragma once
 #include "kv/pack.h"
 #include "rows/rows.h"
 #include "vector/vector.h"
@@ -135,9 +134,10 @@ void short_conv_row(const float* b, const float* c, const float* x, const float*
     channels(i, [=](const float* p) { return load_part(p, rest); }, [=](Vec v, float* p) { store_part(v, p, rest); });
 }
 
-constexpr RowKernels row_kernels_here = {rms_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
+}  // namespace
+
+const RowKernels PUNA_SET::row_kernels = {rms_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
                                          gate_range<ClampedSwiglu>, gate_range<Geglu>, softcap_range,
                                          short_conv_row, store_numbers};
 
-}  // namespace
 }  // namespace puna

@@ -4,10 +4,11 @@
 #include <cstring>
 #include <utility>
 
-#include "vector/half.h"
 #include "matrix/kernels.h"
 #include "matrix/pack.h"
 #include "matrix/quantize.h"
+#include "matrix/sets.h"
+#include "vector/half.h"
 
 namespace puna {
 namespace {
@@ -23,7 +24,7 @@ struct Vectors {
     static uint32_t largest_bits(const float* x, int n) {
         uint32_t most = 0;
         for (int i = 0; i < n; i++) {
-            const uint32_t bits = bits_from_float(x[i]) & 0x7fffffff;
+            const uint32_t bits = float_to_bits(x[i]) & 0x7fffffff;
             most = bits > most ? bits : most;
         }
         return most;
@@ -77,7 +78,7 @@ template <Layout layout>
 float number(const uint8_t* p, int64_t i) {
     if (layout == Layout::f32) return reinterpret_cast<const float*>(p)[i];
     const uint16_t bits = reinterpret_cast<const uint16_t*>(p)[i];
-    return layout == Layout::f16 ? float_from_half(bits) : float_from_bfloat(bits);
+    return layout == Layout::f16 ? half_to_float(bits) : bfloat_to_float(bits);
 }
 
 template <Layout layout>
@@ -103,7 +104,7 @@ void float_product(const uint8_t* weights, int64_t columns, int tokens, const vo
 
 template <Layout layout, int T>
 void product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-             int64_t step, float* const* y, Ahead) {
+             int64_t step, float* const* y, PrefetchDistance) {
     for (int64_t g = 0; g < groups; g++, weights += stride) {
         float* out[T];
         for (int t = 0; t < T; t++) out[t] = y[t] + g * R;
@@ -120,19 +121,15 @@ void fill(MatrixKernels& kernels, std::integer_sequence<int, T...>) {
 }
 
 template <int... L>
-MatrixKernels make(std::integer_sequence<int, L...>) {
-    MatrixKernels kernels{};
-    kernels.rows = R;
-    set_quantize<Vectors>(kernels);
+void fill_all(MatrixKernels& kernels, std::integer_sequence<int, L...>) {
     (fill<static_cast<Layout>(L)>(kernels, std::make_integer_sequence<int, tile>()), ...);
-    return kernels;
 }
 
 }  // namespace
 
-const MatrixKernels& portable_matrix_kernels() {
-    static const MatrixKernels kernels = make(std::make_integer_sequence<int, layout_count>());
-    return kernels;
+void portable::add_all(MatrixKernels& kernels) {
+    set_quantize<Vectors>(kernels);
+    fill_all(kernels, std::make_integer_sequence<int, layout_count>());
 }
 
 }  // namespace puna
