@@ -39,7 +39,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     # Length.
     num_keep: int = 4
     num_predict: int = -1
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] | None = None  # None: as the model's template says
     # Sampling.
     seed: int = -1
     temperature: float = 0.8

@@ -28,7 +28,7 @@ from puna.engine.events import Embed, Generate
 from puna.engine.guesses import Guess
 from puna.engine.memories import Memories
 from puna.engine.replay import Replay
-from puna.engine.requests import prepare
+from puna.engine.requests import FittedPrompt, prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
@@ -135,9 +135,10 @@ class Engine:
 
     # --- from any thread ---------------------------------------------------------------
 
-    def submit(self, request: Generate | Embed, sink: Sink) -> None:
-        """Queue a request. Raises at once when it cannot be served: `RequestError`, `ContextLengthError`,
-        `UnavailableError`.
+    def submit(self, request: Generate | Embed, sink: Sink, prompt: FittedPrompt | None = None) -> None:
+        """Queue a request; `prompt` is what its own came to, where that is a chat.
+
+        Raises at once when it cannot be served: `RequestError`, `ContextLengthError`, `UnavailableError`.
         """
         # The costly part of it happens here, on the caller's thread.
         tokenizer = self.loaded.tokenizer
@@ -145,7 +146,7 @@ class Engine:
         if isinstance(request, Embed):
             sequences = prepare_embeddings(request, sink, tokenizer, self.context, self.loaded.pooling)
         else:
-            sequences = generations = prepare(request, sink, tokenizer, self.context)
+            sequences = generations = prepare(request, sink, tokenizer, self.context, prompt)
             self._speculation.equip(generations)
         with self._changed:
             self._refuse_if_closing()
