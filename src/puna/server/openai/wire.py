@@ -79,14 +79,13 @@ class OpenAIRequest(OwnFields):
             "presence_penalty": self.presence_penalty,
             "num_predict": max_tokens,
             "stop": self.stops or None,
+            "logit_bias": self.logit_bias or None,
         }
         return {name: value for name, value in given.items() if value is not None}
 
     def _check(self) -> None:
         if not 1 <= self.n <= MOST_SAMPLES:
             raise RequestError(f"n must be between 1 and {MOST_SAMPLES}, not {self.n}")
-        if self.logit_bias:
-            raise UnavailableError("logit_bias is not available yet in this version")
 
 
 class ChatCompletionRequest(OpenAIRequest):
