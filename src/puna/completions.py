@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.engine.events import Chunk, Done, Embedded, Event, Failed, Scored, TokenLogprob
+from puna.engine.events import Chunk, Done, Embedded, Event, Failed, Prompted, Scored, TokenLogprob
 from puna.errors import PunaError
 
-Answer = Scored | Chunk | Done | Embedded
+#: What a request is answered with, when it does not fail.
+Reply = Prompted | Scored | Chunk | Done | Embedded
 
 
 @dataclass
@@ -21,6 +22,7 @@ class Completion:
     text: str
     tokens: list[int]
     reason: str  # "stop" or "length"
+    thinking: str = ""  # before the text, of a model that thinks
     logprobs: list[TokenLogprob] = field(default_factory=list)
     prompt_tokens: int = 0
     cached_tokens: int = 0  # of the prompt, taken from the cache
@@ -35,19 +37,19 @@ class Completion:
         return self.text
 
 
-def raised(event: Event) -> Answer:
+def raised(event: Event) -> Reply:
     if isinstance(event, Failed):
         raise PunaError.of_kind(event.kind, event.message)
     return event
 
 
-def chunks(events: Iterator[Answer]) -> Iterator[Chunk]:
+def chunks(events: Iterator[Reply]) -> Iterator[Chunk]:
     for event in events:
         if isinstance(event, Chunk):
             yield event
 
 
-def complete(events: Iterator[Answer]) -> Completion:
+def complete(events: Iterator[Reply]) -> Completion:
     return joined(list(events))
 
 
@@ -55,17 +57,21 @@ async def gather(events: AsyncIterator[Chunk | Done]) -> Completion:
     return joined([event async for event in events])
 
 
-def by_sample(events: Sequence[Answer], samples: int) -> list[Completion]:
+def by_sample(events: Sequence[Reply], samples: int) -> list[Completion]:
     """The completion of each sample."""
-    return [joined([event for event in events if event.sample == sample]) for sample in range(samples)]
+    return [
+        joined([event for event in events if not isinstance(event, Prompted) and event.sample == sample])
+        for sample in range(samples)
+    ]
 
 
-def joined(events: Sequence[Answer]) -> Completion:
+def joined(events: Sequence[Reply]) -> Completion:
     chunks = [event for event in events if isinstance(event, Chunk)]
     done = events[-1]
     assert isinstance(done, Done)
     return Completion(
         text="".join(chunk.text for chunk in chunks),
+        thinking="".join(chunk.thinking for chunk in chunks),
         tokens=[token for chunk in chunks for token in chunk.tokens],
         reason=done.reason,
         logprobs=[logprob for chunk in chunks for logprob in chunk.logprobs],
@@ -80,7 +86,7 @@ def joined(events: Sequence[Answer]) -> Completion:
     )
 
 
-def stacked(events: Sequence[Answer], single: bool) -> NDArray[np.float32]:
+def stacked(events: Sequence[Reply], single: bool) -> NDArray[np.float32]:
     """The vectors in the order of the inputs; the vector, when there was but a `single` text."""
     found = sorted((event for event in events if isinstance(event, Embedded)), key=lambda event: event.sample)
     size = len(found[0].vector) // 4 if found else 0

@@ -18,15 +18,18 @@ import queue
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast, get_args, overload
 
+import msgspec.structs
 import numpy as np
 from numpy.typing import NDArray
 
 from puna import ops
-from puna.completions import Answer, Completion, by_sample, chunks, complete, gather, raised, stacked
+from puna.completions import Completion, Reply, by_sample, chunks, complete, gather, raised, stacked
+from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.engine.events import (
     Chunk,
@@ -46,11 +49,15 @@ from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.options import Options, speculate_from_env
-from puna.prompt import ChatFormat, chat_format
+from puna.prompt.capabilities import capabilities, resolved_think, stored_capabilities
+from puna.prompt.format import Think
+from puna.prompt.messages import Chat, as_messages, opened
+from puna.prompt.model_facts import ModelFacts, read_facts
 from puna.store import Store, StoredModel
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
 
 
 def load(
@@ -73,15 +80,14 @@ def load(
     `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `InsufficientMemoryError`, ...
     """
     path, stored = _find(model)
-    defaults = dict(stored.params) if stored is not None else {}
-    chosen = Options.merge(defaults)
+    chosen = Options.merge(stored.params if stored is not None else None)
     context = num_ctx or chosen.num_ctx
     draft = draft or chosen.draft
     ops.set_threads(num_thread)
     with open_gguf(path) as file:
         if context is not None:
             context = min(context, file.get("context_length") or context)
-        chat = chat_format(stored if stored is not None else file)
+        facts = read_facts(file)
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     loaded = load_model(
         path,
@@ -95,7 +101,7 @@ def load(
         loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate_from_env()
     )
     engine.start()
-    return Model(engine, chat, defaults)
+    return Model(ChatModel(engine, facts), Author.of(stored, facts))
 
 
 def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
@@ -106,17 +112,42 @@ def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
     return stored.runnable_path(), stored
 
 
+@dataclass(frozen=True)
+class Author:
+    """What the author of a model says beside its file."""
+
+    name: str
+    capabilities: tuple[str, ...]
+    template: str = ""
+    system: str | None = None
+    opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, stored: StoredModel | None, facts: ModelFacts) -> Author:
+        if stored is None:
+            return cls("this model", capabilities(facts))
+        return cls(
+            stored.name,
+            stored_capabilities(stored),
+            stored.template or "",
+            stored.system,
+            stored.messages,
+            stored.params,
+        )
+
+
 class Model:
     """A loaded model. Use it as a context manager, or `close` it, to give its memory back early."""
 
-    def __init__(self, engine: Engine, chat: ChatFormat, defaults: Mapping[str, Any]) -> None:
-        self.engine = engine
-        self.tokenizer = engine.loaded.tokenizer
+    def __init__(self, chat: ChatModel, author: Author) -> None:
+        self.engine = chat.engine
+        self.tokenizer = chat.engine.loaded.tokenizer
         self._chat = chat
-        self._defaults = defaults
+        self._author = author
         self._ids = itertools.count(1)
         # Also when the interpreter exits: a thread must not wake up inside a kernel after that.
-        self._closing = weakref.finalize(self, engine.close)
+        self._closing = weakref.finalize(self, self.engine.close)
 
     def __enter__(self) -> Self:
         return self
@@ -152,7 +183,7 @@ class Model:
         later ones, `priority="batch"` takes what interactive requests leave. All methods that generate
         know them. Raises `OptionError`, `RequestError`, `ContextLengthError`, `GenerationError`.
         """
-        events = self._start(prompt, logprobs, options)
+        events = self._submit(self._request(prompt, logprobs, options))
         return chunks(events) if stream else complete(events)
 
     def generate_many(
@@ -173,36 +204,65 @@ class Model:
         messages: Messages,
         *,
         stream: Literal[False] = False,
+        tools: Tools = (),
+        think: Think = None,
         logprobs: int | None = None,
         **options: Any,
     ) -> Completion: ...
     @overload
     def chat(
-        self, messages: Messages, *, stream: Literal[True], logprobs: int | None = None, **options: Any
+        self,
+        messages: Messages,
+        *,
+        stream: Literal[True],
+        tools: Tools = (),
+        think: Think = None,
+        logprobs: int | None = None,
+        **options: Any,
     ) -> Iterator[Chunk]: ...
     def chat(
-        self, messages: Messages, *, stream: bool = False, logprobs: int | None = None, **options: Any
+        self,
+        messages: Messages,
+        *,
+        stream: bool = False,
+        tools: Tools = (),
+        think: Think = None,
+        logprobs: int | None = None,
+        **options: Any,
     ) -> Completion | Iterator[Chunk]:
-        """Answer a conversation: [{"role": "user", "content": "Hi"}, ...], in the model's own chat format."""
-        events = self._start(self.render(messages), logprobs, options)
+        """Answer a conversation: [{"role": "user", "content": "Hi"}, ...], in the model's own chat format.
+
+        It begins with the model's own system text and messages, and ends at its template's stop strings. When
+        it does not fit the context, the oldest messages are left out. A model that thinks does so unless
+        `think` is False (or as hard as `think` says), and its thinking is told from its text. Raises what
+        `generate` does, and `TemplateError`.
+        """
+        events = self._submit(self._chat_request(messages, tools, think, logprobs, options))
         return chunks(events) if stream else complete(events)
 
     async def agenerate(self, prompt: Prompt, *, logprobs: int | None = None, **options: Any) -> Completion:
         """`generate`, for asyncio. Cancelling the task stops the generation."""
         return await gather(self.astream(prompt, logprobs=logprobs, **options))
 
-    async def achat(self, messages: Messages, *, logprobs: int | None = None, **options: Any) -> Completion:
+    async def achat(
+        self,
+        messages: Messages,
+        *,
+        tools: Tools = (),
+        think: Think = None,
+        logprobs: int | None = None,
+        **options: Any,
+    ) -> Completion:
         """`chat`, for asyncio."""
-        return await gather(self.astream(self.render(messages), logprobs=logprobs, **options))
+        return await gather(self._astream(self._chat_request(messages, tools, think, logprobs, options)))
 
     async def astream(
         self, prompt: Prompt, *, logprobs: int | None = None, **options: Any
     ) -> AsyncIterator[Chunk | Done]:
         """`Chunk`s as text becomes final, then `Done`, for asyncio."""
-        async with aclosing(self._asubmit(self._request(prompt, logprobs, options))) as events:
+        async with aclosing(self._astream(self._request(prompt, logprobs, options))) as events:
             async for event in events:
-                if isinstance(event, Chunk | Done):
-                    yield event
+                yield event
 
     def score(self, prompt: Prompt, *, top_logprobs: int = 0) -> list[TokenLogprob | None]:
         """How likely the model finds each token of `prompt` after those before it.
@@ -281,14 +341,41 @@ class Model:
         """
         return load_prompt(self.engine, path)
 
-    def render(self, messages: Messages) -> str:
-        """The prompt text of a conversation."""
-        return self._chat.render(messages)
+    def render(self, messages: Messages, *, tools: Tools = (), think: Think = None) -> str:
+        """The prompt text of a conversation, as `chat` makes it."""
+        return self._chat.render(self._chat_request(messages, tools, think, None, {})).text
 
     # --- inside ------------------------------------------------------------------------
 
     def _request(
         self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any], samples: int = 1
+    ) -> Generate:
+        """A request to continue `prompt` as it stands: without a template, and without its stop strings."""
+        given = prompt if isinstance(prompt, str) else list(prompt)
+        request = self._asked(given, logprobs, {"stop": []} | dict(self._author.options), options)
+        return msgspec.structs.replace(request, samples=samples)
+
+    def _chat_request(
+        self,
+        messages: Messages,
+        tools: Tools,
+        think: Think,
+        logprobs: int | None,
+        options: Mapping[str, Any],
+    ) -> Generate:
+        author = self._author
+        given = opened(as_messages(messages), author.system, author.opening)
+        chat = Chat(messages=given, tools=[dict(tool) for tool in tools])
+        request = self._asked(chat, logprobs, author.options, options)
+        think = resolved_think(think, author.capabilities, author.name)
+        return msgspec.structs.replace(request, template=author.template, think=think)
+
+    def _asked(
+        self,
+        prompt: str | list[int] | Chat,
+        logprobs: int | None,
+        defaults: Mapping[str, Any],
+        options: Mapping[str, Any],
     ) -> Generate:
         treatment: dict[str, Any] = {"cache_prompt": True, "priority": "interactive"}
         treatment |= {name: options[name] for name in treatment if name in options}
@@ -300,17 +387,13 @@ class Model:
             raise RequestError(f"priority must be {allowed}, not {treatment['priority']!r}")
         return Generate(
             id=next(self._ids),
-            prompt=prompt if isinstance(prompt, str) else list(prompt),
-            options=Options.merge(self._defaults, options),
+            prompt=prompt,
+            options=Options.merge(defaults, options),
             logprobs=logprobs is not None,
             top_logprobs=logprobs or 0,
-            samples=samples,
             cache_prompt=bool(treatment["cache_prompt"]),
             priority=treatment["priority"],
         )
-
-    def _start(self, prompt: Prompt, logprobs: int | None, options: Mapping[str, Any]) -> Iterator[Answer]:
-        return self._submit(self._request(prompt, logprobs, options))
 
     def _embed_request(
         self,
@@ -330,13 +413,13 @@ class Model:
             pooling=pooling,
         )
 
-    def _submit(self, request: Generate | Embed) -> Iterator[Answer]:
+    def _submit(self, request: Generate | Embed) -> Iterator[Reply]:
         """Submit now (not at the first `next`), so that several requests share batches."""
         arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self.engine.submit(request, arrived.put)
+        self._chat.submit(request, arrived.put)
         return self._events(request, arrived)
 
-    def _events(self, request: Generate | Embed, arrived: queue.SimpleQueue[Event]) -> Iterator[Answer]:
+    def _events(self, request: Generate | Embed, arrived: queue.SimpleQueue[Event]) -> Iterator[Reply]:
         missing = _answers(request)
         try:
             while missing:
@@ -347,7 +430,13 @@ class Model:
             if missing:
                 self.engine.cancel(request.id)
 
-    async def _asubmit(self, request: Generate | Embed) -> AsyncGenerator[Answer, None]:
+    async def _astream(self, request: Generate) -> AsyncGenerator[Chunk | Done, None]:
+        async with aclosing(self._asubmit(request)) as events:
+            async for event in events:
+                if isinstance(event, Chunk | Done):
+                    yield event
+
+    async def _asubmit(self, request: Generate | Embed) -> AsyncGenerator[Reply, None]:
         loop = asyncio.get_running_loop()
         arrived: asyncio.Queue[Event] = asyncio.Queue()
 
@@ -356,7 +445,7 @@ class Model:
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(arrived.put_nowait, event)
 
-        self.engine.submit(request, sink)
+        self._chat.submit(request, sink)
         missing = _answers(request)
         try:
             while missing:

@@ -121,11 +121,12 @@ def fail(sequence: Sequence, error: Exception) -> None:
 
 
 def _show(sequence: Generation, released: Released) -> None:
-    if released.text or released.pieces:
+    if released.text or released.thinking or released.pieces:
         sequence.sink(
             Chunk(
                 id=sequence.id,
                 text=released.text,
+                thinking=released.thinking,
                 tokens=[piece.token for piece in released.pieces],
                 logprobs=[piece.logprob for piece in released.pieces if piece.logprob is not None],
                 sample=sequence.sample,

@@ -23,7 +23,7 @@ from puna.engine.embedding import Embedding, prepare_embeddings
 from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
 from puna.engine.prefix_cache import PrefixCache
-from puna.engine.requests import prepare
+from puna.engine.requests import FittedPrompt, prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
@@ -127,9 +127,10 @@ class Engine:
 
     # --- from any thread ---------------------------------------------------------------
 
-    def submit(self, request: Generate | Embed, sink: Sink) -> None:
-        """Queue a request. Raises at once when it cannot be served: `RequestError`, `ContextLengthError`,
-        `UnavailableError`.
+    def submit(self, request: Generate | Embed, sink: Sink, prompt: FittedPrompt | None = None) -> None:
+        """Queue a request; `prompt` is what its own came to, where that is a chat.
+
+        Raises at once when it cannot be served: `RequestError`, `ContextLengthError`, `UnavailableError`.
         """
         # Tokenising, the costly part, happens here, on the caller's thread.
         tokenizer = self.loaded.tokenizer
@@ -137,7 +138,7 @@ class Engine:
         if isinstance(request, Embed):
             sequences = prepare_embeddings(request, sink, tokenizer, self.context, self.loaded.pooling)
         else:
-            sequences = generations = prepare(request, sink, tokenizer, self.context)
+            sequences = generations = prepare(request, sink, tokenizer, self.context, prompt)
             self._speculation.enable(generations)
         with self._changed:
             self._refuse_if_closing()

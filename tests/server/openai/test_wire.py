@@ -6,14 +6,21 @@ from typing import Any
 import pytest
 
 from puna.errors import PunaError
+from puna.prompt.messages import Chat, Message
 from puna.server.http.decoding import parse
-from puna.server.ollama.wire import ChatRequest
+from puna.server.jobs.jobs import Asked
 from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest
 
 
-def chat(*messages: dict[str, Any], **fields: Any) -> ChatRequest:
+def chat(*messages: dict[str, Any], **fields: Any) -> Asked:
     body = {"model": "m", "messages": list(messages) or [{"role": "user", "content": "hi"}], **fields}
-    return parse(json.dumps(body).encode(), ChatCompletionRequest).native()
+    return parse(json.dumps(body).encode(), ChatCompletionRequest).asked()
+
+
+def messages(asked: Asked) -> list[Message]:
+    (prompt,) = asked.prompts
+    assert isinstance(prompt, Chat)
+    return prompt.messages
 
 
 def test_temperature_and_top_p_default_to_1_here() -> None:
@@ -58,8 +65,8 @@ def test_each_part_of_a_list_content_is_a_message() -> None:
             ],
         }
     )
-    assert [(m.role, m.content, m.images) for m in request.messages] == [
-        ("user", "a", []),
+    assert [(m.role, m.content, m.images) for m in messages(request)] == [
+        ("user", "a", ()),
         ("user", "", ["QUJD"]),
     ]
 
@@ -75,7 +82,7 @@ def test_a_tool_call_and_its_result_find_each_other() -> None:
         {"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "hmm"},
         {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
     )
-    _, assistant, tool = request.messages
+    _, assistant, tool = messages(request)
     assert assistant.tool_calls == [
         {"id": "call_1", "function": {"name": "weather", "arguments": {"city": "Lima"}}}
     ]
@@ -84,7 +91,7 @@ def test_a_tool_call_and_its_result_find_each_other() -> None:
 
 
 def test_the_developer_is_the_system() -> None:
-    assert chat({"role": "developer", "content": "x"}).messages[0].role == "system"
+    assert messages(chat({"role": "developer", "content": "x"}))[0].role == "system"
 
 
 def test_formats_other_than_json_are_none() -> None:
@@ -121,8 +128,8 @@ def test_a_stop_that_is_no_text_is_refused(stop: object) -> None:
 def test_the_number_of_log_probabilities_of_a_completion_is_also_the_switch() -> None:
     def completion(**fields: Any) -> tuple[bool, int]:
         body = json.dumps({"model": "m", "prompt": "x", **fields}).encode()
-        native = parse(body, CompletionRequest).native()
-        return native.logprobs, native.top_logprobs
+        request = parse(body, CompletionRequest).asked().request
+        return request.logprobs, request.top_logprobs
 
     assert completion() == (False, 0)
     assert completion(logprobs=0) == (True, 0)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
-from puna.engine.events import Priority
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
-from puna.prompt.thinking import Tags, ThinkingParser
 from puna.runner.client import Runner
-from puna.runner.protocol import Chunk, Done, Scored, TokenLogprob
+from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LoadPlan
 from puna.server.http.request_facts import facts
@@ -27,41 +26,12 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """What the model is to continue: as text, and as tokens with those of an earlier `context` in front.
-
-    `dropped` counts the tokens of messages that were left out to make it fit. `spelled` says that the ids
-    come from the text, and not the text from the ids.
-    """
-
-    text: str
-    ids: list[int]
-    dropped: int = 0
-    spelled: bool = True
-
-
-@dataclass(frozen=True)
 class Order:
-    """What to generate with: the model is loaded as these `options` say, and sampled as they say.
-
-    There are `samples` answers to each prompt. With `echo` each begins with the prompt; `score` asks how
-    likely the prompt's tokens were, and makes a `num_predict` of 0 mean that nothing is generated.
-    """
+    """Which model is to be in memory, loaded as these `options` say, and for how long after it was used."""
 
     model: StoredModel
     options: Options
     keep_alive_s: float | None = None
-    truncate: bool = True
-    shift: bool = True
-    logprobs: bool = False
-    top_logprobs: int = 0
-    ignore_eos: bool = False  # go on after the model's end
-    samples: int = 1
-    echo: bool = False
-    score: bool = False
-    cache_prompt: bool = True
-    priority: Priority = "interactive"
-    thinking_tags: Tags | None = None  # split the output at these
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
 
 
@@ -99,13 +69,11 @@ class Finished:
     done: Done
     total_duration: int
     load_duration: int
-    truncated: int
     context: list[int]  # tokens of the prompt and the answer
     choice: int = 0
 
 
-Answer = Piece | Echo | Finished
-MakePrompt = Callable[[Runner], Awaitable[Prompt]]
+Part = Piece | Echo | Finished
 
 
 class Backend:
@@ -130,129 +98,117 @@ class Backend:
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name}' not found") from error
 
-    def options(self, model: StoredModel, given: dict[str, Any], stop: tuple[str, ...] = ()) -> Options:
-        """Options of a request: the model's own under those `given`; `stop` where neither has any."""
+    def options(self, model: StoredModel, given: Mapping[str, Any]) -> Options:
+        """Options of a request: the model's own under those `given`."""
         unknown = Options.unknown(given)
         if unknown:
             _log.warning("options that do not exist are ignored: %s", ", ".join(sorted(unknown)))
-        return Options.merge({"stop": list(stop)}, model.params, given)
+        return Options.merge(model.params, given)
 
     def plan(self, options: Options) -> LoadPlan:
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
         return LoadPlan.of(options, self.settings.context_length, draft)
 
+    @contextlib.asynccontextmanager
+    async def runner(self, order: Order) -> AsyncIterator[Runner]:
+        """The runner of the model that `order` names, for as long as the block runs."""
+        async with self.fleet.use(order.model, self.plan(order.options), order.keep_alive_s) as runner:
+            yield runner
+
     async def load(self, order: Order) -> None:
         """Bring the model into memory and leave it there for its keep-alive time."""
-        async with self.fleet.use(order.model, self.plan(order.options), order.keep_alive_s):
+        async with self.runner(order):
             pass
 
     async def unload(self, model: StoredModel) -> None:
         await self.fleet.unload(str(model.runnable_path()))
 
-    async def prompt(self, order: Order, make_prompt: MakePrompt) -> Prompt:
+    async def render(self, order: Order, request: Generate) -> str:
         """The prompt alone, without generating."""
-        async with self.fleet.use(order.model, self.plan(order.options), order.keep_alive_s) as runner:
-            return await make_prompt(runner)
+        async with self.runner(order) as runner:
+            return (await runner.render(request)).text
 
     async def generate(
-        self, order: Order, make_prompts: Sequence[MakePrompt]
-    ) -> AsyncGenerator[Answer, None]:
-        """All answers piece by piece, each ending with `Finished`. Closing it stops the generation."""
-        choices = len(make_prompts) * order.samples
-        with self.metrics.observation(order.model.name, order.arrived_ns, choices) as watched:
-            plan = self.plan(order.options)
-            async with self.fleet.use(order.model, plan, order.keep_alive_s) as runner:
-                watched.loaded()
-                generation = _Generation(order, runner, watched)
+        self, order: Order, requests: Sequence[Generate], *, echo: bool = False
+    ) -> AsyncGenerator[Part, None]:
+        """The answers to all `requests` part by part, each ending with `Finished`.
+
+        With `echo` each begins with its prompt. Closing it stops the generation.
+        """
+        choices = sum(request.samples for request in requests)
+        with self.metrics.observation(order.model.name, order.arrived_ns, choices) as observation:
+            async with self.runner(order) as runner:
+                observation.loaded()
+                loaded_ns = time.perf_counter_ns()
+                first = accumulate((request.samples for request in requests), initial=0)
                 answers = [
-                    generation.answers(make_prompt, number * order.samples)
-                    for number, make_prompt in enumerate(make_prompts)
+                    _Answers(order, request, number, echo, loaded_ns, observation).parts(runner)
+                    for request, number in zip(requests, first, strict=False)
                 ]
-                async with contextlib.aclosing(merged(answers)) as items:
-                    async for item in items:
-                        yield item
+                async with contextlib.aclosing(merged(answers)) as parts:
+                    async for part in parts:
+                        yield part
 
 
 @dataclass
 class _Sample:
     """What is known of one answer so far."""
 
-    parser: ThinkingParser | None
     begun: bool = False
     scores: list[TokenLogprob | None] = field(default_factory=list)  # of the prompt
     tokens: list[int] = field(default_factory=list)
 
 
-class _Generation:
-    """What one order makes a runner answer."""
+class _Answers:
+    """The answers to one request, numbered from `first` on."""
 
-    def __init__(self, order: Order, runner: Runner, watched: Observation) -> None:
+    def __init__(
+        self,
+        order: Order,
+        request: Generate,
+        first: int,
+        echo: bool,
+        loaded_ns: int,
+        observation: Observation,
+    ) -> None:
         self._order = order
-        self._runner = runner
-        self._watched = watched
-        self._loaded_ns = time.perf_counter_ns()
+        self._request = request
+        self._first = first
+        self._echo = echo
+        self._loaded_ns = loaded_ns
+        self._observation = observation
+        self._samples = [_Sample() for _ in range(request.samples)]
+        self._prompt = Prompted(id=0, text="", tokens=[])  # until it is known
 
-    async def answers(self, make_prompt: MakePrompt, first: int) -> AsyncGenerator[Answer, None]:
-        """The answers to one prompt, numbered from `first` on."""
-        order = self._order
-        prompt = await make_prompt(self._runner)
-        echo, begins = await self._echo(prompt) if order.echo else (None, 0)
-        tags = order.thinking_tags
-        samples = [
-            _Sample(ThinkingParser(tags, prompt=prompt.text) if tags else None) for _ in range(order.samples)
-        ]
-        async with contextlib.aclosing(self._events(prompt)) as events:
+    async def parts(self, runner: Runner) -> AsyncGenerator[Part, None]:
+        async with contextlib.aclosing(runner.generate(self._request)) as events:
             async for event in events:
-                sample, choice = samples[event.sample], first + event.sample
+                if isinstance(event, Prompted):
+                    self._prompt = event
+                    continue
+                sample, choice = self._samples[event.sample], self._first + event.sample
                 if isinstance(event, Scored):
                     sample.scores += event.logprobs
                     continue
-                if echo is not None and not sample.begun:
-                    yield replace(echo, logprobs=sample.scores[begins:], choice=choice)
+                if self._echo and not sample.begun:
+                    prompt = self._prompt
+                    yield Echo(prompt.text, sample.scores[prompt.begin :], prompt.first, choice)
                 sample.begun = True
-                parser = sample.parser
                 if isinstance(event, Chunk):
-                    self._watched.chunk(choice, event)
+                    self._observation.chunk(choice, event)
                     sample.tokens += event.tokens
-                    thinking, text = parser.feed(event.text) if parser else ("", event.text)
-                    if text or thinking or event.logprobs:
-                        yield Piece(text, thinking, event.logprobs, choice)
-                    continue
-                self._watched.done(choice, event)
-                thinking, text = parser.flush() if parser else ("", "")
-                if text or thinking:
-                    yield Piece(text, thinking, choice=choice)
-                yield Finished(
-                    done=event,
-                    total_duration=time.perf_counter_ns() - order.arrived_ns,
-                    load_duration=max(self._loaded_ns - order.arrived_ns, 1),
-                    truncated=prompt.dropped + event.truncated,
-                    context=prompt.ids + sample.tokens,
-                    choice=choice,
-                )
+                    if event.text or event.thinking or event.logprobs:
+                        yield Piece(event.text, event.thinking, event.logprobs, choice)
+                else:
+                    self._observation.done(choice, event)
+                    yield self._finished(event, choice)
 
-    def _events(self, prompt: Prompt) -> AsyncGenerator[Scored | Chunk | Done, None]:
-        order = self._order
-        return self._runner.generate(
-            prompt.ids,
-            order.options,
-            truncate=order.truncate,
-            shift=order.shift,
-            logprobs=order.logprobs,
-            top_logprobs=order.top_logprobs,
-            ignore_eos=order.ignore_eos,
-            samples=order.samples,
-            prompt_logprobs=order.score,
-            cache_prompt=order.cache_prompt,
-            priority=order.priority,
+    def _finished(self, done: Done, choice: int) -> Finished:
+        arrived_ns = self._order.arrived_ns
+        return Finished(
+            done=done,
+            total_duration=time.perf_counter_ns() - arrived_ns,
+            load_duration=max(self._loaded_ns - arrived_ns, 1),
+            context=self._prompt.tokens + self._samples[done.sample].tokens,
+            choice=choice,
         )
-
-    async def _echo(self, prompt: Prompt) -> tuple[Echo, int]:
-        """The echo, still without scores, and how many of the prompt's tokens come before it."""
-        if not self._order.score:
-            return Echo(prompt.text), 0
-        if prompt.spelled:
-            own = await self._runner.tokenize(prompt.text, add_special=False)
-            if own[:1] != prompt.ids[:1]:  # the begin token the model wants
-                return Echo(prompt.text), 1
-        return Echo(prompt.text, first=await self._runner.detokenize(prompt.ids[:1])), 0

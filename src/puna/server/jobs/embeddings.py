@@ -6,15 +6,11 @@ import struct
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from puna.errors import ModelNotFoundError
-from puna.runner.protocol import Embedded
+from puna.runner.protocol import Embed, Embedded
 from puna.server.jobs.backend import Backend, Order
-from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
-
-Input = str | list[int]
 
 
 @dataclass(frozen=True)
@@ -40,32 +36,17 @@ def find(backend: Backend, name: str) -> StoredModel:
         raise ModelNotFoundError(f'model "{name}" not found, try pulling it first') from error
 
 
-def order(
-    backend: Backend, model: StoredModel, options: dict[str, Any], keep_alive: Any, truncate: bool = True
-) -> Order:
-    return Order(
-        model=model,
-        options=backend.options(model, options),
-        keep_alive_s=keep_alive_s(keep_alive),
-        truncate=truncate,
-    )
-
-
-async def embed(
-    backend: Backend, order: Order, inputs: Sequence[Input], *, dimensions: int = 0, normalize: bool = True
-) -> Vectors:
-    """Vectors of `inputs`; without any, the model is loaded and that is all."""
-    if not inputs:
+async def embed(backend: Backend, order: Order, request: Embed) -> Vectors:
+    """Vectors of the inputs of `request`; without any, the model is loaded and that is all."""
+    if not request.inputs:
         await backend.load(order)
         return Vectors()
-    with backend.metrics.observation(order.model.name, order.arrived_ns) as watched:
-        async with backend.fleet.use(order.model, backend.plan(order.options), order.keep_alive_s) as runner:
-            watched.loaded()
+    with backend.metrics.observation(order.model.name, order.arrived_ns) as observation:
+        async with backend.runner(order) as runner:
+            observation.loaded()
             loaded_ns = time.perf_counter_ns()
-            vectors = await runner.embed(
-                inputs, truncate=order.truncate, normalize=normalize, dimensions=dimensions
-            )
-            watched.embedded(vectors)
+            vectors = await runner.embed(request)
+            observation.embedded(vectors)
     return Vectors(
         vectors,
         total_duration=time.perf_counter_ns() - order.arrived_ns,

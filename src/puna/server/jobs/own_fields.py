@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from puna.engine.events import Priority
+from puna.engine.events import Generate, Priority
 from puna.server.http.decoding import Body
 
 
@@ -14,6 +14,12 @@ class OwnFields(Body):
     cache_prompt: bool = True
     priority: Priority = "interactive"
     ignore_eos: bool = False  # as in vLLM and llama.cpp
+
+    def request(self, **more: Any) -> Generate:
+        """The request with these fields and `more`. Its prompt and options need its model to be known."""
+        return Generate(
+            cache_prompt=self.cache_prompt, priority=self.priority, ignore_eos=self.ignore_eos, **more
+        )
 
 
 def texts_or_tokens(given: Any) -> list[str | list[int]] | None:

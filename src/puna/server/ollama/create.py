@@ -19,7 +19,7 @@ from puna.errors import (
     TemplateError,
     UnavailableError,
 )
-from puna.prompt import check_template
+from puna.prompt.choose import check_template
 from puna.server.http.decoding import read
 from puna.server.http.error_replies import native_error_line
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started

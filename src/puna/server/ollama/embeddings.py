@@ -11,12 +11,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from puna.errors import EmbeddingError, GenerationError, RequestError, UnavailableError
+from puna.runner.protocol import Embed
 from puna.server.http.decoding import Body, read
 from puna.server.http.replies import json_reply
 from puna.server.http.routing import route
 from puna.server.jobs import embeddings
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Backend, Order
 from puna.server.jobs.embeddings import Vectors
+from puna.server.settings import keep_alive_s
 
 
 class EmbedRequest(Body):
@@ -29,8 +31,11 @@ class EmbedRequest(Body):
     options: dict[str, Any] = Field(default_factory=dict)
     keep_alive: Any = None
 
+    def request(self) -> Embed:
+        return Embed(inputs=self.inputs, truncate=self.truncate, dimensions=self.dimensions)
+
     @property
-    def inputs(self) -> list[embeddings.Input]:
+    def inputs(self) -> list[str | list[int]]:
         """None for an empty text, and one for an empty text in a list. Raises RequestError."""
         given = [] if self.input in (None, "") else self.input
         texts = [given] if isinstance(given, str) else given
@@ -46,6 +51,9 @@ class EmbeddingsRequest(Body):
     prompt: str = ""
     options: dict[str, Any] = Field(default_factory=dict)
     keep_alive: Any = None
+
+    def request(self) -> Embed:
+        return Embed(inputs=[self.prompt] if self.prompt else [], truncate=False, normalize=False)
 
 
 class EmbedReply(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -65,22 +73,17 @@ class EmbedReply(msgspec.Struct, frozen=True, omit_defaults=True):
 def routes(backend: Backend) -> list[Route]:
     async def embed(request: Request) -> Response:
         body = await read(request, EmbedRequest)
-        inputs = body.inputs
-        order = embeddings.order(
-            backend, embeddings.find(backend, body.model), body.options, body.keep_alive, body.truncate
-        )
-        found = await embeddings.embed(backend, order, inputs, dimensions=body.dimensions)
-        return json_reply(_reply(body.model, found))
+        wanted = body.request()
+        order = _order(backend, body)
+        return json_reply(_reply(body.model, await embeddings.embed(backend, order, wanted)))
 
     async def old_embeddings(request: Request) -> Response:
         body = await read(request, EmbeddingsRequest)
         if not body.model.strip():
             raise RequestError("model is required")
-        model = embeddings.find(backend, body.model)
-        order = embeddings.order(backend, model, body.options, body.keep_alive, truncate=False)
-        inputs = [body.prompt] if body.prompt else []
+        order = _order(backend, body)
         try:
-            found = await embeddings.embed(backend, order, inputs, normalize=False)
+            found = await embeddings.embed(backend, order, body.request())
         except (RequestError, UnavailableError, EmbeddingError) as error:
             # Status 500, whatever it is that cannot be embedded: what clients of this endpoint know.
             raise GenerationError(str(error)) from error
@@ -90,6 +93,11 @@ def routes(backend: Backend) -> list[Route]:
         route("/api/embed", embed, "POST"),
         route("/api/embeddings", old_embeddings, "POST"),
     ]
+
+
+def _order(backend: Backend, body: EmbedRequest | EmbeddingsRequest) -> Order:
+    model = embeddings.find(backend, body.model)
+    return Order(model, backend.options(model, body.options), keep_alive_s(body.keep_alive))
 
 
 def _reply(name: str, found: Vectors) -> EmbedReply:

@@ -15,7 +15,7 @@ from puna.server.http.error_replies import native_error_line
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend, Finished, Piece
-from puna.server.jobs.jobs import Job, Preload, Unload, chat_job, generate_job
+from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.ollama.replies import Logprob, Reply, ReplyMessage
 from puna.server.ollama.times import utc_now
 from puna.server.ollama.wire import ChatRequest, GenerateRequest, GenerationBody
@@ -26,11 +26,11 @@ Kind = Literal["generate", "chat"]
 def routes(backend: Backend) -> list[Route]:
     async def generate(request: Request) -> ASGIApp:
         body = await read(request, GenerateRequest)
-        return await _answer(backend, "generate", body, generate_job(backend, body))
+        return await _answer(backend, "generate", body, job(backend, body.asked()))
 
     async def chat(request: Request) -> ASGIApp:
         body = await read(request, ChatRequest)
-        return await _answer(backend, "chat", body, chat_job(backend, body))
+        return await _answer(backend, "chat", body, job(backend, body.asked()))
 
     return [
         route("/api/generate", generate, "POST"),
@@ -38,9 +38,11 @@ def routes(backend: Backend) -> list[Route]:
     ]
 
 
-async def _answer(backend: Backend, kind: Kind, body: GenerationBody, job: Job | Preload | Unload) -> ASGIApp:
+async def _answer(
+    backend: Backend, kind: Kind, body: GenerationBody, todo: Job | Preload | Unload
+) -> ASGIApp:
     """The response. Replies without a generation are one object, whether or not a stream was asked for."""
-    match job:
+    match todo:
         case Unload(model):
             await backend.unload(model)
             return json_reply(_reply(kind, body.model, done=True, done_reason="unload"))
@@ -48,22 +50,22 @@ async def _answer(backend: Backend, kind: Kind, body: GenerationBody, job: Job |
             await backend.load(order)
             return json_reply(_reply(kind, body.model, done=True, done_reason="load"))
     if body.render_only:
-        prompt = await backend.prompt(job.order, job.make_prompts[0])
-        return json_reply(_reply(kind, body.model, debug_info={"rendered_template": prompt.text}))
-    replies = _replies(backend, kind, body.model, job)
+        prompt = await backend.render(todo.order, todo.requests[0])
+        return json_reply(_reply(kind, body.model, debug_info={"rendered_template": prompt}))
+    replies = _replies(backend, kind, body.model, todo)
     if body.stream:
         return StreamReply(await started(json_lines(replies)), NDJSON, native_error_line)
     return json_reply(await _collected(replies))
 
 
-async def _replies(backend: Backend, kind: Kind, name: str, job: Job) -> AsyncGenerator[Reply, None]:
-    async with contextlib.aclosing(backend.generate(job.order, job.make_prompts)) as items:
+async def _replies(backend: Backend, kind: Kind, name: str, todo: Job) -> AsyncGenerator[Reply, None]:
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
         async for item in items:
             if isinstance(item, Piece):
                 logprobs = [Logprob.of(entry) for entry in item.logprobs]
                 yield _reply(kind, name, item.text, item.thinking, logprobs=logprobs)
             elif isinstance(item, Finished):
-                context = item.context if kind == "generate" and not job.raw else []
+                context = item.context if kind == "generate" and not todo.raw else []
                 yield _reply(kind, name, done=True, context=context, **_metrics(item))
 
 
@@ -99,7 +101,7 @@ def _metrics(item: Finished) -> dict[str, Any]:
         "prompt_eval_duration": item.done.prompt_eval_duration,
         "eval_count": item.done.eval_count,
         "eval_duration": item.done.eval_duration,
-        "truncated": item.truncated,
+        "truncated": item.done.truncated,
         "shifted": item.done.shifted,
         "cached": item.done.cached,
         "drafted": item.done.drafted,

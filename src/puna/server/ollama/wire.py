@@ -5,11 +5,16 @@ Unknown keys are ignored and key case does not matter, as with the decoder that 
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
+import msgspec
 from pydantic import Field, field_validator
 
+from puna.engine.events import Prompt
+from puna.prompt.messages import Chat, Insert
+from puna.prompt.messages import Message as PromptMessage
 from puna.server.http.decoding import Body
+from puna.server.jobs.jobs import Asked
 from puna.server.jobs.own_fields import OwnFields
 
 
@@ -45,6 +50,27 @@ class GenerationBody(OwnFields):
     top_logprobs: int = 0
     render_only: bool = Field(default=False, alias="_debug_render_only")
 
+    def _asked(self, endpoint: Literal["generate", "chat"], prompts: list[Prompt], **more: Any) -> Asked:
+        request = self.request(
+            truncate=self.truncate,
+            shift=self.shift,
+            logprobs=self.logprobs,
+            top_logprobs=self.top_logprobs,
+            template=more.pop("template", ""),
+            context=more.pop("context", None),
+        )
+        return Asked(
+            model=self.model,
+            endpoint=endpoint,
+            request=request,
+            prompts=prompts,
+            options=self.options,
+            keep_alive=self.keep_alive,
+            think=self.think,
+            format=self.format,
+            **more,
+        )
+
 
 class GenerateRequest(GenerationBody):
     prompt: str = ""
@@ -55,10 +81,39 @@ class GenerateRequest(GenerationBody):
     context: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
     images: list[str] = Field(default_factory=list)
 
+    def asked(self) -> Asked:
+        return self._asked(
+            "generate",
+            [self._prompt()] if self.prompt else [],
+            template=self.template,
+            context=self.context,
+            system=self.system,
+            images=self.images,
+            needs=["insert"] if self.suffix else [],
+            raw=self.raw,
+        )
+
+    def _prompt(self) -> Prompt:
+        if self.raw:
+            return self.prompt
+        if self.suffix:
+            return Insert(before=self.prompt, after=self.suffix)
+        # A template given for the occasion may say something that must not be left out.
+        return Chat(messages=[PromptMessage(role="user", content=self.prompt)], shorten=not self.template)
+
 
 class ChatRequest(GenerationBody):
     messages: list[Message] = Field(default_factory=list)
     tools: list[dict[str, Any]] = Field(default_factory=list)
+
+    def asked(self) -> Asked:
+        messages = [msgspec.convert(message.model_dump(), PromptMessage) for message in self.messages]
+        return self._asked(
+            "chat",
+            [Chat(messages=messages, tools=self.tools)] if messages else [],
+            images=[image for message in self.messages for image in message.images],
+            needs=["tools"] if self.tools else [],
+        )
 
 
 class ModelRequest(Body):

@@ -1,11 +1,10 @@
-"""`/v1/chat/completions`, `/v1/completions` and `/v1/models`: the OpenAI API over the native jobs."""
+"""`/v1/chat/completions`, `/v1/completions` and `/v1/models`: generations as the OpenAI API writes them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator
-from dataclasses import replace
 from typing import Any
 
 from starlette.requests import Request
@@ -19,7 +18,7 @@ from puna.server.http.error_replies import openai_error_event
 from puna.server.http.replies import SSE, StreamReply, encode, json_reply, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend, Echo, Finished, Piece
-from puna.server.jobs.jobs import Job, Preload, Unload, chat_job, generate_job
+from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.openai.shapes import ChatShape, Choice, Entry, Shape, TextShape, Usage, echoed, joined
 from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from puna.store import StoredModel
@@ -28,15 +27,11 @@ from puna.store import StoredModel
 def routes(backend: Backend) -> list[Route]:
     async def chat(request: Request) -> ASGIApp:
         body = await read(request, ChatCompletionRequest)
-        return await _answer(backend, ChatShape(body.model), body, chat_job(backend, body.native()))
+        return await _answer(backend, ChatShape(body.model), body, job(backend, body.asked()))
 
     async def completion(request: Request) -> ASGIApp:
         body = await read(request, CompletionRequest)
-        job = generate_job(backend, body.native(), body.prompts)
-        if isinstance(job, Job):
-            score = not body.generates or (body.echo and body.logprobs is not None)
-            job = replace(job, order=replace(job.order, echo=body.echo, score=score))
-        return await _answer(backend, TextShape(body.model), body, job)
+        return await _answer(backend, TextShape(body.model), body, job(backend, body.asked()))
 
     async def models(request: Request) -> Response:
         stored = await asyncio.to_thread(backend.store.list)
@@ -64,39 +59,38 @@ def _model(model: StoredModel, name: str) -> dict[str, Any]:
 
 
 async def _answer(
-    backend: Backend, shape: Shape, body: OpenAIRequest, job: Job | Preload | Unload
+    backend: Backend, shape: Shape, body: OpenAIRequest, todo: Job | Preload | Unload
 ) -> ASGIApp:
-    if isinstance(job, Unload):  # only a keep_alive asks for it, which this API does not have
+    if isinstance(todo, Unload):  # only a keep_alive asks for it, which this API does not have
         raise RequestError("nothing to generate")
-    if isinstance(job, Preload):
-        await backend.load(job.order)
+    if isinstance(todo, Preload):
+        await backend.load(todo.order)
         return json_reply(shape.whole([Choice(reason="load")], Usage()))
-    job = replace(job, order=replace(job.order, samples=body.n))
     if body.stream:
-        events = _events(backend, shape, job, body.stream_options.include_usage)
+        events = _events(backend, shape, todo, body.stream_options.include_usage)
         return StreamReply(await started(events), SSE, openai_error_event)
-    return json_reply(await _collected(backend, shape, job))
+    return json_reply(await _collected(backend, shape, todo))
 
 
-async def _collected(backend: Backend, shape: Shape, job: Job) -> dict[str, Any]:
+async def _collected(backend: Backend, shape: Shape, todo: Job) -> dict[str, Any]:
     """The reply with all answers, when nothing is streamed."""
     used = Usage()
-    parts: list[list[Choice]] = [[] for _ in range(len(job.make_prompts) * job.order.samples)]
-    async with contextlib.aclosing(backend.generate(job.order, job.make_prompts)) as items:
+    parts: list[list[Choice]] = [[] for _ in range(todo.choices)]
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
         async for item in items:
-            parts[item.choice].append(_part(item, job.order.logprobs))
+            parts[item.choice].append(_part(item, todo.logprobs))
             if isinstance(item, Finished):
                 used.count(item.done)
-    return shape.whole([joined(answer, job.order.logprobs) for answer in parts], used)
+    return shape.whole([joined(answer, todo.logprobs) for answer in parts], used)
 
 
 async def _events(
-    backend: Backend, shape: Shape, job: Job, include_usage: bool
+    backend: Backend, shape: Shape, todo: Job, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
     used = Usage()
-    async with contextlib.aclosing(backend.generate(job.order, job.make_prompts)) as items:
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
         async for item in items:
-            part = _part(item, job.order.logprobs)
+            part = _part(item, todo.logprobs)
             if isinstance(item, Finished):
                 used.count(item.done)
                 yield _event(shape.part(part))
@@ -117,7 +111,7 @@ def _part(item: Piece | Echo | Finished, logprobs: bool) -> Choice:
             entries = [Entry.of(entry) for entry in item.logprobs] if logprobs else None
             return Choice(item.choice, item.text, item.thinking, entries)
     ending = [Entry.of(entry) for entry in item.done.ending]
-    cut = {"truncated": item.truncated, "shifted": item.done.shifted}
+    cut = {"truncated": item.done.truncated, "shifted": item.done.shifted}
     return Choice(
         item.choice,
         logprobs=[] if ending else None,

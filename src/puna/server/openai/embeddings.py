@@ -10,11 +10,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from puna.errors import RequestError
+from puna.runner.protocol import Embed
 from puna.server.http.decoding import Body, read
 from puna.server.http.replies import json_reply
 from puna.server.http.routing import route
 from puna.server.jobs import embeddings
-from puna.server.jobs.backend import Backend
+from puna.server.jobs.backend import Backend, Order
 from puna.server.jobs.embeddings import Vectors
 from puna.server.jobs.own_fields import texts_or_tokens
 
@@ -29,8 +30,11 @@ class EmbeddingRequest(Body):
     dimensions: int = 0
     encoding_format: str = "float"
 
+    def request(self) -> Embed:
+        return Embed(inputs=self.inputs, dimensions=self.dimensions)
+
     @property
-    def inputs(self) -> list[embeddings.Input]:
+    def inputs(self) -> list[str | list[int]]:
         """A text, several, the token ids of one, or those of several. Raises RequestError."""
         given = self.input
         if given is None or given == []:
@@ -54,9 +58,10 @@ class EmbeddingRequest(Body):
 def routes(backend: Backend) -> list[Route]:
     async def embed(request: Request) -> Response:
         body = await read(request, EmbeddingRequest)
-        inputs, encoding = body.inputs, body.encoding
-        order = embeddings.order(backend, embeddings.find(backend, body.model), {}, None)
-        found = await embeddings.embed(backend, order, inputs, dimensions=body.dimensions)
+        wanted, encoding = body.request(), body.encoding
+        model = embeddings.find(backend, body.model)
+        order = Order(model, backend.options(model, {}))
+        found = await embeddings.embed(backend, order, wanted)
         return json_reply(_reply(body.model, found, encoding))
 
     return [route("/v1/embeddings", embed, "POST")]

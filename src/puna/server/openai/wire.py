@@ -1,19 +1,21 @@
-"""Request bodies of the OpenAI API, and their translation to those of the native one."""
+"""Request bodies of the OpenAI API, and what they ask for."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import msgspec.structs
 from pydantic import Field
 
-from puna.engine.events import MOST_SAMPLES
+from puna.engine.events import MOST_SAMPLES, Prompt
 from puna.errors import RequestError, UnavailableError
 from puna.options import THINK_LEVELS
+from puna.prompt.messages import Chat, Insert, Message
 from puna.server.http.decoding import Body
 from puna.server.jobs.checks import check_top_logprobs
+from puna.server.jobs.jobs import Asked
 from puna.server.jobs.own_fields import OwnFields, texts_or_tokens
-from puna.server.ollama import wire
 
 _EFFORTS: dict[str, bool | str] = {**{level: level for level in THINK_LEVELS}, "none": False}
 
@@ -77,14 +79,13 @@ class OpenAIRequest(OwnFields):
             "presence_penalty": self.presence_penalty,
             "num_predict": max_tokens,
             "stop": self.stops or None,
+            "logit_bias": self.logit_bias or None,
         }
         return {name: value for name, value in given.items() if value is not None}
 
     def _check(self) -> None:
         if not 1 <= self.n <= MOST_SAMPLES:
             raise RequestError(f"n must be between 1 and {MOST_SAMPLES}, not {self.n}")
-        if self.logit_bias:
-            raise UnavailableError("logit_bias is not available yet in this version")
 
 
 class ChatCompletionRequest(OpenAIRequest):
@@ -97,22 +98,21 @@ class ChatCompletionRequest(OpenAIRequest):
     logprobs: bool = False
     top_logprobs: int = 0
 
-    def native(self) -> wire.ChatRequest:
+    def asked(self) -> Asked:
         if not self.messages:
             raise RequestError("[] is too short - 'messages'")
+        messages = [part for message in self.messages for part in _messages(message, self.messages)]
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
-        return wire.ChatRequest(
+        return Asked(
             model=self.model,
-            messages=[part for message in self.messages for part in _messages(message, self.messages)],
-            tools=self.tools,
+            endpoint="chat",
+            request=self.request(samples=self.n, logprobs=self.logprobs, top_logprobs=self.top_logprobs),
+            prompts=[Chat(messages=messages, tools=self.tools)],
             think=self._think(),
             format=self._format(),
             options=self.options(limit),
-            logprobs=self.logprobs,
-            top_logprobs=self.top_logprobs,
-            ignore_eos=self.ignore_eos,
-            cache_prompt=self.cache_prompt,
-            priority=self.priority,
+            images=[image for message in messages for image in message.images],
+            needs=["tools"] if self.tools else [],
         )
 
     def _think(self) -> bool | str | None:
@@ -154,11 +154,8 @@ class CompletionRequest(OpenAIRequest):
         """Whether anything is to be generated; else the prompts are evaluated, and that is all."""
         return self.max_tokens != 0
 
-    def native(self) -> wire.GenerateRequest:
-        """All but the prompts, which stand as they are where they are echoed, scored or token ids.
-
-        A template around a text to be scored would be scored as well.
-        """
+    def asked(self) -> Asked:
+        """What is echoed, scored or token ids stands as it is: else its template would be scored as well."""
         if self.best_of not in (None, self.n):
             raise RequestError(
                 f"best_of must be n ({self.n}) or left out, not {self.best_of}: "
@@ -166,22 +163,34 @@ class CompletionRequest(OpenAIRequest):
             )
         if self.logprobs is not None:
             check_top_logprobs(self.logprobs, "logprobs")
-        raw = self.echo or not all(isinstance(prompt, str) for prompt in self.prompts)
+        prompts = self.prompts
+        raw = self.echo or not all(isinstance(prompt, str) for prompt in prompts)
         if raw and self.suffix:
             raise RequestError("suffix is for a prompt given as text, without echo: leave it out")
-        return wire.GenerateRequest(
+        return Asked(
             model=self.model,
-            suffix=self.suffix,
-            raw=raw,
+            endpoint="generate",
+            request=self.request(
+                samples=self.n,
+                truncate=not self.echo,
+                logprobs=self.logprobs is not None,
+                top_logprobs=self.logprobs or 0,
+                prompt_logprobs=not self.generates or (self.echo and self.logprobs is not None),
+            ),
+            prompts=[self._prompt(prompt, raw) for prompt in prompts] if any(prompts) else [],
             think=False if raw else None,
-            truncate=not self.echo,
             options=self.options(self.max_tokens),
-            logprobs=self.logprobs is not None,
-            top_logprobs=self.logprobs or 0,
-            ignore_eos=self.ignore_eos,
-            cache_prompt=self.cache_prompt,
-            priority=self.priority,
+            needs=["insert"] if self.suffix else [],
+            raw=raw,
+            echo=self.echo,
         )
+
+    def _prompt(self, prompt: str | list[int], raw: bool) -> Prompt:
+        if raw or not isinstance(prompt, str):
+            return prompt
+        if self.suffix:
+            return Insert(before=prompt, after=self.suffix)
+        return Chat(messages=[Message(role="user", content=prompt)])
 
 
 _PROMPT_KINDS = (
@@ -194,35 +203,32 @@ def _are_tokens(ids: list[int]) -> bool:
     return all(0 <= id <= _MOST_TOKEN for id in ids)
 
 
-def _messages(message: ChatMessage, all_of_them: list[ChatMessage]) -> list[wire.Message]:
-    """One message, as native ones: each part of a list content becomes a message of its own."""
-    role = "system" if message.role.lower() == "developer" else message.role
+def _messages(message: ChatMessage, all_of_them: list[ChatMessage]) -> list[Message]:
+    """The messages of a prompt that one of a request comes to: one for each part of a list content."""
+    role = message.role.lower()
+    role = "system" if role == "developer" else role
     calls = [_tool_call(call) for call in message.tool_calls]
     if isinstance(message.content, str) or (message.content is None and calls):
-        parts = [wire.Message(role=role, content=message.content or "")]
+        parts = [Message(role=role, content=message.content or "")]
     elif isinstance(message.content, list):
-        parts = [_part(role, part) for part in message.content] or [wire.Message(role=role)]
+        parts = [_part(role, part) for part in message.content] or [Message(role=role)]
     else:
         kind = "null" if message.content is None else type(message.content).__name__
         raise RequestError(f"invalid message content type: {kind}; give a string or a list of parts")
-    extra: dict[str, Any] = {}
-    if calls:
-        extra["tool_calls"] = calls
-    if message.reasoning:
-        extra["thinking"] = message.reasoning
-    if message.role.lower() == "tool":
+    extra: dict[str, Any] = {"tool_calls": calls, "thinking": message.reasoning}
+    if role == "tool":
         extra |= {
             "tool_call_id": message.tool_call_id,
             "tool_name": message.name or _called_name(message.tool_call_id, all_of_them),
         }
-    parts[-1] = parts[-1].model_copy(update=extra)
+    parts[-1] = msgspec.structs.replace(parts[-1], **extra)
     return parts
 
 
-def _part(role: str, part: Any) -> wire.Message:
+def _part(role: str, part: Any) -> Message:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "text" and isinstance(part.get("text"), str):
-        return wire.Message(role=role, content=part["text"])
+        return Message(role=role, content=part["text"])
     if kind == "image_url":
         url = part.get("image_url")
         url = url.get("url") if isinstance(url, dict) else url
@@ -232,7 +238,7 @@ def _part(role: str, part: Any) -> wire.Message:
             raise RequestError(
                 "image URLs are not currently supported, please use base64 encoded data instead"
             )
-        return wire.Message(role=role, images=[url.partition(",")[2]])
+        return Message(role=role, images=[url.partition(",")[2]])
     if kind == "input_audio":
         raise UnavailableError("audio input (input_audio) is not available yet in this version")
     raise RequestError(f"invalid message format: a part of type {kind!r} is not known")
