@@ -77,7 +77,7 @@ class Bench:
             part = range(start, min(start + _CHUNK, depth))
             batch = Batch.of(tokens[part.start : part.stop], list(part), [entry.row] * len(part), [])
             engine.cache.start_forward(batch)
-            for index, shape in enumerate(shapes):
+            for index, shape in shapes.items():
                 keys = torch.randn(len(part), shape.kv_heads, shape.key_dim, generator=generator)
                 values = torch.randn(len(part), shape.kv_heads, shape.value_dim, generator=generator)
                 engine.cache.layer(index).put(keys, values)

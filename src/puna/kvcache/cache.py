@@ -138,6 +138,9 @@ class Cache(ABC):
     what `undo_forward` must be able to bring back, a pass cannot have destroyed.
     """
 
+    #: Positions a sequence may have; on it depends how some models rotate (`puna.model.rope`).
+    context: int = 0
+
     @property
     @abstractmethod
     def generation(self) -> int | None:

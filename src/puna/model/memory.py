@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Final
 from puna import ops
 from puna.errors import InsufficientMemoryError
 from puna.kvcache.types import HALVES, KVTypes
-from puna.model.base import TextModel, model_for
+from puna.model.base import TextModel
 from puna.model.metadata import scalar
+from puna.model.registry import model_for
 from puna.ops import packed_bytes
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
+from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear
-from puna.nn.module import Module, WeightSource, weight
+from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Experts, ExpertWeights, Routing
 
 
@@ -64,9 +65,9 @@ def _single(source: WeightSource, name: str, shape: tuple[int, ...]) -> tuple[Ex
     parts = [part for part in found.values() if part is not None]
     if not parts:
         return None
-    for part, matrix in found.items():
+    for missing, matrix in found.items():
         if matrix is None:
-            raise ModelError(f"tensor '{part}' is missing")
+            raise ModelError(f"tensor '{missing}' is missing")
     try:
         return ExpertWeights.stack(f"{name}.weight", parts), None
     except ValueError as error:
@@ -136,3 +137,27 @@ class MixtureOfExperts(Module):
         bias = None if self.selection_bias is None else self.selection_bias.values
         chosen, shares = self.ops.route(self.router(hidden), self.options.routing, bias)
         return self.ops.experts(hidden, chosen, shares, self.experts)
+
+
+class SharedExpert(FeedForward):
+    """The expert that every token goes through."""
+
+    gate: Linear = weight("ffn_gate_shexp", "expert_feed_forward_size", "hidden_size")
+    up: Linear = weight("ffn_up_shexp", "expert_feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_down_shexp", "hidden_size", "expert_feed_forward_size")
+
+
+class SharedAndRouted(Module):
+    """The sum of what the shared expert and the chosen ones make of a token."""
+
+    routed: MixtureOfExperts = part()
+    shared: SharedExpert = part()
+
+    def forward(self, hidden: Array) -> Array:
+        """[rows, hidden] to the same."""
+        return self.shared.forward(hidden) + self.routed.forward(hidden)
+
+
+def dense_or_experts(options: ExpertOptions) -> type[FeedForward | MixtureOfExperts]:
+    """The feed-forward half of a layer: experts, if it has any."""
+    return MixtureOfExperts if options.expert_count else FeedForward

@@ -1,10 +1,10 @@
-"""The gated feed-forward network of nearly all current models."""
+"""The half of a layer in which every token is on its own."""
 
 from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from puna.nn.layers import Linear, linear_many
+from puna.nn.layers import Linear, StackedLinear, linear_many
 from puna.nn.module import Module, weight
 from puna.ops import Array
 
@@ -28,6 +28,36 @@ class FeedForward(Module):
     up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
     down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
 
+    def project(self, hidden: Array) -> list[Array]:
+        """What the activation combines: gates and ups, [rows, feed_forward_size] each."""
+        return linear_many(hidden, self.gate, self.up)
+
     def forward(self, hidden: Array) -> Array:
-        gate, up = linear_many(hidden, self.gate, self.up)
-        return self.down(getattr(self.ops, self.activation)(gate, up))
+        """[rows, hidden] to the same."""
+        return self.down(getattr(self.ops, self.activation)(*self.project(hidden)))
+
+
+class GeluFeedForward(FeedForward):
+    activation = "geglu"
+
+
+class FusedFeedForward(FeedForward):
+    """With the weights of gates and ups in one tensor, gates first."""
+
+    gate = up = None  # type: ignore[assignment]
+    joined: StackedLinear = weight("ffn_up", "feed_forward_size", "feed_forward_size", "hidden_size")
+
+    def project(self, hidden: Array) -> list[Array]:
+        return self.joined(hidden)
+
+
+class PlainFeedForward(Module):
+    """down(gelu(up(x))), without gates, as in the first transformers."""
+
+    options: FeedForwardOptions
+    up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
+
+    def forward(self, hidden: Array) -> Array:
+        """[rows, hidden] to the same."""
+        return self.down(self.ops.gelu(self.up(hidden)))

@@ -37,6 +37,37 @@ def linear_many(x: Array, *linears: Linear) -> list[Array]:
     return linears[0].ops.linear_many(x, weights, biases)
 
 
+class StackedLinear:
+    """Several linears of the same input whose weights lie one below the other in one tensor.
+
+    The shape is the number of rows of each, and the columns of all.
+    """
+
+    def __init__(self, linears: list[Linear]) -> None:
+        self.linears = linears
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        *parts, columns = shape
+        joined = source.matrix(f"{name}.weight", (sum(parts), columns))
+        if joined is None:
+            return None
+        bias = source.vector(f"{name}.bias", sum(parts))
+        linears, begin = [], 0
+        for size in parts:
+            weight = joined.row_range(begin, begin + size)
+            weight.pack()
+            linears.append(Linear(source.ops, weight, None if bias is None else bias[begin : begin + size]))
+            begin += size
+        return cls(linears)
+
+    def __call__(self, x: Array) -> list[Array]:
+        """[rows, in] to [rows, out] of each."""
+        return linear_many(x, *self.linears)
+
+
 class Embedding:
     """A row of the [vocab, hidden] table per token, dequantised."""
 
@@ -78,3 +109,26 @@ class RMSNorm:
     def after_adding(self, x: Array, residual: Array) -> tuple[Array, Array]:
         """(x + residual, the norm of that): the step between the two halves of a layer."""
         return self.ops.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class LayerNorm:
+    """(x - mean(x)) / sqrt(var(x) + eps) * w + b (Ba et al., arXiv:1607.06450); eps is `options.norm_eps`."""
+
+    def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
+        self.ops = ops
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        weight = source.vector(f"{name}.weight", shape[0])
+        if weight is None:
+            return None
+        return cls(source.ops, weight, source.vector(f"{name}.bias", shape[0]), options.norm_eps)
+
+    def __call__(self, x: Array) -> Array:
+        """[rows, hidden] to the same."""
+        return self.ops.layer_norm(x, self.weight, self.bias, self.eps)

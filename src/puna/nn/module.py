@@ -45,7 +45,7 @@ class WeightSource(Protocol):
 @dataclass(frozen=True)
 class _WeightField:
     name: str
-    shape: tuple[str, ...]
+    shape: tuple[str | int, ...]
     optional: bool
     tied_to: str | None
 
@@ -53,47 +53,47 @@ class _WeightField:
 @dataclass(frozen=True)
 class _PartField:
     prefix: str
-    choose: Callable[[Any, int], type[Module]] | None
+    choose: Callable[[Any], type[Module]] | None
 
 
 @dataclass(frozen=True)
 class _BlocksField:
     prefix: str
-    count: str
-    choose: Callable[[Any, int], type[Module]] | None
+    options: str
+    choose: Callable[[Any], type[Module]] | None
 
 
-def weight(name: str, *shape: str, optional: bool = False, tied_to: str | None = None) -> Any:
-    """A leaf made from tensor `name`; `shape` names fields of the options, row-major as in numpy.
+def weight(name: str, *shape: str | int, optional: bool = False, tied_to: str | None = None) -> Any:
+    """A leaf made from tensor `name`; `shape` is made of numbers and names of options, row-major.
 
     `tied_to` is the tensor that serves when the file has none of this name.
     """
     return _WeightField(name, shape, optional, tied_to)
 
 
-def part(prefix: str = "", *, choose: Callable[[Any, int], type[Module]] | None = None) -> Any:
+def part(prefix: str = "", *, choose: Callable[[Any], type[Module]] | None = None) -> Any:
     """A module inside this one; its tensors are named like this module's, after `prefix`.
 
-    Where layers differ, `choose(options, index of the layer)` says which module it is.
+    Where layers differ, `choose(options of the layer)` says which module it is.
     """
     return _PartField(prefix, choose)
 
 
 def blocks(
-    prefix: str, count: str = "block_count", *, choose: Callable[[Any, int], type[Module]] | None = None
+    prefix: str, *, options: str = "layers", choose: Callable[[Any], type[Module]] | None = None
 ) -> Any:
     """A list of modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...
 
-    `count` names the field of the options that says how many. Where they are not all of one kind,
-    `choose(options, index)` says which.
+    `options` names the field of the model's options that lists theirs. Where they are not all of one kind,
+    `choose(their options)` says which.
     """
-    return _BlocksField(prefix, count, choose)
+    return _BlocksField(prefix, options, choose)
 
 
 class Module:
     """Base of everything a model is made of.
 
-    `options` are those of the architecture; `ops` does the arithmetic.
+    `options` are those of the model, or of its layer; `ops` does the arithmetic.
     """
 
     def __init__(self, options: Any, ops: Backend, index: int = 0) -> None:
@@ -111,14 +111,14 @@ class Module:
                 setattr(module, attribute, _load_leaf(kind, source, declared, prefix, options))
             elif isinstance(declared, _PartField):
                 inner = _join(prefix, declared.prefix)
-                chosen = declared.choose(options, index) if declared.choose else kind
+                chosen = declared.choose(options) if declared.choose else kind
                 setattr(module, attribute, chosen.load(source, options, inner, index))
             elif isinstance(declared, _BlocksField):
                 (block,) = kind.__args__
-                count = getattr(options, declared.count)
-                inner = _join(prefix, declared.prefix)
-                kinds = [declared.choose(options, i) if declared.choose else block for i in range(count)]
-                built = [kinds[i].load(source, options, f"{inner}.{i}", i) for i in range(count)]
+                inner, built = _join(prefix, declared.prefix), []
+                for i, own in enumerate(getattr(options, declared.options)):
+                    chosen = declared.choose(own) if declared.choose else block
+                    built.append(chosen.load(source, own, f"{inner}.{i}", i))
                 setattr(module, attribute, built)
         module.loaded()
         return module
@@ -133,7 +133,7 @@ def _join(prefix: str, name: str) -> str:
 
 def _load_leaf(kind: Any, source: WeightSource, field: _WeightField, prefix: str, options: Any) -> Any:
     leaf_type = _leaf_type(kind)
-    shape = tuple(int(getattr(options, dimension)) for dimension in field.shape)
+    shape = tuple(size if isinstance(size, int) else int(getattr(options, size)) for size in field.shape)
     for name in filter(None, (_join(prefix, field.name), field.tied_to)):
         if leaf_type is Array:
             leaf = source.vector(f"{name}.weight", shape[0])
