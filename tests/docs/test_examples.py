@@ -27,7 +27,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-BLOCK = re.compile(r"(?:<!-- not run: (?P<why>[^\n]+?) -->\n)?^```(?P<language>python|sh)\n(?P<code>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(
+    r"(?:<!-- not run: (?P<why>[^\n]+?) -->\n)?^```(?P<language>python|sh)\n(?P<code>.*?)^```$", re.M | re.S
+)
 REDIRECT = Path(__file__).parent / "redirect"
 
 
