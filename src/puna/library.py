@@ -12,13 +12,10 @@ Requests made at the same time (from threads, tasks, or as a list of prompts) ru
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import queue
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast, get_args, overload
@@ -28,16 +25,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna import ops
-from puna.completions import Completion, Reply, by_sample, chunks, complete, gather, raised, stacked
+from puna.completions import Completion, by_sample, chunks, complete, gather, stacked
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.engine.events import (
     Chunk,
     Done,
     Embed,
-    Embedded,
-    Event,
-    Failed,
     Generate,
     Priority,
     Scored,
@@ -49,11 +43,13 @@ from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.options import Options, speculate_from_env
-from puna.prompt.capabilities import capabilities, resolved_think, stored_capabilities
+from puna.prompt.author import Author
+from puna.prompt.capabilities import capabilities, check_capabilities
 from puna.prompt.format import Think
-from puna.prompt.messages import Chat, as_messages, opened
-from puna.prompt.model_facts import ModelFacts, read_facts
+from puna.prompt.messages import Chat, as_messages
+from puna.prompt.model_facts import read_facts
 from puna.store import Store, StoredModel
+from puna.streams import asubmitted, submitted
 
 Prompt = str | Sequence[int]
 Messages = Sequence[Mapping[str, Any]]
@@ -88,6 +84,7 @@ def load(
         if context is not None:
             context = min(context, file.get("context_length") or context)
         facts = read_facts(file)
+    author = Author.of(stored) if stored is not None else Author(path.name, capabilities(facts))
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     loaded = load_model(
         path,
@@ -101,7 +98,7 @@ def load(
         loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate_from_env()
     )
     engine.start()
-    return Model(ChatModel(engine, facts), Author.of(stored, facts))
+    return Model(ChatModel(engine, facts), author)
 
 
 def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
@@ -110,31 +107,6 @@ def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
         return Path(model), None
     stored = Store().get(model)
     return stored.runnable_path(), stored
-
-
-@dataclass(frozen=True)
-class Author:
-    """What the author of a model says beside its file."""
-
-    name: str
-    capabilities: tuple[str, ...]
-    template: str = ""
-    system: str | None = None
-    opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, stored: StoredModel | None, facts: ModelFacts) -> Author:
-        if stored is None:
-            return cls("this model", capabilities(facts))
-        return cls(
-            stored.name,
-            stored_capabilities(stored),
-            stored.template or "",
-            stored.system,
-            stored.messages,
-            stored.params,
-        )
 
 
 class Model:
@@ -183,7 +155,7 @@ class Model:
         later ones, `priority="batch"` takes what interactive requests leave. All methods that generate
         know them. Raises `OptionError`, `RequestError`, `ContextLengthError`, `GenerationError`.
         """
-        events = self._submit(self._request(prompt, logprobs, options))
+        events = submitted(self._chat, self._request(prompt, logprobs, options))
         return chunks(events) if stream else complete(events)
 
     def generate_many(
@@ -195,7 +167,7 @@ class Model:
         evaluation of their prompt; with a `seed`, sample i is what `generate` gives with seed + i.
         """
         requests = [self._request(prompt, logprobs, options, samples) for prompt in prompts]
-        started = [self._submit(request) for request in requests]
+        started = [submitted(self._chat, request) for request in requests]
         return [completion for events in started for completion in by_sample(list(events), samples)]
 
     @overload
@@ -237,7 +209,7 @@ class Model:
         `think` is False (or as hard as `think` says), and its thinking is told from its text. Raises what
         `generate` does, and `TemplateError`.
         """
-        events = self._submit(self._chat_request(messages, tools, think, logprobs, options))
+        events = submitted(self._chat, self._chat_request(messages, tools, think, logprobs, options))
         return chunks(events) if stream else complete(events)
 
     async def agenerate(self, prompt: Prompt, *, logprobs: int | None = None, **options: Any) -> Completion:
@@ -279,7 +251,7 @@ class Model:
             top_logprobs=top_logprobs,
         )
         found: list[TokenLogprob | None] = []
-        for event in self._submit(request):
+        for event in submitted(self._chat, request):
             if isinstance(event, Scored):
                 found += event.logprobs
         return found
@@ -302,7 +274,7 @@ class Model:
         what a model that was trained for none is asked for. Raises `UnavailableError` for a reranker.
         """
         request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
-        return stacked(list(self._submit(request)), _is_one(inputs))
+        return stacked(list(submitted(self._chat, request)), _is_one(inputs))
 
     async def aembed(
         self,
@@ -315,7 +287,7 @@ class Model:
     ) -> NDArray[np.float32]:
         """`embed`, for asyncio. Cancelling the task stops the work."""
         request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
-        async with aclosing(self._asubmit(request)) as events:
+        async with aclosing(asubmitted(self._chat, request)) as events:
             return stacked([event async for event in events], _is_one(inputs))
 
     def save_prompt(self, prompt: Prompt, path: str | Path) -> None:
@@ -329,7 +301,7 @@ class Model:
         request = Generate(
             id=next(self._ids), prompt=tokens, options=Options(num_predict=1), truncate=False, ignore_eos=True
         )
-        list(self._submit(request))
+        list(submitted(self._chat, request))
         save_prompt(self.engine, tokens, path)
 
     def load_prompt(self, path: str | Path) -> list[int]:
@@ -364,11 +336,10 @@ class Model:
         options: Mapping[str, Any],
     ) -> Generate:
         author = self._author
-        given = opened(as_messages(messages), author.system, author.opening)
-        chat = Chat(messages=given, tools=[dict(tool) for tool in tools])
+        check_capabilities(author.name, author.capabilities, ["tools"] if tools else [])
+        chat = author.opened(Chat(messages=as_messages(messages), tools=[dict(tool) for tool in tools]))
         request = self._asked(chat, logprobs, author.options, options)
-        think = resolved_think(think, author.capabilities, author.name)
-        return msgspec.structs.replace(request, template=author.template, think=think)
+        return msgspec.structs.replace(request, template=author.template, think=author.think(think))
 
     def _asked(
         self,
@@ -413,58 +384,13 @@ class Model:
             pooling=pooling,
         )
 
-    def _submit(self, request: Generate | Embed) -> Iterator[Reply]:
-        """Submit now (not at the first `next`), so that several requests share batches."""
-        arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._chat.submit(request, arrived.put)
-        return self._events(request, arrived)
-
-    def _events(self, request: Generate | Embed, arrived: queue.SimpleQueue[Event]) -> Iterator[Reply]:
-        missing = _answers(request)
-        try:
-            while missing:
-                event = arrived.get()
-                missing -= isinstance(event, _ENDS)
-                yield raised(event)
-        finally:
-            if missing:
-                self.engine.cancel(request.id)
-
     async def _astream(self, request: Generate) -> AsyncGenerator[Chunk | Done, None]:
-        async with aclosing(self._asubmit(request)) as events:
+        async with aclosing(asubmitted(self._chat, request)) as events:
             async for event in events:
                 if isinstance(event, Chunk | Done):
                     yield event
-
-    async def _asubmit(self, request: Generate | Embed) -> AsyncGenerator[Reply, None]:
-        loop = asyncio.get_running_loop()
-        arrived: asyncio.Queue[Event] = asyncio.Queue()
-
-        def sink(event: Event) -> None:
-            # The loop may be closed before the engine hears that nobody listens any more.
-            with suppress(RuntimeError):
-                loop.call_soon_threadsafe(arrived.put_nowait, event)
-
-        self._chat.submit(request, sink)
-        missing = _answers(request)
-        try:
-            while missing:
-                event = await arrived.get()
-                missing -= isinstance(event, _ENDS)
-                yield raised(event)
-        finally:
-            if missing:
-                self.engine.cancel(request.id)
-
-
-_ENDS = Done | Embedded | Failed
 
 
 def _is_one(inputs: Prompt | Sequence[Prompt]) -> bool:
     """Whether that is one text, or the tokens of one."""
     return isinstance(inputs, str) or (len(inputs) > 0 and isinstance(inputs[0], int))
-
-
-def _answers(request: Generate | Embed) -> int:
-    """How many events end the parts of `request`."""
-    return len(request.inputs) if isinstance(request, Embed) else request.samples
