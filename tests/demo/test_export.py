@@ -14,9 +14,9 @@ from demo.model import DemoModel, Shape
 from demo.packing import LONG, SHORT, encode, pack
 from demo.vocabulary import BOS_ID, END_ID, chat_prompt, train_vocabulary
 from puna import ops
+from puna.batch import Batch
 from puna.gguf import GGMLType, open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import load_model
 from puna.model.tokenizer import tokenizer_from_gguf
 from puna.prompt.choose import chat_format

@@ -200,7 +200,7 @@ def test_a_completion_answers_and_streams(client: openai.OpenAI) -> None:
         ),
         ({"extra_body": {"cache_prompt": "no"}}, 400, '"cache_prompt": must be a valid boolean'),
         ({"logit_bias": {"5": 101}}, 400, '"logit_bias" must be between -100 and 100, not 101'),
-        ({"logit_bias": {"five": 1}}, 400, '"logit_bias" must have token ids as keys, not \'five\''),
+        ({"logit_bias": {"five": 1}}, 400, "\"logit_bias\" must have token ids as keys, not 'five'"),
         ({"logit_bias": {"999999": 1}}, 400, '"logit_bias" must have ids below'),
         ({"response_format": {"type": "json_object"}}, 501, "structured output"),
         ({"temperature": -1}, 400, "temperature"),

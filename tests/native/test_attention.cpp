@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention.h"
+#include "attention/attention.h"
 #include "check.h"
 #include "core/pool.h"
-#include "matrix/blocks.h"
-#include "rows.h"
+#include "weights/blocks.h"
+#include "rows/rows.h"
 
 namespace puna::test {
 namespace {

@@ -212,7 +212,8 @@ def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
     with_runner(model, use)
 
 
-def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:  # scenario 173
+@pytest.mark.scenario(173)
+def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:
     async def use(runner: Runner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stalled:
             await anext(stalled)  # and nothing is read of it any more

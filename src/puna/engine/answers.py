@@ -94,8 +94,8 @@ class Answers:
                 shifted=sequence.shifted,
                 stop=stop,
                 ending=[logprob for logprob in ending if logprob is not None],
-                drafted=sequence.guesser.drafted if sequence.guesser is not None else 0,
-                accepted=sequence.guesser.accepted if sequence.guesser is not None else 0,
+                drafted=sequence.drafting.drafted if sequence.drafting is not None else 0,
+                accepted=sequence.drafting.accepted if sequence.drafting is not None else 0,
                 sample=sequence.sample,
             )
         )

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from puna import ops
+from puna.batch import Batch
 from puna.config import env_bool
-from puna.model.input import Batch
 
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache

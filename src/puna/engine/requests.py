@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import msgspec
 
+from puna.batch import Input
 from puna.engine.events import MOST_SAMPLES, Generate
 from puna.engine.fitting import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError
-from puna.model.input import Input
 from puna.model.tokenizer import Tokenizer
 from puna.prompt.thinking import Tags
 from puna.sample import Sampler

@@ -14,7 +14,7 @@ from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 
 if TYPE_CHECKING:
-    from puna.model.input import Batch
+    from puna.batch import Batch
 
 #: Rotates cached keys float32 [cells, heads, head_dim] of a layer in place as if each had been stored
 #: `offset` positions further on (negative: earlier).
@@ -137,6 +137,9 @@ class Cache(ABC):
     The operations of a pass may be done several times after one `start_forward`, with the same result:
     what `undo_forward` must be able to bring back, a pass cannot have destroyed.
     """
+
+    #: Positions a sequence may have; on it depends how some models rotate (`puna.model.rope`).
+    context: int = 0
 
     @property
     @abstractmethod

@@ -20,7 +20,7 @@ from puna.ops import kv_pack, kv_unpack
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from puna.model.input import Batch
+    from puna.batch import Batch
 
 __all__ = ["CausalCache", "KVShape"]
 

@@ -20,7 +20,7 @@ from puna.kvcache.types import HALVES, KVTypes
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from puna.model.input import Batch
+    from puna.batch import Batch
 
 
 @dataclass(frozen=True)

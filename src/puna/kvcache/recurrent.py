@@ -25,7 +25,7 @@ from puna.kvcache.storage import Region
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from puna.model.input import Batch
+    from puna.batch import Batch
 
 #: The state of a sequence that has just begun: all zeros, never written.
 _BEGINNING = 0

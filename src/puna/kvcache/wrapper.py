@@ -10,7 +10,7 @@ from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 
 if TYPE_CHECKING:
-    from puna.model.input import Batch
+    from puna.batch import Batch
 
 S = TypeVar("S")
 T = TypeVar("T", bound=Hashable)

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
+from puna import ops
 from puna.errors import ModelError, UnsupportedModelError
 from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
@@ -17,7 +19,7 @@ from puna.model.base import TextModel
 from puna.model.memory import Forecast
 from puna.model.pooling import Pooling, read_pooling
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
-from puna.ops import ExpertWeights, Weight
+from puna.ops import Array, Backend, ExpertWeights, Weight
 
 Progress = Callable[[int, int], None]
 
@@ -72,7 +74,7 @@ def load_model(
         drafts = table.total - table.process  # which they share
     forecast.check(needs, available_memory() - reserved, drafts)
     tokenizer = tokenizer_from_gguf(file)
-    source = _FileSource(file, forecast.weight_bytes, progress)
+    source = _FileSource(file, ops, forecast.weight_bytes, progress)
     try:
         model = forecast.architecture.load(source, forecast.options)
     except ModelError as error:
@@ -101,7 +103,8 @@ def _look_ahead(path: str | Path, cache_types: KVTypes) -> tuple[GGUFFile, Forec
 class _FileSource:
     """Tensors of a file, by name, for `Module.load`."""
 
-    def __init__(self, file: GGUFFile, total: int, progress: Progress | None) -> None:
+    def __init__(self, file: GGUFFile, ops: Backend, total: int, progress: Progress | None) -> None:
+        self.ops = ops
         self._file = file
         self._progress = progress
         self._total = total  # bytes of all tensors that will be asked for
@@ -123,11 +126,17 @@ class _FileSource:
         count, rows, columns = shape
         return ExpertWeights(Weight(name, self._file.data(name), tensor.type, (count * rows, columns)), count)
 
-    def vector(self, name: str, length: int) -> torch.Tensor | None:
+    def vector(self, name: str, length: int) -> Array | None:
         if name not in self._file.tensors:
             return None
         self._expect(name, (length,))
-        return torch.from_numpy(self._file.array(name).copy())
+        return self.ops.array(self._file.array(name).copy())
+
+    def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
+        if name not in self._file.tensors:
+            return None
+        self._expect(name, shape)
+        return self._file.array(name)
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
         tensor = self._file.tensors[name]

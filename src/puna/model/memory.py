@@ -14,10 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from puna import ops
 from puna.errors import InsufficientMemoryError
 from puna.kvcache.types import HALVES, KVTypes
-from puna.model.base import TextModel, model_for
+from puna.model.base import TextModel
 from puna.model.metadata import scalar
+from puna.model.registry import model_for
 from puna.ops import packed_bytes
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ class Forecast:
         self.options = self.architecture.read_options(file)
         self.trained_context: int = scalar(file, "context_length", 0)
         self._name = file.path.name
-        self._cache = small_cache(self.architecture(self.options), types)
+        self._cache = small_cache(self.architecture(self.options, ops), types)
         self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name)]
         self._weights = _weights_by_part(self._tensors)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0))

@@ -17,8 +17,10 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from puna.config import env
@@ -28,8 +30,15 @@ from puna.ops.rope import Rope, Yarn
 from puna.ops.threads import keep_freed_memory, set_threads, threads, use_one_torch_thread
 from puna.ops.weight import Weight, packed_bytes
 
+#: What models, caches and operations compute on.
+Array = Tensor
+#: What has the operations; every module of a model carries one. Here it is this package itself.
+Backend = Any
+
 __all__ = [
     "KV_TYPES",
+    "Array",
+    "Backend",
     "ExpertWeights",
     "Experts",
     "Rope",
@@ -37,7 +46,9 @@ __all__ = [
     "Weight",
     "Yarn",
     "add_rms_norm",
+    "array",
     "attention",
+    "concatenate",
     "embedding",
     "experts",
     "geglu",
@@ -53,7 +64,9 @@ __all__ = [
     "leave_cores_to_kernels",
     "linear",
     "linear_many",
+    "numpy",
     "packed_bytes",
+    "pad",
     "rms_norm",
     "rope_",
     "route",
@@ -126,6 +139,26 @@ def use(name: str) -> Iterator[None]:
         yield
     finally:
         _active = before
+
+
+def array(values: np.ndarray) -> Array:
+    """An array with `values` of the host, which must not change afterwards."""
+    return torch.from_numpy(values)
+
+
+def numpy(values: Array) -> np.ndarray:
+    """The values of an array on the host, to be read only."""
+    return values.numpy()
+
+
+def concatenate(parts: Sequence[Array]) -> Array:
+    """`parts` [n, ...] one after another: the sum of their rows."""
+    return torch.cat(list(parts))
+
+
+def pad(x: Array, width: int, value: float) -> Array:
+    """The rows of `x` [T, n] followed by `value` up to a length of `width`."""
+    return torch.nn.functional.pad(x, (0, width - x.shape[1]), value=value)
 
 
 def embedding(tokens: Tensor, weight: Weight) -> Tensor:

@@ -102,6 +102,12 @@ class Weight:
         stored = self.data.reshape(self.shape[0], -1)[indices.numpy()]
         return torch.from_numpy(dequantize(stored.reshape(-1), self.type).reshape(-1, self.shape[1]))
 
+    def row_range(self, begin: int, end: int) -> Weight:
+        """The rows from `begin` to before `end`, over the same bytes of the file."""
+        assert self.data is not None, "a packed matrix is taken apart no more"
+        rows = self.data.reshape(self.shape[0], -1)[begin:end]
+        return Weight(self.name, rows.reshape(-1), self.type, (end - begin, self.shape[1]))
+
     def check_rows(self, indices: Tensor) -> None:
         """Raises `IndexError` unless all `indices` are rows of the matrix."""
         if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < self.shape[0]:

@@ -10,6 +10,7 @@ from puna.errors import RequestError, UnavailableError
 from puna.server.jobs.checks import check_format, check_top_logprobs
 
 
+@pytest.mark.scenario(231)
 @pytest.mark.parametrize("count", [21, -1])
 def test_scenario_231_more_alternatives_than_twenty_or_fewer_than_none_are_refused(count: int) -> None:
     with pytest.raises(RequestError, match="between 0 and 20"):
@@ -27,6 +28,7 @@ def test_scenario_235_no_format_is_none(value: Any) -> None:
     check_format(value)
 
 
+@pytest.mark.scenario(235)
 @pytest.mark.parametrize("value", ["X", '"X"', "json", {}, {"type": "object"}, 5])
 def test_scenario_235_any_format_is_refused_while_there_is_no_grammar(value: Any) -> None:
     with pytest.raises(UnavailableError, match="not available yet"):
