@@ -10,7 +10,7 @@ import pytest
 
 from puna.errors import TemplateError
 from puna.gguf import open_gguf
-from puna.prompt.capabilities import stored_capabilities
+from puna.prompt.author import Author
 from puna.prompt.choose import chat_format, check_template
 from puna.prompt.format import ChatFormat
 from puna.prompt.model_facts import ModelFacts, facts_at, read_facts
@@ -60,7 +60,7 @@ def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -
     form = form_of(model)
     assert form.template == "{{ .Prompt }}"
     assert form.render(USER) == "hi"
-    assert stored_capabilities(model) == ("completion",)
+    assert Author.of(model).capabilities == ("completion",)
     assert form.stop == ()
 
 
@@ -101,14 +101,14 @@ def test_capabilities_come_from_template_and_file(
     capabilities: tuple[str, ...],
 ) -> None:
     model = create({"template": template}, architecture, **metadata)
-    assert stored_capabilities(model) == capabilities
+    assert Author.of(model).capabilities == capabilities
 
 
 def test_a_model_whose_file_is_gone_can_do_nothing(create: Create) -> None:
     model = create({"template": "{{ .Prompt }}{{ .Tools }}"})
     assert model.model_path is not None
     model.model_path.unlink()
-    assert stored_capabilities(model) == ("tools",)
+    assert Author.of(model).capabilities == ("tools",)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,11 @@ class ChatModel:
         self._tokenizer = engine.loaded.tokenizer
         self._facts = facts
 
+    @property
+    def architecture(self) -> str:
+        """The model's, as its file names it."""
+        return self._facts.architecture
+
     def submit(self, request: Generate | Embed, sink: Sink) -> None:
         """Queue a request; its events go to `sink`, `Prompted` first where text is generated.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from puna import ops
 from puna.conversation.chat_model import ChatModel
@@ -12,15 +12,13 @@ from puna.engine.engine import Engine
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.library.checks import checked_number
-from puna.library.model import Author, Model
+from puna.library.model import Model
 from puna.model.load import load_model
 from puna.options import Options, speculate_from_env
-from puna.prompt.capabilities import capabilities, stored_capabilities
+from puna.prompt.author import Author
+from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import read_facts
 from puna.store import Store, StoredModel
-
-if TYPE_CHECKING:
-    from puna.prompt.model_facts import ModelFacts
 
 _MAX_PARALLEL: Final = 1024
 _MAX_THREADS: Final = 4096
@@ -66,6 +64,7 @@ def load(
         if context is not None:
             context = min(context, file.get("context_length") or context)
         facts = read_facts(file)
+    author = Author.of(stored) if stored is not None else Author(path.name, capabilities(facts))
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     loaded = load_model(
         path,
@@ -79,7 +78,7 @@ def load(
         loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate_from_env()
     )
     engine.start()
-    return Model(ChatModel(engine, facts), _author(path, stored, facts))
+    return Model(ChatModel(engine, facts), author)
 
 
 def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
@@ -88,17 +87,3 @@ def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
         return Path(model), None
     stored = Store().get(model)
     return stored.runnable_path(), stored
-
-
-def _author(path: Path, stored: StoredModel | None, facts: ModelFacts) -> Author:
-    if stored is None:
-        return Author(path.name, facts.architecture, capabilities(facts))
-    return Author(
-        stored.name,
-        facts.architecture,
-        stored_capabilities(stored),
-        stored.template or "",
-        stored.system,
-        stored.messages,
-        stored.params,
-    )

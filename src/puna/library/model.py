@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import weakref
 from collections.abc import Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
@@ -28,27 +27,15 @@ from puna.library.completion import Completion, by_sample, stacked
 from puna.library.options import RequestOptions, split_options
 from puna.library.streams import AsyncEvents, AsyncStream, Events, Stream
 from puna.options import Options
-from puna.prompt.capabilities import resolved_think
+from puna.prompt.author import Author
+from puna.prompt.capabilities import check_capabilities
 from puna.prompt.format import Think
-from puna.prompt.messages import Chat, opened
+from puna.prompt.messages import Chat
 
 Messages = Sequence[Mapping[str, Any]]
 Tools = Sequence[Mapping[str, Any]]
 
 _MAX_LOGPROBS = 20
-
-
-@dataclass(frozen=True)
-class Author:
-    """What the author of a model says beside its file."""
-
-    name: str
-    architecture: str
-    capabilities: tuple[str, ...]
-    template: str = ""
-    system: str | None = None
-    opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Model:
@@ -72,7 +59,7 @@ class Model:
         engine = self.engine
         state = "" if self._closing.alive else ", closed"
         return (
-            f"<puna.Model '{self._author.name}': {self._author.architecture}, "
+            f"<puna.Model '{self._author.name}': {self._chat.architecture}, "
             f"{engine.weight_bytes / 1e6:.0f} MB, num_ctx {engine.context}, "
             f"parallel {engine.parallel}{state}>"
         )
@@ -361,14 +348,15 @@ class Model:
         self, messages: Messages, tools: Tools, think: Think, logprobs: int | None, options: RequestOptions
     ) -> Generate:
         author = self._author
-        given = opened(checked_messages(messages), author.system, author.opening)
+        check_capabilities(author.name, author.capabilities, ["tools"] if tools else [])
+        chat = Chat(messages=checked_messages(messages), tools=[dict(tool) for tool in tools])
         return self._request(
-            Chat(messages=given, tools=[dict(tool) for tool in tools]),
+            author.opened(chat),
             author.options,
             logprobs,
             options,
             template=author.template,
-            think=resolved_think(think, author.capabilities, author.name),
+            think=author.think(think),
         )
 
     def _request(

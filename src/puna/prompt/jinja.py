@@ -131,14 +131,20 @@ class JinjaTemplate:
         except (jinja2.exceptions.TemplateError, RecursionError, SyntaxError, ValueError) as error:
             raise TemplateError(f"template error: {error}") from error
 
-    @property
+    @cached_property
     def variables(self) -> frozenset[str]:
         """Names the template takes from outside."""
         return frozenset(jinja2.meta.find_undeclared_variables(self._tree))
 
     def literal(self, text: str) -> bool:
         """Whether `text` stands in the template's own text or in one of its string constants."""
-        return any(text in piece for piece in _literals(self._tree))
+        return any(text in piece for piece in self._literals)
+
+    @cached_property
+    def _literals(self) -> list[str]:
+        pieces = [node.data for node in self._tree.find_all(jinja2.nodes.TemplateData)]
+        constants = (node.value for node in self._tree.find_all(jinja2.nodes.Const))
+        return pieces + [value for value in constants if isinstance(value, str)]
 
     @cached_property
     def _compiled(self) -> jinja2.Template:
@@ -183,9 +189,3 @@ def _check_names(node: jinja2.nodes.Node) -> None:
                     f"No {what} named {child.name!r}.", child.lineno
                 )
         _check_names(child)
-
-
-def _literals(tree: jinja2.nodes.Template) -> list[str]:
-    pieces = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)]
-    constants = (node.value for node in tree.find_all(jinja2.nodes.Const))
-    return pieces + [value for value in constants if isinstance(value, str)]

@@ -42,22 +42,6 @@ class Insert(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     after: str
 
 
-def opened(
-    messages: Sequence[Message], system: str | None, opening: Iterable[Mapping[str, Any]]
-) -> list[Message]:
-    """`messages` after what a model's author puts before every conversation.
-
-    That is a `system` text, unless the conversation begins with one of its own, and `opening` messages, of
-    which role and content count.
-    """
-    has_own = bool(messages) and messages[0].role == "system"
-    first = [Message(role="system", content=system)] if system and not has_own else []
-    examples = [
-        Message(role=str(item.get("role", "")), content=str(item.get("content", ""))) for item in opening
-    ]
-    return [*first, *examples, *messages]
-
-
 def as_messages(items: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
     """Messages from mappings with the same keys; None counts as absent. Raises RequestError."""
     messages: list[Message] = []

@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 import msgspec
 
 from puna.engine.events import Message
-from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RunnerError
+from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
 from puna.kvcache.picture import Contents
 from puna.machine import says_out_of_memory
 from puna.runner.frames import Unpacker, pack
@@ -292,8 +292,14 @@ class Runner:
         return message
 
     def _send(self, message: Message) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(pack(message))
+        if self._writer.is_closing():
+            return
+        try:
+            frame = pack(message)
+        except (OverflowError, RecursionError) as error:
+            # JSON knows larger numbers and deeper nesting than what carries the request on.
+            raise RequestError(f"the request cannot be passed to the model: {error}") from error
+        self._writer.write(frame)
 
     async def _ended(self, patience_s: float) -> None:
         """Wait for the process to end; by force when that lasts longer than `patience_s`."""

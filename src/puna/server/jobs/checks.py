@@ -42,10 +42,3 @@ def check_answers(name: str, has: Collection[str], endpoint: str) -> None:
     """Raises RequestError for an embedding model. A damaged one has no capabilities; loading it says why."""
     if "embedding" in has:
         raise RequestError(f'"{name}" does not support {endpoint}')
-
-
-def check_capabilities(name: str, has: Collection[str], wanted: Collection[str]) -> None:
-    """Raises RequestError naming each capability of `wanted` that the model lacks."""
-    missing = [capability for capability in wanted if capability not in has]
-    if missing:
-        raise RequestError("\n".join(f'"{name}" does not support {capability}' for capability in missing))

@@ -13,8 +13,9 @@ import msgspec.structs
 
 from puna.engine.events import Generate, Prompt
 from puna.errors import RequestError, TemplateError
-from puna.prompt.capabilities import resolved_think, stored_capabilities
-from puna.prompt.messages import Chat, opened
+from puna.prompt.author import Author
+from puna.prompt.capabilities import check_capabilities
+from puna.prompt.messages import Chat
 from puna.server.jobs import checks
 from puna.server.jobs.backend import Backend, Order
 from puna.server.settings import keep_alive_s
@@ -88,36 +89,32 @@ def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
         return Unload(model)
     if asked.raw and (request.template or asked.system or request.context):
         raise RequestError("raw mode does not support template, system, or context")
-    has = _capabilities(model, request.template)
-    think = resolved_think(checks.check_think(asked.think), has, asked.model)
+    author = _author(model, request.template)
+    think = author.think(checks.check_think(asked.think), asked.model)
+    has = author.capabilities
     checks.check_answers(asked.model, has, asked.endpoint)
-    checks.check_capabilities(asked.model, has, asked.needs)
+    check_capabilities(asked.model, has, asked.needs)
     checks.check_images(asked.images, asked.model)
     checks.check_format(asked.format)
     options = backend.options(model, asked.options)
     order = Order(model, options, keep_s)
     if not asked.prompts:
         return Preload(order)
-    template = request.template or model.template or ""
-    whole = msgspec.structs.replace(request, options=options, think=think, template=template)
-    opening = model.messages if request.context is None else []
-    requests = [
-        msgspec.structs.replace(whole, prompt=_opened(prompt, asked.system or model.system, opening))
-        for prompt in asked.prompts
-    ]
+    whole = msgspec.structs.replace(request, options=options, think=think, template=author.template)
+
+    def opened(prompt: Prompt) -> Prompt:
+        if not isinstance(prompt, Chat):
+            return prompt
+        return author.opened(prompt, system=asked.system, opening=request.context is None)
+
+    requests = [msgspec.structs.replace(whole, prompt=opened(prompt)) for prompt in asked.prompts]
     return Job(order, requests, asked.raw, asked.echo)
 
 
-def _capabilities(model: StoredModel, template: str) -> tuple[str, ...]:
+def _author(model: StoredModel, template: str) -> Author:
     try:
-        return stored_capabilities(model, template)
+        return Author.of(model, template)
     except TemplateError as error:
         if template:  # the request's own
             raise RequestError(f"template error: {error}") from error
         raise
-
-
-def _opened(prompt: Prompt, system: str | None, opening: Sequence[Mapping[str, Any]]) -> Prompt:
-    if not isinstance(prompt, Chat):
-        return prompt
-    return msgspec.structs.replace(prompt, messages=opened(prompt.messages, system, opening))

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from puna import __version__
 from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError
-from puna.prompt.capabilities import stored_capabilities
+from puna.prompt.author import Author
 from puna.server.fleet.looks import Look, look, own_fields
 from puna.server.fleet.resident import ResidentModel
 from puna.server.http.decoding import read
@@ -91,7 +91,7 @@ def _check_name(name: str, message: str) -> None:
 
 def _capabilities(model: StoredModel) -> list[str]:
     try:
-        return list(stored_capabilities(model))
+        return list(Author.of(model).capabilities)
     except (PunaError, OSError) as error:
         _log.warning("cannot tell what %s can do: %s", model.name, error)
         return []
