@@ -70,20 +70,20 @@ class Bench:
         how many there are, not on what is in them.
         """
         engine, tokens = self._engine, self._tokens(depth)
-        memory = engine.memories.take()
+        entry = engine.prefix_cache.acquire()
         shapes = engine.loaded.model.kv_shapes()
         random = np.random.default_rng(_SEED)
         ops = engine.loaded.ops
         for start in range(0, depth, _CHUNK):
             part = range(start, min(start + _CHUNK, depth))
-            batch = Batch.of(tokens[part.start : part.stop], list(part), [memory.row] * len(part), [])
+            batch = Batch.of(tokens[part.start : part.stop], list(part), [entry.row] * len(part), [])
             engine.cache.start_forward(batch)
             for index, shape in shapes.items():
                 keys = random.standard_normal((len(part), shape.kv_heads, shape.key_dim), np.float32)
                 values = random.standard_normal((len(part), shape.kv_heads, shape.value_dim), np.float32)
                 engine.cache.layer(index).put(ops.array(keys), ops.array(values))
-        memory.evaluated = depth
-        engine.memories.rest(memory, list(tokens))
+        entry.evaluated = depth
+        engine.prefix_cache.release(entry, list(tokens))
         self._filled = tokens
 
     def decode_filled(self, length: int) -> float:

@@ -1,6 +1,6 @@
 """From one row of logits to a token, in numpy: each step a function.
 
-These are the definitions; `csrc/sample*.cpp` does the same in one go. Candidates are kept in
+These are the definitions; `csrc/sample` does the same in one go. Candidates are kept in
 descending order of value, equal values in ascending order of id. Probabilities are float64.
 """
 
