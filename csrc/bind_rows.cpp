@@ -96,6 +96,15 @@ void register_rows(nb::module_& m) {
         "x"_a, "residual"_a, "weight"_a, "eps"_a, "rows"_a, "width"_a, "sum"_a, "y"_a,
         "RMS norm of rows, of x + residual when residual is not 0.");
     m.def(
+        "layer_norm",
+        [](uintptr_t x, uintptr_t weight, uintptr_t bias, float eps, int64_t rows, int64_t width, uintptr_t y) {
+            perform("layer_norm", [=] {
+                layer_norm(at<float>(x), at<float>(weight), at<float>(bias), eps, rows, width, at<float>(y));
+            });
+        },
+        "x"_a, "weight"_a, "bias"_a, "eps"_a, "rows"_a, "width"_a, "y"_a,
+        "Layer norm of rows; with bias 0 nothing is added.");
+    m.def(
         "rope",
         [](uintptr_t x, uintptr_t positions, uintptr_t axes, uintptr_t frequencies, float magnitude, bool neox,
            int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count) {
@@ -118,6 +127,12 @@ void register_rows(nb::module_& m) {
             perform("geglu", [=] { geglu(at<float>(gate), at<float>(up), count, at<float>(y)); });
         },
         "gate"_a, "up"_a, "count"_a, "y"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
+    m.def(
+        "gelu",
+        [](uintptr_t x, int64_t count, uintptr_t y) {
+            perform("gelu", [=] { gelu(at<float>(x), count, at<float>(y)); });
+        },
+        "x"_a, "count"_a, "y"_a, "GELU, exactly.");
     m.def(
         "softcap",
         [](uintptr_t x, float cap, int64_t count, uintptr_t y) {

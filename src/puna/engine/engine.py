@@ -143,7 +143,11 @@ class Engine:
         tokenizer = self.loaded.tokenizer
         sequences: Iterable[Sequence]
         if isinstance(request, Embed):
-            sequences = prepare_embeddings(request, sink, tokenizer, self.context, self.loaded.pooling)
+            sequences = prepare_embeddings(
+                request, sink, tokenizer, self.context, self.loaded.pooling, whole=not self.loaded.generates
+            )
+        elif not self.loaded.generates:
+            raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
         else:
             sequences = generations = prepare(request, sink, tokenizer, self.context)
             self._speculation.equip(generations)
@@ -333,6 +337,8 @@ class Engine:
             return _split(self._replay.forward(batch).numpy()[:, :vocab], counts)
         with torch.inference_mode():
             hidden = self.loaded.model.hidden(batch, self.cache)
+            if all(embeds):
+                return _split(hidden.numpy(), counts)
             logits = self.loaded.model.logits(hidden[torch.from_numpy(~np.repeat(embeds, counts))])
         predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]
         states, predictions = _split(hidden.numpy(), counts), _split(logits.numpy()[:, :vocab], predicting)

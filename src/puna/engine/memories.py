@@ -132,9 +132,10 @@ class Memories:
         """
         self.unfollow(memory)
         memory.running = False
-        if len(keys) < memory.evaluated:
-            memory.evaluated = self._cache.resume_point(memory.row, len(keys))
-            self._cache.remove(memory.row, memory.evaluated)
+        useful = self._cache.resume_point(memory.row, min(len(keys), memory.evaluated))
+        if useful < memory.evaluated:
+            memory.evaluated = useful
+            self._cache.remove(memory.row, useful)
         if memory.evaluated:
             self._tree.insert(memory, keys[: memory.evaluated])
             self._idle[memory] = None

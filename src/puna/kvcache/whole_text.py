@@ -16,6 +16,9 @@ from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 from puna.kvcache.storage import KVShape
 
+#: Cells (see `ops.attention`).
+_ALIGNED = 512
+
 
 class WholeTextCache(Cache):
     """Every row of a batch sees all rows of its sequence, later ones too, and nothing is kept.
@@ -51,14 +54,18 @@ class WholeTextCache(Cache):
         return partial(self._begin, sequences, begins)
 
     def _begin(self, sequences: np.ndarray, begins: np.ndarray) -> None:
-        rows = len(sequences)
-        lengths = np.diff(begins, append=rows)
+        lengths = np.diff(begins, append=len(sequences))
         present = sequences[begins].tolist()
         self._before = {sequence: self._lengths[sequence] for sequence in present}
         for sequence, length in zip(present, lengths.tolist(), strict=True):
             self._lengths[sequence] = length
-        self.row_cells = torch.arange(rows, dtype=torch.int32)
-        self.row_starts = torch.from_numpy(np.repeat(begins, lengths).astype(np.int32))
+        # A row's result is the same bits wherever its list begins, if that is at a multiple of this.
+        starts = np.cumsum([0, *(-(-lengths // _ALIGNED) * _ALIGNED)])
+        cells = np.zeros(starts[-1], np.int32)
+        for start, begin, length in zip(starts[:-1].tolist(), begins.tolist(), lengths.tolist(), strict=True):
+            cells[start : start + length] = range(begin, begin + length)
+        self.row_cells = torch.from_numpy(cells)
+        self.row_starts = torch.from_numpy(np.repeat(starts[:-1], lengths).astype(np.int32))
         self.row_counts = torch.from_numpy(np.repeat(lengths, lengths).astype(np.int32))
 
     def undo_forward(self) -> None:

@@ -52,6 +52,7 @@ __all__ = [
     "embedding",
     "experts",
     "geglu",
+    "gelu",
     "implementation",
     "keep_freed_memory",
     "kv_pack",
@@ -61,6 +62,7 @@ __all__ = [
     "kv_type",
     "kv_unpack",
     "kv_zeros",
+    "layer_norm",
     "leave_cores_to_kernels",
     "linear",
     "linear_many",
@@ -210,6 +212,14 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return _active.add_rms_norm(x, residual, weight, eps)
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    """`(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis: x [..., d], weight, bias [d].
+
+    The variance is that of the d values themselves (divided by d, not by d - 1).
+    """
+    return _active.layer_norm(x, weight, bias, eps)
+
+
 def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
     """Turn the heads of `x` [T, heads, head_dim] by their `positions` (may be negative), in place.
 
@@ -226,6 +236,11 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 def geglu(gate: Tensor, up: Tensor) -> Tensor:
     """`gelu(gate) * up`, both [T, n]; GELU as `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`."""
     return _active.geglu(gate, up)
+
+
+def gelu(x: Tensor) -> Tensor:
+    """`x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: GELU itself, not its approximation with tanh."""
+    return _active.gelu(x)
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:

@@ -61,6 +61,21 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return total, result
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    width = weight.numel()
+    if not x.dim() or x.shape[-1] != width:
+        raise misfit("layer_norm", x=x, weight=weight)
+    if bias is not None and bias.shape != weight.shape:
+        raise misfit("layer_norm", weight=weight, bias=bias)
+    result = torch.empty_like(x)
+    _native.layer_norm(
+        address(x, torch.float32, "layer_norm x"), address(weight, torch.float32, "layer_norm weight"),
+        0 if bias is None else address(bias, torch.float32, "layer_norm bias"), eps,
+        x.numel() // max(width, 1), width, result.data_ptr(),
+    )  # fmt: skip
+    return result
+
+
 def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
     axes = rope.axes if positions.dim() == 2 else None
     axis_count = 1 if axes is None else rope.axis_count
@@ -94,6 +109,12 @@ def geglu(gate: Tensor, up: Tensor) -> Tensor:
         address(gate, torch.float32, "geglu gate"), address(up, torch.float32, "geglu up"),
         gate.numel(), result.data_ptr(),
     )  # fmt: skip
+    return result
+
+
+def gelu(x: Tensor) -> Tensor:
+    result = torch.empty_like(x)
+    _native.gelu(address(x, torch.float32, "gelu x"), x.numel(), result.data_ptr())
     return result
 
 

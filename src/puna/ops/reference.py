@@ -7,6 +7,7 @@ Indices are taken as they are: negative or out-of-range ones are the caller's mi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -79,6 +80,11 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
     return total, rms_norm(total, weight, eps)
 
 
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
+    given = None if bias is None else bias.to(x.dtype)
+    return F.layer_norm(x, weight.shape, weight.to(x.dtype), given, eps)
+
+
 def rope_(x: Tensor, positions: Tensor, rope: Rope) -> None:
     # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004.
     at = positions.double()
@@ -102,6 +108,10 @@ def swiglu(gate: Tensor, up: Tensor) -> Tensor:
 
 def geglu(gate: Tensor, up: Tensor) -> Tensor:
     return F.gelu(gate, approximate="tanh") * up
+
+
+def gelu(x: Tensor) -> Tensor:
+    return x / 2 * torch.erfc(-x / math.sqrt(2))
 
 
 def softcap(x: Tensor, cap: float) -> Tensor:
