@@ -5,8 +5,12 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEERS := .venv-peers/bin
 PYTEST_ARGS ?=
+TEST_WORKERS ?= 2
 SOAK_MINUTES ?= 30
 SOAK_ARGS ?=
+
+# TEST_WORKERS=0 runs all in one process, as a debugger needs it.
+PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
 # What an installation depends on. Python files do not: the installation is editable.
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
@@ -19,10 +23,10 @@ run: .venv/installed ## tell a story with the bundled model
 venv: .venv/developed ## set up .venv with everything for development
 
 test: .venv/developed ## run all tests
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: .venv/developed ## run the tests that take no time and start no servers
-	$(BIN)/python -m pytest -m "not slow and not e2e" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow and not e2e" $(PYTEST_ARGS)
 
 test-sanitize: .venv/developed ## run the kernels' tests on a build that watches memory and arithmetic
 	$(BIN)/python tests/native/sanitize.py $(PYTEST_ARGS)

@@ -16,8 +16,8 @@ from statistics import median
 
 import numpy as np
 
-from puna.kvcache.causal import CausalCache, KVShape
 from puna.batch import Batch
+from puna.kvcache.causal import CausalCache, KVShape
 
 PROMPT = 512
 

@@ -1,20 +1,37 @@
-"""What every test may use: the shared test data, and quiet, deterministic threads."""
+"""What every test may use: the shared test data, and a process that does not depend on who started it."""
 
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-os.environ.setdefault("PUNA_NUM_THREADS", "2")
+from tests.processors import missing_levels
 
-# A busy machine is no failure; what must be fast has a test of its own.
-settings.register_profile("puna", deadline=None)
-settings.load_profile("puna")
+#: Settings that choose what is tested; any other would change what tests see.
+_CHOICES = ("PUNA_OPS", "PUNA_ATTENTION", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA")
+
+for name in [name for name in os.environ if name.startswith(("PUNA_", "OLLAMA_"))]:
+    if name not in _CHOICES:
+        del os.environ[name]
+# Requests to servers of the tests' own must not take a way round.
+for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
+    del os.environ[name]
+os.environ["HF_HUB_OFFLINE"] = "1"
+# In the background a shell has Ctrl-C ignored, and all processes started from here would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Workers side by side have a core each; tests about threads set their number themselves.
+os.environ.setdefault("PUNA_NUM_THREADS", "1" if "PYTEST_XDIST_WORKER" in os.environ else "2")
 # Tiny tensors: a second thread of torch's own would only wait for the first.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# A busy machine is no failure.
+settings.register_profile("puna", deadline=None)
+settings.load_profile("puna")
 
 
 def find_test_data() -> Path | None:
@@ -33,3 +50,9 @@ def test_data() -> Path:
     if folder is None:
         pytest.skip("no test data: set PUNA_TEST_DATA to a folder holding vocab/ and templates/")
     return folder
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Says once, not at each test, which kernels this machine cannot run."""
+    if missing := missing_levels():
+        terminalreporter.write_line(f"Not tested, for lack of the instructions: {', '.join(missing)} kernels")

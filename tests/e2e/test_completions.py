@@ -16,9 +16,10 @@ import torch
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.e2e.servers import Server, add_model, running, wait_until
+from tests.e2e.servers import Server, add_model, running
 from tests.e2e.test_metrics import Samples, request_line
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -74,6 +75,31 @@ def harness(answer: Completion, lengths: list[int]) -> list[tuple[float, bool]]:
         best = [max(top.values()) for top in choice.logprobs.top_logprobs[length:-1]]
         found.append((sum(score for score in chosen if score is not None), chosen == best))
     return found
+
+
+def test_a_bias_rules_a_token_out_or_all_others(plain: Server, client: openai.OpenAI, reference: Any) -> None:
+    """In both APIs; which token it was shows in its log-probability, which is the one without the bias."""
+    prompt = [BEGIN, 100, 90, 80, 70]
+    values, best = expected(reference, prompt)[-1].topk(2)
+    forced = 65
+    assert forced not in best
+    for bias, value in (
+        ({}, values[0]),
+        ({str(int(best[0])): -100}, values[1]),
+        ({str(forced): 100}, expected(reference, prompt)[-1][forced]),
+    ):
+        given = client.completions.create(
+            model="tiny", prompt=prompt, max_tokens=1, temperature=0, logprobs=1, logit_bias=bias
+        )
+        assert scores(given.choices[0]) == pytest.approx([float(value)], abs=TOLERANCE)
+    options = {"temperature": 0, "num_predict": 1}
+    native = {"model": "tiny", "prompt": "hello", "raw": True, "logprobs": True, "stream": False}
+    usual, second = (
+        plain.http.post("/api/generate", json=native | {"options": options | {"logit_bias": bias}}).json()
+        for bias in ({}, {str(forced): 100})
+    )
+    assert usual["response"] != second["response"]
+    assert len(second["logprobs"]) == 1  # and not the end
 
 
 def test_an_evaluation_harness_gets_the_likelihood_of_each_continuation(

@@ -18,10 +18,11 @@ import torch
 
 from puna.gguf import open_gguf
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
-from tests.e2e.servers import Server, add_model, wait_until
+from tests.e2e.servers import Server, add_model
 from tests.model.test_load import rewritten
 from tests.tiny import TinyLlama
 from tests.tiny_bert import TinyBert, tiny_bert_gguf
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -149,7 +150,8 @@ def test_dimensions_are_the_first_ones_made_1_long(server: Server) -> None:
         assert list(answer.embeddings[0]) == whole.tolist()
 
 
-def test_a_text_too_long_is_cut_visibly(server: Server, tokenizer: Tokenizer) -> None:  # scenario 184
+@pytest.mark.scenario(184)
+def test_a_text_too_long_is_cut_visibly(server: Server, tokenizer: Tokenizer) -> None:
     cut = post(server, "/api/embed", model="tiny", input=[LONG, "hello"]).json()
     count = len(tokenizer.encode(LONG))
     hello = len(tokenizer.encode("hello"))

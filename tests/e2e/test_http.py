@@ -110,7 +110,13 @@ BAD = [
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "suffix": "y"}', 400, "does not support insert"),
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "raw": true, "system": "s"}', 400, "raw mode"),
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "format": "json"}', 501, "structured output"),
-    ("/api/generate", b'{"model": "tiny", "prompt": "x", "images": ["AA=="]}', 400, "images"),  # scenario 110
+    pytest.param(
+        "/api/generate",
+        b'{"model": "tiny", "prompt": "x", "images": ["AA=="]}',
+        400,
+        "images",
+        marks=pytest.mark.scenario(110),
+    ),
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "keep_alive": "-1"}', 400, "missing unit"),
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "keep_alive": true}', 400, "keep_alive"),
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "template": "{{ if"}', 400, "template error"),

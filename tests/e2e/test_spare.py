@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.servers import Server, add_model, running, wait_until
+from tests.e2e.servers import Server, add_model, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from puna.batch import Input
 from puna.engine.batching import assemble, first_group, plan, whole_groups
 from puna.engine.events import Generate
-from puna.engine.memories import Memory
+from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import TextStream
 from puna.options import Options
@@ -47,13 +47,13 @@ def sequence(
         text=TextStream(),
         number=number,
     )
-    made.memory = Memory(number, evaluated=held, running=True)
+    made.entry = PrefixEntry(number, evaluated=held, running=True)
     made.generated = generated
     return made
 
 
 def counts(sequences, budget: int, **how) -> dict[int, int]:
-    return {share.sequence.id: share.count for share in plan(sequences, budget, **how)}
+    return {batch_slice.sequence.id: batch_slice.count for batch_slice in plan(sequences, budget, **how)}
 
 
 def test_every_generating_sequence_goes_on_whatever_the_budget() -> None:
@@ -62,7 +62,7 @@ def test_every_generating_sequence_goes_on_whatever_the_budget() -> None:
     assert counts(running, 2) == {0: 2, 1: 1, 2: 1, 3: 1}
 
 
-# scenarios 126 and 127
+@pytest.mark.scenario(126, 127)
 def test_half_of_the_budget_is_for_the_oldest_prompt_and_the_rest_for_the_shortest() -> None:
     running = [sequence(0, 90), sequence(1, 50), sequence(2, 4), sequence(3, 30)]
     assert counts(running, 20) == {0: 10, 2: 4, 3: 6}
@@ -88,18 +88,20 @@ def test_a_single_token_prompt_is_a_prompt() -> None:
 
 def test_a_prompt_pauses_where_somebody_waits_to_share_it() -> None:
     running = [sequence(0, 50, held=10), sequence(1, 50)]
-    assert counts(running, 100, halts={running[0]: 15}) == {0: 5, 1: 50}
-    assert counts(running, 100, halts={running[0]: 10}) == {0: 50, 1: 50}  # it is past that
+    assert counts(running, 100, pauses={running[0]: 15}) == {0: 5, 1: 50}
+    assert counts(running, 100, pauses={running[0]: 10}) == {0: 50, 1: 50}  # it is past that
 
 
-def test_inputs_that_belong_together_are_not_torn_apart() -> None:  # scenario 128
+@pytest.mark.scenario(128)
+def test_inputs_that_belong_together_are_not_torn_apart() -> None:
     running = [sequence(0, 9, groups={2: 5})]
     for expected in (2, 6, 1):
         assert counts(running, 4) == {0: expected}
-        running[0].memory.evaluated += expected
+        running[0].entry.evaluated += expected
 
 
-def test_a_group_beyond_the_budget_goes_as_a_whole_when_it_is_the_oldest() -> None:  # scenario 129
+@pytest.mark.scenario(129)
+def test_a_group_beyond_the_budget_goes_as_a_whole_when_it_is_the_oldest() -> None:
     assert counts([sequence(0, 12, groups={0: 9}), sequence(1, 1, generated=1)], 4) == {0: 10, 1: 1}
     assert counts([sequence(0, 12), sequence(1, 12, groups={0: 9})], 4) == {0: 4}
 
@@ -122,6 +124,7 @@ def test_groups(length: int, groups: dict[int, int], room: int, whole: int, firs
     assert first_group(inputs, begin) == first
 
 
+@pytest.mark.scenario(131)
 def test_a_batch_holds_each_share_at_its_positions_and_wants_logits_of_complete_ones() -> None:
     running = [sequence(0, 5, held=7), sequence(3, 1, generated=1, held=2), sequence(4, 2, held=1)]
     batch = assemble(plan(running, 4))
@@ -129,7 +132,7 @@ def test_a_batch_holds_each_share_at_its_positions_and_wants_logits_of_complete_
     assert batch.positions.tolist() == [2, 1, 2, 7, 8]
     assert batch.sequences.tolist() == [3, 4, 4, 0, 0]
     assert batch.outputs is not None
-    assert batch.outputs.tolist() == [0, 2]  # scenario 131: each samples from its own row
+    assert batch.outputs.tolist() == [0, 2]  # each samples from its own row
 
 
 def test_when_all_rows_are_wanted_none_is_named() -> None:
@@ -153,7 +156,7 @@ def test_spans_are_rows_of_the_batch() -> None:
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(1, 40))
 def test_the_budget_is_spent_as_far_as_there_is_work(waiting: list[int], budget: int) -> None:
     running = [sequence(number, count) for number, count in enumerate(waiting)]
-    shares = plan(running, budget)
-    assert sum(share.count for share in shares) == min(budget, sum(waiting))
-    assert len({share.sequence.id for share in shares}) == len(shares)
-    assert all(0 < share.count <= share.sequence.waiting for share in shares)
+    slices = plan(running, budget)
+    assert sum(batch_slice.count for batch_slice in slices) == min(budget, sum(waiting))
+    assert len({batch_slice.sequence.id for batch_slice in slices}) == len(slices)
+    assert all(0 < batch_slice.count <= batch_slice.sequence.waiting for batch_slice in slices)

@@ -12,7 +12,7 @@ import torch
 from puna.batch import Input
 from puna.engine.embedding import Embedding
 from puna.engine.events import Embed, Embedded, Failed
-from puna.engine.memories import Memory
+from puna.engine.prefix_cache import PrefixEntry
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.model.load import LoadedModel, load_model
 from puna.model.pooling import Pooling
@@ -59,10 +59,11 @@ def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, An
         assert np.abs(vector - expected.numpy()).max() < 1e-3
 
 
+@pytest.mark.scenario(186)
 @pytest.mark.parametrize(
     ("pooling", "expected"), [("mean", range(4, 12)), ("cls", range(8)), ("last", range(8, 16))]
 )
-def test_pooling_two_rows(pooling: str, expected: range) -> None:  # scenario 186
+def test_pooling_two_rows(pooling: str, expected: range) -> None:
     events: list[Any] = []
     sequence = Embedding(
         request=Embed(id=1, inputs=[], normalize=False),
@@ -70,12 +71,12 @@ def test_pooling_two_rows(pooling: str, expected: range) -> None:  # scenario 18
         inputs=[Input(0), Input(1)],
         pooling=Pooling(pooling),
     )
-    memory = Memory(0)
-    sequence.start(memory)
+    entry = PrefixEntry(0)
+    sequence.start(entry)
     rows = np.arange(16, dtype=np.float32).reshape(2, 8)
     for begin in range(2):  # one after the other, as when they are in different batches
         wanted = sequence.wanted(1)
-        memory.evaluated += 1
+        entry.evaluated += 1
         sequence.take(rows[begin : begin + 1][list(wanted)])
     sequence.finish()
     assert np.frombuffer(events[0].vector, np.float32).tolist() == list(expected)
@@ -114,7 +115,8 @@ def test_a_file_says_how_its_model_pools(tmp_path: Path, pooling_type: int, pool
     assert same_bits(vectors(loaded, *TEXTS), vectors(loaded, *TEXTS, pooling=pooling))
 
 
-def test_a_model_that_was_trained_to_generate_gives_its_last_state(tiny: LoadedModel) -> None:  # scenario 185
+@pytest.mark.scenario(185)
+def test_a_model_that_was_trained_to_generate_gives_its_last_state(tiny: LoadedModel) -> None:
     assert same_bits(vectors(tiny, *TEXTS), vectors(tiny, *TEXTS, pooling="last"))
 
 
@@ -132,11 +134,10 @@ def test_a_pooling_that_does_not_exist_is_refused(tiny: LoadedModel) -> None:
 # --- whatever else is going on -----------------------------------------------------------------------
 
 
+@pytest.mark.scenario(187)
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("batch_size", [1, 3, 16])
-def test_all_tokens_count_in_however_many_batches(  # scenario 187
-    tiny: LoadedModel, pooling: str, batch_size: int
-) -> None:
+def test_all_tokens_count_in_however_many_batches(tiny: LoadedModel, pooling: str, batch_size: int) -> None:
     expected = vectors(tiny, *TEXTS, pooling=pooling)
     run = Run(tiny, batch_size=batch_size)
     run.embed(0, *TEXTS, pooling=pooling)
@@ -317,7 +318,8 @@ def test_a_common_beginning_is_evaluated_once(tiny: LoadedModel) -> None:
 # --- what does not fit ---------------------------------------------------------------------------------
 
 
-def test_what_is_too_long_is_cut_at_its_end(tiny: LoadedModel) -> None:  # scenario 184
+@pytest.mark.scenario(184)
+def test_what_is_too_long_is_cut_at_its_end(tiny: LoadedModel) -> None:
     text = " story" * 200
     run = Run(tiny, context=20)
     run.embed(0, text, [7] * 30, "hello")
@@ -342,7 +344,8 @@ def test_the_token_that_ends_a_text_is_not_cut(tmp_path: Path) -> None:
     assert run.embedded(0)[0].truncated == len(tokens) - 20
 
 
-def test_without_truncation_it_is_refused(tiny: LoadedModel) -> None:  # scenario 184
+@pytest.mark.scenario(184)
+def test_without_truncation_it_is_refused(tiny: LoadedModel) -> None:
     run = Run(tiny, context=20)
     with pytest.raises(ContextLengthError, match="exceeds the context length: 21 tokens, and num_ctx is 20"):
         run.embed(0, [7] * 20, [7] * 21, truncate=False)

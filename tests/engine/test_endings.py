@@ -33,6 +33,7 @@ def end_of(tiny: LoadedModel) -> int:
 # --- limits and end tokens -------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(148, 150)
 @pytest.mark.parametrize("count", [1, 3])
 def test_scenarios_148_and_150_as_many_tokens_as_asked_for(tiny: LoadedModel, count: int) -> None:
     run = Run(tiny)
@@ -41,6 +42,7 @@ def test_scenarios_148_and_150_as_many_tokens_as_asked_for(tiny: LoadedModel, co
     assert run.rows == [len(PROMPT)] + [1] * (count - 1)  # no more is computed than that
 
 
+@pytest.mark.scenario(149)
 def test_scenario_149_an_end_token_on_the_limit_is_an_end(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,6 +51,7 @@ def test_scenario_149_an_end_token_on_the_limit_is_an_end(
     assert (tokens, done.eval_count, done.reason) == (ids(tiny, "hello", " world"), 3, "stop")
 
 
+@pytest.mark.scenario(151)
 def test_scenario_151_a_stop_string_on_the_limit_is_a_stop(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,6 +61,7 @@ def test_scenario_151_a_stop_string_on_the_limit_is_a_stop(
     assert (run.text(0), done.reason, done.stop) == ("hello wor", "stop", "ld time")
 
 
+@pytest.mark.scenario(152)
 def test_scenario_152_no_limit_is_ten_contexts_and_zero_is_none(tiny: LoadedModel) -> None:
     assert Run(tiny, context=8).one(PROMPT[:4], num_predict=-1)[1].eval_count == 80
     run = Run(tiny, context=8)
@@ -67,6 +71,7 @@ def test_scenario_152_no_limit_is_ten_contexts_and_zero_is_none(tiny: LoadedMode
     assert [sequence.generated for sequence in run.engine.scheduler] == [100]
 
 
+@pytest.mark.scenario(153)
 def test_scenario_153_any_of_several_end_tokens_ends(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,6 +83,7 @@ def test_scenario_153_any_of_several_end_tokens_ends(
         assert (tokens, done.eval_count, done.reason) == (ids(tiny, "hello"), 2, "stop")
 
 
+@pytest.mark.scenario(165)
 def test_scenario_165_what_was_held_is_shown_at_the_end(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,12 +93,13 @@ def test_scenario_165_what_was_held_is_shown_at_the_end(
     assert (run.text(0), tokens, done.reason, done.stop) == ("wo", ids(tiny, "w", "o"), "stop", None)
 
 
+@pytest.mark.scenario(159, 160, 161)
 @pytest.mark.parametrize(
     ("answer", "stop", "shown", "remembered"),
     [
-        ([" the", "w", "o", "r", "l", "d"], "world", " the", 1),  # scenario 159
-        (["hello", " story"], "ory", "hello st", 1),  # scenario 160
-        (["hello", " the", "r", "e", "!"], "there!", "hello ", 1),  # scenario 161
+        ([" the", "w", "o", "r", "l", "d"], "world", " the", 1),
+        (["hello", " story"], "ory", "hello st", 1),
+        (["hello", " the", "r", "e", "!"], "there!", "hello ", 1),
     ],
     ids=["159-whole", "160-half-of-the-newest", "161-half-of-an-older"],
 )
@@ -117,6 +124,7 @@ def test_scenarios_159_to_161_what_follows_a_cut_answer_finds_what_it_has_in_com
     assert run.leaked() == 0
 
 
+@pytest.mark.scenario(183)
 def test_scenario_183_an_answer_of_equal_tokens_comes_to_its_end(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,6 +135,7 @@ def test_scenario_183_an_answer_of_equal_tokens_comes_to_its_end(
     assert (chunks, done.eval_count, done.reason) == (["hello"] * 45, 45, "length")
 
 
+@pytest.mark.scenario(230)
 def test_scenario_230_log_probabilities_do_not_depend_on_options(tiny: LoadedModel) -> None:
     def logprobs(**options: float) -> list[object]:
         run = Run(tiny)
@@ -142,6 +151,7 @@ def test_scenario_230_log_probabilities_do_not_depend_on_options(tiny: LoadedMod
 # --- what is counted -------------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(181)
 def test_scenario_181_a_prompt_counts_in_full_whatever_of_it_was_remembered(tiny: LoadedModel) -> None:
     run = Run(tiny, context=16)
     run.one(PROMPT, num_predict=3)
@@ -155,6 +165,7 @@ def test_scenario_181_a_prompt_counts_in_full_whatever_of_it_was_remembered(tiny
     assert done.cached >= 4
 
 
+@pytest.mark.scenario(182)
 def test_scenario_182_times_are_those_of_work_and_not_of_waiting(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,6 +185,7 @@ def test_scenario_182_times_are_those_of_work_and_not_of_waiting(
 # --- leaving and failing ---------------------------------------------------------------------------
 
 
+@pytest.mark.scenario(172)
 def test_scenario_172_who_leaves_during_a_long_prompt_ends_it_within_one_step(tiny: LoadedModel) -> None:
     run = Run(tiny, batch_size=4)
     run.submit(0, [*PROMPT, *PROMPT[:30]] * 3)
@@ -184,6 +196,7 @@ def test_scenario_172_who_leaves_during_a_long_prompt_ends_it_within_one_step(ti
     assert run.leaked() == 0
 
 
+@pytest.mark.scenario(175)
 def test_scenario_175_a_failure_to_find_a_place_leaves_all_places_free(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +222,7 @@ def test_scenario_175_a_failure_to_find_a_place_leaves_all_places_free(
     run.engine.close()
 
 
+@pytest.mark.scenario(180)
 @pytest.mark.parametrize("part", ["sampler", "tokenizer"])
 def test_scenario_180_a_failure_after_the_pass_is_told_to_whom_it_concerns(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, part: str

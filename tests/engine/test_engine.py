@@ -37,7 +37,8 @@ def test_eight_streams_together_give_what_each_gives_alone(tiny: LoadedModel) ->
     assert [together.tokens(number) for number in range(8)] == alone
 
 
-def test_more_requests_than_places_wait_their_turn(tiny: LoadedModel) -> None:  # scenario 197
+@pytest.mark.scenario(197)
+def test_more_requests_than_places_wait_their_turn(tiny: LoadedModel) -> None:
     alone = [Run(tiny).one(prompt)[0] for prompt in PROMPTS]
     run = Run(tiny, parallel=2)
     for number, prompt in enumerate(PROMPTS):
@@ -167,7 +168,7 @@ def test_log_probabilities_are_those_of_the_raw_logits(tiny: LoadedModel) -> Non
         assert len(entry.top) == 3
 
 
-# scenario 171
+@pytest.mark.scenario(171)
 def test_a_cancelled_request_stops_within_one_step_and_is_silent(tiny: LoadedModel) -> None:
     run = Run(tiny)
     run.submit(0, PROMPTS[0], num_predict=100)
@@ -187,7 +188,8 @@ def test_a_cancelled_request_stops_within_one_step_and_is_silent(tiny: LoadedMod
     assert run.done(2).eval_count == 12
 
 
-def test_a_waiting_request_can_be_cancelled(tiny: LoadedModel) -> None:  # scenario 174
+@pytest.mark.scenario(174)
+def test_a_waiting_request_can_be_cancelled(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=1)
     run.submit(0, PROMPTS[0])
     run.submit(1, PROMPTS[1])
@@ -246,7 +248,7 @@ def test_unusable_prompts_are_refused(tiny: LoadedModel, prompt: list[int], word
         Run(tiny).submit(0, prompt)
 
 
-# scenario 179
+@pytest.mark.scenario(179)
 def test_one_poisoned_sequence_ends_alone(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = Run(tiny).one(PROMPTS[1])[0]
     forward = tiny.model.forward
@@ -342,7 +344,7 @@ def test_a_defect_outside_the_model_fails_requests_and_the_engine_goes_on(
     run = Run(tiny)
     with monkeypatch.context() as patch:
         patch.setattr(run.engine.cache, "start_forward", lambda batch: 1 / 0)
-        patch.setattr(run.engine.memories, "find", lambda keys, most: 1 / 0)
+        patch.setattr(run.engine.prefix_cache, "find", lambda keys, most: 1 / 0)
         run.submit(0, PROMPTS[0])
         run.engine.start()
         for _ in range(2):  # the second is answered when the step that answered the first is over

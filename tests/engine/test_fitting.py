@@ -15,7 +15,8 @@ def inputs(length: int, groups: dict[int, int] | None = None) -> list[Input]:
     return [Input(i, same_batch=(groups or {}).get(i, 0)) for i in range(length)]
 
 
-@pytest.mark.parametrize(  # scenario 203, which is table 5.4
+@pytest.mark.scenario(203)
+@pytest.mark.parametrize(
     ("context", "keep", "length", "groups", "expected"),
     [
         (2048, 5, 2048, {}, 1021),
@@ -47,19 +48,22 @@ def test_a_long_prompt_keeps_its_beginning_and_its_end() -> None:
     assert dropped == 4
 
 
-def test_a_group_is_dropped_as_a_whole() -> None:  # scenario 134
+@pytest.mark.scenario(134)
+def test_a_group_is_dropped_as_a_whole() -> None:
     cut, dropped = truncate(inputs(12, {4: 3}), 8, 2)
     assert [item.token for item in cut] == [0, 1, 8, 9, 10, 11]
     assert dropped == 6
 
 
-def test_a_group_in_what_is_to_be_kept_is_refused() -> None:  # scenario 135
+@pytest.mark.scenario(135)
+def test_a_group_in_what_is_to_be_kept_is_refused() -> None:
     for keep in (2, 3):
         with pytest.raises(ContextLengthError, match="an image lies across num_keep"):
             truncate(inputs(12, {1: 3}), 8, keep)
 
 
-def test_nothing_left_after_the_cut_is_refused() -> None:  # scenario 136
+@pytest.mark.scenario(136)
+def test_nothing_left_after_the_cut_is_refused() -> None:
     with pytest.raises(ContextLengthError, match="nothing would be left"):
         truncate(inputs(12, {3: 8}), 8, 2)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -33,7 +34,8 @@ def test_what_requests_have_in_common_is_evaluated_once(tiny: LoadedModel) -> No
     assert run.leaked() == 0
 
 
-def test_more_requests_than_places_share_as_well(tiny: LoadedModel) -> None:  # scenario 176
+@pytest.mark.scenario(176)
+def test_more_requests_than_places_share_as_well(tiny: LoadedModel) -> None:
     run = Run(tiny, parallel=2, context=128)
     for number in range(6):
         run.submit(number, [*SYSTEM, 201 + number, 3], num_predict=3)
@@ -105,7 +107,8 @@ def test_cancelling_ends_all_samples(tiny: LoadedModel) -> None:
     assert run.leaked() == 0
 
 
-def test_a_request_can_do_without_what_is_remembered(tiny: LoadedModel) -> None:  # scenario 201
+@pytest.mark.scenario(201)
+def test_a_request_can_do_without_what_is_remembered(tiny: LoadedModel) -> None:
     run = Run(tiny, context=128)
     expected, _ = run.one(SYSTEM)
     run.submit(1, SYSTEM, cache_prompt=False)
@@ -144,7 +147,8 @@ def test_what_was_shifted_is_not_shared(tiny: LoadedModel) -> None:
     assert run.tokens(1) == Run(tiny, context=48).one(left[:40])[0]
 
 
-def test_a_shift_changes_nothing_for_who_shares_the_cells(tiny: LoadedModel) -> None:  # scenario 145
+@pytest.mark.scenario(145)
+def test_a_shift_changes_nothing_for_who_shares_the_cells(tiny: LoadedModel) -> None:
     run = Run(tiny, context=48, capacity=60)
     for number, predict in enumerate((70, 12, 70)):
         run.submit(number, [*SYSTEM[:34], number], num_predict=predict)

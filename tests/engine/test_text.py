@@ -44,7 +44,8 @@ def test_a_token_that_is_only_partly_cut_keeps_its_entry() -> None:
     assert ("".join(shown), tokens, stop) == ("ab", [0, 1], "<end>")
 
 
-@pytest.mark.parametrize(  # scenarios 154 to 158, and 170: a log-probability for every piece that is left
+@pytest.mark.scenario(154, 155, 156, 157, 158, 170)
+@pytest.mark.parametrize(  # a log-probability for every piece that is left
     ("pieces", "stop", "text", "left"),
     [
         (["hello", "world"], "world", "hello", 1),
@@ -59,16 +60,18 @@ def test_what_is_left_before_a_stop_string(pieces: list[str], stop: str, text: s
     assert ("".join(shown), tokens, found) == (text, list(range(left)), stop)
 
 
+@pytest.mark.scenario(162)
 def test_scenario_162_what_was_held_comes_in_one_message_with_what_follows() -> None:
     shown, tokens, _ = run([b"a ", b"wo", b"man"], ["world"])
     assert shown == ["a ", "", "woman", ""]
     assert tokens == [0, 1, 2]
 
 
+@pytest.mark.scenario(163)
 def test_the_earliest_stop_wins_whatever_its_place_in_the_list() -> None:
     shown, _, stop = run([b"x", b"B and A"], ["A", "B"])
     assert ("".join(shown), stop) == ("x", "B")
-    shown, _, stop = run([b"xayb"], ["b", "a"])  # scenario 163
+    shown, _, stop = run([b"xayb"], ["b", "a"])
     assert ("".join(shown), stop) == ("x", "a")
 
 
@@ -78,7 +81,8 @@ def test_text_that_only_began_like_a_stop_is_shown_after_all() -> None:
     assert (tokens, stop) == ([0, 1], None)
 
 
-def test_held_text_is_shown_at_the_end() -> None:  # scenario 165
+@pytest.mark.scenario(165)
+def test_held_text_is_shown_at_the_end() -> None:
     assert run([b"a<en"], ["<end>"]) == (["a", "<en"], [0], None)
 
 
@@ -89,13 +93,15 @@ def test_overlapping_starts_of_a_stop_are_all_remembered() -> None:
     assert ("".join(shown), stop) == ("a", "aab")
 
 
-def test_characters_are_never_shown_in_halves() -> None:  # scenario 166
+@pytest.mark.scenario(166)
+def test_characters_are_never_shown_in_halves() -> None:
     euro = "€".encode()
     assert run([euro[:1], euro[1:2], euro[2:], b"!"], []) == (["", "", "€", "!", ""], [0, 1, 2, 3], None)
     assert run([b"\xf0\x9f", b"\x98\x80"], []) == (["", "\U0001f600", ""], [0, 1], None)
 
 
-def test_half_a_character_at_the_end_is_dropped() -> None:  # scenario 169
+@pytest.mark.scenario(169)
+def test_half_a_character_at_the_end_is_dropped() -> None:
     assert run([b"a\xe2\x82"], []) == (["a", ""], [0], None)
 
 
@@ -105,6 +111,7 @@ def test_a_character_is_shown_with_its_last_byte(text: str) -> None:
     assert [chunk for chunk in shown if chunk] == list(text)
 
 
+@pytest.mark.scenario(168)
 @given(st.binary(max_size=30))
 def test_scenario_168_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) -> None:
     shown, tokens, _ = run([bytes([byte]) for byte in data], [])
@@ -114,17 +121,18 @@ def test_scenario_168_bytes_that_cannot_become_a_character_are_replaced_at_once(
     assert tokens == list(range(len(data)))
 
 
-def test_empty_stop_strings_are_ignored() -> None:  # scenario 164
+@pytest.mark.scenario(164)
+def test_empty_stop_strings_are_ignored() -> None:
     assert run([b"a"], [""]) == (["a", ""], [0], None)
 
 
+@pytest.mark.scenario(167)
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
         (b"", 0), (b"a", 0), ("é".encode(), 0), (b"\xc3", 1), (b"a\xe2", 1), (b"a\xe2\x82", 2),
         (b"\xf0\x9f\x98", 3), ("😀".encode(), 0), (b"\x80\x80", 0), (b"\xff", 0), (b"\xc0", 0),
         (b"\xe0\x80", 0), (b"\xf4\x90", 0), (b"\xf0\x9f\xc3", 1),
-        # scenario 167
         (b"\xc2", 1), (b"\xe0\xa0", 2), (b"\xe0", 1), (b"\xf0\x92\x8a", 3), (b"\xf0\x92", 2), (b"\xf0", 1),
         (b"hi", 0), (b"\xc2\xa3", 0), (b"\xe0\xa0\x80", 0), (b"\xf0\x92\x8a\xb7", 0),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter, quants
 from puna.errors import GGUFError
 from puna.gguf import FileType, GGMLType, NumberArray, StringArray, open_gguf
 from tests.gguf import gguf_bytes as raw
+from tests.work import calls
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_string_arrays_are_sequences(tmp_path: Path) -> None:
                 array[index]
 
 
-def test_a_large_vocabulary_opens_and_lists_quickly(tmp_path: Path) -> None:
+def test_a_large_vocabulary_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
     tokens = [f"token{i}é" for i in range(128_256)]
     merges = [f"tok{i} en{i}" for i in range(280_147)]
     keys = [
@@ -171,18 +171,12 @@ def test_a_large_vocabulary_opens_and_lists_quickly(tmp_path: Path) -> None:
     ]
     path = raw.save(tmp_path, raw.gguf(keys))
 
-    def opening() -> float:
-        start = time.process_time()
-        with open_gguf(path) as file:
-            seconds = time.process_time() - start
-            assert file.metadata["tokenizer.ggml.tokens"][128_255] == tokens[-1]  # type: ignore[index]
-        return seconds
-
-    assert min(opening() for _ in range(3)) < 1  # about 0.05; reading every string would take 0.2
-    with open_gguf(path) as file:
-        start = time.process_time()
+    opened = []
+    work = calls(lambda: opened.append(open_gguf(path)))
+    assert work["decode"] < 100  # keys, and not 408,403 strings
+    with opened[0] as file:
+        assert file.metadata["tokenizer.ggml.tokens"][128_255] == tokens[-1]  # type: ignore[index]
         assert file.metadata["tokenizer.ggml.merges"].tolist() == merges  # type: ignore[union-attr]
-        assert time.process_time() - start < 5  # about 0.1
 
 
 def test_alignment_moves_the_data(tmp_path: Path) -> None:

@@ -23,18 +23,21 @@ from puna.ops import kv_unpack
 from tests.kvcache.probe import Probe, add_shift
 
 
+@pytest.mark.scenario(1, 2)
 def test_scenarios_1_and_2_rows_see_themselves_and_what_came_before() -> None:
     probe = Probe()
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
     assert probe.store([0], [4], [5]) == [[1, 2, 3, 4, 5]]
 
 
+@pytest.mark.scenario(3, 4)
 def test_scenarios_3_and_4_sequences_do_not_see_each_other() -> None:
     probe = Probe(sequences=2)
     assert probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4]) == [[1], [1, 2], [3], [3, 4]]
     assert probe.store([0, 1], [2, 2], [5, 6]) == [[1, 2, 5], [3, 4, 6]]
 
 
+@pytest.mark.scenario(5, 6)
 def test_scenarios_5_and_6_freed_cells_serve_any_sequence_and_a_full_cache_changes_nothing() -> None:
     probe = Probe(sequences=2, context=8, capacity=8)
     for position in range(3):
@@ -49,6 +52,7 @@ def test_scenarios_5_and_6_freed_cells_serve_any_sequence_and_a_full_cache_chang
     assert probe.cells(0) == [0, 2, 4, 1]
 
 
+@pytest.mark.scenario(10)
 def test_scenario_10_a_batch_of_another_size_is_refused() -> None:
     probe = Probe()
     probe.cache.start_forward(Batch.of([0] * 4, [0, 1, 2, 3], [0] * 4, []))
@@ -56,6 +60,7 @@ def test_scenario_10_a_batch_of_another_size_is_refused() -> None:
         probe.cache.layer(0).put(torch.zeros(3, 1, 1), torch.zeros(3, 1, 1))
 
 
+@pytest.mark.scenario(17)
 def test_scenario_17_what_was_not_stored_is_not_shown() -> None:
     shapes = [KVShape(1, 1, 1)] * 2
     cache = CausalCache(shapes, sequences=1, context=8)
@@ -70,12 +75,14 @@ def test_scenario_17_what_was_not_stored_is_not_shown() -> None:
             cache.layer(1).put(row, row)
 
 
+@pytest.mark.scenario(11)
 @pytest.mark.parametrize(("positions", "sequences"), [([0, 1], [0]), ([], [])])
 def test_scenario_11_misshapen_batches_are_refused(positions: list[int], sequences: list[int]) -> None:
     with pytest.raises(ValueError, match="as many positions and sequences as tokens"):
         Batch.of([0] * len(positions), positions, sequences, [])
 
 
+@pytest.mark.scenario(23, 24)
 def test_scenarios_23_and_24_tail_and_middle_removal() -> None:
     probe = Probe(sequences=2)
     probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
@@ -86,6 +93,7 @@ def test_scenarios_23_and_24_tail_and_middle_removal() -> None:
     assert probe.store([0, 0], [1, 2], [7, 8]) == [[4, 7], [4, 7, 8]]
 
 
+@pytest.mark.scenario(25, 26)
 def test_scenarios_25_and_26_later_entries_move_down_and_freed_cells_are_used_first() -> None:
     probe = Probe()
     for begin, end in ((0, 3), (3, 6), (6, 8)):
@@ -96,6 +104,7 @@ def test_scenarios_25_and_26_later_entries_move_down_and_freed_cells_are_used_fi
     assert probe.cells(0)[-1] == 2
 
 
+@pytest.mark.scenario(27)
 def test_scenario_27_without_a_shift_function_only_the_tail_can_go() -> None:
     probe = Probe(shift=None)
     probe.store([0] * 8, list(range(8)), list(range(8)))
@@ -106,6 +115,7 @@ def test_scenario_27_without_a_shift_function_only_the_tail_can_go() -> None:
     assert probe.cache.cells.free == 16
 
 
+@pytest.mark.scenario(29)
 def test_scenario_29_removing_all_frees_the_cells_and_keeps_the_storage() -> None:
     probe = Probe()
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -116,6 +126,7 @@ def test_scenario_29_removing_all_frees_the_cells_and_keeps_the_storage() -> Non
     assert probe.store([0], [0], [9]) == [[9]]
 
 
+@pytest.mark.scenario(28, 30)
 def test_scenarios_28_and_30_removals_that_leave_nothing_to_move() -> None:
     probe = Probe(sequences=2, shift=None)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -128,6 +139,7 @@ def test_scenarios_28_and_30_removals_that_leave_nothing_to_move() -> None:
         probe.cache.remove(0, 3, 1)
 
 
+@pytest.mark.scenario(31)
 def test_scenario_31_a_copied_prefix_is_shared() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -137,6 +149,7 @@ def test_scenario_31_a_copied_prefix_is_shared() -> None:
     assert probe.cache.cells.free == 2 * 16 - 6
 
 
+@pytest.mark.scenario(32)
 def test_scenario_32_removing_a_shared_tail_leaves_the_other_its_cells() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -145,6 +158,7 @@ def test_scenario_32_removing_a_shared_tail_leaves_the_other_its_cells() -> None
     assert (probe.cells(0), probe.cells(1)) == ([0, 1, 2, 3], [0, 1])
 
 
+@pytest.mark.scenario(33, 41)
 def test_scenarios_33_and_41_shifting_shared_cells_copies_them_first() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -164,6 +178,7 @@ def test_shifting_shared_cells_without_room_for_copies_changes_nothing() -> None
     probe.cache.cells.check()
 
 
+@pytest.mark.scenario(34)
 def test_scenario_34_cells_to_be_moved_that_nobody_shares_move_in_place() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -172,6 +187,7 @@ def test_scenario_34_cells_to_be_moved_that_nobody_shares_move_in_place() -> Non
     assert (probe.cells(0), probe.cells(1)) == ([0, 2, 3], [0, 1])
 
 
+@pytest.mark.scenario(35, 36)
 def test_scenarios_35_and_36_a_copy_replaces_what_was_there() -> None:
     probe = Probe(sequences=2)
     probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
@@ -251,6 +267,7 @@ operations = st.lists(
 )
 
 
+@pytest.mark.scenario(19)
 @settings(max_examples=150, deadline=None)
 @given(operations)
 def test_scenario_19_every_row_sees_exactly_its_sequence(steps: list[tuple]) -> None:

@@ -35,6 +35,7 @@ def masked(
     return picture(dense_view(probe.cache.layer(0).view(), config).mask)
 
 
+@pytest.mark.scenario(1, 2, 3, 4)
 def test_scenarios_1_to_4_masks() -> None:
     probe = Probe()
     assert masked(probe, [0] * 4, [0, 1, 2, 3]) == "0xxx,00xx,000x,0000"
@@ -53,6 +54,7 @@ def test_scenarios_7_and_8_columns_are_padded() -> None:
     assert masked(probe, [1], [0], padded) == "0xxx"
 
 
+@pytest.mark.scenario(12, 13, 14)
 def test_scenarios_12_to_14_spans() -> None:
     # A span is seen whole by its own rows and no further: 12 has 000xx where the ancestor had 00000.
     assert masked(Probe(), [0] * 5, list(range(5)), spans=[(1, 3)]) == "0xxxx,000xx,000xx,0000x,00000"
@@ -63,6 +65,7 @@ def test_scenarios_12_to_14_spans() -> None:
     assert masked(probe, [0], [2]) == "000"  # 15: the next batch has no spans
 
 
+@pytest.mark.scenario(31)
 def test_scenario_31_a_shared_prefix_is_one_column() -> None:
     probe = Probe(sequences=2)
     masked(probe, [0] * 4, [0, 1, 2, 3])
@@ -98,6 +101,7 @@ def test_scenarios_60_to_62_a_view_is_as_the_backend_asks(config: DenseConfig) -
     assert not given[:, 70:].any()
 
 
+@pytest.mark.scenario(64)
 @pytest.mark.parametrize("types", ["f32", "f16", "q8_0,q4_0"])
 @pytest.mark.parametrize("with_sinks", [False, True])
 @pytest.mark.parametrize(

@@ -37,6 +37,7 @@ def run(probe: Probe, sequence: int, count: int, together: int = 1) -> None:
         probe.store([sequence] * len(positions), positions, [float(p) for p in positions])
 
 
+@pytest.mark.scenario(42, 43)
 def test_scenarios_42_and_43_a_window_slides_and_its_cells_are_used_again() -> None:
     probe = sliding(2, memory=2)
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [2, 3], [3, 4]]
@@ -44,6 +45,7 @@ def test_scenarios_42_and_43_a_window_slides_and_its_cells_are_used_again() -> N
     assert probe.cells(0) == [2, 3, 0, 1]
 
 
+@pytest.mark.scenario(44)
 def test_scenario_44_sequences_slide_by_themselves() -> None:
     probe = sliding(2, sequences=2, capacity=6)
     assert probe.store([0, 0], [0, 1], [1, 2]) == [[1], [1, 2]]
@@ -54,6 +56,7 @@ def test_scenario_44_sequences_slide_by_themselves() -> None:
     probe.cache.cells.check()
 
 
+@pytest.mark.scenario(45)
 def test_scenario_45_what_memory_keeps_is_not_seen() -> None:
     probe = sliding(2, memory=3)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
@@ -61,6 +64,7 @@ def test_scenario_45_what_memory_keeps_is_not_seen() -> None:
     assert probe.cells(0) == [1, 2, 3, 0, 4]
 
 
+@pytest.mark.scenario(46, 47)
 def test_scenarios_46_and_47_resuming_needs_the_whole_window() -> None:
     probe = sliding(5)
     run(probe, 0, 5, together=5)
@@ -73,6 +77,7 @@ def test_scenarios_46_and_47_resuming_needs_the_whole_window() -> None:
     assert probe.cache.resume_point(0, 4) == 0
 
 
+@pytest.mark.scenario(48)
 def test_scenario_48_a_larger_memory_lets_more_be_taken_back() -> None:
     probe = sliding(5, memory=6)
     run(probe, 0, 7, together=7)
@@ -80,6 +85,7 @@ def test_scenario_48_a_larger_memory_lets_more_be_taken_back() -> None:
     assert resumable(probe) == [5, 6, 7, 8]
 
 
+@pytest.mark.scenario(49, 50)
 @pytest.mark.parametrize("sequences", [1, 2])
 def test_scenarios_49_and_50_after_single_tokens_one_can_be_taken_back(sequences: int) -> None:
     probe = sliding(5, sequences=sequences)
@@ -89,6 +95,7 @@ def test_scenarios_49_and_50_after_single_tokens_one_can_be_taken_back(sequences
     assert probe.store([0], [9], [99]) == [[5, 6, 7, 8, 99]]
 
 
+@pytest.mark.scenario(51)
 def test_scenario_51_sequences_outside_the_batch_forget_too() -> None:
     probe = sliding(5, sequences=2)
     run(probe, 0, 8, together=4)
@@ -96,12 +103,14 @@ def test_scenario_51_sequences_outside_the_batch_forget_too() -> None:
     assert (probe.cache.cells.first[0], resumable(probe)) == (3, [7, 8])
 
 
+@pytest.mark.scenario(53)
 @pytest.mark.parametrize(("window", "memory"), [(4, 3), (0, None)])
 def test_scenario_53_a_memory_shorter_than_the_window_is_refused(window: int, memory: int | None) -> None:
     with pytest.raises(ValueError, match="a sliding window of"):
         sliding(window, memory=memory)
 
 
+@pytest.mark.scenario(54)
 def test_scenario_54_full_batches_in_any_order_find_room() -> None:
     probe = sliding(4, sequences=3, context=40, capacity=3 * 4 + 6)
     for sequence in [0, 0, 1, 2, 2, 1, 0, 2, 1, 0]:
@@ -110,6 +119,7 @@ def test_scenario_54_full_batches_in_any_order_find_room() -> None:
     assert probe.cache.cells.free >= 3 * 4 + 6 - 3 * 4 - 6
 
 
+@pytest.mark.scenario(55)
 def test_scenario_55_a_group_longer_than_the_window_fits() -> None:
     probe = sliding(4, context=64)
     run(probe, 0, 10, together=10)
@@ -125,6 +135,7 @@ def test_a_full_sliding_cache_forgets_nothing() -> None:
     assert len(probe.cells(0)) == 4
 
 
+@pytest.mark.scenario(56)
 @pytest.mark.parametrize("memory", [2, 4])
 def test_scenario_56_chunks(memory: int) -> None:
     probe = Probe(kind=ChunkedCache, chunk=2, memory=memory)
@@ -145,11 +156,13 @@ def test_chunks_nobody_sees_are_forgotten_whole() -> None:
     assert firsts == [max(p - 2, 0) // 4 * 4 for p in range(14)]
 
 
+@pytest.mark.scenario(57)
 def test_scenario_57_a_window_of_w_is_w_keys_with_the_token_itself() -> None:
     probe = sliding(3)
     assert probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4])[-1] == [2, 3, 4]
 
 
+@pytest.mark.scenario(58)
 def test_scenario_58_a_removal_that_would_show_what_is_forgotten_is_refused() -> None:
     probe = sliding(4, context=32)
     run(probe, 0, 12)
@@ -171,6 +184,7 @@ def test_a_removal_within_memory_is_done() -> None:
     assert probe.store([0], [11], [98]) == [[11 - 2, 99, 98]]
 
 
+@pytest.mark.scenario(59)
 def test_scenario_59_a_sequence_slides_on_while_another_keeps_the_shared_prefix() -> None:
     probe = sliding(3, sequences=2, context=32)
     run(probe, 0, 4, together=4)
@@ -181,6 +195,7 @@ def test_scenario_59_a_sequence_slides_on_while_another_keeps_the_shared_prefix(
     probe.cache.cells.check()
 
 
+@pytest.mark.scenario(36)
 def test_scenario_36_a_prefix_of_nothing_is_empty_and_one_forgotten_cannot_be_resumed() -> None:
     probe = sliding(3, sequences=2, context=32)
     run(probe, 0, 10)
@@ -195,6 +210,7 @@ def test_scenario_36_a_prefix_of_nothing_is_empty_and_one_forgotten_cannot_be_re
     assert probe.cells(1) == []
 
 
+@pytest.mark.scenario(12, 14, 15)
 def test_scenarios_12_14_and_15_rows_of_a_span_see_all_of_it() -> None:
     probe = Probe(sequences=2)
     seen = probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4], spans=[(1, 3)])
@@ -206,6 +222,7 @@ def test_scenarios_12_14_and_15_rows_of_a_span_see_all_of_it() -> None:
     assert seen == [[1], [1, 2], [3, 4], [3, 4]]
 
 
+@pytest.mark.scenario(13)
 def test_scenario_13_a_span_longer_than_the_window_is_seen_whole() -> None:
     # As transformers joins the masks of window and picture for Gemma 3: what either shows is seen.
     probe = sliding(2)

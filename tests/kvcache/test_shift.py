@@ -87,6 +87,7 @@ def raw_keys() -> Tensor:
     return torch.randn(COUNT, HEADS, DIM, generator=torch.Generator().manual_seed(3))
 
 
+@pytest.mark.scenario(37, 40)
 @pytest.mark.parametrize("types", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("begin", "end"), [(2, 5), (0, 13), (26, 39)])
 def test_scenarios_37_and_40_keys_are_those_of_the_new_positions(types: str, begin: int, end: int) -> None:
@@ -101,6 +102,7 @@ def test_scenarios_37_and_40_keys_are_those_of_the_new_positions(types: str, beg
         assert error <= 1.5 * bound * expected.abs().max(), kind
 
 
+@pytest.mark.scenario(38)
 @pytest.mark.parametrize(("types", "steps", "rounding"), [("q8_0", 127, 0.5), ("q4_0", 8, 1.0)])
 def test_scenario_38_quantised_keys_are_shifted_to_their_rounding(
     types: str, steps: int, rounding: float
@@ -118,6 +120,7 @@ def test_scenario_38_quantised_keys_are_shifted_to_their_rounding(
         assert (got - expected).abs().mean() <= rounding * step.mean(), kind
 
 
+@pytest.mark.scenario(39)
 def test_scenario_39_keys_do_not_grow_with_every_shift() -> None:
     raw = raw_keys()
     cache = filled(raw, "f32")
@@ -131,6 +134,7 @@ def test_scenario_39_keys_do_not_grow_with_every_shift() -> None:
     assert (before[larger] > 1.2 * raw[10:].norm(dim=-1)).all()
 
 
+@pytest.mark.scenario(41)
 def test_scenario_41_the_other_holder_of_shared_keys_keeps_them() -> None:
     raw = raw_keys()
     cache = filled(raw, "f32")

@@ -49,6 +49,7 @@ def books(cache: WrapperCache) -> list[list[list[int]]]:
     return [[inner.cells.cells(s).tolist() for s in range(2)] for inner in cache.caches]
 
 
+@pytest.mark.scenario(74)
 def test_scenario_74_a_start_that_fails_in_one_cache_leaves_all_unchanged() -> None:
     cache = two(capacity=6)
     store(cache, [0] * 5, list(range(5)), [0.0] * 5)
@@ -60,6 +61,7 @@ def test_scenario_74_a_start_that_fails_in_one_cache_leaves_all_unchanged() -> N
     assert store(cache, [0], [5], [5.0]) == {0: [[0, 0, 5]], 1: [[0, 0, 5]], 2: [[0, 0, 0, 0, 0, 5]]}
 
 
+@pytest.mark.scenario(75)
 def test_scenario_75_resuming_needs_all_caches() -> None:
     cache = two()
     for position in range(8):
@@ -71,6 +73,7 @@ def test_scenario_75_resuming_needs_all_caches() -> None:
     assert cache.can_resume(0, 7)
 
 
+@pytest.mark.scenario(77)
 def test_scenario_77_a_removal_that_fails_in_one_cache_leaves_all_unchanged() -> None:
     cache = two(shift=None, window=8)
     store(cache, [0] * 4, [0, 1, 2, 3], [0, 1, 2, 3])
@@ -82,6 +85,7 @@ def test_scenario_77_a_removal_that_fails_in_one_cache_leaves_all_unchanged() ->
     assert books(cache) == [[[], []], [[], []]]
 
 
+@pytest.mark.scenario(78)
 def test_scenario_78_layers_lie_in_the_cache_of_their_type() -> None:
     cache = two()
     assert [list(inner.layers) for inner in cache.caches] == [[0, 1], [2]]
@@ -93,6 +97,7 @@ def test_scenario_78_layers_lie_in_the_cache_of_their_type() -> None:
     assert seen[2][3] == [0, 1, 2, 3]
 
 
+@pytest.mark.scenario(17, 18)
 def test_scenarios_17_and_18_a_layer_reads_another_and_an_unknown_one_is_an_error() -> None:
     cache = two()
     seen = store(cache, [0], [0], [7.0])
@@ -109,6 +114,7 @@ def test_no_layer_is_in_two_caches() -> None:
         by_type([ONE], ["a", "b"])
 
 
+@pytest.mark.scenario(40)
 def test_scenario_40_each_layer_is_shifted_as_it_asks() -> None:
     def shift(layer: int, keys: torch.Tensor, offset: int) -> None:
         if layer != 2:  # which is stored without rotation
@@ -167,6 +173,7 @@ class Encoder:
         return seen_keys(layer.view())
 
 
+@pytest.mark.scenario(66, 69, 70)
 def test_scenarios_66_69_and_70_rows_see_the_image_before_them() -> None:
     encoder = Encoder()
     assert encoder.store([0] * 10, list(range(10))) == [[]] * 10
@@ -176,6 +183,7 @@ def test_scenarios_66_69_and_70_rows_see_the_image_before_them() -> None:
     assert encoder.store([0, 1], [15, 0]) == [[1, 2], []]
 
 
+@pytest.mark.scenario(67)
 def test_scenario_67_of_several_images_the_last_is_seen_and_with_it_those_directly_before() -> None:
     # As transformers makes Mllama's cross-attention mask.
     encoder = Encoder()
@@ -183,6 +191,7 @@ def test_scenario_67_of_several_images_the_last_is_seen_and_with_it_those_direct
     assert seen == [[1], [1], [2, 3], [2, 3, 4], [2, 3, 4]]
 
 
+@pytest.mark.scenario(68, 72)
 def test_scenarios_68_and_72_images_go_and_move_with_their_position() -> None:
     encoder = Encoder()
     encoder.store([0] * 15, list(range(15)), {13: [1.0, 2.0]})

@@ -88,7 +88,7 @@ def test_caches_are_counted_as_they_are_made(model_file: Path) -> None:
 
 
 def test_a_window_takes_no_more_for_a_longer_context(tmp_path: Path) -> None:
-    """Scenario of the specification's 1.5: one batch in all, not one for each sequence."""
+    """One batch is added in all, not one for each sequence."""
     config = TinyGemma3(window=16, layers=4, pattern=[True, True, False, True], context=8192)
     path = tiny_gemma3_gguf(tmp_path / "gemma3.gguf", config)
     cell = 2 * config.kv_heads * config.head_dim * 2
@@ -98,8 +98,9 @@ def test_a_window_takes_no_more_for_a_longer_context(tmp_path: Path) -> None:
     assert long.cache - short.cache == 4 * (8192 - 1024) * cell
 
 
+@pytest.mark.scenario(255)
 def test_the_context_counts_as_far_as_the_model_was_trained(model_file: Path) -> None:
-    """Scenario 255: more is cut to that."""
+    """A longer one is cut to that."""
     with open_gguf(model_file) as file:
         trained = file.get("context_length")
     most = table_of(model_file, context=trained)

@@ -1,51 +1,43 @@
-"""Every implementation of the operations this machine can run."""
+"""Every implementation of the operations this machine can run, each machine code once."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Iterator
 
 import pytest
 
 from puna import ops
-
-LEVELS = (
-    ("portable", "neon", "dotprod")
-    if platform.machine() in ("aarch64", "arm64")
-    else ("portable", "avx2", "avx_vnni", "avx512", "amx")
-)
-KERNELS = [f"cpu-{level}" for level in LEVELS]
+from tests.processors import level, levels
 
 
-def switched(wanted: str) -> Iterator[str]:
-    """Has the process use one implementation; skips where it cannot run."""
-    name, _, level = wanted.partition("-")
-    if not level:
-        with ops.use(name):
-            yield wanted
-        return
-    native = pytest.importorskip(
-        "puna._native", reason="the C++ extension is not built", exc_type=ImportError
-    )
-    before = native.cpu_level()
-    try:
-        native.set_cpu_level(level)
-    except ValueError:
-        pytest.skip(f"this processor does not run {level} kernels")
-    try:
-        with ops.use(name):
-            yield wanted
-    finally:
-        native.set_cpu_level(before)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Gives `implementation` and `kernels` what differs in the operations that the module is about.
+
+    Which these are says `pytest.mark.kernels_of("products")` ("vectors" without it).
+    """
+    mark = metafunc.definition.get_closest_marker("kernels_of")
+    kernels = [f"cpu-{name}" for name in levels(mark.args[0] if mark else "vectors")]
+    if "implementation" in metafunc.fixturenames:
+        metafunc.parametrize("implementation", ["reference", *kernels], indirect=True)
+    if "kernels" in metafunc.fixturenames:
+        metafunc.parametrize("kernels", kernels, indirect=True)
 
 
-@pytest.fixture(params=["reference", *KERNELS])
+@pytest.fixture
 def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each implementation in turn, in use during the test."""
-    yield from switched(request.param)
+    name, _, kernels = request.param.partition("-")
+    if not kernels:
+        with ops.use(name):
+            yield name
+        return
+    with level(kernels), ops.use(name):
+        yield request.param
 
 
-@pytest.fixture(params=KERNELS)
+@pytest.fixture
 def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
     """Each C++ implementation in turn, in use during the test."""
-    yield from switched(request.param)
+    name, _, kernels = request.param.partition("-")
+    with level(kernels), ops.use(name):
+        yield request.param

@@ -9,6 +9,9 @@ import torch
 
 from puna import ops
 
+# What is given is checked before kernels are chosen.
+pytestmark = pytest.mark.kernels_of("scalar")
+
 
 def int32(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)

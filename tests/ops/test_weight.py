@@ -17,13 +17,15 @@ from .block_bytes import ALL_TYPES, random_bytes, reference_values
 
 _native = pytest.importorskip("puna._native")
 
+pytestmark = pytest.mark.kernels_of("products")
 
-@pytest.mark.parametrize("implementation", ["cpu", "reference"])
+
+@pytest.mark.parametrize("name", ["cpu", "reference"])
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
-def test_embedding_gives_the_rows_of_the_file(kind: GGMLType, implementation: str) -> None:
+def test_embedding_gives_the_rows_of_the_file(kind: GGMLType, name: str) -> None:
     data = random_bytes(kind, 50, 256, np.random.default_rng(1))
     tokens = torch.tensor([49, 0, 7, 7, 31], dtype=torch.int32)
-    with ops.use(implementation):
+    with ops.use(name):
         rows = ops.embedding(tokens, Weight("token_embd.weight", data, kind, (50, 256)))
     np.testing.assert_array_equal(rows.numpy(), reference_values(data, kind, 50)[tokens.numpy()])
 

@@ -13,6 +13,7 @@ from puna import ops
 from puna.options import Options
 from puna.sample import Sampler, transforms
 from puna.sample.choice import choose
+from tests.processors import levels
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
 
@@ -77,16 +78,13 @@ def test_frequencies_are_the_distribution(implementation: str, changes: dict[str
     assert deviation.sum() < freedom + 4 * math.sqrt(2 * freedom) + 6
 
 
-@pytest.mark.parametrize("level", ["portable", "avx2", "avx512", "neon", "dotprod"])
+@pytest.mark.parametrize("level", levels("vectors"))
 def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
     native = pytest.importorskip(
         "puna._native", reason="the C++ extension is not built", exc_type=ImportError
     )
     before = native.cpu_level()
-    try:
-        native.set_cpu_level(level)
-    except ValueError:
-        pytest.skip(f"this processor does not run {level} kernels")
+    native.set_cpu_level(level)
     random = np.random.default_rng(11)
     different = 0
     try:

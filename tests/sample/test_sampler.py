@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from puna.errors import GenerationError
+from puna.errors import GenerationError, OptionError
 from puna.options import Options
 from puna.sample import Sampler, transforms
 
@@ -32,11 +32,13 @@ def sample(values: np.ndarray, **options: Any) -> int:
     return Sampler(Options(**options), values.size).sample(values)
 
 
+@pytest.mark.scenario(207)
 @pytest.mark.parametrize(("values", "token"), [((-10, 3, -10, -10), 1), ((-100, -10, 0, 10), 3)])
 def test_scenario_207_greedy_takes_the_largest(values: tuple[float, ...], token: int) -> None:
     assert sample(logits(*values), temperature=0.0) == token
 
 
+@pytest.mark.scenario(208)
 def test_scenario_208_greedy_takes_the_lowest_id_of_equals() -> None:
     assert sample(logits(5, 5, 1), temperature=0.0) == 0
     many = np.zeros(1000, np.float32)
@@ -44,11 +46,13 @@ def test_scenario_208_greedy_takes_the_lowest_id_of_equals() -> None:
     assert sample(many, temperature=0.0) == 333
 
 
+@pytest.mark.scenario(209)
 def test_scenario_209_a_tiny_top_p_takes_the_largest() -> None:
     values = logits(1, 0.9999999999999999, 0.5, 0.1)
     assert sample(values, temperature=1.0, top_p=1e-10, top_k=0) == 0
 
 
+@pytest.mark.scenario(210, 211, 212)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("top_k", [0, 2])
 @pytest.mark.parametrize(
@@ -78,12 +82,14 @@ def test_logits_of_another_size_or_type_are_errors() -> None:
             sampler.sample(wrong)
 
 
+@pytest.mark.scenario(221)
 @pytest.mark.parametrize(("seed", "tokens"), [(42, "0101000001"), (0, "0200100020"), (1, "2010000210")])
 def test_scenario_221_a_seed_gives_these_draws(seed: int, tokens: str) -> None:
     sampler = Sampler(Options(**PLAIN | {"seed": seed}), 4)
     assert "".join(str(sampler.sample(logits(2, 1, 0, -1))) for _ in range(10)) == tokens
 
 
+@pytest.mark.scenario(222)
 def test_scenario_222_requests_with_one_seed_are_alike() -> None:
     values = np.random.default_rng(0).normal(size=500).astype(np.float32) * 3
     one, other = (Sampler(Options(seed=77), 500) for _ in range(2))
@@ -92,6 +98,7 @@ def test_scenario_222_requests_with_one_seed_are_alike() -> None:
     assert len(set(drawn)) > 3
 
 
+@pytest.mark.scenario(223)
 def test_scenario_223_without_a_mask_each_token_costs_one_draw_and_logits_stay() -> None:
     values = logits(2, 1, 0, -1)
     sampler = Sampler(Options(**PLAIN, repeat_penalty=1.5), 4)
@@ -103,6 +110,7 @@ def test_scenario_223_without_a_mask_each_token_costs_one_draw_and_logits_stay()
     assert np.array_equal(values, before)
 
 
+@pytest.mark.scenario(224)
 def test_scenario_224_a_second_draw_on_allowed_tokens_only() -> None:
     """A grammar rejected what the first draw gave: seed 1 draws 0.96 (token 2), then 0.11 among 0 and 3."""
     sampler = Sampler(Options(**PLAIN), 4)
@@ -111,6 +119,7 @@ def test_scenario_224_a_second_draw_on_allowed_tokens_only() -> None:
     assert sampler.sample(logits(2, 1, 0, -1)) == 1  # 0.70: the third number of the stream
 
 
+@pytest.mark.scenario(232)
 def test_scenario_232_penalties() -> None:
     """5 seen three times, presence 1.5, frequency 0.5 is 2; 4 and -4 with repeat 2 are 2 and -8."""
     sampler = Sampler(Options(temperature=0.0, presence_penalty=1.5, frequency_penalty=0.5), 3)
@@ -126,6 +135,7 @@ def test_scenario_232_penalties() -> None:
     assert sampler.sample(logits(-4, -8.01, -9)) == 0
 
 
+@pytest.mark.scenario(233)
 @pytest.mark.parametrize(("window", "count"), [(64, 1), (70, 2), (69, 1), (-1, 2), (0, 0), (5000, 2)])
 def test_scenario_233_only_the_window_counts(window: int, count: int) -> None:
     """Seventy tokens, ours first and last; each time in the window takes 1 off its 5."""
@@ -140,6 +150,7 @@ def test_scenario_233_only_the_window_counts(window: int, count: int) -> None:
     assert sampler.sample(values) == 7
 
 
+@pytest.mark.scenario(234)
 def test_scenario_234_penalties_count_for_greedy_choices() -> None:
     sampler = Sampler(Options(temperature=0.0, presence_penalty=6.0), 3)
     sampler.accept(1)
@@ -226,3 +237,20 @@ def test_a_mask_that_allows_nothing_possible_is_an_error() -> None:
 def test_a_mask_of_another_size_is_refused(mask: np.ndarray) -> None:
     with pytest.raises(ValueError, match="vocabulary of 3"):
         Sampler(Options(), 3).sample(logits(1, 2, 3), allowed=mask)
+
+
+def test_a_bias_is_added_to_the_logits_before_all_else() -> None:
+    values = logits(3, 2, 1, 0)
+    assert sample(values, temperature=0.0, logit_bias=((0, -100.0), (3, 1.5))) == 1
+    assert sample(values, temperature=0.0, logit_bias=((3, 3.5),)) == 3
+    assert values.tolist() == [3, 2, 1, 0]
+    drawn = {sample(values, **PLAIN | {"seed": seed}, logit_bias=((2, 100.0),)) for seed in range(20)}
+    assert drawn == {2}
+    penalised = Sampler(Options(temperature=0.0, repeat_penalty=10.0, logit_bias=((3, 4.0),)), 4)
+    penalised.accept(3)
+    assert penalised.sample(values) == 0  # 4 / 10, and not 0 / 10 + 4
+
+
+def test_a_bias_on_a_token_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(OptionError, match="must have ids below 4, the size of the vocabulary, not 4"):
+        Sampler(Options(logit_bias=((4, 1.0),)), 4)

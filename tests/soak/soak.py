@@ -36,8 +36,9 @@ SETTINGS = {
 _ASKED_AGAIN = 12
 #: So many of the last measures of memory decide together.
 _MEASURES = 3
-#: About so many faults make a storm.
+#: About so many faults make a storm, unless it is so short that nothing would happen between them.
 _FAULTS = 12
+_BETWEEN_FAULTS_S = 0.8
 
 
 class SoakError(AssertionError):
@@ -73,7 +74,7 @@ class _Soak:
     ) -> None:
         self._server = server
         self._end = time.monotonic() + seconds
-        self._round_s = min(max(seconds / 8, 10.0), 60.0)
+        self._round_s = min(max(seconds / 8, 5.0), 60.0)
         self._seed = seed
         self._random = random.Random(seed)
         self._report = report
@@ -119,7 +120,7 @@ class _Soak:
             threads.append(threading.Thread(target=user.live, args=[stop], name=f"user {i}", daemon=True))
         if faults:
             rng = random.Random(f"{self._seed} {self._rounds} faults")
-            live = [rng, self._round_s / _FAULTS, stop]
+            live = [rng, max(self._round_s / _FAULTS, _BETWEEN_FAULTS_S), stop]
             threads.append(threading.Thread(target=self._faults.make, args=live, name="faults", daemon=True))
         for thread in threads:
             thread.start()

@@ -94,8 +94,8 @@ class Answers:
                 shifted=sequence.shifted,
                 stop=stop,
                 ending=[logprob for logprob in ending if logprob is not None],
-                drafted=sequence.guesser.drafted if sequence.guesser is not None else 0,
-                accepted=sequence.guesser.accepted if sequence.guesser is not None else 0,
+                drafted=sequence.drafting.drafted if sequence.drafting is not None else 0,
+                accepted=sequence.drafting.accepted if sequence.drafting is not None else 0,
                 sample=sequence.sample,
             )
         )
@@ -121,11 +121,12 @@ def fail(sequence: Sequence, error: Exception) -> None:
 
 
 def _show(sequence: Generation, released: Released) -> None:
-    if released.text or released.pieces:
+    if released.text or released.thinking or released.pieces:
         sequence.sink(
             Chunk(
                 id=sequence.id,
                 text=released.text,
+                thinking=released.thinking,
                 tokens=[piece.token for piece in released.pieces],
                 logprobs=[piece.logprob for piece in released.pieces if piece.logprob is not None],
                 sample=sequence.sample,

@@ -70,19 +70,19 @@ class Bench:
         how many there are, not on what is in them.
         """
         engine, tokens = self._engine, self._tokens(depth)
-        memory = engine.memories.take()
+        entry = engine.prefix_cache.acquire()
         shapes = engine.loaded.model.kv_shapes()
         generator = torch.Generator().manual_seed(_SEED)
         for start in range(0, depth, _CHUNK):
             part = range(start, min(start + _CHUNK, depth))
-            batch = Batch.of(tokens[part.start : part.stop], list(part), [memory.row] * len(part), [])
+            batch = Batch.of(tokens[part.start : part.stop], list(part), [entry.row] * len(part), [])
             engine.cache.start_forward(batch)
             for index, shape in shapes.items():
                 keys = torch.randn(len(part), shape.kv_heads, shape.key_dim, generator=generator)
                 values = torch.randn(len(part), shape.kv_heads, shape.value_dim, generator=generator)
                 engine.cache.layer(index).put(keys, values)
-        memory.evaluated = depth
-        engine.memories.rest(memory, list(tokens))
+        entry.evaluated = depth
+        engine.prefix_cache.release(entry, list(tokens))
         self._filled = tokens
 
     def decode_filled(self, length: int) -> float:

@@ -1,6 +1,6 @@
 """Recording the kernel calls of a computation once, to make them all again with one call.
 
-What CUDA graphs are on a GPU. The extension notes each kernel call with its arguments (`csrc/program.h`),
+What CUDA graphs are on a GPU. The extension notes each kernel call with its arguments (`csrc/python/program.h`),
 which are addresses; so a computation can be replayed when nothing but kernels computes in it, and when what
 it reads anew each time lies in tensors that stay where they are. The first is not taken on trust: while
 recording, every torch operation is looked at. Views and allocations pass; sums and products, which models

@@ -1,6 +1,6 @@
 """From logits to the tokens that may be drawn: each step a function on plain arrays.
 
-These are the definitions; `csrc/sample*.cpp` does the same in one go. Candidates are kept in
+These are the definitions; `csrc/sample` does the same in one go. Candidates are kept in
 descending order of value, equal values in ascending order of id. Probabilities are float64.
 """
 

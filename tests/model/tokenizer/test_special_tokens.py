@@ -63,7 +63,8 @@ def test_no_begin_token_is_added_where_there_is_none(tmp_path: Path) -> None:
     assert made(tmp_path, ["<e>"], bos_token_id=0xFFFFFFFF).bos_id is None
 
 
-def test_a_begin_token_in_the_text_is_kept_and_warned_about_once(  # scenario 114
+@pytest.mark.scenario(114)
+def test_a_begin_token_in_the_text_is_kept_and_warned_about_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokenizer = made(tmp_path, ["<b>"], bos_token_id=256)

@@ -1,0 +1,12 @@
+#include "registrations.h"
+
+NB_MODULE(_native, m) {
+    m.doc() = "Kernels of Puna. Arrays are passed as addresses and sizes; nothing here knows torch.";
+    puna::register_system(m);
+    puna::register_matrix(m);
+    puna::register_experts(m);
+    puna::register_rows(m);
+    puna::register_sample(m);
+    puna::register_sets(m);
+    puna::register_program(m);
+}
