@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +16,11 @@ from puna.errors import ContextLengthError, ModelError, NotSupportedError, Reque
 from puna.model.load import LoadedModel, load_model
 from puna.options import Options
 from tests.engine.runs import Run
-from tests.model.models.parity import FLOATS, random_tokens
+from tests.model.models.parity import FLOATS, original, random_tokens
 from tests.tiny_bert import VOCABULARY, TinyBert, tiny_bert_gguf
 
 MODELS = {"mean": TinyBert(), "cls": TinyBert(heads=2, layers=3, feed_forward=80, pooling_type=2, seed=1)}
 TEXTS = [[(11 * i + j * j) % len(VOCABULARY) for j in range(3 + 9 * i)] for i in range(6)]
-
-
-@cache
-def original(config: TinyBert) -> Any:
-    return config.build()
 
 
 @pytest.fixture(scope="module", params=MODELS)
