@@ -10,6 +10,7 @@ from puna.model.base import TextModel
 
 #: By `general.architecture`: the file in `puna.model.models` and the class in it.
 _MODELS: Final = {
+    "bert": ("bert", "Bert"),
     "gemma2": ("gemma2", "Gemma2"),
     "gemma3": ("gemma3", "Gemma3"),
     "lfm2": ("lfm2", "Lfm2"),

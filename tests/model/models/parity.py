@@ -17,6 +17,17 @@ from puna.options import Options
 FLOATS = KVTypes.parse("f32")
 
 
+_originals: dict[str, Any] = {}
+
+
+def original(config: Any) -> Any:
+    """The model of transformers that `config` builds, built once for all tests, which must not change it."""
+    key = f"{config!r}"
+    if key not in _originals:
+        _originals[key] = config.build()
+    return _originals[key]
+
+
 def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         return torch.log_softmax(theirs(torch.tensor([tokens])).logits[0], dim=-1)

@@ -14,6 +14,7 @@ from puna.model.load import LoadedModel, load_model
 from tests.model.models.parity import (
     check_greedy,
     log_probabilities_after_reuse,
+    original,
     our_log_probabilities,
     random_tokens,
     reference_log_probabilities,
@@ -42,7 +43,7 @@ MODELS = {
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
     """(ours, transformers') of one configuration."""
     config = MODELS[request.param]
-    theirs = config.build()
+    theirs = original(config)
     path = tiny_llama_gguf(tmp_path_factory.mktemp("llama") / "model.gguf", config, model=theirs)
     return load_model(path), theirs
 

@@ -19,6 +19,7 @@ from tests.model.models.parity import (
     FLOATS,
     check_greedy,
     log_probabilities_after_reuse,
+    original,
     our_log_probabilities,
     random_tokens,
     read,
@@ -61,7 +62,7 @@ GREEDY = ("like Scout", "like Maverick", "every second layer unrotated, odd chun
 
 
 def made(folder: Path, config: TinyLlama4) -> tuple[LoadedModel, Any]:
-    theirs = config.build()
+    theirs = original(config)
     return load_model(tiny_llama4_gguf(folder / "model.gguf", config, model=theirs)), theirs
 
 
