@@ -34,7 +34,7 @@ void rms_norm(const float* x, const float* residual, const float* weight, float 
 void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t rows, int64_t width,
                 float* y) {
     const RowKernels& kernels = row_kernels();
-    parallel_ranges(rows, rows_per_share(width), [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
         for (int64_t row = begin; row < end; row++) {
             kernels.layer_norm(x + row * width, weight, bias, eps, width, y + row * width);
         }
@@ -82,7 +82,7 @@ void geglu(const float* gate, const float* up, int64_t count, float* y) {
 
 void gelu(const float* x, int64_t count, float* y) {
     const RowKernels& kernels = row_kernels();
-    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         kernels.gelu(x + begin, end - begin, y + begin);
     });
 }
