@@ -21,7 +21,6 @@ from puna.runner.protocol import Load
 from puna.server.fleet.crashes import Crashes
 from puna.server.fleet.looks import look
 from puna.server.fleet.resident import LoadPlan, ResidentModel, victim
-from puna.server.fleet.spare import SpareRunner
 from puna.server.fleet.watchdog import watch
 from puna.server.metrics import Metrics
 from puna.server.settings import DEFAULT_PARALLEL, Settings
@@ -64,7 +63,6 @@ class Fleet:
         self._timers: dict[ResidentModel, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.spare = SpareRunner(settings.spare_runner, self._idle, self._promised)
 
     # --- requests ---
 
@@ -120,7 +118,7 @@ class Fleet:
         await asyncio.gather(*(load.task for load in self._loads.values()), return_exceptions=True)
         for entry in list(self._loaded.values()):
             self._end(entry)
-        await asyncio.gather(*self._ending, self.spare.close(), return_exceptions=True)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     # --- inside ---
 
@@ -238,7 +236,7 @@ class Fleet:
 
     async def _start(self, entry: ResidentModel) -> Runner:
         began_s = time.monotonic()
-        runner = await self.spare.take()
+        runner = await Runner.spawn()
         try:
             await self._load_into(runner, entry)
         except BaseException:
@@ -254,7 +252,6 @@ class Fleet:
             runner.info.context_length,
             runner.info.parallel,
         )
-        self.spare.refill()
         return runner
 
     async def _load_into(self, runner: Runner, entry: ResidentModel) -> None:
@@ -289,13 +286,10 @@ class Fleet:
         timeout_s = self._settings.load_timeout_s
         await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)
 
-    async def _promised(self, besides: ResidentModel | None = None) -> int:
+    async def _promised(self, besides: ResidentModel) -> int:
         """Bytes that the caches of models in memory may yet come to take."""
         others = [other for other in self._loaded.values() if other is not besides]
         return sum(one.promised_bytes for one in await look(others))
-
-    def _idle(self) -> bool:
-        return not self._loads and not any(entry.users for entry in self._loaded.values())
 
     async def _make_room(self, entry: ResidentModel, error: InsufficientMemoryError) -> bool:
         """Unload other models as far as the load of `entry` needs it; False when that would not be enough."""

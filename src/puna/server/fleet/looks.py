@@ -73,12 +73,10 @@ def own_fields(look: Look) -> dict[str, Any]:
     return fields
 
 
-def families(looks: Sequence[Look], waiting_for_load: dict[str, int], spare_bytes: int) -> Iterator[Metric]:
+def families(looks: Sequence[Look], waiting_for_load: dict[str, int]) -> Iterator[Metric]:
     """The metrics that are states, not sums. `waiting_for_load` are requests, by model."""
     models = GaugeMetricFamily("puna_loaded_models", "Models in memory")
     models.add_metric([], len(looks))
-    spare = GaugeMetricFamily("puna_spare_runner_bytes", "Memory of the process that waits for a model")
-    spare.add_metric([], spare_bytes)
     running = _gauge("puna_requests_running", "Requests that take part in the steps", "model")
     waiting = _gauge("puna_requests_waiting", "Requests that wait, for a load or for a slot", "model", "what")
     memory = _gauge("puna_memory_bytes", "Memory of loaded models", "model", "what")
@@ -110,7 +108,7 @@ def families(looks: Sequence[Look], waiting_for_load: dict[str, int], spare_byte
             cells.add_metric([name, counts.kind, "capacity"], counts.capacity)
             cells.add_metric([name, counts.kind, "used"], counts.used)
             cells.add_metric([name, counts.kind, "shared"], counts.shared)
-    yield from (models, spare, running, waiting, memory, speed, step, cells, evicted)
+    yield from (models, running, waiting, memory, speed, step, cells, evicted)
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
