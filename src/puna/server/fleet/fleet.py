@@ -1,4 +1,4 @@
-"""Which models are in memory: one runner process each, loaded one after another, ended when unused."""
+"""Which models are in memory: one runner each, loaded one after another, ended when unused."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from puna.errors import (
     RunnerError,
     ServerBusyError,
 )
-from puna.runner.client import Runner
 from puna.runner.protocol import Load
 from puna.server.fleet.crashes import Crashes
 from puna.server.fleet.looks import look
 from puna.server.fleet.resident import LoadPlan, ResidentModel, victim
+from puna.server.fleet.runner import Launcher, Runner
 from puna.server.fleet.watchdog import watch
 from puna.server.metrics import Metrics
 from puna.server.settings import DEFAULT_PARALLEL, Settings
@@ -53,7 +53,8 @@ class Fleet:
     The key of a runner is the path of its model file: names sharing a file share the runner.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, launcher: Launcher) -> None:
+        self._launcher = launcher
         self._settings = settings
         self._metrics = metrics
         self._crashes = Crashes()
@@ -236,7 +237,7 @@ class Fleet:
 
     async def _start(self, entry: ResidentModel) -> Runner:
         began_s = time.monotonic()
-        runner = await Runner.spawn()
+        runner = await self._launcher.launch()
         try:
             await self._load_into(runner, entry)
         except BaseException:
@@ -295,7 +296,7 @@ class Fleet:
         """Unload other models as far as the load of `entry` needs it; False when that would not be enough."""
         others = [other for other in self._loaded.values() if other is not entry]
         looks = await look(others)
-        freed = {one.model.path: one.process_bytes + one.promised_bytes for one in looks}
+        freed = {one.model.path: one.memory_bytes + one.promised_bytes for one in looks}
         missing = max(error.needed - error.available, 1)
         if sum(freed.values()) < missing:
             return False
