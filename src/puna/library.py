@@ -16,6 +16,7 @@ import itertools
 import weakref
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, cast, get_args, overload
@@ -84,7 +85,6 @@ def load(
         if context is not None:
             context = min(context, file.get("context_length") or context)
         facts = read_facts(file)
-    author = Author.of(stored) if stored is not None else Author(path.name, capabilities(facts))
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     loaded = load_model(
         path,
@@ -98,7 +98,7 @@ def load(
         loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate_from_env()
     )
     engine.start()
-    return Model(ChatModel(engine, facts), author)
+    return Model(ChatModel(engine, facts), stored)
 
 
 def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
@@ -112,11 +112,12 @@ def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
 class Model:
     """A loaded model. Use it as a context manager, or `close` it, to give its memory back early."""
 
-    def __init__(self, chat: ChatModel, author: Author) -> None:
+    def __init__(self, chat: ChatModel, stored: StoredModel | None = None) -> None:
         self.engine = chat.engine
         self.tokenizer = chat.engine.loaded.tokenizer
         self._chat = chat
-        self._author = author
+        self._stored = stored
+        self._defaults = dict(stored.params) if stored is not None else {}
         self._ids = itertools.count(1)
         # Also when the interpreter exits: a thread must not wake up inside a kernel after that.
         self._closing = weakref.finalize(self, self.engine.close)
@@ -132,6 +133,13 @@ class Model:
     def close(self) -> None:
         """Stop all generations and free the model."""
         self._closing()
+
+    @cached_property
+    def _author(self) -> Author:
+        """What there is to know before a chat; looked up then, as it takes reading the template."""
+        if self._stored is not None:
+            return Author.of(self._stored)
+        return Author(self.engine.loaded.path.name, capabilities(self._chat.facts))
 
     # --- text in, text out -------------------------------------------------------------
 
@@ -324,7 +332,7 @@ class Model:
     ) -> Generate:
         """A request to continue `prompt` as it stands: without a template, and without its stop strings."""
         given = prompt if isinstance(prompt, str) else list(prompt)
-        request = self._asked(given, logprobs, {"stop": []} | dict(self._author.options), options)
+        request = self._asked(given, logprobs, {"stop": []} | self._defaults, options)
         return msgspec.structs.replace(request, samples=samples)
 
     def _chat_request(
@@ -338,7 +346,7 @@ class Model:
         author = self._author
         check_capabilities(author.name, author.capabilities, ["tools"] if tools else [])
         chat = author.opened(Chat(messages=as_messages(messages), tools=[dict(tool) for tool in tools]))
-        request = self._asked(chat, logprobs, author.options, options)
+        request = self._asked(chat, logprobs, self._defaults, options)
         return msgspec.structs.replace(request, template=author.template, think=author.think(think))
 
     def _asked(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,8 +33,6 @@ class Stored(Protocol):
     @property
     def messages(self) -> Sequence[Mapping[str, Any]]: ...
     @property
-    def params(self) -> Mapping[str, Any]: ...
-    @property
     def model_path(self) -> Path | None: ...
     @property
     def projector_paths(self) -> Sequence[Path]: ...
@@ -51,7 +49,6 @@ class Author:
     template: str = ""  # empty: the file's own
     system: str | None = None
     opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
-    options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, model: Stored, template: str = "") -> Author:
@@ -67,7 +64,7 @@ class Author:
             extra=model.config.capabilities or (),
             sees=bool(model.projector_paths),
         )
-        return cls(model.name, can, template, model.system, model.messages, model.params)
+        return cls(model.name, can, template, model.system, model.messages)
 
     def think(self, asked: Think, name: str = "") -> Think:
         """What the template is told: a model that can think does so unless the request says not to.
