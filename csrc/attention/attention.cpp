@@ -11,12 +11,12 @@ namespace {
 // Blocks with at most this many vectors per key/value head are bound by memory: taking several heads reads longer
 // stretches.
 constexpr int few_vectors = 8;
-// Threads take blocks as they become free: with so many for each, minus_infinity waits long for the last one.
+// Threads take blocks as they become free: with so many for each, none waits long for the last one.
 constexpr int blocks_per_thread = 4;
 
 int chunks_of(const AttentionBlock& block) { return block.end_chunk() - block.first_chunk(); }
 
-// Rows to a block: many make good use of each tile of keys, which is transposed once for all; too many leave threads idle.
+// Rows of a block: a tile of keys is transposed once for all of them, but with too many rows threads are left idle.
 int max_rows(const AttentionCall& call) {
     int vectors = attention_vectors;
     const int64_t all = int64_t(call.rows) * call.heads, wanted = blocks_per_thread * thread_count();
@@ -108,7 +108,7 @@ void attend_blocks(const AttentionCall& call, const AttentionKernels& kernel,
     });
 }
 
-// A few long rows: their chunks are the work to share out. Merged in order, they give the same bits.
+// A few long rows: their chunks are shared among the threads. Merged in order, they give the same bits.
 void attend_chunks(const AttentionCall& call, const AttentionKernels& kernel,
                    const std::vector<AttentionBlock>& blocks) {
     struct Part {

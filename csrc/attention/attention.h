@@ -8,12 +8,12 @@
 namespace puna {
 
 // The list of cells is taken in chunks of this many, each with a softmax of its own, and the chunks merged in order.
-// They begin at multiples of it, counted from the start of the list, whatever rows are computed together and on
-// however many threads: so does a row's result not depend on that.
+// They begin at multiples of it, counted from the start of the list, so a row's result does not depend on which rows
+// are computed together, nor on the number of threads.
 constexpr int attention_chunk = 512;
 // Cells whose keys and values are in use at a time; part of a chunk.
 constexpr int attention_tile = 64;
-// Query vectors (rows times heads that share keys) of a block at most, unless one row has more.
+// The most query vectors (rows times heads that share keys) of a block, unless one row has more.
 constexpr int attention_vectors = 192;
 
 struct AttentionCall {
@@ -69,11 +69,11 @@ inline int vectors_of(const AttentionCall& call, const AttentionBlock& block) {
     return block.kv_heads * block.rows * call.group();
 }
 
-// Queries, partial sums, scores, a tile of keys as they come and transposed, a tile of values.
+// Queries, partial sums, scores, some keys as they are stored, a tile of transposed keys, a tile of values.
 inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
-    constexpr int most_width = 16, most_together = 8;
-    return int64_t(vectors) * (call.padded_dim() + most_width) + most_together * attention_tile +
-           int64_t(attention_tile) * (call.padded_dim() + call.padded_value_dim()) + most_width * call.padded_dim();
+    constexpr int max_width = 16, max_together = 8;
+    return int64_t(vectors) * (call.padded_dim() + max_width) + max_together * attention_tile +
+           int64_t(attention_tile) * (call.padded_dim() + call.padded_value_dim()) + max_width * call.padded_dim();
 }
 
 // All rows. The call must be valid: every listed cell exists, heads is a multiple of kv_heads.

@@ -1,8 +1,8 @@
-// The attention kernels, compiled once per instruction set by attention_<set>.cpp.
+// The attention kernels, compiled once per instruction set.
 //
 // A tile of keys is transposed, so that a score is a sum down a column and 64 cells' scores are a few vectors: scores
-// and weighted values are then one and the same small matrix product. Every score and every value of the result is
-// summed in one order whichever others are computed beside it, and nothing a row may not see is touched for it.
+// and weighted values are then the same kind of small matrix product. Every score and every value of the result is
+// summed in one order, whichever others are computed beside it, and a row never reads what it may not see.
 #include "attention/attention.h"
 #include "attention/tiles.h"
 #include "vector/vector.h"
@@ -24,13 +24,13 @@ struct Count {
     static constexpr int value = N;
 };
 
-// body(Count<count>()) for a count from 1 to Most known only now.
-template <int Most, class Body>
+// body(Count<count>()) for a count from 1 to Max that is known only at run time.
+template <int Max, class Body>
 PUNA_INLINE void with_count(int count, Body&& body) {
-    if constexpr (Most > 1) {
-        if (count < Most) return with_count<Most - 1>(count, body);
+    if constexpr (Max > 1) {
+        if (count < Max) return with_count<Max - 1>(count, body);
     }
-    body(Count<Most>());
+    body(Count<Max>());
 }
 
 // c[m] += a[m] @ b for M rows and N vectors' worth of columns; a [M, depth], b [depth, N * width].
@@ -91,7 +91,7 @@ PUNA_INLINE float power_of_two(float x) {
     return lanes[0];
 }
 
-// Turns the scores of one query vector into shares of the running softmax. `sums` is a vector of partial sums.
+// Turns the scores of one query vector into weights of the running softmax. `sums` is a vector of partial sums.
 PUNA_INLINE void add_scores(float* scores, Range seen, const AttentionCall& call, float& largest, float* sums,
                              float* values) {
     const int begin = seen.begin / Vec::width * Vec::width;   // a tile is whole vectors
@@ -114,9 +114,9 @@ PUNA_INLINE void add_scores(float* scores, Range seen, const AttentionCall& call
         largest = now_largest;
     }
     for (int j = begin; j < end; j += Vec::width) {
-        const Vec share = power_of_two(Vec::load(scores + j) - Vec::splat(now_largest));
-        share.store(scores + j);
-        sum = sum + share;
+        const Vec weight = power_of_two(Vec::load(scores + j) - Vec::splat(now_largest));
+        weight.store(scores + j);
+        sum = sum + weight;
     }
     sum.store(sums);
 }
@@ -128,13 +128,14 @@ struct Head {
     AttentionState state;
 };
 
-// `multiply`, with requests for the next tile in between where the work is little.
-PUNA_INLINE void multiply_and_ask(bool few, CellPrefetcher& next_tile, int rows, int vectors, const float* a, int64_t a_stride,
-                                  const float* b, int64_t b_stride, int depth, float* c, int64_t c_stride) {
-    const bool asks = few && !next_tile.done();
-    const int part = asks ? depth_part : depth, lines = next_tile.lines(multiply_work, (depth + part - 1) / part);
+// `multiply`, which also prefetches the next tile where there is little to compute.
+PUNA_INLINE void multiply_and_prefetch(bool few, CellPrefetcher& next_tile, int rows, int vectors, const float* a,
+                                       int64_t a_stride, const float* b, int64_t b_stride, int depth, float* c,
+                                       int64_t c_stride) {
+    const bool prefetches = few && !next_tile.done();
+    const int part = prefetches ? depth_part : depth, lines = next_tile.lines(multiply_work, (depth + part - 1) / part);
     for (int k = 0; k < depth; k += part) {
-        if (asks) next_tile.ask(lines);
+        if (prefetches) next_tile.prefetch(lines);
         multiply(rows, vectors, a + k, a_stride, b + k * b_stride, b_stride, min(part, depth - k), c, c_stride);
     }
 }
@@ -158,22 +159,22 @@ void attend_tile(const AttentionCall& call, const Head& head, int vectors, const
         for (int i = 0; i < taken; i++) {
             for (int n = begin; n < end; n++) Vec::splat(0).store(scores + i * tile_cells + n * Vec::width);
         }
-        multiply_and_ask(few, next_tile, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride,
-                         keys + begin * Vec::width, tile_cells, call.dim, scores + begin * Vec::width, tile_cells);
+        multiply_and_prefetch(few, next_tile, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride,
+                              keys + begin * Vec::width, tile_cells, call.dim, scores + begin * Vec::width, tile_cells);
         float* to = head.state.values + int64_t(m) * stride;
         for (int i = 0; i < taken; i++) {
             if (ranges[i].empty()) continue;
             add_scores(scores + i * tile_cells, ranges[i], call, head.state.largest[m + i],
                         head.sums + (m + i) * Vec::width, to + int64_t(i) * stride);
         }
-        // Only cells that all see: a NaN beyond what a row sees, times a share of zero, would reach it.
+        // Only cells that all see: a NaN beyond what a row sees, times a weight of zero, would reach it.
         for (int i = 0, next; i < taken; i = next) {
             for (next = i + 1; next < taken && ranges[next] == ranges[i]; next++) {}
             const Range cells = ranges[i];
             if (cells.empty()) continue;
-            multiply_and_ask(few, next_tile, next - i, value_vectors, scores + i * tile_cells + cells.begin, tile_cells,
-                             values + int64_t(cells.begin) * stride, stride, cells.end - cells.begin,
-                             to + int64_t(i) * stride, stride);
+            multiply_and_prefetch(few, next_tile, next - i, value_vectors, scores + i * tile_cells + cells.begin,
+                                  tile_cells, values + int64_t(cells.begin) * stride, stride, cells.end - cells.begin,
+                                  to + int64_t(i) * stride, stride);
         }
     }
 }
@@ -232,7 +233,7 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
             const Rows values = rows_of(call.values, call.value_type, call.value_dim, value_dim, head, call.kv_heads);
             transpose_keys(keys, cells, used, next_tile, few_keys, transposed_keys);
             for (int j = used.begin; j < used.end; j += cells_part) {
-                next_tile.ask(next_tile.lines(unpack_work, tile_cells / cells_part));
+                next_tile.prefetch(next_tile.lines(unpack_work, tile_cells / cells_part));
                 unpack_cells(values, cells + j, min(cells_part, used.end - j), values_unpacked + j * value_dim);
             }
             const int first = h * vectors;
@@ -269,7 +270,7 @@ void merge_states(const AttentionCall& call, int vectors, AttentionState earlier
 }
 
 // What the weighted values of a query vector are to be multiplied by in the end.
-float final_share(float largest, float sum, const float* sink) {
+float final_factor(float largest, float sum, const float* sink) {
     if (!sink) return 1 / sum;
     const float score = *sink * log2_e, most = score > largest ? score : largest;
     const float a = power_of_two(largest - most), b = power_of_two(score - most);
@@ -284,12 +285,12 @@ void finish_block(const AttentionCall& call, const AttentionBlock& block, Attent
             for (int head = kv_head * group; head < (kv_head + 1) * group; head++, m++) {
                 const float* sink = call.sinks ? call.sinks + head : nullptr;
                 const bool blind = call.counts[row] == 0;   // a row that sees nothing gives zeros
-                const Vec share = Vec::splat(blind ? 0 : final_share(state.largest[m], state.sum[m], sink));
+                const Vec factor = Vec::splat(blind ? 0 : final_factor(state.largest[m], state.sum[m], sink));
                 const float* from = state.values + int64_t(m) * call.padded_value_dim();
                 float* to = call.out + (int64_t(row) * call.heads + head) * call.value_dim;
                 int d = 0;
-                for (; d + Vec::width <= call.value_dim; d += Vec::width) (Vec::load(from + d) * share).store(to + d);
-                if (d < call.value_dim) store_part(Vec::load(from + d) * share, to + d, call.value_dim - d);
+                for (; d + Vec::width <= call.value_dim; d += Vec::width) (Vec::load(from + d) * factor).store(to + d);
+                if (d < call.value_dim) store_part(Vec::load(from + d) * factor, to + d, call.value_dim - d);
             }
         }
     }

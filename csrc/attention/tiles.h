@@ -53,8 +53,8 @@ PUNA_INLINE void unpack_cells(const Rows& rows, const int32_t* cells, int count,
     }
 }
 
-// The cells of the next tile, asked for while this one is computed: they may be scattered, the processor cannot
-// foresee them. Evenly, because only a dozen requests can be under way and the next one stops everything; all heads
+// Prefetches the cells of the next tile while this one is computed: they may be scattered, so the processor cannot
+// foresee them. Evenly, because only a dozen requests can be under way and one more would stall everything; all heads
 // of a cell together, because what lies in one piece comes faster.
 class CellPrefetcher {
 public:
@@ -68,8 +68,8 @@ public:
     // Lines for each of `steps` steps that together are `percent` of the work on a head.
     PUNA_INLINE int lines(int percent, int steps) const { return (lines_per_head * percent / 100 + steps - 1) / steps; }
 
-    // Asks for the next lines of keys and of values, into the second level of cache: the first is full of this tile.
-    PUNA_INLINE void ask(int lines) {
+    // Prefetches the next lines of keys and of values, into the second level of cache: the first is full of this tile.
+    PUNA_INLINE void prefetch(int lines) {
         for (; lines > 0 && cell < count; lines--) {
             if (at < key_bytes) __builtin_prefetch(keys.row(cells[cell]) + at, 0, 2);
             if (at < value_bytes) __builtin_prefetch(values.row(cells[cell]) + at, 0, 2);
@@ -99,13 +99,13 @@ PUNA_INLINE int32_t cell_at(const int32_t* cells, Range used, int j) {
 #if defined(__AVX512F__)
 // Transposes 32 keys of 16-bit numbers, which is half the work of transposing them as floats.
 template <class Load>
-PUNA_INLINE void transpose_words_of(const Rows& keys, const int32_t* cells, Range used, int j, CellPrefetcher& next_tile, float* to,
-                            Load load) {
+PUNA_INLINE void transpose_words_of(const Rows& keys, const int32_t* cells, Range used, int j,
+                                    CellPrefetcher& next_tile, float* to, Load load) {
     const int lines = next_tile.lines(transpose_work, tile_cells / 32 * (keys.dim / 8));
     const uint16_t* rows[32];
     for (int i = 0; i < 32; i++) rows[i] = reinterpret_cast<const uint16_t*>(keys.row(cell_at(cells, used, j + i)));
     for (int d = 0; d < keys.dim; d += 8) {
-        next_tile.ask(lines);
+        next_tile.prefetch(lines);
         __m512i columns[8];
         transpose_words(rows, d, columns);
         for (int c = 0; c < 8; c++) {
@@ -117,8 +117,10 @@ PUNA_INLINE void transpose_words_of(const Rows& keys, const int32_t* cells, Rang
 }
 #endif
 
-// The keys of the tile's cells in `used`, transposed: to[d * tile_cells + j]. `some` is room for a vector's worth of rows.
-void transpose_keys(const Rows& keys, const int32_t* cells, Range used, CellPrefetcher& next_tile, float* some, float* to) {
+// The keys of the tile's cells in `used`, transposed: to[d * tile_cells + j]. `few_keys` has room for a
+// vector's worth of rows.
+void transpose_keys(const Rows& keys, const int32_t* cells, Range used, CellPrefetcher& next_tile, float* few_keys,
+                    float* to) {
     int step = Vec::width;
 #if defined(__AVX512F__)
     const bool words = (keys.type == KVType::f16 || keys.type == KVType::bf16) && keys.dim % 8 == 0;
@@ -127,7 +129,8 @@ void transpose_keys(const Rows& keys, const int32_t* cells, Range used, CellPref
     for (int j = used.begin / step * step; j < used.end; j += step) {
 #if defined(__AVX512F__)
         if (words && keys.type == KVType::f16) {
-            transpose_words_of(keys, cells, used, j, next_tile, to, [](__m256i bits) { return Vec{_mm512_cvtph_ps(bits)}; });
+            transpose_words_of(keys, cells, used, j, next_tile, to,
+                               [](__m256i bits) { return Vec{_mm512_cvtph_ps(bits)}; });
             continue;
         }
         if (words) {
@@ -137,12 +140,12 @@ void transpose_keys(const Rows& keys, const int32_t* cells, Range used, CellPref
             continue;
         }
 #endif
-        next_tile.ask(next_tile.lines(transpose_work, tile_cells / Vec::width));
+        next_tile.prefetch(next_tile.lines(transpose_work, tile_cells / Vec::width));
         int32_t taken[Vec::width];
         for (int i = 0; i < Vec::width; i++) taken[i] = cell_at(cells, used, j + i);
-        unpack_cells(keys, taken, Vec::width, some);
+        unpack_cells(keys, taken, Vec::width, few_keys);
         for (int d = 0; d < keys.dim; d += Vec::width) {
-            transpose(some + d, keys.padded, to + int64_t(d) * tile_cells + j, tile_cells);
+            transpose(few_keys + d, keys.padded, to + int64_t(d) * tile_cells + j, tile_cells);
         }
     }
 }

@@ -1,4 +1,4 @@
-// A layer of experts: of many feed-forward networks each token goes through the few a router chose for it.
+// A layer of experts: each token goes through the few feed-forward networks that a router chose for it.
 #pragma once
 #include <cstdint>
 
@@ -21,8 +21,8 @@ struct Experts {
 
 // y [tokens, rows] = for each token the sum over its `per_token` chosen experts of
 //     share * (down(activation(gate(x), up(x))))    or    down(activation(gate(share * x), up(share * x)))
-// with x [tokens, columns], and chosen (in [0, count)) and shares [tokens, per_token]. Weights of experts nobody
-// chose are not read. Every row of y depends on its rows of x, chosen and shares alone, bit for bit.
+// with x [tokens, columns], and chosen (in [0, count)) and shares [tokens, per_token]. The weights of experts that
+// no token chose are not read. Every row of y depends on its rows of x, chosen and shares alone, bit for bit.
 void experts(const Experts& layer, const float* x, const int32_t* chosen, const float* shares, int64_t tokens,
              int64_t per_token, float* y);
 

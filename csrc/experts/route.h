@@ -5,7 +5,7 @@
 namespace puna {
 
 struct Routing {
-    int64_t count, per_token;   // experts there are, and experts chosen for a token: per_token <= count
+    int64_t count, per_token;   // all experts, and those chosen for a token: per_token <= count
     bool sigmoid;               // scores are sigmoids of the logits, else their softmax over all experts
     bool normalize;             // whether shares are divided by their sum
     float scale;

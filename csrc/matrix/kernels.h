@@ -37,16 +37,15 @@ constexpr float smallest_scaled = 1e-35f;
 
 constexpr int max_tile = 8;   // the most tokens a tile function of any instruction set takes
 
-// How many bytes ahead weights are asked for before they are needed: `near`, to be in the first-level cache then,
-// and `far`, to be in the second. 0: not at all.
+// How many bytes ahead weights are prefetched: `near` into the first-level cache, `far` into the second. 0: not at all.
 struct PrefetchDistance {
     int near = 0, far = 0;
 };
-// Measured on Intel's processors: their hardware follows a stream within a page; what is asked for early, for the
-// second-level cache, carries it over the edge, and what is asked for late brings it near. Asking for all of it early
-// and near takes the buffers that the hardware needs.
+// Measured on Intel's processors: their hardware follows a stream within a page. An early prefetch into the
+// second-level cache carries it over the edge of the page, a late one brings it near. Prefetching everything early into
+// the first-level cache takes the buffers that the hardware needs.
 constexpr PrefetchDistance prefetch_with_hardware = {1024, 3072};
-// Measured on AMD's: with eight tokens the hardware falls behind; one request for each line, made early, keeps up.
+// Measured on AMD's: with eight tokens the hardware falls behind; one early prefetch for each line keeps up.
 constexpr PrefetchDistance prefetch_instead_of_hardware = {8192, 0};
 
 // Products of `groups` consecutive row groups (`stride` bytes apart) with T tokens: y[t][g * R + r].

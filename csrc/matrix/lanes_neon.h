@@ -154,7 +154,7 @@ struct Neon {
             const auto rows = [](int16x8_t a, int16x8_t b) { return vpaddq_s32(vpaddlq_s16(a), vpaddlq_s16(b)); };
             return {rows(part.sums[0], part.sums[1]), rows(part.sums[2], part.sums[3])};
         }
-        static PUNA_INLINE Ints to(Part part, Ints sum) { return add(sum, total(part)); }
+        static PUNA_INLINE Ints to(Part part, Ints sum) { return Neon::add(sum, total(part)); }
         static PUNA_INLINE Sum add_scaled(Sum sum, Part part, Ints scale) {
             return Scaled::scaled(sum, total(part), scale);
         }

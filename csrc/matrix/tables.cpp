@@ -59,8 +59,9 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
             return kernels;
         }
         case CpuLevel::dotprod: {
-            static const MatrixKernels kernels = table(8, prefetch_with_hardware, neon::add_quantize,
-                                                       dotprod::add_super_blocks, dotprod::add_blocks, neon::add_floats);
+            static const MatrixKernels kernels =
+                table(8, prefetch_with_hardware, neon::add_quantize, dotprod::add_super_blocks, dotprod::add_blocks,
+                      neon::add_floats);
             return kernels;
         }
         default: break;

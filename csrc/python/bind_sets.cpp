@@ -45,7 +45,9 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
 }
 
 std::string kernel_set(const std::string& operation, const std::string& level, std::optional<int> type) {
-    if (type && !block_type(static_cast<FileType>(*type))) throw nb::value_error("matrices of this type are not packed");
+    if (type && !block_type(static_cast<FileType>(*type))) {
+        throw nb::value_error("matrices of this type are not packed");
+    }
     const std::vector<CpuLevel> levels = runnable_cpu_levels();
     const auto named = [&](CpuLevel each) { return cpu_level_name(each) == level; };
     const auto of = std::find_if(levels.begin(), levels.end(), named);

@@ -1,4 +1,4 @@
-// The row kernels, compiled once per instruction set by rows_<set>.cpp.
+// The row kernels, compiled once per instruction set.
 #include "kv/pack.h"
 #include "rows/rows.h"
 #include "vector/vector.h"

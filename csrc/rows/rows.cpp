@@ -11,9 +11,9 @@ namespace puna {
 namespace {
 
 // Floats that are worth handing to another thread.
-constexpr int64_t share = 16384;
+constexpr int64_t floats_per_task = 16384;
 
-int64_t rows_per_share(int64_t width) { return share / (width + 1) + 1; }
+int64_t rows_per_task(int64_t width) { return floats_per_task / (width + 1) + 1; }
 
 }  // namespace
 
@@ -22,7 +22,7 @@ PUNA_DEFINE_CHOICE(RowKernels, row_kernels)
 void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
               float* sum, float* y) {
     const RowKernels& kernels = row_kernels();
-    parallel_ranges(rows, rows_per_share(width), [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
         for (int64_t row = begin; row < end; row++) {
             const int64_t at = row * width;
             kernels.rms_norm(x + at, residual ? residual + at : nullptr, weight, eps, width,
@@ -34,21 +34,21 @@ void rms_norm(const float* x, const float* residual, const float* weight, float 
 void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
           int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count) {
     const RowKernels& kernels = row_kernels();
-    parallel_ranges(rows, rows_per_share(heads * dim), [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(rows, rows_per_task(heads * dim), [&](int64_t begin, int64_t end, int) {
         thread_local std::vector<float> table;
         thread_local std::vector<int32_t> of_pairs;
         table.resize(2 * pairs);
         of_pairs.resize(pairs);
         float *cosines = table.data(), *sines = cosines + pairs;
-        int32_t* turned_by = of_pairs.data();
+        int32_t* position_of = of_pairs.data();
         for (int64_t row = begin; row < end; row++) {
             const int32_t* at = positions + row * axis_count;
             if (axes) {
-                for (int64_t i = 0; i < pairs; i++) turned_by[i] = at[axes[i]];
+                for (int64_t i = 0; i < pairs; i++) position_of[i] = at[axes[i]];
             } else {
-                std::fill_n(turned_by, pairs, *at);
+                std::fill_n(position_of, pairs, *at);
             }
-            kernels.rope_table(turned_by, frequencies, magnitude, pairs, cosines, sines);
+            kernels.rope_table(position_of, frequencies, magnitude, pairs, cosines, sines);
             for (int64_t head = 0; head < heads; head++) {
                 kernels.rotate(x + (row * heads + head) * dim, cosines, sines, pairs, neox);
             }
@@ -58,27 +58,27 @@ void rope(float* x, const int32_t* positions, const int32_t* axes, const float* 
 
 void swiglu(const float* gate, const float* up, int64_t count, float* y) {
     const RowKernels& kernels = row_kernels();
-    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         kernels.swiglu(gate + begin, up + begin, end - begin, y + begin);
     });
 }
 
 void geglu(const float* gate, const float* up, int64_t count, float* y) {
     const RowKernels& kernels = row_kernels();
-    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         kernels.geglu(gate + begin, up + begin, end - begin, y + begin);
     });
 }
 
 void softcap(const float* x, float cap, int64_t count, float* y) {
     const RowKernels& kernels = row_kernels();
-    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         kernels.softcap(x + begin, cap, end - begin, y + begin);
     });
 }
 
 void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t rows, int64_t width) {
-    parallel_ranges(rows, rows_per_share(width), [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
         for (int64_t row = begin; row < end; row++) {
             const double steps = std::floor((double(positions[row]) + 1) / floor_scale);
             const float factor = float(1 + scale * std::log1p(steps));
@@ -88,19 +88,19 @@ void temper(float* x, const int32_t* positions, double scale, double floor_scale
 }
 
 void add(const float* a, const float* b, int64_t count, float* y) {
-    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; i++) y[i] = a[i] + b[i];
     });
 }
 
 void multiply(const float* a, const float* b, int64_t count, float* y) {
-    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; i++) y[i] = a[i] * b[i];
     });
 }
 
 void scale(const float* a, float factor, int64_t count, float* y) {
-    parallel_ranges(count, share, [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; i++) y[i] = a[i] * factor;
     });
 }
@@ -108,7 +108,7 @@ void scale(const float* a, float factor, int64_t count, float* y) {
 void short_conv(const ShortConv& call) {
     const RowKernels& kernels = row_kernels();
     const int64_t width = call.channels, kept = call.taps - 1;
-    parallel_ranges(call.rows, rows_per_share(width), [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(call.rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
         thread_local std::vector<float> ring;   // the products of the last `taps` rows, row r at r % taps
         thread_local std::vector<const float*> past;
         ring.resize(call.taps * width);
@@ -141,7 +141,7 @@ void short_conv(const ShortConv& call) {
 void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width) {
     const RowKernels& kernels = row_kernels();
     const int64_t row_bytes = kv_bytes(type, width);
-    parallel_ranges(rows, rows_per_share(width), [&](int64_t begin, int64_t end, int) {
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
         for (int64_t row = begin; row < end; row++) {
             kernels.store(type, from + row * width, static_cast<uint8_t*>(target) + cells[row] * row_bytes, width);
         }

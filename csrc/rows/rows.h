@@ -14,7 +14,7 @@ struct RowKernels {
     // Cosines and sines of positions[i] * frequencies[i], times magnitude.
     void (*rope_table)(const int32_t* positions, const float* frequencies, float magnitude, int64_t pairs,
                        float* cosines, float* sines);
-    // Turns the pairs of one head in place: (2i, 2i + 1), or (i, i + pairs) when `neox`.
+    // Rotates the pairs of one head in place: (2i, 2i + 1), or (i, i + pairs) when `neox`.
     void (*rotate)(float* head, const float* cosines, const float* sines, int64_t pairs, bool neox);
     // y = gate * sigmoid(gate) * up.
     void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
@@ -33,13 +33,13 @@ struct RowKernels {
     void (*store)(KVType type, const float* from, void* to, int64_t count);
 };
 
-// Those of the CPU level in use.
+// Of the CPU level in use, unless another is given.
 PUNA_DECLARE_KERNELS(RowKernels, row_kernels);
 
-// Whole batches, shared out among the threads. Arrays are contiguous; `residual` and `sum` may be null together.
+// Whole batches, shared among the threads. Arrays are contiguous; `residual` and `sum` may be null together.
 void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
               float* sum, float* y);
-// A row has `axis_count` positions, of which the axes[i]-th turns pair i; null axes: one position turns all.
+// A row has `axis_count` positions, of which the axes[i]-th rotates pair i; null axes: one position rotates all.
 void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
           int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count);
 void swiglu(const float* gate, const float* up, int64_t count, float* y);

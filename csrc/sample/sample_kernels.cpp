@@ -1,4 +1,4 @@
-// Passes over all logits, compiled once per instruction set by sample_<set>.cpp.
+// Passes over all logits, compiled once per instruction set.
 #include "sample/sample.h"
 #include "vector/vector.h"
 

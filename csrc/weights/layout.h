@@ -18,7 +18,7 @@
 
 namespace puna {
 
-// The layouts, which are also the kernels there are. A quantised one is called after its type in the file.
+// The layouts; each has kernels of its own. A quantised one is called after its type in the file.
 enum class Layout : int {
     f32, f16, bf16, q4_k, q5_k, q6_k, q2_k, q3_k, iq4_xs, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, mxfp4, count
 };

@@ -91,8 +91,8 @@ def test_an_example_runs_as_it_stands(example: Example, server: Server, place: P
         pytest.skip(example.excuse)
     command = [sys.executable, "-"] if example.language == "python" else ["bash", "-euo", "pipefail"]
     done = subprocess.run(
-        command, input=example.code, env=surroundings(server, place), cwd=place, capture_output=True, text=True,
-        timeout=240, check=False,
+        command, input=example.code, env=surroundings(server, place), cwd=place, timeout=240,
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{example.code}\n{done.stdout}\n{done.stderr}"
 

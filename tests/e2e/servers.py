@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import httpx
 import ollama
@@ -49,6 +51,24 @@ class Server:
         """End the server and return its exit status."""
         self.process.send_signal(number)
         return self.process.wait(timeout=30)
+
+    def requests(self) -> tuple[int, int]:
+        """How many requests run, and how many wait, on models in memory."""
+        models = self.http.get("/api/ps").json()["models"]
+        return (
+            sum(model.get("requests_running", 0) for model in models),
+            sum(model.get("requests_waiting", 0) for model in models),
+        )
+
+    @contextmanager
+    def asked(self, path: str, body: dict[str, object]) -> Iterator[None]:
+        """A request whose client leaves, without having read anything, at the end of the block."""
+        address = urlsplit(self.url)
+        content = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
+        with socket.create_connection((address.hostname, address.port)) as connection:
+            connection.sendall(head.encode() + content)
+            yield
 
 
 def command() -> list[str]:
@@ -91,13 +111,6 @@ def running(models: Path, **settings: str) -> Iterator[Server]:
                 process.kill()
                 process.wait()
         process.stdout.close()
-
-
-def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 20.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {timeout_s:g} s"
-        time.sleep(0.02)
 
 
 def add_model(server: Server, name: str, path: Path) -> None:

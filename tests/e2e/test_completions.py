@@ -16,9 +16,10 @@ import torch
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.e2e.servers import Server, add_model, running, wait_until
+from tests.e2e.servers import Server, add_model, running
 from tests.e2e.test_metrics import Samples, request_line
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

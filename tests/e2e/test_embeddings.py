@@ -18,9 +18,10 @@ import torch
 
 from puna.gguf import open_gguf
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
-from tests.e2e.servers import Server, add_model, wait_until
+from tests.e2e.servers import Server, add_model
 from tests.model.test_load import rewritten
 from tests.tiny import TinyLlama
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

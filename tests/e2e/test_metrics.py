@@ -16,7 +16,8 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.servers import Server, add_model, running, wait_until
+from tests.e2e.servers import Server, add_model, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

@@ -9,7 +9,8 @@ import ollama
 import pytest
 
 from puna.store.bundled import DEMO_FILE
-from tests.e2e.servers import Server, wait_until
+from tests.e2e.servers import Server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 

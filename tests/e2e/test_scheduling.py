@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
@@ -11,7 +10,8 @@ from pathlib import Path
 import ollama
 import pytest
 
-from tests.e2e.servers import Server, add_model, running, wait_until
+from tests.e2e.servers import Server, add_model, running
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -52,7 +52,7 @@ def test_another_model_waits_for_a_busy_one(small: Server) -> None:
     small.client.generate("endless", options=long)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(small.client.generate, "endless", "hello", options=long)
-        time.sleep(0.3)
+        wait_until(lambda: small.requests() == (1, 0), "the first request's turn")
         second = pool.submit(small.client.generate, "tiny", "hello", options=GREEDY)
         assert first.result().eval_count == 1500
         assert second.result().eval_count == 8
@@ -111,7 +111,7 @@ def test_a_model_leaves_when_its_time_is_over_and_a_request_restarts_it(small: S
     first = leaves_at()
     small.client.generate("tiny", "hello", options=GREEDY)  # the five seconds stick, and begin again
     assert timedelta(0) < leaves_at() - first < timedelta(minutes=1)
-    wait_until(lambda: loaded(small) == [] and not small.runners(), "the unloading", timeout_s=30)
+    wait_until(lambda: loaded(small) == [] and not small.runners(), "the unloading")
 
 
 def test_a_model_with_keep_alive_zero_serves_all_who_waited_for_it(small: Server) -> None:

@@ -105,8 +105,8 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
 
 #: The functions of the extension that no forward pass calls, and the one that has a test of its own.
 OTHERS = {
-    "Matrix", "Program", "can_decode", "cgroup_cores", "choose", "cpu_level", "cpu_levels", "features", "kernel_set",
-    "keep_freed_memory", "set_cpu_level", "set_threads", "store_rows", "sum_of_exponentials",
+    "Matrix", "Program", "can_decode", "cgroup_cores", "choose", "cpu_level", "cpu_levels", "features",
+    "keep_freed_memory", "kernel_set", "set_cpu_level", "set_threads", "store_rows", "sum_of_exponentials",
     "threads", "top_k", "usable_cores",
 }  # fmt: skip
 

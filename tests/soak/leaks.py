@@ -10,9 +10,10 @@ import httpx
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.servers import Server, wait_until
+from tests.e2e.servers import Server
 from tests.soak.asking import LIMIT_S, check
 from tests.soak.questions import CONTEXT, MODELS, PARALLEL
+from tests.waiting import wait_until
 
 #: How long a server may take to come to rest.
 REST_S = 120.0

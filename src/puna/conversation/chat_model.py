@@ -23,7 +23,12 @@ class ChatModel:
         """`facts` are what the model's file says about chatting with it."""
         self.engine = engine
         self._tokenizer = engine.loaded.tokenizer
-        self.facts = facts
+        self._facts = facts
+
+    @property
+    def architecture(self) -> str:
+        """The model's, as its file names it."""
+        return self._facts.architecture
 
     def submit(self, request: Generate | Embed, sink: Sink) -> None:
         """Queue a request; its events go to `sink`, `Prompted` first where text is generated.
@@ -47,7 +52,7 @@ class ChatModel:
 
         Raises `TemplateError`, `NotSupportedError` for a gap where the template has no place for one.
         """
-        form = chat_format(self.facts, request.template)
+        form = chat_format(self._facts, request.template)
         context = request.context or []
         dropped = 0
         match request.prompt:
