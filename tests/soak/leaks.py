@@ -33,7 +33,7 @@ _BAD_SIGNS = (
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a server has without a model in memory. If it keeps a spare runner, that is one of the runners."""
+    """What a server has without a model in memory."""
 
     runners: int
     descriptors: int  # files and sockets
