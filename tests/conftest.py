@@ -20,6 +20,10 @@ for name in [name for name in os.environ if name.startswith(("PUNA_", "OLLAMA_")
 # Requests to servers of the tests' own must not take a way round.
 for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[name]
+# Terminals that tests open are of a known kind and size, whatever the tests are started from.
+for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+    os.environ.pop(name, None)
+os.environ["TERM"] = "xterm-256color"
 os.environ["HF_HUB_OFFLINE"] = "1"
 # In the background a shell has Ctrl-C ignored, and all processes started from here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
