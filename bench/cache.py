@@ -16,8 +16,8 @@ from statistics import median
 
 import numpy as np
 
+from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
-from puna.model.input import Batch
 
 PROMPT = 512
 

@@ -98,9 +98,9 @@ class Runner:
 
     def _script_drafts(self) -> None:
         """Let the draft model take its time and then say the next token of the text, or nonsense."""
-        drafter = self.engine._speculation._drafter
-        assert drafter is not None
-        forward = drafter._forward
+        draft_model = self.engine._speculation._draft_model
+        assert draft_model is not None
+        forward = draft_model._forward
 
         def scripted(parts: Any) -> list[int]:
             found = forward(parts)
@@ -109,7 +109,7 @@ class Runner:
                     found[index] = self._text[len(held.tokens)]
             return found
 
-        drafter._forward = scripted  # type: ignore[method-assign]
+        draft_model._forward = scripted  # type: ignore[method-assign]
 
     def run(self, prompt: list[str], answer: list[str], speculate: str | None) -> tuple[float, int, int]:
         """Seconds of decoding, and tokens drafted and accepted."""

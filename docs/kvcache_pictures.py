@@ -19,7 +19,7 @@ from puna.kvcache.picture import picture
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
-from puna.model.input import Batch
+from puna.batch import Batch
 
 ONE = KVShape(1, 1, 1)
 Step = tuple[str, Callable[[], object]]

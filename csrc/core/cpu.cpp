@@ -167,8 +167,8 @@ std::vector<CpuLevel> runnable_cpu_levels() {
 
 CpuLevel cpu_level() { return current_level().load(std::memory_order_relaxed); }
 
-CpuLevel vector_level() {
-    switch (const CpuLevel level = cpu_level()) {
+CpuLevel vector_level(CpuLevel level) {
+    switch (level) {
         case CpuLevel::avx_vnni: return CpuLevel::avx2;
         case CpuLevel::amx: return CpuLevel::avx512;
         case CpuLevel::dotprod: return CpuLevel::neon;

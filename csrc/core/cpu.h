@@ -3,18 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "core/level.h"
+
 namespace puna {
-
-// Instruction-set levels the kernels are written for. `avx2` means AVX2, FMA and F16C; `avx_vnni` adds the
-// 8-bit dot product to it; `avx512` means F, BW, DQ, VL and VNNI; `amx` adds tiles of 8-bit products to that.
-// Every 64-bit ARM processor has `neon`; most since 2018 have `dotprod`, NEON with the 8-bit dot product.
-enum class CpuLevel { portable, avx2, avx_vnni, avx512, amx, neon, dotprod };
-
-// The level in use: the best of this processor, or another it can run, chosen with PUNA_CPU or `set_cpu_level`.
-CpuLevel cpu_level();
-
-// The set whose vectors of floats the level in use computes with: `avx_vnni`, `amx` and `dotprod` add none.
-CpuLevel vector_level();
 
 // Uses the level `name` for what is built from now on. Returns false if this processor cannot run it.
 bool set_cpu_level(const std::string& name);

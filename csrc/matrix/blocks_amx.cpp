@@ -101,7 +101,7 @@ struct Blocks {
 
 }  // namespace
 
-void add_blocks_amx(MatrixKernels& kernels) {
+void amx::add_blocks(MatrixKernels& kernels) {
     for_layouts<Scaling::per_32>([&](auto each) {
         constexpr Layout layout = decltype(each)::value;
         kernels.wide[static_cast<int>(layout)] = wide_product<Blocks<layout>>;

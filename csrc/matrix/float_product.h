@@ -11,15 +11,15 @@ namespace {
 template <class Lanes, Layout layout>
 PUNA_INLINE typename Lanes::Floats weights_at(const uint8_t* p) {
     if constexpr (layout == Layout::f32) return Lanes::load_floats(p);
-    else if constexpr (layout == Layout::f16) return Lanes::halves(p);
-    else return Lanes::brain_floats(p);
+    else if constexpr (layout == Layout::f16) return Lanes::load_halves(p);
+    else return Lanes::load_bfloats(p);
 }
 
 template <class Lanes, Layout layout, int T, int G>
 PUNA_INLINE void float_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x,
-                              float* const* y, int64_t group, Ahead ahead) {
+                              float* const* y, int64_t group, PrefetchDistance distance) {
     constexpr int bytes = layout == Layout::f32 ? 4 : 2;
-    const int distance = (ahead.near + ahead.far) / G;   // of each of G streams
+    const int bytes_ahead = (distance.near + distance.far) / G;   // of each of G streams
     typename Lanes::Floats totals[G][T];
     for (int g = 0; g < G; g++) {
         for (int t = 0; t < T; t++) totals[g][t] = Lanes::splat(0.0f);
@@ -35,15 +35,15 @@ PUNA_INLINE void float_groups(const uint8_t* weights, int64_t stride, int64_t co
             for (int g = 0; g < G; g++) {
                 const uint8_t* p = weights + g * stride + k * Lanes::rows * bytes;
                 w[g] = weights_at<Lanes, layout>(p);
-                __builtin_prefetch(p + distance);
+                __builtin_prefetch(p + bytes_ahead);
             }
             for (int t = 0; t < T; t++) {
                 const auto value = Lanes::splat(static_cast<const float*>(x[t])[k]);
-                for (int g = 0; g < G; g++) sums[g][t] = Lanes::add_product(w[g], value, sums[g][t]);
+                for (int g = 0; g < G; g++) sums[g][t] = Lanes::mul_add(w[g], value, sums[g][t]);
             }
         }
         for (int g = 0; g < G; g++) {
-            for (int t = 0; t < T; t++) totals[g][t] = Lanes::plus(totals[g][t], sums[g][t]);
+            for (int t = 0; t < T; t++) totals[g][t] = Lanes::add(totals[g][t], sums[g][t]);
         }
     }
     for (int g = 0; g < G; g++) {
@@ -53,14 +53,14 @@ PUNA_INLINE void float_groups(const uint8_t* weights, int64_t stride, int64_t co
 
 template <class Lanes, Layout layout, int T>
 void float_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                   int64_t, float* const* y, Ahead ahead) {
+                   int64_t, float* const* y, PrefetchDistance distance) {
     constexpr int G = T == 1 ? 4 : 2;
     int64_t group = 0;
     for (; group + G <= groups; group += G) {
-        float_groups<Lanes, layout, T, G>(weights + group * stride, stride, columns, x, y, group, ahead);
+        float_groups<Lanes, layout, T, G>(weights + group * stride, stride, columns, x, y, group, distance);
     }
     for (; group < groups; group++) {
-        float_groups<Lanes, layout, T, 1>(weights + group * stride, stride, columns, x, y, group, ahead);
+        float_groups<Lanes, layout, T, 1>(weights + group * stride, stride, columns, x, y, group, distance);
     }
 }
 

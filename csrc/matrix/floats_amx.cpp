@@ -75,16 +75,16 @@ struct Halves {
         constexpr int large = sums_tile + 2 * half, small = large + 1, x = x_tile + half;
         if (job.tokens <= tile_tokens * half) return;
         load_tile<x>(job.x[tile_tokens * half].high + 32 * step, sizeof(SplitBlock));
-        multiply_brain_tiles<large, x, w_high>();
-        if constexpr (has_low) multiply_brain_tiles<small, x, w_low>();
+        multiply_bfloat_tiles<large, x, w_high>();
+        if constexpr (has_low) multiply_bfloat_tiles<small, x, w_low>();
     }
     template <int half>
     static PUNA_INLINE void multiply_low(const Job<Halves>& job, int step) {
         constexpr int large = sums_tile + 2 * half, small = large + 1, x = x_tile + half;
         if (job.tokens <= tile_tokens * half) return;
         load_tile<x>(job.x[tile_tokens * half].low + 32 * step, sizeof(SplitBlock));
-        if constexpr (has_low) multiply_brain_tiles<large, x, w_low>();
-        multiply_brain_tiles<small, x, w_high>();
+        if constexpr (has_low) multiply_bfloat_tiles<large, x, w_low>();
+        multiply_bfloat_tiles<small, x, w_high>();
     }
 
     template <int half>
@@ -164,7 +164,7 @@ void set_halves(MatrixKernels& kernels) {
 
 }  // namespace
 
-void add_floats_amx(MatrixKernels& kernels) {
+void amx::add_floats(MatrixKernels& kernels) {
     kernels.split = split;
     set_halves<Layout::f16>(kernels);
     set_halves<Layout::bf16>(kernels);

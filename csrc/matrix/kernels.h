@@ -2,7 +2,8 @@
 #pragma once
 #include <cstdint>
 
-#include "matrix/layout.h"
+#include "core/level.h"
+#include "weights/layout.h"
 
 namespace puna {
 
@@ -36,23 +37,22 @@ constexpr float smallest_scaled = 1e-35f;
 
 constexpr int max_tile = 8;   // the most tokens a tile function of any instruction set takes
 
-// How many bytes ahead weights are asked for before they are needed: `near`, to be in the first-level cache then,
-// and `far`, to be in the second. 0: not at all.
-struct Ahead {
+// How many bytes ahead weights are prefetched: `near` into the first-level cache, `far` into the second. 0: not at all.
+struct PrefetchDistance {
     int near = 0, far = 0;
 };
-// Measured on Intel's processors: their hardware follows a stream within a page; what is asked for early, for the
-// second-level cache, carries it over the edge, and what is asked for late brings it near. Asking for all of it early
-// and near takes the buffers that the hardware needs.
-constexpr Ahead ahead_with_hardware = {1024, 3072};
-// Measured on AMD's: with eight tokens the hardware falls behind; one request for each line, made early, keeps up.
-constexpr Ahead ahead_of_hardware = {8192, 0};
+// Measured on Intel's processors: their hardware follows a stream within a page. An early prefetch into the
+// second-level cache carries it over the edge of the page, a late one brings it near. Prefetching everything early into
+// the first-level cache takes the buffers that the hardware needs.
+constexpr PrefetchDistance prefetch_with_hardware = {1024, 3072};
+// Measured on AMD's: with eight tokens the hardware falls behind; one early prefetch for each line keeps up.
+constexpr PrefetchDistance prefetch_instead_of_hardware = {8192, 0};
 
 // Products of `groups` consecutive row groups (`stride` bytes apart) with T tokens: y[t][g * R + r].
 // x[t] points at token t's first activations (an ActivationBlock, a SplitBlock or float32 values), the next block is
 // `step` bytes further.
 using TileFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
-                              const void* const* x, int64_t step, float* const* y, Ahead ahead);
+                              const void* const* x, int64_t step, float* const* y, PrefetchDistance prefetch);
 
 // Tokens that products are made of at a time.
 constexpr int64_t token_block = 256;
@@ -71,7 +71,7 @@ using SplitFunction = void (*)(const float* x, int64_t columns, SplitBlock* bloc
 
 struct MatrixKernels {
     int rows;                                       // R
-    Ahead ahead;                                    // for weights that come from memory
+    PrefetchDistance prefetch;                      // for weights that come from memory
     int tile[layout_count];                         // tokens in the largest tile of a layout
     TileFunction product[layout_count][max_tile];   // [layout][tokens - 1]
     WideFunction wide[layout_count];                // null, or what is to be called for `wide_from` tokens or more
@@ -81,18 +81,10 @@ struct MatrixKernels {
     SplitFunction split;                            // null, or what f16 and bf16 matrices want
 };
 
-const MatrixKernels& portable_matrix_kernels();
-#if defined(__x86_64__)
-const MatrixKernels& avx2_matrix_kernels();
-const MatrixKernels& avx_vnni_matrix_kernels();
-const MatrixKernels& avx512_matrix_kernels();
-const MatrixKernels& amx_matrix_kernels();
-#elif defined(__aarch64__)
-const MatrixKernels& neon_matrix_kernels();
-const MatrixKernels& dotprod_matrix_kernels();
-#endif
+// The table of a level.
+const MatrixKernels& matrix_kernels(CpuLevel level = cpu_level());
 
-// The table of the CPU level in use.
-const MatrixKernels& matrix_kernels();
+// Whether two tables have the same code for matrices of this layout.
+bool same_kernels(const MatrixKernels& a, const MatrixKernels& b, Layout layout);
 
 }  // namespace puna

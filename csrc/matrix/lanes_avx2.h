@@ -21,16 +21,16 @@ struct Avx2 {
     static PUNA_INLINE Bytes load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
     static PUNA_INLINE __m128i load_half(const void* p) { return _mm_loadu_si128(static_cast<const __m128i*>(p)); }
     template <int n>
-    static PUNA_INLINE Bytes shifted(Bytes v) {   // left; bits that cross into a neighbour are masked away later
+    static PUNA_INLINE Bytes shift_left(Bytes v) {   // bits that cross into a neighbour are masked away later
         if constexpr (n > 0) return _mm256_slli_epi16(v, n);
         else if constexpr (n < 0) return _mm256_srli_epi16(v, -n);
         else return v;
     }
     template <int bits>
-    static PUNA_INLINE Bytes masked(Bytes v) { return _mm256_and_si256(v, _mm256_set1_epi8(bits)); }
-    static PUNA_INLINE Bytes either(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
+    static PUNA_INLINE Bytes bit_and(Bytes v) { return _mm256_and_si256(v, _mm256_set1_epi8(bits)); }
+    static PUNA_INLINE Bytes bit_or(Bytes a, Bytes b) { return _mm256_or_si256(a, b); }
     static PUNA_INLINE Bytes flip_top_bits(Bytes v) { return _mm256_xor_si256(v, _mm256_set1_epi8(-128)); }
-    static PUNA_INLINE Bytes looked_up(Bytes v, const uint8_t* table) {
+    static PUNA_INLINE Bytes lookup(Bytes v, const uint8_t* table) {
         return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load_half(table)), v);
     }
     static PUNA_INLINE Bytes broadcast4(const void* p) {
@@ -42,9 +42,9 @@ struct Avx2 {
     // --- integers ---
     static PUNA_INLINE Ints splat(int32_t x) { return _mm256_set1_epi32(x); }
     template <int n>
-    static PUNA_INLINE Ints shifted_up(Ints v) { return _mm256_slli_epi32(v, n); }
+    static PUNA_INLINE Ints shift_ints_left(Ints v) { return _mm256_slli_epi32(v, n); }
     template <bool is_signed>
-    static PUNA_INLINE Ints widened(const uint8_t* pairs) {   // [rows][2] bytes to 16 bits
+    static PUNA_INLINE Ints widen(const uint8_t* pairs) {   // [rows][2] bytes to 16 bits
         return is_signed ? _mm256_cvtepi8_epi16(load_half(pairs)) : _mm256_cvtepu8_epi16(load_half(pairs));
     }
     static PUNA_INLINE Ints add_pairs(Ints sum, Ints pairs, const int16_t* with) {
@@ -54,20 +54,20 @@ struct Avx2 {
     // --- floats ---
     static PUNA_INLINE Floats splat(float x) { return _mm256_set1_ps(x); }
     static PUNA_INLINE Floats load_floats(const void* p) { return _mm256_loadu_ps(static_cast<const float*>(p)); }
-    static PUNA_INLINE Floats halves(const void* p) { return _mm256_cvtph_ps(load_half(p)); }
-    static PUNA_INLINE Floats brain_floats(const void* p) {
+    static PUNA_INLINE Floats load_halves(const void* p) { return _mm256_cvtph_ps(load_half(p)); }
+    static PUNA_INLINE Floats load_bfloats(const void* p) {
         return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_half(p)), 16));
     }
-    static PUNA_INLINE Floats plus(Floats a, Floats b) { return _mm256_add_ps(a, b); }
-    static PUNA_INLINE Floats times(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
-    static PUNA_INLINE Floats add_product(Floats a, Floats b, Floats to) { return _mm256_fmadd_ps(a, b, to); }
-    static PUNA_INLINE Floats subtract_product(Floats a, Floats b, Floats from) { return _mm256_fnmadd_ps(a, b, from); }
-    static PUNA_INLINE Floats floats(Ints v) { return _mm256_cvtepi32_ps(v); }
+    static PUNA_INLINE Floats add(Floats a, Floats b) { return _mm256_add_ps(a, b); }
+    static PUNA_INLINE Floats mul(Floats a, Floats b) { return _mm256_mul_ps(a, b); }
+    static PUNA_INLINE Floats mul_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
+    static PUNA_INLINE Floats neg_mul_add(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
+    static PUNA_INLINE Floats to_floats(Ints v) { return _mm256_cvtepi32_ps(v); }
     static PUNA_INLINE void store(float* p, Floats v) { _mm256_storeu_ps(p, v); }
 
     // --- sums over a chunk: integers, exact whatever their order ---
-    static PUNA_INLINE Sum no_sum() { return _mm256_setzero_si256(); }
-    static PUNA_INLINE Sum less(Sum a, Ints b) { return _mm256_sub_epi32(a, b); }
+    static PUNA_INLINE Sum zero_sum() { return _mm256_setzero_si256(); }
+    static PUNA_INLINE Sum sub(Sum a, Ints b) { return _mm256_sub_epi32(a, b); }
 
     // Byte `odd` of each row's pair as two equal 16-bit factors.
     template <bool is_signed, int odd>
@@ -98,15 +98,29 @@ struct Avx2 {
         }
     }
 
+    // What Products have in common whose parts are of 32 bits.
+    struct WideParts {
+        static constexpr int chain = 8;
+        using Part = Ints;
+        static PUNA_INLINE Part zero() { return _mm256_setzero_si256(); }
+        static PUNA_INLINE Part from(Ints sum) { return sum; }
+        static PUNA_INLINE Ints to(Part part, Ints) { return part; }
+        template <bool is_signed, int odd>
+        static PUNA_INLINE Ints scale(const uint8_t* pairs) { return factors32<is_signed, odd>(pairs); }
+        static PUNA_INLINE Sum add_scaled(Sum sum, Part part, Ints scale) {
+            return _mm256_add_epi32(sum, _mm256_mullo_epi32(part, scale));
+        }
+    };
+
     // maddubs adds two neighbouring products to 16 bits; how many fit depends on the size of the numbers:
     // 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and 63 * 127 * 2 * 2 are all below 32768.
     template <int bits>
     struct Products {
         static constexpr int chain = bits <= 4 ? 8 : bits == 5 ? 4 : 2;
         using Part = Ints;   // sixteen of 16 bits
-        static PUNA_INLINE Bytes prepared(Bytes numbers) { return numbers; }
-        static PUNA_INLINE Part none() { return _mm256_setzero_si256(); }
-        static PUNA_INLINE Part from(Ints) { return none(); }
+        static PUNA_INLINE Bytes prepare(Bytes numbers) { return numbers; }
+        static PUNA_INLINE Part zero() { return _mm256_setzero_si256(); }
+        static PUNA_INLINE Part from(Ints) { return zero(); }
         static PUNA_INLINE Part add(Part part, Bytes numbers, const int8_t* x) {
             return _mm256_add_epi16(part, _mm256_maddubs_epi16(numbers, broadcast4(x)));
         }
@@ -123,25 +137,15 @@ struct Avx2 {
 
 // Signed bytes: |w| times x with w's sign is at most 128 * 127 * 2 and just fits 16 bits.
 template <>
-struct Avx2::Products<8> {
-    static constexpr int chain = 8;
-    using Part = Ints;   // of 32 bits
+struct Avx2::Products<8> : Avx2::WideParts {
     struct Numbers {
         Bytes with_sign, magnitude;
     };
-    static PUNA_INLINE Numbers prepared(Bytes numbers) { return {numbers, _mm256_abs_epi8(numbers)}; }
-    static PUNA_INLINE Part none() { return _mm256_setzero_si256(); }
-    static PUNA_INLINE Part from(Ints sum) { return sum; }
+    static PUNA_INLINE Numbers prepare(Bytes numbers) { return {numbers, _mm256_abs_epi8(numbers)}; }
     static PUNA_INLINE Part add(Part part, Numbers numbers, const int8_t* x) {
         const __m256i signed_x = _mm256_sign_epi8(broadcast4(x), numbers.with_sign);
         const __m256i twos = _mm256_maddubs_epi16(numbers.magnitude, signed_x);
         return _mm256_add_epi32(part, _mm256_madd_epi16(twos, _mm256_set1_epi16(1)));
-    }
-    static PUNA_INLINE Ints to(Part part, Ints) { return part; }
-    template <bool is_signed, int odd>
-    static PUNA_INLINE Ints scale(const uint8_t* pairs) { return factors32<is_signed, odd>(pairs); }
-    static PUNA_INLINE Sum add_scaled(Sum sum, Part part, Ints scale) {
-        return _mm256_add_epi32(sum, _mm256_mullo_epi32(part, scale));
     }
 };
 
@@ -155,20 +159,10 @@ struct AvxVnni : Avx2 {
     }
 
     template <int bits>
-    struct Products {
-        static constexpr int chain = 8;
-        using Part = Ints;
-        static PUNA_INLINE Bytes prepared(Bytes numbers) { return numbers; }
-        static PUNA_INLINE Part none() { return _mm256_setzero_si256(); }
-        static PUNA_INLINE Part from(Ints sum) { return sum; }
+    struct Products : WideParts {
+        static PUNA_INLINE Bytes prepare(Bytes numbers) { return numbers; }
         static PUNA_INLINE Part add(Part part, Bytes numbers, const int8_t* x) {
             return _mm256_dpbusd_avx_epi32(part, numbers, broadcast4(x));
-        }
-        static PUNA_INLINE Ints to(Part part, Ints) { return part; }
-        template <bool is_signed, int odd>
-        static PUNA_INLINE Ints scale(const uint8_t* pairs) { return factors32<is_signed, odd>(pairs); }
-        static PUNA_INLINE Sum add_scaled(Sum sum, Part part, Ints scale) {
-            return _mm256_add_epi32(sum, _mm256_mullo_epi32(part, scale));
         }
     };
 };

@@ -27,16 +27,16 @@ struct Avx512 {
     static PUNA_INLINE Bytes load(const void* p) { return _mm512_loadu_si512(p); }
     static PUNA_INLINE __m256i load_half(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
     template <int n>
-    static PUNA_INLINE Bytes shifted(Bytes v) {   // left; bits that cross into a neighbour are masked away later
+    static PUNA_INLINE Bytes shift_left(Bytes v) {   // bits that cross into a neighbour are masked away later
         if constexpr (n > 0) return _mm512_slli_epi16(v, n);
         else if constexpr (n < 0) return _mm512_srli_epi16(v, -n);
         else return v;
     }
     template <int bits>
-    static PUNA_INLINE Bytes masked(Bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(bits)); }
-    static PUNA_INLINE Bytes either(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
+    static PUNA_INLINE Bytes bit_and(Bytes v) { return _mm512_and_si512(v, _mm512_set1_epi8(bits)); }
+    static PUNA_INLINE Bytes bit_or(Bytes a, Bytes b) { return _mm512_or_si512(a, b); }
     static PUNA_INLINE Bytes flip_top_bits(Bytes v) { return _mm512_xor_si512(v, _mm512_set1_epi8(-128)); }
-    static PUNA_INLINE Bytes looked_up(Bytes v, const uint8_t* table) {
+    static PUNA_INLINE Bytes lookup(Bytes v, const uint8_t* table) {
         const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(table));
         return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(entries), v);
     }
@@ -49,9 +49,9 @@ struct Avx512 {
     // --- integers ---
     static PUNA_INLINE Ints splat(int32_t x) { return _mm512_set1_epi32(x); }
     template <int n>
-    static PUNA_INLINE Ints shifted_up(Ints v) { return _mm512_slli_epi32(v, n); }
+    static PUNA_INLINE Ints shift_ints_left(Ints v) { return _mm512_slli_epi32(v, n); }
     template <bool is_signed>
-    static PUNA_INLINE Ints widened(const uint8_t* pairs) {   // [rows][2] bytes to 16 bits
+    static PUNA_INLINE Ints widen(const uint8_t* pairs) {   // [rows][2] bytes to 16 bits
         return is_signed ? _mm512_cvtepi8_epi16(load_half(pairs)) : _mm512_cvtepu8_epi16(load_half(pairs));
     }
     static PUNA_INLINE Ints add_pairs(Ints sum, Ints pairs, const int16_t* with) {
@@ -61,22 +61,22 @@ struct Avx512 {
     // --- floats ---
     static PUNA_INLINE Floats splat(float x) { return _mm512_set1_ps(x); }
     static PUNA_INLINE Floats load_floats(const void* p) { return _mm512_loadu_ps(p); }
-    static PUNA_INLINE Floats halves(const void* p) { return _mm512_cvtph_ps(load_half(p)); }
-    static PUNA_INLINE Floats brain_floats(const void* p) {
+    static PUNA_INLINE Floats load_halves(const void* p) { return _mm512_cvtph_ps(load_half(p)); }
+    static PUNA_INLINE Floats load_bfloats(const void* p) {
         return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_half(p)), 16));
     }
-    static PUNA_INLINE Floats plus(Floats a, Floats b) { return _mm512_add_ps(a, b); }
-    static PUNA_INLINE Floats times(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
-    static PUNA_INLINE Floats add_product(Floats a, Floats b, Floats to) { return _mm512_fmadd_ps(a, b, to); }
-    static PUNA_INLINE Floats subtract_product(Floats a, Floats b, Floats from) { return _mm512_fnmadd_ps(a, b, from); }
-    static PUNA_INLINE Floats floats(Ints v) { return _mm512_cvtepi32_ps(v); }
-    static PUNA_INLINE Floats floats(Floats v) { return v; }
+    static PUNA_INLINE Floats add(Floats a, Floats b) { return _mm512_add_ps(a, b); }
+    static PUNA_INLINE Floats mul(Floats a, Floats b) { return _mm512_mul_ps(a, b); }
+    static PUNA_INLINE Floats mul_add(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
+    static PUNA_INLINE Floats neg_mul_add(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
+    static PUNA_INLINE Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
+    static PUNA_INLINE Floats to_floats(Floats v) { return v; }
     static PUNA_INLINE void store(float* p, Floats v) { _mm512_storeu_ps(p, v); }
 
     // --- sums over a chunk: floats, since multiplying 32-bit integers costs more. A part is exact as a float
     // (at most 63 * 127 * 32), and parts are added in the order of their columns. ---
-    static PUNA_INLINE Sum no_sum() { return _mm512_setzero_ps(); }
-    static PUNA_INLINE Sum less(Sum a, Ints b) { return _mm512_sub_ps(a, _mm512_cvtepi32_ps(b)); }
+    static PUNA_INLINE Sum zero_sum() { return _mm512_setzero_ps(); }
+    static PUNA_INLINE Sum sub(Sum a, Ints b) { return _mm512_sub_ps(a, _mm512_cvtepi32_ps(b)); }
 
     // Byte `odd` of each row's pair as a 32-bit factor.
     template <bool is_signed, int odd>
@@ -93,8 +93,8 @@ struct Avx512 {
     struct Products {
         static constexpr int chain = 8;
         using Part = Ints;
-        static PUNA_INLINE Bytes prepared(Bytes numbers) { return numbers; }
-        static PUNA_INLINE Part none() { return _mm512_setzero_si512(); }
+        static PUNA_INLINE Bytes prepare(Bytes numbers) { return numbers; }
+        static PUNA_INLINE Part zero() { return _mm512_setzero_si512(); }
         static PUNA_INLINE Part from(Ints sum) { return sum; }
         static PUNA_INLINE Part add(Part part, Bytes numbers, const int8_t* x) {
             return _mm512_dpbusd_epi32(part, numbers, broadcast4(x));
@@ -114,8 +114,8 @@ struct Avx512 {
 struct Avx512Exact : Avx512 {
     using Sum = Ints;
 
-    static PUNA_INLINE Sum no_sum() { return _mm512_setzero_si512(); }
-    static PUNA_INLINE Sum less(Sum a, Ints b) { return _mm512_sub_epi32(a, b); }
+    static PUNA_INLINE Sum zero_sum() { return _mm512_setzero_si512(); }
+    static PUNA_INLINE Sum sub(Sum a, Ints b) { return _mm512_sub_epi32(a, b); }
 
     template <int bits>
     struct Products : Avx512::Products<bits> {

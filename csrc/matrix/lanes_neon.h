@@ -29,18 +29,18 @@ struct Neon {
         return {vld1q_u8(bytes), vld1q_u8(bytes + 16)};
     }
     template <int n>
-    static PUNA_INLINE Bytes shifted(Bytes v) {   // left
+    static PUNA_INLINE Bytes shift_left(Bytes v) {
         if constexpr (n > 0) return {vshlq_n_u8(v.low, n), vshlq_n_u8(v.high, n)};
         else if constexpr (n < 0) return {vshrq_n_u8(v.low, -n), vshrq_n_u8(v.high, -n)};
         else return v;
     }
     template <int bits>
-    static PUNA_INLINE Bytes masked(Bytes v) {
+    static PUNA_INLINE Bytes bit_and(Bytes v) {
         const uint8x16_t mask = vdupq_n_u8(bits);
         return {vandq_u8(v.low, mask), vandq_u8(v.high, mask)};
     }
-    static PUNA_INLINE Bytes either(Bytes a, Bytes b) { return {vorrq_u8(a.low, b.low), vorrq_u8(a.high, b.high)}; }
-    static PUNA_INLINE Bytes looked_up(Bytes v, const uint8_t* table) {
+    static PUNA_INLINE Bytes bit_or(Bytes a, Bytes b) { return {vorrq_u8(a.low, b.low), vorrq_u8(a.high, b.high)}; }
+    static PUNA_INLINE Bytes lookup(Bytes v, const uint8_t* table) {
         const uint8x16_t entries = vld1q_u8(table);
         return {vqtbl1q_u8(entries, v.low), vqtbl1q_u8(entries, v.high)};
     }
@@ -53,10 +53,10 @@ struct Neon {
     // --- integers ---
     static PUNA_INLINE Ints splat(int32_t x) { return {vdupq_n_s32(x), vdupq_n_s32(x)}; }
     template <int n>
-    static PUNA_INLINE Ints shifted_up(Ints v) { return {vshlq_n_s32(v.low, n), vshlq_n_s32(v.high, n)}; }
-    static PUNA_INLINE Ints plus(Ints a, Ints b) { return {vaddq_s32(a.low, b.low), vaddq_s32(a.high, b.high)}; }
+    static PUNA_INLINE Ints shift_ints_left(Ints v) { return {vshlq_n_s32(v.low, n), vshlq_n_s32(v.high, n)}; }
+    static PUNA_INLINE Ints add(Ints a, Ints b) { return {vaddq_s32(a.low, b.low), vaddq_s32(a.high, b.high)}; }
     template <bool is_signed>
-    static PUNA_INLINE Both<int16x8_t> widened(const uint8_t* pairs) {   // [rows][2] bytes to 16 bits
+    static PUNA_INLINE Both<int16x8_t> widen(const uint8_t* pairs) {   // [rows][2] bytes to 16 bits
         const uint8x16_t bytes = vld1q_u8(pairs);
         if constexpr (is_signed) {
             const int8x16_t v = vreinterpretq_s8_u8(bytes);
@@ -72,7 +72,7 @@ struct Neon {
         const auto products = [&](int16x8_t v) {
             return vpaddq_s32(vmull_s16(vget_low_s16(v), vget_low_s16(factors)), vmull_high_s16(v, factors));
         };
-        return plus(sum, {products(pairs.low), products(pairs.high)});
+        return add(sum, {products(pairs.low), products(pairs.high)});
     }
 
     // --- floats ---
@@ -84,29 +84,29 @@ struct Neon {
     static PUNA_INLINE uint16x8_t load_16(const void* p) {
         return vreinterpretq_u16_u8(vld1q_u8(static_cast<const uint8_t*>(p)));
     }
-    static PUNA_INLINE Floats halves(const void* p) {
+    static PUNA_INLINE Floats load_halves(const void* p) {
         const float16x8_t numbers = vreinterpretq_f16_u16(load_16(p));
         return {vcvt_f32_f16(vget_low_f16(numbers)), vcvt_high_f32_f16(numbers)};
     }
-    static PUNA_INLINE Floats brain_floats(const void* p) {
+    static PUNA_INLINE Floats load_bfloats(const void* p) {
         const uint16x8_t numbers = load_16(p);
         return {vreinterpretq_f32_u32(vshll_n_u16(vget_low_u16(numbers), 16)),
                 vreinterpretq_f32_u32(vshll_high_n_u16(numbers, 16))};
     }
-    static PUNA_INLINE Floats plus(Floats a, Floats b) { return {vaddq_f32(a.low, b.low), vaddq_f32(a.high, b.high)}; }
-    static PUNA_INLINE Floats times(Floats a, Floats b) { return {vmulq_f32(a.low, b.low), vmulq_f32(a.high, b.high)}; }
-    static PUNA_INLINE Floats add_product(Floats a, Floats b, Floats to) {
-        return {vfmaq_f32(to.low, a.low, b.low), vfmaq_f32(to.high, a.high, b.high)};
+    static PUNA_INLINE Floats add(Floats a, Floats b) { return {vaddq_f32(a.low, b.low), vaddq_f32(a.high, b.high)}; }
+    static PUNA_INLINE Floats mul(Floats a, Floats b) { return {vmulq_f32(a.low, b.low), vmulq_f32(a.high, b.high)}; }
+    static PUNA_INLINE Floats mul_add(Floats a, Floats b, Floats c) {
+        return {vfmaq_f32(c.low, a.low, b.low), vfmaq_f32(c.high, a.high, b.high)};
     }
-    static PUNA_INLINE Floats subtract_product(Floats a, Floats b, Floats from) {
-        return {vfmsq_f32(from.low, a.low, b.low), vfmsq_f32(from.high, a.high, b.high)};
+    static PUNA_INLINE Floats neg_mul_add(Floats a, Floats b, Floats c) {
+        return {vfmsq_f32(c.low, a.low, b.low), vfmsq_f32(c.high, a.high, b.high)};
     }
-    static PUNA_INLINE Floats floats(Ints v) { return {vcvtq_f32_s32(v.low), vcvtq_f32_s32(v.high)}; }
+    static PUNA_INLINE Floats to_floats(Ints v) { return {vcvtq_f32_s32(v.low), vcvtq_f32_s32(v.high)}; }
     static PUNA_INLINE void store(float* p, Floats v) { vst1q_f32(p, v.low), vst1q_f32(p + 4, v.high); }
 
     // --- sums over a chunk: integers, exact whatever their order ---
-    static PUNA_INLINE Sum no_sum() { return splat(0); }
-    static PUNA_INLINE Sum less(Sum a, Ints b) { return {vsubq_s32(a.low, b.low), vsubq_s32(a.high, b.high)}; }
+    static PUNA_INLINE Sum zero_sum() { return splat(0); }
+    static PUNA_INLINE Sum sub(Sum a, Ints b) { return {vsubq_s32(a.low, b.low), vsubq_s32(a.high, b.high)}; }
 
     // What Products of this set have in common: a scale is byte `odd` of each row's pair as a 32-bit factor.
     struct Scaled {
@@ -136,12 +136,12 @@ struct Neon {
         struct Part {
             int16x8_t sums[4];   // two rows each
         };
-        static PUNA_INLINE Bytes prepared(Bytes numbers) { return numbers; }
-        static PUNA_INLINE Part none() {
+        static PUNA_INLINE Bytes prepare(Bytes numbers) { return numbers; }
+        static PUNA_INLINE Part zero() {
             const int16x8_t zero = vdupq_n_s16(0);
             return {{zero, zero, zero, zero}};
         }
-        static PUNA_INLINE Part from(Ints) { return none(); }
+        static PUNA_INLINE Part from(Ints) { return zero(); }
         static PUNA_INLINE Part add(Part part, Bytes numbers, const int8_t* x) {
             const int8x16_t low = vreinterpretq_s8_u8(numbers.low), high = vreinterpretq_s8_u8(numbers.high);
             const int8x16_t with = broadcast4(x);
@@ -154,7 +154,7 @@ struct Neon {
             const auto rows = [](int16x8_t a, int16x8_t b) { return vpaddq_s32(vpaddlq_s16(a), vpaddlq_s16(b)); };
             return {rows(part.sums[0], part.sums[1]), rows(part.sums[2], part.sums[3])};
         }
-        static PUNA_INLINE Ints to(Part part, Ints sum) { return plus(sum, total(part)); }
+        static PUNA_INLINE Ints to(Part part, Ints sum) { return Neon::add(sum, total(part)); }
         static PUNA_INLINE Sum add_scaled(Sum sum, Part part, Ints scale) {
             return Scaled::scaled(sum, total(part), scale);
         }
@@ -170,8 +170,8 @@ struct Dotprod : Neon {
     struct Products : Scaled {
         static constexpr int chain = 8;
         using Part = Ints;
-        static PUNA_INLINE Bytes prepared(Bytes numbers) { return numbers; }
-        static PUNA_INLINE Part none() { return splat(0); }
+        static PUNA_INLINE Bytes prepare(Bytes numbers) { return numbers; }
+        static PUNA_INLINE Part zero() { return splat(0); }
         static PUNA_INLINE Part from(Ints sum) { return sum; }
         static PUNA_INLINE Part add(Part part, Bytes numbers, const int8_t* x) {
             const int8x16_t with = broadcast4(x);

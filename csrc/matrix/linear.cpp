@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/cpu.h"
 #include "core/pool.h"
 #include "matrix/product.h"
 
@@ -72,25 +71,6 @@ void linear(const std::vector<Product>& products, const float* x, int64_t tokens
     }
     parallel_for(static_cast<int64_t>(jobs.size()),
                  [&](int64_t i, int) { run(jobs[static_cast<size_t>(i)], tokens); });
-}
-
-const MatrixKernels& matrix_kernels() {
-#if defined(__x86_64__)
-    switch (cpu_level()) {
-        case CpuLevel::avx2: return avx2_matrix_kernels();
-        case CpuLevel::avx_vnni: return avx_vnni_matrix_kernels();
-        case CpuLevel::avx512: return avx512_matrix_kernels();
-        case CpuLevel::amx: return amx_matrix_kernels();
-        default: break;
-    }
-#elif defined(__aarch64__)
-    switch (cpu_level()) {
-        case CpuLevel::neon: return neon_matrix_kernels();
-        case CpuLevel::dotprod: return dotprod_matrix_kernels();
-        default: break;
-    }
-#endif
-    return portable_matrix_kernels();
 }
 
 }  // namespace puna

@@ -5,11 +5,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/half.h"
 #include "core/pool.h"
+#include "vector/half.h"
 
 namespace puna {
-namespace {
 
 Layout layout_of(FileType type) {
     switch (type) {
@@ -33,39 +32,39 @@ Layout layout_of(FileType type) {
     return Layout::q2_k;   // ternary numbers are Q2_K's with all scales and mins 1
 }
 
+namespace {
+
 // Scales and mins of a super-block as the file has them; dmin and mins only if its layout has mins.
 struct RawScales {
     uint16_t d, dmin;
     uint8_t scales[16], mins[16];
 };
 
-uint16_t u16(const uint8_t* p) { return static_cast<uint16_t>(p[0] | p[1] << 8); }
-
 RawScales super_scales(FileType type, const uint8_t* p) {
     RawScales raw{};
     switch (type) {
         case FileType::q4_k: case FileType::q5_k:
-            raw.d = u16(p), raw.dmin = u16(p + 2);
+            raw.d = bits_at(p), raw.dmin = bits_at(p + 2);
             unpack_scales_k4(p + 4, raw.scales, raw.mins);
             break;
         case FileType::q6_k:
-            raw.d = u16(p + 208);
+            raw.d = bits_at(p + 208);
             std::memcpy(raw.scales, p + 192, 16);
             break;
         case FileType::q2_k:
-            raw.d = u16(p + 80), raw.dmin = u16(p + 82);
+            raw.d = bits_at(p + 80), raw.dmin = bits_at(p + 82);
             for (int g = 0; g < 16; g++) raw.scales[g] = p[g] & 15, raw.mins[g] = p[g] >> 4;
             break;
         case FileType::q3_k:
-            raw.d = u16(p + 108);
+            raw.d = bits_at(p + 108);
             unpack_scales_k3(p + 96, reinterpret_cast<int8_t*>(raw.scales));
             break;
         case FileType::iq4_xs:
-            raw.d = u16(p);
+            raw.d = bits_at(p);
             unpack_scales_iq4_xs(p + 2, reinterpret_cast<int8_t*>(raw.scales));
             break;
         default:   // ternary: d * (q - 1) = d * 1 * q - d * 1
-            raw.d = raw.dmin = u16(p + (type == FileType::tq1_0 ? 52 : 64));
+            raw.d = raw.dmin = bits_at(p + (type == FileType::tq1_0 ? 52 : 64));
             std::memset(raw.scales, 1, sizeof raw.scales);
             std::memset(raw.mins, 1, sizeof raw.mins);
     }
@@ -157,8 +156,8 @@ void pack_row_chunk(const Offsets& offsets, FileType type, const uint8_t* source
         of.decode(source, block);
         if (!format.super) {   // all but MXFP4 start with an f16 factor, followed by a min if they have one
             uint8_t* factor = chunk + first * offsets.factors() + 2 * row;
-            put16(factor, type == FileType::mxfp4 ? mxfp4_factor(source[0]) : u16(source));
-            if (format.mins) put16(factor + blocks * offsets.factors(), u16(source + 2));
+            put16(factor, type == FileType::mxfp4 ? mxfp4_factor(source[0]) : bits_at(source));
+            if (format.mins) put16(factor + blocks * offsets.factors(), bits_at(source + 2));
         }
         for (int i = 0; i < of.elements; i++) {
             const int b = first + i / 32;
@@ -188,8 +187,6 @@ void pack_row(Layout layout, FileType type, const uint8_t* source, int64_t colum
                        group + packed_bytes(layout, group_rows, k));
     }
 }
-
-float half_at(const uint8_t* p) { return float_from_half(u16(p)); }
 
 }  // namespace
 
@@ -222,7 +219,7 @@ void unpack_chunk(Layout layout, int group_rows, const uint8_t* chunk, int64_t c
             }
         } else {
             const uint8_t* factor = chunk + g / 2 * offsets.factors() + 2 * row;
-            block.scale[g] = layout == Layout::mxfp4 ? float_from_bfloat(u16(factor)) : half_at(factor);
+            block.scale[g] = layout == Layout::mxfp4 ? bfloat_to_float(bits_at(factor)) : half_at(factor);
             if (format.mins) block.offset[g] = half_at(factor + blocks * offsets.factors());
         }
     }
@@ -263,7 +260,7 @@ void PackedMatrix::unpack_row(int64_t row, float* values) const {
             const int64_t at = k * R + r;
             if (layout_ == Layout::f32) std::memcpy(values + k, source + 4 * at, 4);
             else if (layout_ == Layout::f16) values[k] = half_at(source + 2 * at);
-            else values[k] = float_from_bfloat(reinterpret_cast<const uint16_t*>(source)[at]);
+            else values[k] = bfloat_to_float(reinterpret_cast<const uint16_t*>(source)[at]);
         }
         return;
     }

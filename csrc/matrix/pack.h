@@ -4,10 +4,13 @@
 #include <cstdint>
 
 #include "core/memory.h"
-#include "matrix/blocks.h"
 #include "matrix/kernels.h"
+#include "weights/blocks.h"
 
 namespace puna {
+
+// The layout that matrices of a type that block_type() knows are packed in.
+Layout layout_of(FileType type);
 
 // A matrix [rows, columns] in the layout of the kernels it was packed for. Immutable.
 class PackedMatrix {

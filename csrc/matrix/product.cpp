@@ -91,7 +91,7 @@ void multiply(const PackedMatrix& m, int64_t first, int64_t groups, const void* 
                 for (int64_t i = 0; i < n; i++) out[i] = y[t + i] + group * kernels.rows;
                 const bool cached = t > begin;   // the tile before this one has brought them
                 kernels.product[layout][n - 1](m.group(first + group), m.stride(), together, m.columns(), x + t, step,
-                                               out, cached ? Ahead{} : kernels.ahead);
+                                               out, cached ? PrefetchDistance{} : kernels.prefetch);
             }
         }
     }

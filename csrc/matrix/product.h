@@ -1,4 +1,4 @@
-// What products with packed matrices are put together from.
+// The parts of products with packed matrices.
 #pragma once
 #include <cstdint>
 #include <vector>

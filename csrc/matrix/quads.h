@@ -2,9 +2,8 @@
 //
 // `Lanes` stands for an instruction set: see quantized_product.h.
 #pragma once
-#include "matrix/layout.h"
-
-#define PUNA_INLINE inline __attribute__((always_inline))
+#include "vector/inline.h"
+#include "weights/layout.h"
 
 namespace puna {
 namespace {
@@ -40,17 +39,17 @@ PUNA_INLINE typename Lanes::Bytes quad(const uint8_t* low, const uint8_t* high) 
     constexpr int vector = 4 * Lanes::rows, per_vector = 8 / f.low_bits, bit = f.low_bits * (i % per_vector);
     typename Lanes::Bytes numbers = Lanes::load(low + i / per_vector * vector);
     if constexpr (f.low_bits < 8) {
-        numbers = Lanes::template masked<(1 << f.low_bits) - 1>(Lanes::template shifted<-bit>(numbers));
+        numbers = Lanes::template bit_and<(1 << f.low_bits) - 1>(Lanes::template shift_left<-bit>(numbers));
     }
     if constexpr (f.high_bits == 1) {
-        const auto bits = Lanes::template shifted<f.low_bits - i>(Lanes::load(high));
-        numbers = Lanes::either(numbers, Lanes::template masked<1 << f.low_bits>(bits));
+        const auto bits = Lanes::template shift_left<f.low_bits - i>(Lanes::load(high));
+        numbers = Lanes::bit_or(numbers, Lanes::template bit_and<1 << f.low_bits>(bits));
     } else if constexpr (f.high_bits == 2) {
-        const auto bits = Lanes::template shifted<f.low_bits - 2 * (i % 4)>(Lanes::load(high + i / 4 * vector));
-        numbers = Lanes::either(numbers, Lanes::template masked<3 << f.low_bits>(bits));
+        const auto bits = Lanes::template shift_left<f.low_bits - 2 * (i % 4)>(Lanes::load(high + i / 4 * vector));
+        numbers = Lanes::bit_or(numbers, Lanes::template bit_and<3 << f.low_bits>(bits));
     }
     if constexpr (f.codebook != Codebook::none) {
-        return Lanes::looked_up(numbers, table<f.codebook, excess<Lanes, layout>>.entries);
+        return Lanes::lookup(numbers, table<f.codebook, excess<Lanes, layout>>.entries);
     } else if constexpr (flipped<Lanes, layout>) {
         return Lanes::flip_top_bits(numbers);
     } else {

@@ -1,6 +1,6 @@
-#include "matrix/kernels_simd.h"
 #include "matrix/lanes_avx2.h"
 #include "matrix/quantize.h"
+#include "matrix/sets.h"
 
 namespace puna {
 namespace {
@@ -47,6 +47,6 @@ struct Vectors {
 
 }  // namespace
 
-void add_quantize_avx2(MatrixKernels& kernels) { set_quantize<Vectors>(kernels); }
+void avx2::add_quantize(MatrixKernels& kernels) { set_quantize<Vectors>(kernels); }
 
 }  // namespace puna

@@ -1,6 +1,6 @@
-#include "matrix/kernels_simd.h"
 #include "matrix/lanes_neon.h"
 #include "matrix/quantize.h"
+#include "matrix/sets.h"
 
 namespace puna {
 namespace {
@@ -42,6 +42,6 @@ struct Vectors {
 
 }  // namespace
 
-void add_quantize_neon(MatrixKernels& kernels) { set_quantize<Vectors>(kernels); }
+void neon::add_quantize(MatrixKernels& kernels) { set_quantize<Vectors>(kernels); }
 
 }  // namespace puna

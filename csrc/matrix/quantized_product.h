@@ -19,12 +19,12 @@ namespace puna {
 namespace {
 
 template <int n>
-using Index = std::integral_constant<int, n>;
+using Constant = std::integral_constant<int, n>;
 
-// body(Index<0>()), ..., body(Index<n - 1>())
+// body(Constant<0>()), ..., body(Constant<n - 1>())
 template <class Body, int... i>
 PUNA_INLINE void unrolled(std::integer_sequence<int, i...>, Body&& body) {
-    (body(Index<i>()), ...);
+    (body(Constant<i>()), ...);
 }
 template <int n, class Body>
 PUNA_INLINE void unrolled(Body&& body) {
@@ -40,10 +40,10 @@ PUNA_INLINE void each_token(Body&& body) {
 PUNA_INLINE void prefetch(const uint8_t* from, int bytes, int distance) {
     for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance + i);
 }
-PUNA_INLINE void prefetch(const uint8_t* from, int bytes, Ahead ahead) {
-    if (ahead.near) prefetch(from, bytes, ahead.near);
-    if (!ahead.far) return;
-    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + ahead.far + i, 0, 2);
+PUNA_INLINE void prefetch(const uint8_t* from, int bytes, PrefetchDistance distance) {
+    if (distance.near) prefetch(from, bytes, distance.near);
+    if (!distance.far) return;
+    for (int i = 0; i < bytes; i += 64) __builtin_prefetch(from + distance.far + i, 0, 2);
 }
 
 PUNA_INLINE const ActivationBlock* next_chunk(const ActivationBlock* a, int64_t step) {
@@ -53,24 +53,24 @@ PUNA_INLINE const ActivationBlock* next_chunk(const ActivationBlock* a, int64_t 
 // Adds the products of block b of a super-block, times their scales, to the sums of T tokens.
 template <class Lanes, Layout layout, int T, int b>
 PUNA_INLINE void add_super_block(const uint8_t* chunk, const ActivationBlock* const* a, typename Lanes::Sum* sums,
-                                 Ahead ahead) {
+                                 PrefetchDistance distance) {
     constexpr Format f = format_of(layout);
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     using Products = typename Lanes::template Products<f.bits()>;
     constexpr int group = f.group / 4;   // quads that share a scale
     constexpr int chain = Products::chain < group ? Products::chain : group;
     constexpr int slice = offsets.super_block() / 8;
-    prefetch(chunk + b * slice / 64 * 64, ((b + 1) * slice - b * slice / 64 * 64), ahead);
+    prefetch(chunk + b * slice / 64 * 64, ((b + 1) * slice - b * slice / 64 * 64), distance);
     typename Products::Part part[T];
     unrolled<8>([&](auto index) __attribute__((always_inline)) {
         constexpr int i = decltype(index)::value;
-        const auto numbers = Products::prepared(
+        const auto numbers = Products::prepare(
             quad<Lanes, layout, i>(chunk + offsets.numbers() + b * offsets.low_plane(),
                                    chunk + offsets.high_numbers() + b * (offsets.planes() - offsets.low_plane())));
         constexpr bool first = i % chain == 0, last = i % chain == chain - 1;
         constexpr int scale_index = (32 * b + 4 * i) / f.group;
         for (int t = 0; t < T; t++) {
-            if constexpr (first) part[t] = Products::none();
+            if constexpr (first) part[t] = Products::zero();
             part[t] = Products::add(part[t], numbers, a[t]->q + 32 * b + 4 * i);
         }
         if constexpr (last) {
@@ -86,7 +86,7 @@ template <class Lanes, int group, bool is_signed, int T>
 PUNA_INLINE void add_group_sums(const uint8_t* factors, const ActivationBlock* const* a, typename Lanes::Ints* sums) {
     each_token<T>([&](auto t) __attribute__((always_inline)) { sums[t] = Lanes::splat(0); });
     unrolled<128 / group>([&](auto pair) __attribute__((always_inline)) {
-        const auto pairs = Lanes::template widened<is_signed>(factors + pair * 2 * Lanes::rows);
+        const auto pairs = Lanes::template widen<is_signed>(factors + pair * 2 * Lanes::rows);
         each_token<T>([&](auto t) __attribute__((always_inline)) {
             const int16_t* with = group == 16 ? a[t]->sums16 : a[t]->sums32;
             sums[t] = Lanes::add_pairs(sums[t], pairs, with + 2 * pair);
@@ -103,7 +103,7 @@ PUNA_INLINE void take_excess(const uint8_t* chunk, const ActivationBlock* const*
         typename Lanes::Ints rest[T];
         add_group_sums<Lanes, f.group, f.signed_scales, T>(chunk + offsets_of(layout, Lanes::rows).scales(), a, rest);
         each_token<T>([&](auto t) __attribute__((always_inline)) {
-            sums[t] = Lanes::less(sums[t], Lanes::template shifted_up<log2_of(excess)>(rest[t]));
+            sums[t] = Lanes::sub(sums[t], Lanes::template shift_ints_left<log2_of(excess)>(rest[t]));
         });
     }
 }
@@ -113,25 +113,25 @@ template <class Lanes, Layout layout, int T>
 PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock* const* a,
                                     const typename Lanes::Sum* sums, typename Lanes::Floats* totals) {
     constexpr Format f = format_of(layout);
-    const auto d = Lanes::halves(chunk);
+    const auto d = Lanes::load_halves(chunk);
     if constexpr (f.mins) {
         typename Lanes::Ints least[T];
         add_group_sums<Lanes, f.group, false, T>(chunk + offsets_of(layout, Lanes::rows).mins(), a, least);
-        const auto dmin = Lanes::halves(chunk + 2 * Lanes::rows);
+        const auto dmin = Lanes::load_halves(chunk + 2 * Lanes::rows);
         each_token<T>([&](auto t) __attribute__((always_inline)) {
-            const auto factor = Lanes::times(dmin, Lanes::splat(a[t]->d[0]));
-            totals[t] = Lanes::subtract_product(factor, Lanes::floats(least[t]), totals[t]);
+            const auto factor = Lanes::mul(dmin, Lanes::splat(a[t]->d[0]));
+            totals[t] = Lanes::neg_mul_add(factor, Lanes::to_floats(least[t]), totals[t]);
         });
     }
     each_token<T>([&](auto t) __attribute__((always_inline)) {
-        const auto factor = Lanes::times(d, Lanes::splat(a[t]->d[0]));
-        totals[t] = Lanes::add_product(factor, Lanes::floats(sums[t]), totals[t]);
+        const auto factor = Lanes::mul(d, Lanes::splat(a[t]->d[0]));
+        totals[t] = Lanes::mul_add(factor, Lanes::to_floats(sums[t]), totals[t]);
     });
 }
 
 template <class Lanes, Layout layout, int T>
 void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                   int64_t step, float* const* y, Ahead ahead) {
+                   int64_t step, float* const* y, PrefetchDistance distance) {
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     using Floats = typename Lanes::Floats;
     for (int64_t group = 0; group < groups; group++, weights += stride) {
@@ -144,9 +144,9 @@ void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
         const uint8_t* chunk = weights;
         for (int64_t k = 0; k < columns; k += chunk_columns, chunk += offsets.super_block()) {
             typename Lanes::Sum sums[T];
-            for (int t = 0; t < T; t++) sums[t] = Lanes::no_sum();
+            for (int t = 0; t < T; t++) sums[t] = Lanes::zero_sum();
             unrolled<8>([&](auto b) __attribute__((always_inline)) {
-                add_super_block<Lanes, layout, T, decltype(b)::value>(chunk, a, sums, ahead);
+                add_super_block<Lanes, layout, T, decltype(b)::value>(chunk, a, sums, distance);
             });
             take_excess<Lanes, layout, T>(chunk, a, sums);
             finish_super_block<Lanes, layout, T>(chunk, a, sums, totals);
@@ -169,7 +169,7 @@ PUNA_INLINE void block_sums(const uint8_t* numbers, const ActivationBlock* const
     unrolled<8>([&](auto index) __attribute__((always_inline)) {
         constexpr int i = decltype(index)::value;
         const auto quad_numbers =
-            Products::prepared(quad<Lanes, layout, i>(numbers, numbers + offsets.low_plane()));
+            Products::prepare(quad<Lanes, layout, i>(numbers, numbers + offsets.low_plane()));
         constexpr bool first = i % chain == 0, last = i % chain == chain - 1;
         for (int t = 0; t < T; t++) {
             if constexpr (first) part[t] = Products::from(sums[t]);
@@ -183,20 +183,20 @@ PUNA_INLINE void block_sums(const uint8_t* numbers, const ActivationBlock* const
 template <class Lanes, Layout layout, int T>
 PUNA_INLINE void finish_block(const uint8_t* factors, const uint8_t* mins, const ActivationBlock* const* a, int b,
                               const typename Lanes::Ints* sums, typename Lanes::Floats* totals) {
-    const auto d = layout == Layout::mxfp4 ? Lanes::brain_floats(factors) : Lanes::halves(factors);
+    const auto d = layout == Layout::mxfp4 ? Lanes::load_bfloats(factors) : Lanes::load_halves(factors);
     each_token<T>([&](auto t) __attribute__((always_inline)) {
         const auto da = Lanes::splat(a[t]->d[b]);
-        totals[t] = Lanes::add_product(Lanes::times(d, da), Lanes::floats(sums[t]), totals[t]);
+        totals[t] = Lanes::mul_add(Lanes::mul(d, da), Lanes::to_floats(sums[t]), totals[t]);
         if constexpr (format_of(layout).mins) {
             const auto sum = Lanes::splat(static_cast<float>(a[t]->wide32[b]));
-            totals[t] = Lanes::add_product(Lanes::times(Lanes::halves(mins), da), sum, totals[t]);
+            totals[t] = Lanes::mul_add(Lanes::mul(Lanes::load_halves(mins), da), sum, totals[t]);
         }
     });
 }
 
 template <class Lanes, Layout layout, int T>
 void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                   int64_t step, float* const* y, Ahead ahead) {
+                   int64_t step, float* const* y, PrefetchDistance distance) {
     constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
     for (int64_t group = 0; group < groups; group++, weights += stride) {
         typename Lanes::Floats totals[T];
@@ -211,11 +211,11 @@ void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
             const uint8_t* mins = factors + offsets.factors() * blocks;
             const uint8_t* numbers = factors + offsets.header() * blocks;
             for (int b = 0; b < blocks; b++, numbers += offsets.planes()) {
-                prefetch(numbers, offsets.planes(), ahead);
+                prefetch(numbers, offsets.planes(), distance);
                 typename Lanes::Ints sums[T];
                 block_sums<Lanes, layout, T>(numbers, a, b, sums);
-                finish_block<Lanes, layout, T>(factors + offsets.factors() * b, mins + offsets.factors() * b, a, b, sums,
-                                               totals);
+                const int at = offsets.factors() * b;
+                finish_block<Lanes, layout, T>(factors + at, mins + at, a, b, sums, totals);
             }
             factors = numbers;
             for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);

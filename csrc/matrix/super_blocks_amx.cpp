@@ -150,7 +150,7 @@ struct SuperBlocks {
 
 }  // namespace
 
-void add_super_blocks_amx(MatrixKernels& kernels) {
+void amx::add_super_blocks(MatrixKernels& kernels) {
     set_products<Avx512Exact, Scaling::per_256>(kernels);
     for_layouts<Scaling::per_256>([&](auto each) {
         constexpr Layout layout = decltype(each)::value;

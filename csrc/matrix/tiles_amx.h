@@ -69,7 +69,7 @@ PUNA_INLINE void multiply_tiles() {
 // The same for bfloat16 numbers: tokens [16, 2 n], numbers [n, 16][2], sums [16, 16] of float32. Sums of even and of
 // odd columns are added up apart; what is smaller than 2^-126 counts as zero.
 template <int sums, int tokens, int numbers>
-PUNA_INLINE void multiply_brain_tiles() {
+PUNA_INLINE void multiply_bfloat_tiles() {
     __asm__ volatile("tdpbf16ps %%tmm%c0, %%tmm%c1, %%tmm%c2" ::"i"(numbers), "i"(tokens), "i"(sums));
 }
 

@@ -8,9 +8,9 @@
 // Jobs follow one another so that each reads from the nearest cache: two row groups' numbers stay in the first level
 // while tokens pass by; eight row groups' totals, and the tokens of a chunk, in the second.
 #pragma once
-#include "matrix/kernels_simd.h"
 #include "matrix/lanes_avx512.h"
 #include "matrix/quantized_product.h"
+#include "matrix/sets.h"
 #include "matrix/tiles_amx.h"
 
 namespace puna {

@@ -11,17 +11,30 @@ from typing import TYPE_CHECKING, Any
 from puna.errors import PunaError
 
 if TYPE_CHECKING:
-    from puna.completions import Completion
-    from puna.library import Model, load
+    from puna.library import AsyncStream, Chunk, Completion, Model, RequestOptions, Stats, Stream, load
 
 __version__ = "0.1.0"
-__all__ = ["Completion", "Model", "PunaError", "load"]
+__all__ = [
+    "AsyncStream",
+    "Chunk",
+    "Completion",
+    "Model",
+    "PunaError",
+    "RequestOptions",
+    "Stats",
+    "Stream",
+    "load",
+]
 
 
 def __getattr__(name: str) -> Any:
-    # The library imports torch, which takes a second: only whoever uses it waits for it.
-    if name in ("Completion", "Model", "load"):
+    # The library imports the engine: only those who use it wait for it.
+    if name in __all__:
         from puna import library
 
         return getattr(library, name)
     raise AttributeError(f"module 'puna' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -20,6 +20,13 @@ def set_cpu_level(name: str) -> None:
     Use other kernels for matrices packed from now on (for tests and measurements).
     """
 
+def kernel_set(operation: str, level: str, type: int | None = None) -> str:
+    """
+    The first of `cpu_levels()` at which a function of this module runs the very code it runs at `level`.
+
+    `linear` and `experts` may differ with the GGUF type of the matrices; without one, all types are compared.
+    """
+
 def keep_freed_memory() -> None:
     """Has this process keep up to 256 MiB of freed memory for the next time."""
 

@@ -6,6 +6,7 @@ and keyword arguments of the Python library.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,7 +40,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     # Length.
     num_keep: int = 4
     num_predict: int = -1
-    stop: tuple[str, ...] = ()
+    stop: tuple[str, ...] | None = None  # None: as the model's template says
     # Sampling.
     seed: int = -1
     temperature: float = 0.8
@@ -51,6 +52,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     repeat_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, and what is added to their logits
 
     @classmethod
     def merge(cls, *layers: Mapping[str, Any] | None) -> Options:
@@ -87,6 +89,7 @@ _TYPES: dict[str, str] = {
     "temperature": "float32", "top_k": "integer",
     "top_p": "float32", "min_p": "float32", "typical_p": "float32", "repeat_last_n": "integer",
     "repeat_penalty": "float32", "presence_penalty": "float32", "frequency_penalty": "float32",
+    "logit_bias": "object",
 }  # fmt: skip
 
 #: Ways of guessing: not at all, from the text so far, or by the draft model.
@@ -111,6 +114,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "repeat_penalty": (1e-3, 100.0),
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
+    "logit_bias": (-100.0, 100.0),
 }
 
 
@@ -122,6 +126,8 @@ def _coerce(name: str, value: Any) -> Any:
         if not all(isinstance(item, str) for item in value):
             raise OptionError(f'option "{name}" must be an array of strings, not {value!r}')
         return tuple(item for item in value if item)
+    if kind == "object":
+        return _coerce_by_token(name, value)
     if kind == "string":
         if not isinstance(value, str):
             raise OptionError(f'option "{name}" must be of type string, not {value!r}')
@@ -132,6 +138,22 @@ def _coerce(name: str, value: Any) -> Any:
         if not isinstance(value, bool):
             raise OptionError(f'option "{name}" must be of type boolean, not {value!r}')
         return value
+    return _coerce_number(name, kind, value)
+
+
+def _coerce_by_token(name: str, value: Any) -> tuple[tuple[int, float], ...]:
+    """Numbers by token id; JSON spells ids as strings."""
+    if not isinstance(value, Mapping):
+        raise OptionError(f'option "{name}" must be of type object (token ids and numbers), not {value!r}')
+    by_token: dict[int, float] = {}
+    for key, number in value.items():
+        if isinstance(key, bool) or not re.fullmatch(r"\d{1,10}", str(key), re.ASCII):
+            raise OptionError(f'option "{name}" must have token ids as keys, not {key!r}')
+        by_token[int(key)] = _coerce_number(name, "float32", number)
+    return tuple(by_token.items())
+
+
+def _coerce_number(name: str, kind: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
         raise OptionError(f'option "{name}" must be of type {kind}, not {value!r}')
     if name in _RANGES:

@@ -1,4 +1,4 @@
-"""A server of its own for the command line, started the way the command line starts one."""
+"""A separate server for the command line, started the way the command line starts one."""
 
 from __future__ import annotations
 

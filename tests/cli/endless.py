@@ -1,4 +1,4 @@
-"""A server whose answers end only when nobody listens any more, so that no test has to be quick."""
+"""A server whose answers end only when the client disconnects, so that no test depends on timing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from puna.hosts import Host, parse_host
 
 
 class EndlessServer(ThreadingHTTPServer):
-    """Speaks as much of the API as a conversation needs; the model is in memory when `loaded` is set."""
+    """Serves the part of the API that a chat needs; the model counts as loaded when `loaded` is set."""
 
     daemon_threads = True
 
@@ -21,14 +21,14 @@ class EndlessServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.loaded = threading.Event()
         self.loaded.set()
-        self.abandoned = threading.Semaphore(0)  # released for every request whose client went away
+        self.abandoned = threading.Semaphore(0)  # released for every request whose client disconnected
 
     @property
     def host(self) -> Host:
         return parse_host(f"127.0.0.1:{self.server_port}")
 
     def handle_error(self, *_: object) -> None:
-        """Quiet: clients go away here, that is the point."""
+        """Print nothing: clients are meant to disconnect here."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -67,13 +67,13 @@ class _Handler(BaseHTTPRequestHandler):
                 continue
         self.connection.settimeout(None)
 
-    def _stream(self, most: int | None) -> None:
-        """Words for ever, or `most` of them."""
+    def _stream(self, limit: int | None) -> None:
+        """Send words forever, or `limit` of them."""
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         sent = 0
-        while most is None or sent < most:
+        while limit is None or sent < limit:
             self._chunk({"message": {"content": "word "}, "response": "word ", "done": False})
             sent += 1
         self._chunk({"done": True})
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(text)
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Print nothing."""
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`puna` as a person at a shell runs it."""
+"""Runs `puna` in a subprocess, as from a shell."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def free_port() -> int:
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs `puna` as a person would, in an environment of its own."""
+    """Runs `puna` commands in an isolated environment."""
 
     home: Path
     port: int
@@ -37,7 +37,7 @@ class Shell:
             "PUNA_HOME": str(self.home),
             "PUNA_MODELS": str(self.home / "models"),
             "PUNA_NUM_THREADS": "1",
-            "PUNA_SPARE_RUNNER": "0",  # so that loading takes as long as it can
+            "PUNA_SPARE_RUNNER": "0",  # so that loading takes noticeable time
         }
 
     def run(

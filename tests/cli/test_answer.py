@@ -1,4 +1,4 @@
-"""Answers as they are printed, the timings after them, and the warnings."""
+"""Printing answers, and the timings and warnings after them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from puna.cli.answer import AnswerPrinter, losses, timings
 
 
-def test_timings_stand_as_specified() -> None:
+def test_timings_are_printed_as_specified() -> None:
     final = {
         "total_duration": 1_230_000_000,
         "load_duration": 12_300_000,
@@ -30,7 +30,7 @@ def test_timings_stand_as_specified() -> None:
     ]
 
 
-def test_measurements_that_are_absent_are_left_out() -> None:
+def test_missing_measurements_are_left_out() -> None:
     assert timings({"total_duration": 1_000_000_000, "eval_count": 0}) == "total duration:       1s\n"
 
 
@@ -48,7 +48,7 @@ def test_an_answer_ends_with_two_newlines() -> None:
     assert printed({"message": {"role": "assistant", "content": "Hi"}}) == "Hi\n\n"
 
 
-def test_thinking_is_framed() -> None:
+def test_thinking_is_printed_between_markers() -> None:
     items = [{"thinking": "Hm", "response": ""}, {"thinking": "m.", "response": ""}, {"response": "Yes."}]
     assert printed(*items) == "Thinking...\nHmm.\n...done thinking.\n\nYes.\n\n"
 
@@ -58,11 +58,11 @@ def test_thinking_can_be_hidden() -> None:
     assert printed(*items, hide_thinking=True) == "Yes.\n\n"
 
 
-def test_an_interrupted_thought_is_ended() -> None:
+def test_interrupted_thinking_is_closed() -> None:
     assert printed({"thinking": "Hm\n"}).startswith("Thinking...\nHm\n...done thinking.\n\n")
 
 
-def test_a_tool_call_is_told() -> None:
+def test_a_tool_call_is_printed() -> None:
     call = {"function": {"name": "f", "arguments": {"city": "Paris"}}}
     assert printed({"message": {"content": "", "tool_calls": [call]}}) == (
         '  Model called a non-existent function \'f()\' with arguments: {"city": "Paris"}\n\n\n'
@@ -79,7 +79,7 @@ class TerminalText(io.StringIO):
         return True
 
 
-def test_an_answer_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_cannot_control_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     out = TerminalText()
     AnswerPrinter(out=out).feed({"response": "a\x1b[2Jb\tc\n\x07\x9b\r"})
@@ -87,8 +87,8 @@ def test_an_answer_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) ->
     assert printed({"response": "a\x1b[2J"}) == "a\x1b[2J\n\n", "files get what the model wrote"
 
 
-def test_what_was_cut_is_said() -> None:
+def test_dropped_tokens_are_reported() -> None:
     assert losses({"done": True}) == []
     truncated, shifted = losses({"truncated": 12, "shifted": 34})
-    assert "12 token(s)" in truncated
-    assert "34 older token(s)" in shifted
+    assert "first 12 token(s)" in truncated
+    assert "oldest 34 token(s)" in shifted

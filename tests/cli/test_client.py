@@ -1,4 +1,4 @@
-"""The HTTP client against answers a healthy server would not give."""
+"""The HTTP client against replies that a healthy server does not send."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Quiet."""
+        """Print nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +68,10 @@ def test_an_error_keeps_its_text_and_status(host: Host, path: str, status: int, 
             assert (str(caught.value), caught.value.status_code) == (message, status)
 
 
-def test_an_answer_of_another_shape_is_an_error(host: Host) -> None:
+def test_a_reply_that_is_not_an_object_is_an_error(host: Host) -> None:
     with Client(host) as client:
         assert client.post("/empty", {}) == {}
-        with pytest.raises(ServerError, match="not JSON"):
+        with pytest.raises(ServerError, match="did not answer with a JSON object"):
             client.post("/list", {})
 
 
@@ -88,7 +88,7 @@ def test_a_stream_is_read_line_by_line(host: Host) -> None:
         ("/cut", ConnectionFailedError, "closed the connection in the middle of the answer"),
     ],
 )
-def test_what_came_before_an_error_is_not_lost(
+def test_output_before_an_error_is_not_lost(
     host: Host, path: str, error: type[Exception], message: str
 ) -> None:
     with Client(host) as client:
@@ -98,7 +98,7 @@ def test_what_came_before_an_error_is_not_lost(
             next(items)
 
 
-def test_no_server_is_said_with_what_to_do() -> None:
+def test_a_missing_server_is_reported_with_a_hint() -> None:
     with Client(parse_host("127.0.0.1:9")) as client:
         assert not client.is_up()
         with pytest.raises(ConnectionFailedError, match=r"127\.0\.0\.1:9, run 'puna serve' to start it"):
@@ -110,9 +110,7 @@ def test_no_server_is_said_with_what_to_do() -> None:
         client.get("/api/tags")
 
 
-def test_a_proxy_for_the_web_does_not_stand_before_this_machine(
-    host: Host, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_web_proxy_is_not_used_for_this_machine(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     with Client(host) as client:
         assert client.post("/empty", {}) == {}

@@ -29,12 +29,12 @@ def test_a_server_is_started_once_and_keeps_running(shell: Shell) -> None:
     assert (shell.home / "logs" / "server.log").read_text().count("Listening on") == 1
 
 
-def test_version_asks_the_server_and_finds_it_the_same(shell: Shell) -> None:
+def test_version_does_not_warn_about_a_server_of_the_same_version(shell: Shell) -> None:
     done = shell.run("version")
     assert (done.stdout, done.stderr) == (f"puna version is {__version__}\n", "")
 
 
-def test_the_shell_completes_names_of_models(shell: Shell) -> None:
+def test_the_shell_completes_model_names(shell: Shell) -> None:
     request = {"_PUNA_COMPLETE": "complete_bash", "COMP_WORDS": "puna show ti", "COMP_CWORD": "2"}
     done = subprocess.run(
         [sys.executable, "-m", "puna"], env=shell.env | request, capture_output=True, text=True, timeout=60
@@ -42,7 +42,7 @@ def test_the_shell_completes_names_of_models(shell: Shell) -> None:
     assert done.stdout.split() == ["tiny"], done.stderr
 
 
-def test_create_tells_what_it_does_on_standard_error(shell: Shell, tmp_path: Path) -> None:
+def test_create_reports_progress_on_standard_error(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "Modelfile").write_text(
         'FROM tiny\nSYSTEM """Be\nbrief."""\nPARAMETER temperature 0.25\nPARAMETER stop "a b"\nLICENSE Free\n'
     )
@@ -104,9 +104,7 @@ def test_list_cp_and_rm(shell: Shell) -> None:
         (("create", "q", "-f", "-"), "no FROM line"),
     ],
 )
-def test_errors_of_the_server_are_told_as_they_are(
-    shell: Shell, arguments: tuple[str, ...], error: str
-) -> None:
+def test_server_errors_are_printed_verbatim(shell: Shell, arguments: tuple[str, ...], error: str) -> None:
     done = shell.run(*arguments)
     assert done.returncode == 1
     assert done.stderr.startswith("Error: ")
@@ -133,7 +131,7 @@ def test_standard_input_comes_before_the_arguments(shell: Shell) -> None:
 def test_standard_input_must_be_text(shell: Shell) -> None:
     done = shell.run("run", "tiny", stdin=b"ab\xff")
     assert done.returncode == 1
-    assert done.stderr == "Error: standard input is not UTF-8 text (byte 2)\n"
+    assert done.stderr == "Error: standard input is not UTF-8 text (see byte 2)\n"
 
 
 def test_without_a_prompt_the_model_is_only_loaded(shell: Shell) -> None:
@@ -147,7 +145,7 @@ def test_without_a_prompt_the_model_is_only_loaded(shell: Shell) -> None:
     assert "tiny" not in shell.out("ps")
 
 
-def test_a_prompt_that_was_cut_is_warned_about(shell: Shell) -> None:
+def test_a_truncated_prompt_causes_a_warning(shell: Shell) -> None:
     done = shell.run("run", "tiny", "hello " * 200, "--num-ctx", "64", *GREEDY)
     assert done.returncode == 0, done.stderr
     assert "Warning: the conversation did not fit the context" in done.stderr
@@ -176,21 +174,21 @@ def test_an_embedding_model_prints_the_vector(shell: Shell, tiny_gguf: Path, tmp
 def test_a_model_file_becomes_a_model(shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:
     first = shell.run("run", str(tiny_gguf), "hello", *GREEDY)
     assert first.returncode == 0, first.stderr
-    assert "Added Tiny Llama.F32.gguf to the models as 'tiny-llama.f32'" in first.stderr
+    assert "Added Tiny Llama.F32.gguf as model 'tiny-llama.f32'" in first.stderr
     second = shell.run("run", tiny_gguf.name, "hello", *GREEDY, cwd=tiny_gguf.parent)
     assert "Added" not in second.stderr
     assert second.stdout == first.stdout
-    other = tmp_path / tiny_gguf.name  # the same name, something else inside
+    other = tmp_path / tiny_gguf.name  # same name, different content
     shell.out("cp", "tiny-llama.f32", "kept")
     other.write_bytes(tiny_gguf.read_bytes() + b"\0" * 32)
     third = shell.run("run", str(other), "hello", *GREEDY)
     assert third.returncode == 0, third.stderr
-    name = re.search(r"as '(tiny-llama\.f32:[0-9a-f]{12})'", third.stderr)
+    name = re.search(r"as model '(tiny-llama\.f32:[0-9a-f]{12})'", third.stderr)
     assert name is not None, third.stderr
     shell.out("rm", "tiny-llama.f32", "kept", name[1])
 
 
-def test_a_file_that_is_no_model_is_not_uploaded(shell: Shell, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_model_is_not_uploaded(shell: Shell, tmp_path: Path) -> None:
     path = tmp_path / "notes.gguf"
     path.write_text("dear diary")
     done = shell.run("run", str(path), "hello")
@@ -198,7 +196,7 @@ def test_a_file_that_is_no_model_is_not_uploaded(shell: Shell, tmp_path: Path) -
     assert "notes.gguf is not a GGUF file" in done.stderr
 
 
-def test_ctrl_c_stops_an_answer_and_is_no_error(shell: Shell) -> None:
+def test_ctrl_c_stops_an_answer_and_is_not_an_error(shell: Shell) -> None:
     with (
         endless_server() as server,
         subprocess.Popen(
@@ -217,7 +215,7 @@ def test_ctrl_c_stops_an_answer_and_is_no_error(shell: Shell) -> None:
     assert re.fullmatch(rb"(word )+\n\n", first + rest)
 
 
-def test_a_reader_that_leaves_is_no_error_to_tell(shell: Shell) -> None:
+def test_a_closed_pipe_prints_no_error(shell: Shell) -> None:
     command = f"'{sys.executable}' -m puna run tiny hello --num-predict 200 | head -c 1"
     done = subprocess.run(
         ["bash", "-c", command], env=shell.env, capture_output=True, stdin=subprocess.DEVNULL, timeout=60
@@ -266,7 +264,7 @@ def test_tokenize_prints_ids_and_pieces(shell: Shell, tiny_gguf: Path) -> None:
     assert bare == lines[1:]
 
 
-def test_tokenize_answers_lines_of_json(shell: Shell) -> None:
+def test_tokenize_reads_and_writes_json_lines(shell: Shell) -> None:
     tokens = vocabulary()
     texts = ["hello", " the<|im_end|>"]
     stdin = "".join(json.dumps({"text": text}) + "\n" for text in texts)
@@ -283,7 +281,7 @@ def test_tokenize_answers_lines_of_json(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-def test_bench_answers_one_object(shell: Shell, tiny_gguf: Path) -> None:
+def test_bench_prints_one_json_object(shell: Shell, tiny_gguf: Path) -> None:
     printed = shell.out(
         "bench", str(tiny_gguf), "--json",
         *("--prompt", "16", "--generate", "4", "--parallel", "1,2", "--threads", "1", "--repetitions", "2"),

@@ -14,11 +14,11 @@ from tests.cli.shell import Shell
 
 
 @pytest.mark.e2e
-def test_debug_cache_draws_what_a_model_holds(shell: Shell) -> None:
+def test_debug_cache_draws_the_cells_in_use(shell: Shell) -> None:
     shell.out("stop", "tiny")
     nothing = shell.run("debug", "cache")
     assert (nothing.returncode, nothing.stdout) == (1, "")
-    assert nothing.stderr == "Error: no model is in memory; load one first, as 'puna run MODEL' does\n"
+    assert nothing.stderr == "Error: no model is loaded; load one first with 'puna run MODEL'\n"
     absent = shell.run("debug", "cache", "tiny")
     assert absent.stderr == "Error: model 'tiny' is not in memory; ask it something first\n"
 
@@ -27,7 +27,9 @@ def test_debug_cache_draws_what_a_model_holds(shell: Shell) -> None:
     assert text == shell.out("debug", "cache")
     name, header, holders, positions, *more = [line for line in text.splitlines() if line.strip()]
     assert name == "tiny:latest"
-    described = re.fullmatch(r"causal, layers 0-1: (\d+) of \d+ cells held, [\d.]+ [KMG]?B of memory", header)
+    described = re.fullmatch(
+        r"causal, layers 0-1: (\d+) of \d+ cells in use, [\d.]+ [KMG]?B of memory", header
+    )
     assert described
     columns = len(holders.split())
     assert len(set(holders.split()) - {"."}) <= 2  # perhaps the number of the first cell
@@ -36,7 +38,7 @@ def test_debug_cache_draws_what_a_model_holds(shell: Shell) -> None:
     shell.out("stop", "tiny")
 
 
-def test_without_a_server_there_is_nothing_to_look_into(
+def test_debug_cache_needs_a_server(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUNA_HOST", "127.0.0.1:9")
@@ -49,22 +51,22 @@ def test_without_a_server_there_is_nothing_to_look_into(
 @pytest.mark.parametrize(
     ("kind", "layers", "expected"),
     [
-        ("causal", [3], "causal, layer 3: 2 of 64 cells held, 1.5 MB of memory"),
-        ("sliding", [0, 1, 2, 4], "sliding, layers 0-2, 4: 2 of 64 cells held, 1.5 MB of memory"),
-        ("recurrent", [5, 7], "recurrent, layers 5, 7: 2 of 64 states held, 1.5 MB of memory"),
+        ("causal", [3], "causal, layer 3: 2 of 64 cells in use, 1.5 MB of memory"),
+        ("sliding", [0, 1, 2, 4], "sliding, layers 0-2, 4: 2 of 64 cells in use, 1.5 MB of memory"),
+        ("recurrent", [5, 7], "recurrent, layers 5, 7: 2 of 64 states in use, 1.5 MB of memory"),
     ],
 )
-def test_caches_are_described_in_a_line(kind: str, layers: list[int], expected: str) -> None:
+def test_a_cache_is_described_in_one_line(kind: str, layers: list[int], expected: str) -> None:
     assert describe(Contents(kind, layers, 64, 1_500_000, [Held([0, 1], [0, 1])])) == expected
 
 
-def test_debug_memory_adds_up_what_a_model_takes(capsys: pytest.CaptureFixture[str]) -> None:
-    """The demo model's sizes: 6 layers, 1,024 tokens of context at most."""
+def test_debug_memory_adds_up_the_parts_of_a_model(capsys: pytest.CaptureFixture[str]) -> None:
+    """The demo model has 6 layers and a context of at most 1,024 tokens."""
     assert main(["debug", "memory", str(demo.path()), "--parallel", "2", "--num-ctx", "4096"]) == 0
     head, _, columns, *rows = capsys.readouterr().out.splitlines()
-    assert head == "1024 tokens of context for each of 2 requests at once"
+    assert head == "Context of 1024 tokens for each of 2 parallel requests"
     assert columns.split() == ["PART", "DEVICE", "WEIGHTS", "CACHE"]
     assert [row.split("  ")[0] for row in rows[:8]] == ["input", *(f"layer {i}" for i in range(6)), "output"]
-    assert any(row.startswith("In all on CPU: ") for row in rows)
+    assert any(row.startswith("Total on CPU: ") for row in rows)
     assert main(["debug", "memory"]) == 1
-    assert "name the model" in capsys.readouterr().err
+    assert "Usage: puna debug memory MODEL" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Arguments, help and errors, as a person at a shell meets them."""
+"""Arguments, help and errors of the command line."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ COMMANDS = [name for names in SECTIONS.values() for name in names]
         (["run", "m", "hi", "--temperature", "hot"], "Invalid value for '--temperature'"),
         (["create", ".m"], "invalid model name"),
         (["create", "m", "-f", "/nowhere/Modelfile"], "/nowhere/Modelfile does not exist"),
-        (["bench", "m", "--parallel", "1,x"], "--parallel takes numbers"),
+        (["bench", "m", "--parallel", "1,x"], "--parallel must be a list of positive"),
         (["bench", "m", "--prompt", "0", "--generate", "0"], "model 'm' not found"),
-        (["tokenize", "m", "--jsonl", "text"], "--jsonl reads its texts from standard input"),
+        (["tokenize", "m", "--jsonl", "text"], "--jsonl reads texts from standard input"),
         (
             ["tokenize", "nowhere.gguf", "text"],
-            "model 'nowhere.gguf' not found, and there is no file of that",
+            "model 'nowhere.gguf' not found, nor is there a file of that",
         ),
         (["tokenize", "./nowhere.gguf", "text"], "nowhere.gguf does not exist"),
         (["run", "/nowhere.gguf", "text"], "/nowhere.gguf does not exist"),
     ],
 )
-def test_errors_are_told_on_standard_error_with_status_1(
+def test_errors_go_to_standard_error_with_exit_status_1(
     arguments: list[str],
     error: str,
     capsys: pytest.CaptureFixture[str],
@@ -92,7 +92,7 @@ def test_the_version_needs_no_server(
     assert capsys.readouterr() == (f"puna version is {__version__}\n", "")
 
 
-def test_what_needs_a_distant_server_says_how_to_find_it(
+def test_an_unreachable_remote_server_is_reported_with_a_hint(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUNA_HOST", "http://127.0.0.1:9/prefix")
@@ -100,7 +100,7 @@ def test_what_needs_a_distant_server_says_how_to_find_it(
     assert "could not connect to the server at http://127.0.0.1:9/prefix" in capsys.readouterr().err
 
 
-def test_ps_without_a_server_shows_that_nothing_runs(
+def test_ps_without_a_server_shows_an_empty_table(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PUNA_HOST", "127.0.0.1:9")
@@ -116,10 +116,10 @@ def test_ps_without_a_server_shows_that_nothing_runs(
         "TOKENS/S",
         "UNTIL",
     ]
-    assert "No server runs" in printed.err
+    assert "No server is running" in printed.err
 
 
-def test_a_file_that_is_no_gguf_is_refused(
+def test_a_file_that_is_not_gguf_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "page.gguf"

@@ -1,4 +1,4 @@
-"""Model files: the names made of theirs, and their digests."""
+"""Model files: the model names derived from file names, and digests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from puna.store.names import ModelName
         ("модель.gguf", "model"),
     ],
 )
-def test_a_model_is_called_after_its_file(file_name: str, name: str) -> None:
+def test_a_model_is_named_after_its_file(file_name: str, name: str) -> None:
     assert files.derived_name(file_name) == name
 
 
@@ -35,7 +35,7 @@ def test_every_derived_name_is_valid(file_name: str) -> None:
     assert ModelName.parse(f"{name}:0123456789ab").model == name
 
 
-def test_files_are_told_from_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_and_model_names_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("m.gguf").touch()
     Path("demo").touch()
@@ -51,23 +51,21 @@ def test_files_are_told_from_models(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             local_models.model_path(name)
 
 
-def test_a_digest_is_remembered_until_the_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_digest_is_cached_until_the_file_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_HOME", str(tmp_path / "home"))
     path = tmp_path / "m.gguf"
     path.write_bytes(b"first")
     first = "sha256:" + hashlib.sha256(b"first").hexdigest()
     assert files.file_digest(path) == first
     times = path.stat()
-    path.write_bytes(b"again")  # as long as before, and made to look as old
+    path.write_bytes(b"again")  # same length, and the same time is set below
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     assert files.file_digest(path) == first, "it was read again"
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns + 1))
     assert files.file_digest(path) == "sha256:" + hashlib.sha256(b"again").hexdigest()
 
 
-def test_a_damaged_memory_of_digests_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_digest_cache_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PUNA_HOME", str(tmp_path))
     (tmp_path / "digests.json").write_text("{")
     path = tmp_path / "m.gguf"

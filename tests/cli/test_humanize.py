@@ -54,11 +54,11 @@ def test_sizes_have_decimal_units(size_bytes: int, text: str) -> None:
         (timedelta(days=730), "2 years"),
     ],
 )
-def test_a_span_is_told_in_one_unit(duration: timedelta, text: str) -> None:
+def test_a_span_is_given_in_one_unit(duration: timedelta, text: str) -> None:
     assert humanize.span(duration) == text
 
 
-def test_a_moment_is_told_relative_to_now() -> None:
+def test_a_time_is_given_relative_to_now() -> None:
     now = datetime(2026, 5, 24, 10, tzinfo=UTC)
     assert humanize.ago(now - timedelta(minutes=2, seconds=10), now) == "2 minutes ago"
     assert humanize.ago(now + timedelta(minutes=4, seconds=59), now) == "4 minutes from now"
@@ -67,7 +67,7 @@ def test_a_moment_is_told_relative_to_now() -> None:
     assert humanize.ago(datetime(2318, 9, 4, tzinfo=UTC), now) == "Forever"
 
 
-def test_times_of_the_api_are_read_with_nanoseconds_and_zone() -> None:
+def test_api_times_are_parsed_with_nanoseconds_and_zone() -> None:
     expected = datetime(2026, 5, 24, 10, 0, 0, 123456, tzinfo=timezone(timedelta(hours=2)))
     assert humanize.parse_time("2026-05-24T10:00:00.123456789+02:00") == expected
     assert humanize.parse_time("2026-05-24T08:00:00.123456Z") == expected

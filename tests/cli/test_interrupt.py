@@ -1,4 +1,4 @@
-"""Ctrl-C at every place of an answer's way to the screen."""
+"""Ctrl-C at every point of an answer's way to the screen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from puna.cli.settings import RunSettings
 from tests.cli.endless import EndlessServer, endless_server
 
 WORDS = 3
-PLACES = 60  # of the thousands of lines that run for an answer
+PLACES = 60  # sampled from the thousands of lines that run for an answer
 PATIENCE_S = 60.0
 
 
@@ -31,7 +31,7 @@ def server() -> Iterator[EndlessServer]:
 
 
 class CtrlC:
-    """Sends SIGINT at the `at`-th line of Python that runs (and at every one up to `until`)."""
+    """Sends SIGINT at the `at`-th executed line of Python (and at each one up to `until`)."""
 
     def __init__(self, at: int, until: int = 0) -> None:
         self.lines = 0
@@ -84,15 +84,15 @@ def test_ctrl_c_anywhere_leaves_nothing_half_done(server: EndlessServer, presses
             shown = answer(client, CtrlC(at, at + presses - 1), WORDS)
             interrupted += shown is None
             assert shown in (None, "word " * WORDS)
-            # The same client goes on: nothing hangs, and no Ctrl-C is left over.
+            # The same client still works: nothing hangs, and no Ctrl-C is pending.
             assert answer(client, CtrlC(at=-1), WORDS) == "word " * WORDS
         assert signal.getsignal(signal.SIGINT) is before
     assert interrupted, "no place was hit"
 
 
 @pytest.mark.parametrize("loaded", [True, False])
-def test_ctrl_c_ends_a_wait_and_the_work_of_the_server(server: EndlessServer, loaded: bool) -> None:
-    """The main thread sleeps in the network until the signal comes: no line of Python runs."""
+def test_ctrl_c_ends_a_blocked_request_and_the_servers_work(server: EndlessServer, loaded: bool) -> None:
+    """The main thread blocks on the network until the signal arrives: no Python code runs."""
     while server.abandoned.acquire(blocking=False):
         pass
     if not loaded:
@@ -112,8 +112,8 @@ def test_ctrl_c_ends_a_wait_and_the_work_of_the_server(server: EndlessServer, lo
         timer.join()
 
 
-def test_ctrl_c_while_the_lock_of_an_event_is_taken(server: EndlessServer) -> None:
-    """Where it once stopped the program for good: the lock stayed taken, and was wanted again at the end."""
+def test_ctrl_c_while_an_event_holds_its_lock(server: EndlessServer) -> None:
+    """This once deadlocked the program: the lock stayed taken and was acquired again at the end."""
 
     class InsideEvent(CtrlC):
         def __call__(self, frame: FrameType, event: str, arg: Any) -> CtrlC:

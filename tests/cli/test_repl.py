@@ -1,4 +1,4 @@
-"""The interactive prompt: keys in, screen out, a real server behind."""
+"""The interactive prompt against a real server: keys in, screen out."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.e2e
 
 @dataclass
 class Talk:
-    """Types lines, one message each, and answers what standard output shows."""
+    """Types lines, one message each, and returns standard output."""
 
     shell: Shell
     capsys: pytest.CaptureFixture[str]
-    errors: str = ""  # what standard error showed
+    errors: str = ""  # standard error
 
     def __call__(self, *lines: str, model: str = "tiny", leave: str = "\x04") -> str:
         settings = RunSettings(model=model, options={"temperature": 0.0, "num_predict": 8})
@@ -57,7 +57,7 @@ def talk(
 
 
 @pytest.mark.parametrize("leave", ["/bye\r", "/exit\r", "/byebye\r", "\x04"])
-def test_leaving(talk: Talk, leave: str) -> None:
+def test_every_way_to_leave_works(talk: Talk, leave: str) -> None:
     assert talk(leave=leave).strip() == ""
 
 
@@ -66,7 +66,7 @@ def test_a_message_is_answered(talk: Talk, shell: Shell) -> None:
     assert talk("hello") == alone + "\n"
 
 
-def test_the_history_goes_along_and_clear_forgets_it(talk: Talk) -> None:
+def test_the_conversation_is_sent_and_clear_drops_it(talk: Talk) -> None:
     once = talk("hello")[:-1]
     twice = talk("hello", "hello")[:-1]
     assert twice.startswith(once)
@@ -74,7 +74,7 @@ def test_the_history_goes_along_and_clear_forgets_it(talk: Talk) -> None:
     assert talk("hello", "/clear", "hello")[:-1] == once + "Cleared session context\n" + once
 
 
-def test_messages_over_several_lines(talk: Talk) -> None:
+def test_messages_may_span_several_lines(talk: Talk) -> None:
     assert talk('"""hello', 'world"""') == talk("hello\x1b\rworld")
     assert talk('"""hello"""') == talk("hello")
 
@@ -134,7 +134,7 @@ def test_show_info_and_modelfile(talk: Talk) -> None:
     assert re.search(r"^FROM /.*sha256-[0-9a-f]{64}$", talk("/show modelfile"), re.MULTILINE)
 
 
-def test_a_system_message_changes_the_answer_and_outlives_clear(talk: Talk) -> None:
+def test_a_system_message_changes_the_answer_and_survives_clear(talk: Talk) -> None:
     plain = talk("hello")
     told = talk("/set system once upon a time", "hello").partition("\n")[2]
     assert told != plain
@@ -161,7 +161,7 @@ def test_load_and_save(talk: Talk, shell: Shell) -> None:
     shell.out("rm", "saved")
 
 
-def test_an_embedding_model_does_not_talk(talk: Talk, shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:
+def test_an_embedding_model_cannot_chat(talk: Talk, shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:
     made = rewritten(tiny_gguf, tmp_path / "embed.gguf", **{"llama.pooling_type": 1})
     shell.out("create", "embed", "-f", "-", stdin=f"FROM {made}")
     with pytest.raises(RequestError, match="embedding models require input text"):
@@ -172,7 +172,7 @@ def test_an_embedding_model_does_not_talk(talk: Talk, shell: Shell, tiny_gguf: P
     shell.out("rm", "embed")
 
 
-def test_list_and_what_is_unknown(talk: Talk) -> None:
+def test_list_and_unknown_commands(talk: Talk) -> None:
     output = talk("/list", "/nonsense at all")
     assert output.startswith("NAME ")
     assert "tiny:latest" in output
@@ -188,27 +188,27 @@ def test_help_goes_to_standard_error(talk: Talk) -> None:
     assert "/set parameter top_p <float>" in talk.errors
 
 
-def test_ctrl_c_on_an_empty_line_says_how_to_leave_and_else_empties_it(talk: Talk) -> None:
+def test_ctrl_c_clears_the_line_or_says_how_to_leave(talk: Talk) -> None:
     assert talk("\x03/set nowordwrap").startswith("\nUse Ctrl + d or /bye to exit.\n")
     assert talk("hel\x03/set nowordwrap") == "Set 'nowordwrap' mode.\n\n"
 
 
-def test_a_refusal_does_not_end_the_conversation(talk: Talk) -> None:
+def test_a_refused_message_does_not_end_the_chat(talk: Talk) -> None:
     refused = talk("/set think", "hello", "/set nothink", "/clear", "hello")
     assert "does not support thinking" in talk.errors
     assert refused.endswith("Cleared session context\n" + talk("hello"))
 
 
-def test_lines_are_remembered_unless_that_is_off(talk: Talk, tmp_path: Path) -> None:
+def test_lines_are_saved_unless_history_is_off(talk: Talk, tmp_path: Path) -> None:
     talk("/set wordwrap", "/set nohistory", "/set verbose", "/set history", "/set quiet")
     kept = re.findall(r"^\+(.*)$", (tmp_path / "history").read_text(), re.MULTILINE)
     assert kept == ["/set wordwrap", "/set nohistory", "/set quiet"]
     assert (tmp_path / "history").stat().st_mode & 0o777 == 0o600
-    # The arrow key brings the newest line back.
+    # The up arrow recalls the newest line.
     assert talk("\x1b[A") == "Set 'quiet' mode.\n\n"
 
 
-def test_history_can_be_off_from_the_start(
+def test_history_can_be_disabled_from_the_start(
     talk: Talk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OLLAMA_NOHISTORY", "1")
@@ -217,7 +217,7 @@ def test_history_can_be_off_from_the_start(
 
 
 class InterruptedScreen(io.StringIO):
-    """A screen that sees Ctrl-C once a few characters are on it."""
+    """A screen that triggers Ctrl-C after a few characters."""
 
     def write(self, text: str) -> int:
         written = super().write(text)
@@ -226,7 +226,7 @@ class InterruptedScreen(io.StringIO):
         return written
 
 
-def test_an_answer_can_be_interrupted_and_what_was_said_is_kept(
+def test_an_interrupted_answer_stays_in_the_conversation(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     screen = InterruptedScreen()

@@ -21,7 +21,7 @@ from puna.errors import OptionError, RequestError
         ("stop", ["</s>", "User:"], ["</s>", "User:"]),
     ],
 )
-def test_words_become_values_of_the_options_type(name: str, words: list[str], value: Any) -> None:
+def test_words_are_converted_to_the_options_type(name: str, words: list[str], value: Any) -> None:
     parsed = settings.parse_values(name, words)
     assert parsed == value
     assert type(parsed) is type(value)
@@ -33,10 +33,10 @@ def test_words_become_values_of_the_options_type(name: str, words: list[str], va
         ("heat", ["1"], "unknown parameter 'heat'"),
         ("top_k", ["4.5"], "invalid int value [4.5]"),
         ("top_p", ["much"], "invalid float value [much]"),
-        ("seed", ["1", "2"], "takes one value"),
+        ("seed", ["1", "2"], "takes exactly one value, not 2"),
     ],
 )
-def test_what_is_wrong_with_a_value_is_said(name: str, words: list[str], message: str) -> None:
+def test_a_bad_value_is_explained(name: str, words: list[str], message: str) -> None:
     with pytest.raises(RequestError, match=message.replace("[", r"\[")):
         settings.parse_values(name, words)
 
@@ -46,7 +46,7 @@ def test_a_value_out_of_range_is_refused() -> None:
         settings.parse_values("top_p", ["1.5"])
 
 
-def test_options_on_the_command_line_are_name_and_value() -> None:
+def test_an_option_is_written_as_name_and_value() -> None:
     assert settings.parse_option("num_thread=2") == ("num_thread", 2)
     with pytest.raises(RequestError, match="NAME=VALUE"):
         settings.parse_option("num_thread")
@@ -79,7 +79,7 @@ def test_keep_alive_is_a_duration_or_seconds() -> None:
     assert settings.parse_keep_alive("-1") == -1
 
 
-def test_a_request_holds_only_what_was_chosen() -> None:
+def test_a_request_contains_only_what_was_set() -> None:
     plain = settings.RunSettings(model="m")
     assert plain.request() == {"model": "m"}
     chosen = settings.RunSettings(model="m", options={"seed": 1}, think=False, format="json", keep_alive=0)

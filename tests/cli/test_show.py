@@ -20,7 +20,7 @@ REPLY: dict[str, Any] = {
 }
 
 
-def test_the_model_section_stands_as_specified() -> None:
+def test_the_model_section_is_printed_as_specified() -> None:
     assert show.overview(REPLY) == (
         "  Model\n"
         "    architecture        llama\n"
@@ -32,7 +32,7 @@ def test_the_model_section_stands_as_specified() -> None:
     )
 
 
-def test_other_sections_follow_when_there_is_something_to_say() -> None:
+def test_other_sections_are_shown_unless_empty() -> None:
     reply = REPLY | {
         "capabilities": ["completion", "tools"],
         "parameters": (
@@ -60,12 +60,12 @@ def test_verbose_adds_metadata_in_order_and_tensors() -> None:
     assert "  Tensors\n    token_embd.weight    Q6_K    [3072 128256]\n" in text
 
 
-def test_arrays_are_cut() -> None:
+def test_arrays_are_truncated() -> None:
     assert show.value_text([1, 2, 3]) == "[1, 2, 3]"
     assert show.value_text(list(range(100))) == "[0, 1, 2, 3 ...+96 more]"
     assert show.value_text(["a long piece of text", "b"]) == "[a long piece of text ...+1 more]"
     assert show.value_text(None) == ""
 
 
-def test_a_reply_without_a_model_file_shows_nothing_rather_than_fail() -> None:
+def test_a_reply_without_a_model_file_shows_nothing() -> None:
     assert show.overview({"model_info": {}, "details": {}}) == ""

@@ -37,7 +37,7 @@ def test_an_empty_list_is_its_header() -> None:
     assert tables.model_table([], NOW) == "NAME    ID    SIZE    MODIFIED"
 
 
-def test_ps_says_where_a_model_lives_and_how_long() -> None:
+def test_ps_shows_where_a_model_is_loaded_and_until_when() -> None:
     model = {
         "name": "llama3.2:latest",
         "digest": "a80c4f17acd55265feec403c7aef86be0c25983ab279d83f3bcd3abbcb5b8b72",

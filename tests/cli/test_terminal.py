@@ -1,4 +1,4 @@
-"""What a person at a real terminal sees: the program in a pseudo-terminal."""
+"""The program in a pseudo-terminal: what a user at a real terminal sees."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.e2e
 
 COLUMNS = 60
 PATIENCE_S = 60.0
-READY = "(/? for help)"  # of the placeholder in the empty line
+READY = "(/? for help)"  # end of the placeholder in the empty line
 
 
 class Terminal:
-    """The side of a pseudo-terminal that a person sits at."""
+    """The user's side of a pseudo-terminal."""
 
     def __init__(self, shell: Shell, arguments: tuple[str, ...], stderr: int | None = None) -> None:
         self._end, program_end = pty.openpty()
@@ -48,10 +48,12 @@ class Terminal:
         os.write(self._end, keys.encode())
 
     def wait_for(self, text: str, timeout_s: float = PATIENCE_S) -> str:
-        """What was shown up to `text`, which must come."""
+        """The output up to and including `text`, which must appear."""
         deadline = time.monotonic() + timeout_s
         while text not in self.shown:
-            late = time.monotonic() > deadline  # asked first: what is there by now counts
+            late = (
+                time.monotonic() > deadline
+            )  # checked before reading, so that output that is already there counts
             if not select.select([self._end], [], [], 0.1)[0]:
                 if late:
                     raise AssertionError(
@@ -66,7 +68,7 @@ class Terminal:
         return before
 
     def _where(self) -> str:
-        """How the program ended, or which lines it hangs in (it is ended by asking)."""
+        """The exit status, or where the program hangs (printing that ends it)."""
         if self.process.poll() is not None:
             return f"it ended with status {self.process.returncode}"
         self.process.send_signal(signal.SIGABRT)
@@ -76,7 +78,7 @@ class Terminal:
         return "it hangs in " + found.decode("utf-8", "replace")
 
     def read_all(self) -> str:
-        """What is shown until the program, which must succeed, ends."""
+        """The output until the program, which must succeed, ends."""
         while self.process.poll() is None or select.select([self._end], [], [], 0)[0]:
             if select.select([self._end], [], [], 0.1)[0]:
                 self.shown += os.read(self._end, 65536).decode("utf-8", "replace")
@@ -94,7 +96,7 @@ class Terminal:
 
 
 def _at_a_terminal() -> None:
-    """Standard input is the terminal whose Ctrl-C is a signal, also where the tests run with that ignored."""
+    """Make standard input the controlling terminal and Ctrl-C a signal, even if the tests run ignoring it."""
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -108,7 +110,7 @@ def terminal(shell: Shell, *arguments: str, stderr: int | None = None) -> Iterat
         opened.close()
 
 
-def test_a_conversation_at_a_terminal(shell: Shell) -> None:
+def test_a_chat_at_a_terminal(shell: Shell) -> None:
     with terminal(shell, "run", "tiny", "--temperature", "0", "--num-predict", "5") as screen:
         screen.wait_for(">>> ")
         screen.wait_for(READY)
@@ -133,9 +135,7 @@ def endless(shell: Shell) -> Iterator[tuple[EndlessServer, Shell]]:
 
 
 @pytest.mark.parametrize("keys", ["\x03", "\x03\x03"])
-def test_ctrl_c_ends_the_answer_and_not_the_conversation(
-    endless: tuple[EndlessServer, Shell], keys: str
-) -> None:
+def test_ctrl_c_ends_the_answer_but_not_the_chat(endless: tuple[EndlessServer, Shell], keys: str) -> None:
     server, shell = endless
     with terminal(shell, "run", "tiny") as screen:
         screen.wait_for(READY)
@@ -155,7 +155,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_conversation(
         assert termios.tcgetattr(screen.program_end)[3] & termios.ECHO, "typing stays visible afterwards"
 
 
-def test_ctrl_c_before_the_first_word_takes_the_message_back(endless: tuple[EndlessServer, Shell]) -> None:
+def test_ctrl_c_before_the_first_word_withdraws_the_message(endless: tuple[EndlessServer, Shell]) -> None:
     server, shell = endless
     with terminal(shell, "run", "tiny") as screen:
         screen.wait_for(READY)
@@ -170,7 +170,7 @@ def test_ctrl_c_before_the_first_word_takes_the_message_back(endless: tuple[Endl
 
 
 @pytest.mark.parametrize(("words", "status"), [((), 130), (("hello",), 0)])
-def test_ctrl_c_while_the_model_is_loaded_ends_the_program(
+def test_ctrl_c_while_the_model_loads_ends_the_program(
     endless: tuple[EndlessServer, Shell], words: tuple[str, ...], status: int
 ) -> None:
     server, shell = endless
@@ -179,23 +179,23 @@ def test_ctrl_c_while_the_model_is_loaded_ends_the_program(
         screen.wait_for("loading tiny")
         screen.type("\x03")
         assert server.abandoned.acquire(timeout=PATIENCE_S), "the server works on"
-        screen.wait_for("\x1b[?25h")  # the spinner had hidden the cursor
+        screen.wait_for("\x1b[?25h")  # the cursor, which the spinner hides
         assert screen.leave() == status
 
 
-def test_loading_is_shown_and_leaves_nothing_behind(shell: Shell) -> None:
+def test_the_loading_spinner_is_shown_and_erased(shell: Shell) -> None:
     shell.out("stop", "tiny")
     with terminal(shell, "run", "tiny", "hello", "--temperature", "0", "--num-predict", "8") as screen:
         screen.wait_for("loading tiny")
         screen.wait_for("%")
         rest = screen.read_all()
-    answer = rest.rpartition("\x1b[2K")[2]  # the line of the spinner is erased
+    answer = rest.rpartition("\x1b[2K")[2]  # after the spinner's line is erased
     assert answer.endswith("\r\n\r\n")
     assert "loading" not in answer
     assert len(answer) > 6
 
 
-def test_words_are_wrapped_at_a_terminal_only(shell: Shell) -> None:
+def test_words_are_wrapped_only_at_a_terminal(shell: Shell) -> None:
     question = ("run", "tiny", "world", "--temperature", "0", "--num-predict", "120")
     piped = shell.out(*question)
     assert max(map(len, piped.splitlines())) > COLUMNS, "there is nothing to wrap"
@@ -206,6 +206,6 @@ def test_words_are_wrapped_at_a_terminal_only(shell: Shell) -> None:
     assert re.sub(r"[^!-~]", "", "".join(lines)) == re.sub(r"[^!-~]", "", piped)
 
 
-def test_results_are_plain_text_at_a_terminal_too(shell: Shell) -> None:
+def test_results_are_plain_text_even_at_a_terminal(shell: Shell) -> None:
     with terminal(shell, "show", "tiny") as opened:
         assert "\x1b" not in opened.read_all()

@@ -1,4 +1,4 @@
-"""Word wrap, judged by what a terminal shows."""
+"""Word wrap, tested by what a terminal shows."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def test_a_word_that_does_not_fit_moves_down_whole() -> None:
     assert shown("the quick brown fox", 11) == ["the quick ", "brown fox"]
 
 
-def test_a_blank_at_the_edge_becomes_the_line_break() -> None:
+def test_a_space_at_the_edge_becomes_the_line_break() -> None:
     assert shown("abcd efgh ijkl", 4) == ["abcd", "efgh", "ijkl"]
 
 
-def test_a_word_longer_than_the_line_is_cut() -> None:
+def test_a_word_longer_than_the_line_is_split() -> None:
     assert shown("see abcdefghij", 4) == ["see ", "abcd", "efgh", "ij"]
 
 
@@ -41,7 +41,7 @@ def test_wide_characters_count_double_and_break_anywhere() -> None:
     assert shown("ab 日本語", 6) == ["ab 日", "本語"]
 
 
-def test_the_width_may_change_on_the_way() -> None:
+def test_the_width_may_change_during_an_answer() -> None:
     columns = 20
     wrap = WordWrap(lambda: columns)
     output = wrap.feed("one two three ")

@@ -14,12 +14,13 @@ from demo.model import DemoModel, Shape
 from demo.packing import LONG, SHORT, encode, pack
 from demo.vocabulary import BOS_ID, END_ID, chat_prompt, train_vocabulary
 from puna import ops
+from puna.batch import Batch
 from puna.gguf import GGMLType, open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import load_model
 from puna.model.tokenizer import tokenizer_from_gguf
-from puna.prompt import chat_format
+from puna.prompt.choose import chat_format
+from puna.prompt.model_facts import read_facts
 
 SHAPE = Shape(vocabulary=400, hidden=64, layers=2, heads=4, kv_heads=2, feed_forward=96, context=64)
 TALK = [
@@ -78,9 +79,9 @@ def test_the_engine_tokenises_as_the_training_did(vocabulary: Tokenizer, exporte
 
 def test_the_chat_template_writes_what_the_model_was_trained_on(exported: Path) -> None:
     with open_gguf(exported) as file:
-        rendered = chat_format(file).render(TALK)
+        rendered = chat_format(read_facts(file)).render(TALK)
         assert rendered == chat_prompt(TALK)
-        assert chat_format(file).render(TALK[1:2]) == chat_prompt(TALK[1:2])
+        assert chat_format(read_facts(file)).render(TALK[1:2]) == chat_prompt(TALK[1:2])
 
 
 def test_packing_learns_answers_only_and_keeps_documents_whole(vocabulary: Tokenizer) -> None:

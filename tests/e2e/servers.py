@@ -85,7 +85,7 @@ def command() -> list[str]:
 def environment(models: Path, **settings: str) -> dict[str, str]:
     """Only what a test sets counts, whatever the developer's shell has."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("OLLAMA_", "PUNA_"))}
-    for name in ("PUNA_OPS", "PUNA_ATTENTION", "PUNA_NUM_THREADS"):
+    for name in ("PUNA_OPS", "PUNA_NUM_THREADS"):
         if name in os.environ:
             kept[name] = os.environ[name]
     return (

@@ -74,6 +74,31 @@ def harness(answer: Completion, lengths: list[int]) -> list[tuple[float, bool]]:
     return found
 
 
+def test_a_bias_rules_a_token_out_or_all_others(plain: Server, client: openai.OpenAI, reference: Any) -> None:
+    """In both APIs; which token it was shows in its log-probability, which is the one without the bias."""
+    prompt = [BEGIN, 100, 90, 80, 70]
+    values, best = expected(reference, prompt)[-1].topk(2)
+    forced = 65
+    assert forced not in best
+    for bias, value in (
+        ({}, values[0]),
+        ({str(int(best[0])): -100}, values[1]),
+        ({str(forced): 100}, expected(reference, prompt)[-1][forced]),
+    ):
+        given = client.completions.create(
+            model="tiny", prompt=prompt, max_tokens=1, temperature=0, logprobs=1, logit_bias=bias
+        )
+        assert scores(given.choices[0]) == pytest.approx([float(value)], abs=TOLERANCE)
+    options = {"temperature": 0, "num_predict": 1}
+    native = {"model": "tiny", "prompt": "hello", "raw": True, "logprobs": True, "stream": False}
+    usual, second = (
+        plain.http.post("/api/generate", json=native | {"options": options | {"logit_bias": bias}}).json()
+        for bias in ({}, {str(forced): 100})
+    )
+    assert usual["response"] != second["response"]
+    assert len(second["logprobs"]) == 1  # and not the end
+
+
 def test_an_evaluation_harness_gets_the_likelihood_of_each_continuation(
     client: openai.OpenAI, reference: Any
 ) -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
+from puna.batch import Batch, Input
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored
 from puna.engine.sequence import Generation
 from puna.engine.text import TextStream
 from puna.kvcache.celled import CellCache
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch, Input
 from puna.model.load import LoadedModel
 from puna.options import Options
 from puna.sample import Sampler
@@ -40,13 +40,13 @@ class Run:
         self.events: dict[int, list[Event]] = defaultdict(list)
         self.ended: list[int] = []  # requests, in this order
         self.rows: list[int] = []  # of each step
-        forward = self.engine._forward
+        execute = self.engine._executor.execute
 
-        def counted(shares: Any) -> Any:
-            self.rows.append(sum(share.rows for share in shares))
-            return forward(shares)
+        def counted(slices: Any) -> Any:
+            self.rows.append(sum(batch_slice.rows for batch_slice in slices))
+            return execute(slices)
 
-        self.engine._forward = counted  # type: ignore[method-assign]
+        self.engine._executor.execute = counted  # type: ignore[method-assign]
 
     def submit(self, number: int, prompt: str | list[int], **settings: Any) -> None:
         self.engine.submit(_message(number, prompt, settings), self._sink(number))
@@ -135,7 +135,7 @@ class Run:
         States do not count: what the last pass began with is let go of by the next.
         """
         assert self.engine.active == 0
-        while self.engine.memories.evict():
+        while self.engine.prefix_cache.evict():
             pass
         used = 0
         for cache in getattr(self.engine.cache, "caches", [self.engine.cache]):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.engine.events import Chunk, Failed, Scored
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
 

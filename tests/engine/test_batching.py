@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from puna.batch import Input
 from puna.engine.batching import assemble, first_group, plan, whole_groups
 from puna.engine.events import Generate
-from puna.engine.memories import Memory
+from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import TextStream
-from puna.model.input import Input
 from puna.options import Options
 from puna.sample import Sampler
 
@@ -47,13 +47,13 @@ def sequence(
         text=TextStream(),
         number=number,
     )
-    made.memory = Memory(number, evaluated=held, running=True)
+    made.entry = PrefixEntry(number, evaluated=held, running=True)
     made.generated = generated
     return made
 
 
 def counts(sequences, budget: int, **how) -> dict[int, int]:
-    return {share.sequence.id: share.count for share in plan(sequences, budget, **how)}
+    return {batch_slice.sequence.id: batch_slice.count for batch_slice in plan(sequences, budget, **how)}
 
 
 def test_every_generating_sequence_goes_on_whatever_the_budget() -> None:
@@ -88,8 +88,8 @@ def test_a_single_token_prompt_is_a_prompt() -> None:
 
 def test_a_prompt_pauses_where_somebody_waits_to_share_it() -> None:
     running = [sequence(0, 50, held=10), sequence(1, 50)]
-    assert counts(running, 100, halts={running[0]: 15}) == {0: 5, 1: 50}
-    assert counts(running, 100, halts={running[0]: 10}) == {0: 50, 1: 50}  # it is past that
+    assert counts(running, 100, pauses={running[0]: 15}) == {0: 5, 1: 50}
+    assert counts(running, 100, pauses={running[0]: 10}) == {0: 50, 1: 50}  # it is past that
 
 
 @pytest.mark.scenario(128)
@@ -97,7 +97,7 @@ def test_inputs_that_belong_together_are_not_torn_apart() -> None:
     running = [sequence(0, 9, groups={2: 5})]
     for expected in (2, 6, 1):
         assert counts(running, 4) == {0: expected}
-        running[0].memory.evaluated += expected
+        running[0].entry.evaluated += expected
 
 
 @pytest.mark.scenario(129)
@@ -156,7 +156,7 @@ def test_spans_are_rows_of_the_batch() -> None:
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=8), st.integers(1, 40))
 def test_the_budget_is_spent_as_far_as_there_is_work(waiting: list[int], budget: int) -> None:
     running = [sequence(number, count) for number, count in enumerate(waiting)]
-    shares = plan(running, budget)
-    assert sum(share.count for share in shares) == min(budget, sum(waiting))
-    assert len({share.sequence.id for share in shares}) == len(shares)
-    assert all(0 < share.count <= share.sequence.waiting for share in shares)
+    slices = plan(running, budget)
+    assert sum(batch_slice.count for batch_slice in slices) == min(budget, sum(waiting))
+    assert len({batch_slice.sequence.id for batch_slice in slices}) == len(slices)
+    assert all(0 < batch_slice.count <= batch_slice.sequence.waiting for batch_slice in slices)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import pytest
 
+from puna.batch import Input
 from puna.engine.fitting import shift_count, truncate
 from puna.errors import ContextLengthError
-from puna.model.input import Input
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run, Watched, let_it_say
 

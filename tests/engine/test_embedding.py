@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from puna.batch import Input
 from puna.engine.embedding import Embedding
 from puna.engine.events import Embed, Embedded, Failed
-from puna.engine.memories import Memory
+from puna.engine.prefix_cache import PrefixEntry
 from puna.errors import ContextLengthError, RequestError, UnavailableError
-from puna.model.input import Input
 from puna.model.load import LoadedModel, load_model
 from puna.model.pooling import Pooling
 from tests.engine.runs import Run
@@ -71,12 +71,12 @@ def test_pooling_two_rows(pooling: str, expected: range) -> None:
         inputs=[Input(0), Input(1)],
         pooling=Pooling(pooling),
     )
-    memory = Memory(0)
-    sequence.start(memory)
+    entry = PrefixEntry(0)
+    sequence.start(entry)
     rows = np.arange(16, dtype=np.float32).reshape(2, 8)
     for begin in range(2):  # one after the other, as when they are in different batches
         wanted = sequence.wanted(1)
-        memory.evaluated += 1
+        entry.evaluated += 1
         sequence.take(rows[begin : begin + 1][list(wanted)])
     sequence.finish()
     assert np.frombuffer(events[0].vector, np.float32).tolist() == list(expected)

@@ -344,7 +344,7 @@ def test_a_defect_outside_the_model_fails_requests_and_the_engine_goes_on(
     run = Run(tiny)
     with monkeypatch.context() as patch:
         patch.setattr(run.engine.cache, "start_forward", lambda batch: 1 / 0)
-        patch.setattr(run.engine.memories, "find", lambda keys, most: 1 / 0)
+        patch.setattr(run.engine.prefix_cache, "find", lambda keys, most: 1 / 0)
         run.submit(0, PROMPTS[0])
         run.engine.start()
         for _ in range(2):  # the second is answered when the step that answered the first is over

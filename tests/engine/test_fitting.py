@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from puna.batch import Input
 from puna.engine.fitting import group_begin, shift_count, truncate
 from puna.errors import ContextLengthError
-from puna.model.input import Input
 
 
 def inputs(length: int, groups: dict[int, int] | None = None) -> list[Input]:

@@ -17,8 +17,8 @@ import weakref
 import pytest
 import torch
 
+from puna.batch import ImageStates, Input
 from puna.errors import RequestError
-from puna.model.input import ImageStates, Input
 from puna.model.load import LoadedModel, load_model
 from tests.engine.runs import Run, Watched
 from tests.tiny_mllama import IMAGE, TinyMllama, tiny_mllama_gguf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from puna.engine.batching import StepLoad
 from puna.engine.pace import Pace
 
 
@@ -17,7 +18,7 @@ class Machine:
         """Prompt tokens of one step with as many as its budget allows, and the time it takes."""
         tokens = self.pace.budget(streams, prompts) if prompts else 0
         seconds = self.base + self.token * (streams + tokens)
-        self.pace.measured(streams, tokens, seconds)
+        self.pace.measured(StepLoad(streams, tokens, 0), seconds)
         return tokens, seconds
 
     def alone(self, streams: int) -> float:

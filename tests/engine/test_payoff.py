@@ -7,52 +7,56 @@ from itertools import product
 
 import pytest
 
-from puna.engine.payoff import Candidate, Cost, Prospect
+from puna.engine.payoff import Candidate, Cost, StepEstimate
 
 
 def rate(counts: list[int], candidates: list[Candidate], streams: int, row: float) -> float:
     """Tokens in a step's time, as the definition has them."""
     tokens: float = streams
     for count, candidate in zip(counts, candidates, strict=True):
-        tokens += sum(candidate.chance**depth for depth in range(1, count + 1))
+        tokens += sum(candidate.acceptance**depth for depth in range(1, count + 1))
     return tokens / (1 + row * sum(counts))
 
 
 @pytest.mark.parametrize("row", [0.02, 0.1, 0.3, 1.0])
-@pytest.mark.parametrize("chances", [(0.9,), (0.5,), (0.1,), (0.9, 0.2), (0.7, 0.6, 0.05)])
-def test_what_is_guessed_is_nearly_the_best_there_is(chances: tuple[float, ...], row: float) -> None:
-    candidates = [Candidate(chance, 4) for chance in chances]
-    counts = Prospect(len(chances)).add(candidates, row)
-    tried = [list(other) for other in product(range(5), repeat=len(chances))]
-    best = max(rate(other, candidates, len(chances), row) for other in tried)
-    found = rate(counts, candidates, len(chances), row)
-    assert found >= rate([0] * len(chances), candidates, len(chances), row)
+@pytest.mark.parametrize("acceptance", [(0.9,), (0.5,), (0.1,), (0.9, 0.2), (0.7, 0.6, 0.05)])
+def test_what_is_guessed_is_nearly_the_best_there_is(acceptance: tuple[float, ...], row: float) -> None:
+    candidates = [Candidate(acceptance, 4) for acceptance in acceptance]
+    counts = StepEstimate(len(acceptance)).add(candidates, row)
+    tried = [list(other) for other in product(range(5), repeat=len(acceptance))]
+    best = max(rate(other, candidates, len(acceptance), row) for other in tried)
+    found = rate(counts, candidates, len(acceptance), row)
+    assert found >= rate([0] * len(acceptance), candidates, len(acceptance), row)
     assert found >= 0.9 * best
 
 
 def test_going_deeper_has_a_price_that_all_share() -> None:
     one, many = [Candidate(0.6, 8)], [Candidate(0.6, 8)] * 6
-    assert Prospect(1).add(one, 0.02, deeper=0.55) == [0]
-    assert Prospect(6).add(many, 0.02, deeper=0.01) != [0] * 6
+    assert StepEstimate(1).add(one, 0.02, pass_cost=0.55) == [0]
+    assert StepEstimate(6).add(many, 0.02, pass_cost=0.01) != [0] * 6
 
 
 def test_nobody_guesses_more_than_there_is() -> None:
-    assert Prospect(3).add([Candidate(0.99, 2), Candidate(0.99, 0), Candidate(0.99, 5)], 0.01) == [2, 0, 5]
-    assert Prospect(1).add([], 0.01) == []
+    assert StepEstimate(3).add([Candidate(0.99, 2), Candidate(0.99, 0), Candidate(0.99, 5)], 0.01) == [
+        2,
+        0,
+        5,
+    ]
+    assert StepEstimate(1).add([], 0.01) == []
 
 
 def test_a_step_does_not_take_longer_than_it_may() -> None:
-    prospect = Prospect(2)
-    assert prospect.add([Candidate(0.99, 8)], 0.03, longest=1.05) == [1]
-    assert prospect.time == pytest.approx(1.03)
+    estimate = StepEstimate(2)
+    assert estimate.add([Candidate(0.99, 8)], 0.03, longest=1.05) == [1]
+    assert estimate.time == pytest.approx(1.03)
 
 
 def test_the_cost_of_a_row_is_found_out_despite_interruptions() -> None:
     dice, cost = random.Random(1), Cost()
     for _ in range(200):
-        guesses = dice.choice([0, 1, 4, 8])
+        drafts = dice.choice([0, 1, 4, 8])
         interrupted = 0.05 if dice.random() < 0.2 else 0.0
-        cost.measured(guesses, 0.02 * (1 + 0.1 * guesses) * dice.uniform(0.97, 1.1) + interrupted)
+        cost.measured(drafts, 0.02 * (1 + 0.1 * drafts) * dice.uniform(0.97, 1.1) + interrupted)
     assert cost.step_s == pytest.approx(0.02, rel=0.1)
     assert cost.row == pytest.approx(0.1, rel=0.5)
 
@@ -74,15 +78,17 @@ def test_nothing_is_known_before_plain_steps_and_after_too_many_others() -> None
 @pytest.mark.parametrize("streams", [1, 8])
 def test_guesses_that_never_come_true_cost_little(row: float, streams: int) -> None:
     """400 steps in which each stream could guess, always wrongly: within 5 % of those without guesses."""
-    cost, chances, time = Cost(), [0.5] * streams, 0.0
+    cost, acceptance, time = Cost(), [0.5] * streams, 0.0
     for _ in range(400):
         counts = [0] * streams
         if cost.known:
-            counts = Prospect(streams).add([Candidate(chance, 8) for chance in chances], cost.row)
-            if not any(counts) and cost.spend(cost.row):
+            counts = StepEstimate(streams).add(
+                [Candidate(acceptance, 8) for acceptance in acceptance], cost.row
+            )
+            if not any(counts) and cost.may_probe(cost.row):
                 counts[0] = 1
         step = 1 + row * sum(counts)
         cost.measured(sum(counts), step)
         time += step
-        chances = [c * 0.8 if count else c for c, count in zip(chances, counts, strict=True)]
+        acceptance = [c * 0.8 if count else c for c, count in zip(acceptance, counts, strict=True)]
     assert time < 400 / 0.95

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from puna import ops
+from puna.batch import Batch
 from puna.engine.replay import Replay
 from puna.errors import CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf

@@ -49,7 +49,7 @@ def test_the_process_ends_when_it_cannot_be_relied_on(
         died.append(cause)
         over.set()
 
-    run.engine._forward = fail  # type: ignore[method-assign]
+    run.engine._executor.execute = fail  # type: ignore[method-assign]
     run.submit(1, [1, 2, 3])
     run.engine.start(on_death)
     if ends:

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from puna import demo, ops
+from puna.batch import Batch
 from puna.engine.events import Chunk
-from puna.engine.ngrams import Ngrams
+from puna.engine.prompt_lookup import PromptLookup
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
-from tests.engine.guessing import PROMPTS, Oracle, answers, compare, guess_always
+from tests.engine.drafting import PROMPTS, Oracle, answers, compare, guess_always
 from tests.engine.runs import Run
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_lfm2 import tiny_lfm2_gguf
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="plain tor
 def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
     """What is looked up are the oracle's answers."""
     oracle = Oracle(lies=0.2)
-    monkeypatch.setattr(Ngrams, "look_up", lambda ngrams, most: oracle.look_up(ngrams, most))
+    monkeypatch.setattr(PromptLookup, "look_up", lambda lookup, most: oracle.look_up(lookup, most))
     guess_always(monkeypatch, oracle.dice)
     return oracle
 
@@ -147,7 +147,7 @@ def test_a_guess_that_makes_the_batch_fail_fails_nobody(
     lucky = {token for tokens in expected for token in tokens}
     lucky.update(*(tiny.tokenizer.encode(prompt) for prompt in PROMPTS[:3]))
     unlucky = next(token for token in range(256) if token not in lucky)
-    monkeypatch.setattr(Ngrams, "look_up", lambda ngrams, most: (4, [unlucky] * most))
+    monkeypatch.setattr(PromptLookup, "look_up", lambda lookup, most: (4, [unlucky] * most))
     forward = tiny.model.forward
 
     def failing(batch, cache):
@@ -203,9 +203,9 @@ def check_distribution(tokens: list[int], expected: Any) -> None:
     likeliest = np.argsort(-expected)[:10]
     counts = Counter(tokens)
     observed = np.array([counts[int(token)] for token in likeliest])
-    shares = expected[likeliest]
+    slices = expected[likeliest]
     observed = np.append(observed, len(tokens) - observed.sum())
-    wanted = len(tokens) * np.append(shares, 1 - shares.sum())
+    wanted = len(tokens) * np.append(slices, 1 - slices.sum())
     assert wanted.min() > 5  # or the test would say nothing
     assert ((observed - wanted) ** 2 / wanted).sum() < 29.59  # 0.1 % are above, with ten degrees of freedom
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from puna.batch import Batch
 from puna.kvcache.cache import KVView
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 
 NUMBERS = KVTypes.parse("f32")
 

@@ -15,10 +15,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.ops import kv_unpack
 from tests.kvcache.probe import Probe, add_shift
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puna import ops
+from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.compaction import plan_moves
-from puna.model.input import Batch
 from tests.kvcache.probe import Probe
 
 

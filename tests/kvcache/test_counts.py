@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
+from puna.batch import Batch
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
-from puna.model.input import Batch
 from tests.kvcache.probe import NUMBERS, Probe, add_shift
 
 

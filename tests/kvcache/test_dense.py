@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from puna import ops
+from puna.batch import Batch
 from puna.errors import NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.chunked import ChunkedCache
@@ -18,9 +19,8 @@ from puna.kvcache.dense import DenseConfig, dense_view
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
-from puna.nn.sdpa import sdpa
 from tests.kvcache.probe import NUMBERS, Probe
+from tests.kvcache.sdpa import sdpa
 
 
 def picture(mask: torch.Tensor) -> str:

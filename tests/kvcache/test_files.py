@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from puna.batch import Batch
 from puna.errors import CacheFileError, CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
@@ -20,7 +21,6 @@ from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache
-from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from tests.tiny import TinyLlama, tiny_llama_gguf
 

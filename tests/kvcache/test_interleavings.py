@@ -22,6 +22,7 @@ from hypothesis.stateful import (
 )
 
 from puna import ops
+from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
@@ -30,7 +31,6 @@ from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
-from puna.model.input import Batch
 from tests.kvcache.probe import NUMBERS, add_shift, seen_keys
 
 SEQUENCES, CONTEXT, WINDOW, CHUNK = 3, 24, 4, 5

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from puna import ops
+from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.chunked import ChunkedCache
 from puna.kvcache.sliding import SlidingCache
-from puna.model.input import Batch
 from tests.kvcache.probe import NUMBERS, Probe
 
 

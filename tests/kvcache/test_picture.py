@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.picture import Contents, Held, name, picture
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
-from puna.model.input import Batch
 from tests.kvcache.probe import Probe
 
 DOCS = Path(__file__).parents[2] / "docs"

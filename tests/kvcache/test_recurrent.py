@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import pytest
 
+from puna.batch import Batch
 from puna.errors import NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.checkpoints import Checkpoints
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.wrapper import WrapperCache
-from puna.model.input import Batch
 from tests.kvcache.probe import NUMBERS, add_shift
 
 SHAPES = {2: {"conv": (2, 3), "sum": (1,)}, 5: {"sum": (1,)}}

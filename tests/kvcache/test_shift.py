@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from puna import ops
+from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.ops import Rope, Yarn, kv_unpack
 from tests.kvcache.probe import NUMBERS
 

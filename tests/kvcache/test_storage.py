@@ -9,13 +9,13 @@ import psutil
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.storage import FIRST_STEP, KVStorage
 from puna.kvcache.types import HALVES
 from puna.kvcache.wrapper import WrapperCache
-from puna.model.input import Batch
 
 MIB = 1 << 20
 

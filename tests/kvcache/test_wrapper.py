@@ -12,12 +12,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache, by_type
-from puna.model.input import Batch
 from tests.kvcache.probe import NUMBERS, add_shift, seen_keys
 
 ONE = KVShape(1, 1, 1)

@@ -11,9 +11,9 @@ import pytest
 from puna.errors import GGUFError, InsufficientMemoryError, ModelError, UnsupportedModelError
 from puna.gguf import GGMLType, GGUFWriter, open_gguf
 from puna.model import load as loading
-from puna.model.base import supported
 from puna.model.load import load_model
 from puna.model.memory import Forecast
+from puna.model.registry import supported
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
 
 
@@ -97,13 +97,19 @@ def test_a_misshapen_tensor_is_named_with_both_shapes(tiny_file: Path, tmp_path:
     ("changes", "words"),
     [
         ({"llama.block_count": None}, "'llama.block_count' is missing"),
-        ({"llama.embedding_length": 0}, "'llama.embedding_length' is missing or not positive"),
+        ({"llama.embedding_length": 0}, "'llama.embedding_length' should be positive, but is 0"),
         ({"llama.attention.head_count_kv": 3}, "4 query heads cannot share 3"),
-        ({"llama.attention.head_count": "four"}, "should be a size, but is 'four'"),
+        (
+            {"llama.attention.head_count": "four"},
+            "'llama.attention.head_count' should be sizes, but has 'four'",
+        ),
         ({"llama.rope.freq_base": "big"}, "should be a number, but is 'big'"),
         ({"llama.rope.scaling.type": "stretchy"}, "rope scaling 'stretchy' is not supported"),
         ({"llama.expert_count": 8}, "'llama.expert_used_count' is missing"),
-        ({"llama.expert_count": 2, "llama.expert_used_count": 3}, "3 experts per token, but only 2"),
+        (
+            {"llama.expert_count": 2, "llama.expert_used_count": 3},
+            "'llama.expert_used_count' is 3, but there are only 2 experts",
+        ),
         (
             {"llama.expert_count": 2, "llama.expert_used_count": 1},
             r"'blk\.0\.ffn_gate_inp\.weight' is missing",

@@ -1,5 +1,6 @@
-// Tests the kernels of every level this processor runs against plain double-precision arithmetic: no Python, so that
-// it can be built for another processor and run in an emulator. Prints a line per level; fails if a check fails.
+// Tests the kernels of every level this processor runs, or with the argument `best` of the best one, against plain
+// double-precision arithmetic: no Python, so that it can be built for another processor and run in an emulator. Prints
+// a line per level; fails if a check fails.
 #include <cstdio>
 
 #include "check.h"
@@ -21,10 +22,12 @@ void check(bool good, const std::string& what) {
 
 }  // namespace puna::test
 
-int main() {
+int main(int count, char** arguments) {
     using namespace puna;
     set_thread_count(2);
-    for (const CpuLevel level : runnable_cpu_levels()) {
+    std::vector<CpuLevel> levels = runnable_cpu_levels();
+    if (count > 1 && std::string(arguments[1]) == "best") levels.erase(levels.begin(), levels.end() - 1);
+    for (const CpuLevel level : levels) {
         set_cpu_level(cpu_level_name(level));
         const int checks_before = test::checks, failures_before = test::failures;
         test::test_rows();

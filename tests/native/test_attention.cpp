@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cstring>
 
-#include "attention.h"
+#include "attention/attention.h"
 #include "check.h"
 #include "core/pool.h"
-#include "matrix/blocks.h"
-#include "rows.h"
+#include "weights/blocks.h"
+#include "rows/rows.h"
 
 namespace puna::test {
 namespace {
@@ -76,7 +76,7 @@ private:
     static std::vector<uint8_t> store(KVType type, std::vector<float>& numbers) {
         const auto count = static_cast<int64_t>(numbers.size());
         std::vector<uint8_t> bytes(static_cast<size_t>(kv_bytes(type, count)));
-        rows_portable.store(type, numbers.data(), bytes.data(), count);
+        portable::row_kernels.store(type, numbers.data(), bytes.data(), count);
         dequantize_row(static_cast<FileType>(type), bytes.data(), count, numbers.data());
         return bytes;
     }

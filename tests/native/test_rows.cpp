@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "check.h"
-#include "core/half.h"
-#include "matrix/blocks.h"
-#include "rows.h"
+#include "vector/half.h"
+#include "weights/blocks.h"
+#include "rows/rows.h"
 
 namespace puna::test {
 namespace {
@@ -187,7 +187,7 @@ bool rounds_to(float value, uint16_t half) {
     if (std::signbit(value) != bool(half >> 15)) return false;
     const double magnitude = std::fabs(value);
     const int bits = half & 0x7fff;
-    const auto number = [](int b) { return b == 0x7c00 ? 65536.0 : double{float_from_half(static_cast<uint16_t>(b))}; };
+    const auto number = [](int b) { return b == 0x7c00 ? 65536.0 : double{half_to_float(static_cast<uint16_t>(b))}; };
     if (bits > 0x7c00) return false;
     if (std::isinf(value)) return bits == 0x7c00;
     const double error = std::fabs(number(bits) - magnitude);
@@ -222,7 +222,7 @@ void test_storing() {
             near = near && rounds_to(value, halves[at]);
             same = same && (floats[at] == value || std::isnan(value));
             // Seven bits below the leading one, or of the smallest normal number.
-            const double error = std::fabs(float_from_bfloat(bfloats[at]) - value);
+            const double error = std::fabs(bfloat_to_float(bfloats[at]) - value);
             const double half_step = std::max(std::fabs(value), 0x1p-126f) * 0x1p-8;
             near = near && (!std::isfinite(value) || error <= half_step);
         }

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "check.h"
-#include "sample.h"
+#include "sample/sample.h"
 
 namespace puna::test {
 namespace {

@@ -19,6 +19,8 @@ SHAPE = (4, 6, 8)  # experts, out, in
 class Tensors:
     """Named tensors as a source of weights."""
 
+    ops = ops
+
     def __init__(self, **tensors: Tensor) -> None:
         self.tensors = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
 
@@ -35,6 +37,11 @@ class Tensors:
             if tensor is None
             else ExpertWeights(Weight.from_tensor(name, tensor.flatten(0, 1)), shape[0])
         )
+
+    def values(self, name: str, shape: tuple[int, ...]) -> Any:
+        tensor = self.tensors.get(name)
+        assert tensor is None or tensor.shape == shape
+        return None if tensor is None else tensor.numpy()
 
     def vector(self, name: str, length: int) -> Tensor | None:
         raise AssertionError("experts have no vectors")

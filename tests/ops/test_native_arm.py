@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.native.builds import ROOT, build_folder, link_error
+
 COMPILER = "aarch64-linux-gnu-g++"
 
 pytestmark = pytest.mark.slow
@@ -41,34 +42,33 @@ def emulator() -> str:
 
 
 @pytest.fixture(scope="module")
-def program(emulator: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def program(emulator: str) -> Path:
     """The test program for 64-bit ARM, linked statically: the emulator needs no ARM system."""
     cmake, compiler = need("cmake"), need(COMPILER)
     generator = "Ninja" if Path(need("ninja", "make")).stem == "ninja" else "Unix Makefiles"
-    build = tmp_path_factory.mktemp("arm")
-    nothing = build / "nothing.cpp"
-    nothing.write_text("int main() {}\n")
-    linked = subprocess.run(
-        [compiler, "-static", nothing, "-o", build / "nothing"], capture_output=True, text=True, check=False
-    )
-    if linked.returncode != 0:
-        pytest.skip(f"kernels for ARM are not tested: {COMPILER} cannot link: {linked.stderr.strip()}")
-    succeed(
-        cmake, "-S", ROOT, "-B", build, "-G", generator, "-DPUNA_NATIVE_TESTS=ON",
+    settings = [
+        "-G", generator, "-DPUNA_NATIVE_TESTS=ON",
         "-DCMAKE_SYSTEM_NAME=Linux", "-DCMAKE_SYSTEM_PROCESSOR=aarch64",
         f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_EXE_LINKER_FLAGS=-static",
         "-DCMAKE_BUILD_TYPE=None", "-DCMAKE_CXX_FLAGS=-O1",
-    )  # fmt: skip
-    succeed(cmake, "--build", build, "--parallel", "2")
+    ]  # fmt: skip
+    with build_folder("arm", compiler, *settings) as build:
+        if reason := link_error(compiler, "-static", folder=build):
+            pytest.skip(f"kernels for ARM are not tested: {COMPILER} cannot link: {reason}")
+        if not any((build / rules).exists() for rules in ("build.ninja", "Makefile")):
+            succeed(cmake, "-S", ROOT, "-B", build, *settings)
+        succeed(cmake, "--build", build, "--parallel", "2")
     return build / "kernel_tests"
 
 
 @pytest.mark.parametrize(
-    ("processor", "levels"),
-    [("max", ["portable", "neon", "dotprod"]), ("cortex-a72", ["portable", "neon"])],
+    ("processor", "which", "levels"),
+    [("max", "best", ["dotprod"]), ("cortex-a72", "all", ["portable", "neon"])],
 )
-def test_kernels_for_arm_are_right(processor: str, levels: list[str], program: Path, emulator: str) -> None:
-    output = succeed(emulator, "-cpu", processor, program)
+def test_kernels_for_arm_are_right(
+    processor: str, which: str, levels: list[str], program: Path, emulator: str
+) -> None:
+    output = succeed(emulator, "-cpu", processor, program, which)
     tested = re.findall(r"^(\w+): (\d+) checks, 0 failed$", output, re.MULTILINE)
     assert [level for level, _ in tested] == levels
     assert all(int(checks) > 1000 for _, checks in tested)

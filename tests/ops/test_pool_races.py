@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.native.builds import ROOT, build_folder, is_newer, link_error
+
 CORE = ROOT / "csrc" / "core"
 
 pytestmark = pytest.mark.slow
@@ -23,22 +24,17 @@ def compiler() -> str:
     pytest.skip("the pool is not tested for races: no C++ compiler")
 
 
-def built(folder: Path, source: Path) -> Path:
-    """The program `source` with the pool, built with ThreadSanitizer; skips where that cannot be linked."""
-    program = folder / source.stem
+@pytest.fixture(scope="module")
+def program() -> Path:
+    """The program with the pool, built with ThreadSanitizer; skips where that cannot be linked."""
     flags = ["-std=c++17", "-O1", "-g", "-fsanitize=thread", "-pthread", f"-I{ROOT / 'csrc'}"]
-    nothing = folder / "nothing.cpp"
-    nothing.write_text("int main() {}\n")
-    probe = subprocess.run(
-        [compiler(), *flags, nothing, "-o", folder / "nothing"], capture_output=True, text=True, check=False
-    )
-    if probe.returncode != 0:
-        pytest.skip(f"the pool is not tested for races: no ThreadSanitizer: {probe.stderr.strip()[-300:]}")
-    subprocess.run(
-        [compiler(), *flags, source, CORE / "pool.cpp", CORE / "cpu.cpp", "-o", program],
-        check=True,
-        timeout=240,
-    )
+    sources = [ROOT / "tests" / "native" / "pool" / "races.cpp", CORE / "pool.cpp", CORE / "cpu.cpp"]
+    with build_folder("pool_races", compiler(), *flags) as folder:
+        if reason := link_error(compiler(), *flags, folder=folder):
+            pytest.skip(f"the pool is not tested for races: no ThreadSanitizer: {reason}")
+        program = folder / "races"
+        if not is_newer(program, [*sources, *CORE.glob("*.h")]):
+            subprocess.run([compiler(), *flags, *sources, "-o", program], check=True, timeout=240)
     return program
 
 
@@ -56,7 +52,7 @@ def run(program: Path) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_the_pool_has_no_races(tmp_path: Path) -> None:
-    done = run(built(tmp_path, ROOT / "tests" / "native" / "pool" / "races.cpp"))
+def test_the_pool_has_no_races(program: Path) -> None:
+    done = run(program)
     assert done.returncode == 0, done.stderr[-4000:]
     assert "all right" in done.stdout

@@ -106,7 +106,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
 #: The functions of the extension that no forward pass calls, and the one that has a test of its own.
 OTHERS = {
     "Matrix", "Program", "can_decode", "cgroup_cores", "choose", "cpu_level", "cpu_levels", "features",
-    "keep_freed_memory", "set_cpu_level", "set_threads", "store_rows", "sum_of_exponentials",
+    "keep_freed_memory", "kernel_set", "set_cpu_level", "set_threads", "store_rows", "sum_of_exponentials",
     "threads", "top_k", "usable_cores",
 }  # fmt: skip
 

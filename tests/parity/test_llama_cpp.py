@@ -22,10 +22,10 @@ import torch
 
 from demo.generate import draw
 from puna import ops
+from puna.batch import Batch
 from puna.demo import path as demo_path
 from puna.gguf import GGMLType, GGUFWriter, open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import load_model
 from puna.model.tokenizer import tokenizer_from_gguf
 from tests.tiny import TinyLlama, tiny_llama_gguf

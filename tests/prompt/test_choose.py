@@ -10,7 +10,10 @@ import pytest
 
 from puna.errors import TemplateError
 from puna.gguf import open_gguf
-from puna.prompt import chat_format, check_template
+from puna.prompt.author import Author
+from puna.prompt.choose import chat_format, check_template
+from puna.prompt.format import ChatFormat
+from puna.prompt.model_facts import ModelFacts, facts_at, read_facts
 from puna.store import ModelSpec, Store, StoredModel
 from tests.store.store_files import write_gguf
 
@@ -32,26 +35,32 @@ def create(tmp_path: Path) -> Create:
     return make
 
 
+def form_of(model: StoredModel, template: str = "") -> ChatFormat:
+    assert model.model_path is not None
+    return chat_format(facts_at(model.model_path) or ModelFacts(), template or model.template or "")
+
+
 def test_the_files_own_template_is_used_without_a_layer(create: Create, tmp_path: Path) -> None:
     model = create(tokenizer__chat_template=JINJA)
-    assert chat_format(model).render(USER) == "user:hi;"
-    assert chat_format(model).template == JINJA
+    assert form_of(model).render(USER) == "user:hi;"
+    assert form_of(model).template == JINJA
     with open_gguf(tmp_path / "model.gguf") as file:
-        assert chat_format(file).render(USER) == "user:hi;"
+        assert chat_format(read_facts(file)).render(USER) == "user:hi;"
 
 
 def test_the_stores_layer_wins_over_the_files_and_a_given_one_over_both(create: Create) -> None:
     model = create({"template": "[{{ .Prompt }}]"}, tokenizer__chat_template=JINJA)
-    assert chat_format(model).render(USER) == "[hi]"
-    assert chat_format(model, "<{{ .Prompt }}>").render(USER) == "<hi>"
-    assert chat_format(model, "{% if true %}{{ messages[0].content }}{% endif %}").render(USER) == "hi"
+    assert form_of(model).render(USER) == "[hi]"
+    assert form_of(model, "<{{ .Prompt }}>").render(USER) == "<hi>"
+    assert form_of(model, "{% if true %}{{ messages[0].content }}{% endif %}").render(USER) == "hi"
 
 
 def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -> None:
-    form = chat_format(create())
+    model = create()
+    form = form_of(model)
     assert form.template == "{{ .Prompt }}"
     assert form.render(USER) == "hi"
-    assert form.capabilities == ("completion",)
+    assert Author.of(model).capabilities == ("completion",)
     assert form.stop == ()
 
 
@@ -92,14 +101,14 @@ def test_capabilities_come_from_template_and_file(
     capabilities: tuple[str, ...],
 ) -> None:
     model = create({"template": template}, architecture, **metadata)
-    assert chat_format(model).capabilities == capabilities
+    assert Author.of(model).capabilities == capabilities
 
 
 def test_a_model_whose_file_is_gone_can_do_nothing(create: Create) -> None:
     model = create({"template": "{{ .Prompt }}{{ .Tools }}"})
     assert model.model_path is not None
     model.model_path.unlink()
-    assert chat_format(model).capabilities == ("tools",)
+    assert Author.of(model).capabilities == ("tools",)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +140,7 @@ def test_bos_is_written_only_where_the_tokenizer_does_not_add_it(
 ) -> None:
     template = "{% if true %}{{ bos_token }}|{{ bos_token }}|{{ eos_token }}{% endif %}"
     tokens = {"tokenizer__ggml__tokens": ["U", "B", "E", "x"], "tokenizer__chat_template": template}
-    assert chat_format(create({}, architecture, **tokens, **metadata)).render(USER) == text
+    assert form_of(create({}, architecture, **tokens, **metadata)).render(USER) == text
 
 
 @pytest.mark.parametrize(
@@ -148,7 +157,7 @@ def test_bos_is_written_only_where_the_tokenizer_does_not_add_it(
 def test_the_markers_of_a_known_format_end_an_answer(
     create: Create, template: str, stop: tuple[str, ...]
 ) -> None:
-    assert chat_format(create(tokenizer__chat_template=template)).stop == stop
+    assert form_of(create(tokenizer__chat_template=template)).stop == stop
 
 
 def test_a_template_is_checked_in_its_own_language() -> None:
@@ -162,4 +171,4 @@ def test_a_template_is_checked_in_its_own_language() -> None:
 def test_a_broken_layer_is_an_error_and_not_another_template(create: Create) -> None:
     model = create({"template": "{{ .Prompt"}, tokenizer__chat_template=JINJA)
     with pytest.raises(TemplateError, match="unclosed action"):
-        chat_format(model)
+        form_of(model)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.errors import TemplateError
-from puna.prompt import Message, fit_chat, fit_chat_async
+from puna.prompt.fit import fit_chat
+from puna.prompt.messages import Message
 
 
 def message(role: str, content: str) -> Message:
@@ -51,14 +50,6 @@ def test_the_last_message_stays_even_if_too_long() -> None:
     fitted = fit_chat(CHAT, render, words, 1)
     assert fitted.messages == [CHAT[0], CHAT[3], CHAT[4]]
     assert fitted.count > 1
-
-
-def test_counting_may_be_asynchronous() -> None:
-    async def count(text: str) -> int:
-        await asyncio.sleep(0)
-        return words(text)
-
-    assert asyncio.run(fit_chat_async(CHAT, render, count, 8)) == fit_chat(CHAT, render, words, 8)
 
 
 def test_cuts_the_template_refuses_are_passed_over() -> None:

@@ -12,7 +12,7 @@ import jinja2
 import pytest
 
 from puna.errors import TemplateError
-from puna.prompt.jinja import JinjaTemplate, compiled
+from puna.prompt.jinja import JinjaTemplate, parsed
 from tests.prompt.conversations import CHATS, TOOLS
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
@@ -43,7 +43,7 @@ def reference(template: str, chat: list[dict[str, Any]], tools: Any, values: dic
 
 def ours(template: str, chat: list[dict[str, Any]], tools: Any, values: dict[str, Any]) -> str:
     everything = {"messages": chat, "tools": tools, "documents": None, **SPECIAL, **values}
-    return compiled(template).render(everything)
+    return parsed(template).render(everything)
 
 
 def outcome(render: Callable[..., str], *arguments: Any) -> str | Exception:

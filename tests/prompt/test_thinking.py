@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.prompt import Tags, ThinkingParser
+from puna.prompt.thinking import Tags, ThinkingParser
 
 TAGS = Tags("<think>", "</think>")
 

@@ -24,13 +24,15 @@ from puna.errors import (
     PunaError,
     RequestError,
     RunnerError,
+    TemplateError,
     UnsupportedModelError,
 )
 from puna.gguf import GGUFWriter
 from puna.options import Options
+from puna.prompt.messages import Chat, Message
 from puna.runner.client import Runner
 from puna.runner.frames import Unpacker, pack
-from puna.runner.protocol import Chunk, Done, FromRunner, Generate, Load, Loaded
+from puna.runner.protocol import Chunk, Done, Embed, FromRunner, Generate, Load, Loaded, Prompted
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
 
 pytestmark = pytest.mark.e2e
@@ -63,10 +65,10 @@ def with_runner(model: Path, use: Callable[[Runner], Awaitable[None]], **load: i
 
 async def collect(runner: Runner, prompt: str | list[int], options: Options = GREEDY) -> tuple[str, Done]:
     text, done = "", None
-    async for item in runner.generate(prompt, options):
+    async for item in runner.generate(Generate(prompt=prompt, options=options)):
         if isinstance(item, Done):
             done = item
-        else:
+        elif isinstance(item, Chunk):
             text += item.text
     assert done is not None
     return text, done
@@ -118,13 +120,20 @@ def test_progress_is_reported_while_loading(model: Path) -> None:
     assert heard[-1][0] == heard[-1][1]
 
 
-def test_it_tokenizes_and_detokenizes(model: Path) -> None:
+def test_it_renders(model: Path) -> None:
     async def use(runner: Runner) -> None:
-        ids = await runner.tokenize("hello world", add_special=False)
-        assert await runner.detokenize(ids) == "hello world"
-        assert len(await runner.tokenize("hello world")) == len(ids) + 1
+        chat = Chat(messages=[Message(role="user", content="hello")])
+        prompted = await runner.render(Generate(prompt=chat))
+        assert prompted.text == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
+        events = [event async for event in runner.generate(Generate(prompt=chat, options=GREEDY))]
+        assert isinstance(events[0], Prompted)
+        assert (events[0].text, events[0].tokens) == (prompted.text, prompted.tokens)
+        given = await runner.render(Generate(prompt=prompted.tokens))
+        assert given.text.endswith(prompted.text)  # after the begin token
+        with pytest.raises(TemplateError, match="line 1"):
+            await runner.render(Generate(prompt=chat, template="{{ .Prompt"))
         with pytest.raises(RequestError, match="vocabulary"):
-            await runner.detokenize([10**6])
+            await runner.render(Generate(prompt=[10**6]))
 
     with_runner(model, use)
 
@@ -132,14 +141,14 @@ def test_it_tokenizes_and_detokenizes(model: Path) -> None:
 def test_it_embeds(model: Path) -> None:
     async def use(runner: Runner) -> None:
         texts = ["hello world", "once upon a time", "the story"]
-        found = await runner.embed([*texts, [7, 8]], dimensions=16)
+        found = await runner.embed(Embed(inputs=[*texts, [7, 8]], dimensions=16))
         assert [event.sample for event in found] == [0, 1, 2, 3]
         assert [len(event.vector) for event in found] == [4 * 16] * 4
         assert found[3].prompt_eval_count == 2
         assert runner.tally.prompt_tokens == sum(event.prompt_eval_count for event in found)
-        (alone,) = await runner.embed(texts[1:2], dimensions=16)
+        (alone,) = await runner.embed(Embed(inputs=texts[1:2], dimensions=16))
         assert alone.vector == found[1].vector
-        assert await runner.embed([]) == []
+        assert await runner.embed(Embed(inputs=[])) == []
 
     with_runner(model, use)
 
@@ -147,8 +156,8 @@ def test_it_embeds(model: Path) -> None:
 def test_an_input_that_cannot_be_embedded_ends_all(model: Path) -> None:
     async def use(runner: Runner) -> None:
         with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
-            await runner.embed([[1] * 2000, [1] * 2049], truncate=False)
-        task = asyncio.create_task(runner.embed([[number] * 2000 for number in range(50)]))
+            await runner.embed(Embed(inputs=[[1] * 2000, [1] * 2049], truncate=False))
+        task = asyncio.create_task(runner.embed(Embed(inputs=[[number] * 2000 for number in range(50)])))
         while (await runner.ping()).active == 0:
             await asyncio.sleep(0.01)
         task.cancel()
@@ -182,7 +191,7 @@ def test_a_bad_request_fails_alone(model: Path) -> None:
         with pytest.raises(RequestError, match="empty"):
             await collect(runner, [])
         with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
-            async for _ in runner.generate([1] * 3000, GREEDY, truncate=False):
+            async for _ in runner.generate(Generate(prompt=[1] * 3000, options=GREEDY, truncate=False)):
                 pass
         assert (await collect(runner, "hello"))[0]
 
@@ -191,7 +200,8 @@ def test_a_bad_request_fails_alone(model: Path) -> None:
 
 def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
     async def use(runner: Runner) -> None:
-        async with aclosing(runner.generate("hello", LONG)) as stream:
+        async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stream:
+            assert isinstance(await anext(stream), Prompted)
             async for item in stream:
                 assert isinstance(item, Chunk)
                 assert (await runner.ping()).active == 1
@@ -205,7 +215,7 @@ def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
 @pytest.mark.scenario(173)
 def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:
     async def use(runner: Runner) -> None:
-        async with aclosing(runner.generate("hello", LONG)) as stalled:
+        async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stalled:
             await anext(stalled)  # and nothing is read of it any more
             for prompt in ("hello world", "once upon a time"):
                 _, done = await collect(runner, prompt, Options(temperature=0, num_predict=150))
@@ -256,7 +266,7 @@ def test_cancelling_a_task_stops_its_generation(model: Path) -> None:
 def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
     async def use(runner: Runner) -> None:
         async def kill_midway() -> None:
-            async for _ in runner.generate("hello", LONG):
+            async for _ in runner.generate(Generate(prompt="hello", options=LONG)):
                 os.kill(runner.pid, signal.SIGKILL)
 
         with pytest.raises(RunnerError, match=r"unexpectedly stopped.*killed by signal 9"):
@@ -379,7 +389,8 @@ def test_requests_that_want_too_much_memory_are_told_so(wide: Path) -> None:
 @pytest.mark.skipif(not hasattr(psutil, "RLIMIT_AS"), reason="limits of other processes need Linux")
 def test_a_process_that_cannot_even_read_a_message_says_so_to_all_and_ends(model: Path) -> None:
     async def use(runner: Runner) -> None:
-        stream = runner.generate("hello", LONG)
+        stream = runner.generate(Generate(prompt="hello", options=LONG))
+        assert isinstance(await anext(stream), Prompted)
         assert isinstance(await anext(stream), Chunk)
         leave_memory(runner.pid, 0)
         with pytest.raises(OutOfMemoryError):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from puna.errors import GenerationError
+from puna.errors import GenerationError, OptionError
 from puna.options import Options
 from puna.sample import Sampler, transforms
 
@@ -237,3 +237,20 @@ def test_a_mask_that_allows_nothing_possible_is_an_error() -> None:
 def test_a_mask_of_another_size_is_refused(mask: np.ndarray) -> None:
     with pytest.raises(ValueError, match="vocabulary of 3"):
         Sampler(Options(), 3).sample(logits(1, 2, 3), allowed=mask)
+
+
+def test_a_bias_is_added_to_the_logits_before_all_else() -> None:
+    values = logits(3, 2, 1, 0)
+    assert sample(values, temperature=0.0, logit_bias=((0, -100.0), (3, 1.5))) == 1
+    assert sample(values, temperature=0.0, logit_bias=((3, 3.5),)) == 3
+    assert values.tolist() == [3, 2, 1, 0]
+    drawn = {sample(values, **PLAIN | {"seed": seed}, logit_bias=((2, 100.0),)) for seed in range(20)}
+    assert drawn == {2}
+    penalised = Sampler(Options(temperature=0.0, repeat_penalty=10.0, logit_bias=((3, 4.0),)), 4)
+    penalised.accept(3)
+    assert penalised.sample(values) == 0  # 4 / 10, and not 0 / 10 + 4
+
+
+def test_a_bias_on_a_token_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(OptionError, match="must have ids below 4, the size of the vocabulary, not 4"):
+        Sampler(Options(logit_bias=((4, 1.0),)), 4)

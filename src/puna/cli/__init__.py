@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command and answer its exit status; `arguments` default to those of the process."""
+    """Run a command and return its exit status; `arguments` default to those of the process."""
     from puna.cli.entry import run
 
     return run(arguments)

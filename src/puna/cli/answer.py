@@ -1,4 +1,4 @@
-"""Printing an answer while it streams in, and what is said after it."""
+"""Print an answer as it streams in, and the warnings and timings that follow it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TextIO
 from puna.cli import humanize, terminal
 from puna.cli.wrap import WordWrap
 
-#: A model's text must not steer the terminal: control characters become pictures of themselves.
+#: A model's text must not control the terminal: control characters become visible symbols.
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"}
 _VISIBLE |= dict.fromkeys(range(127, 160), 65533)
 
@@ -30,10 +30,10 @@ class AnswerPrinter:
         self._styles = terminal.shows_styles(self._out)
         self._thinking = False
         self._is_terminal = self._out.isatty()
-        # Files and pipes get the text as it is: line breaks that are not the model's would corrupt it.
+        # Files and pipes get the text unchanged: line breaks the model did not write would corrupt it.
         wraps = word_wrap and self._is_terminal
         self._wrap = WordWrap(lambda: max(terminal.width() - _MARGIN, 1)) if wraps else None
-        self.content = ""  # of the answer so far
+        self.content = ""  # the answer so far, without the thinking
         self.thinking = ""
 
     def feed(self, item: Mapping[str, Any]) -> None:
@@ -54,7 +54,7 @@ class AnswerPrinter:
         self._out.flush()
 
     def close(self, ending: str = "\n\n") -> None:
-        """End the answer. Call it once, also after an interruption."""
+        """End the answer. Call it exactly once, even after an interruption."""
         self._end_thinking()
         self._out.write(ending)
         self._out.flush()
@@ -93,7 +93,7 @@ def _tool_call_text(call: Mapping[str, Any]) -> str:
 
 
 def timings(final: Mapping[str, Any]) -> str:
-    """The lines of `--verbose` from the last message; measurements that are 0 or absent are left out."""
+    """The output of `--verbose`, from the last message; zero or missing measurements are left out."""
 
     def rate(count: str, duration: str) -> str:
         nanoseconds = final.get(duration) or 0
@@ -119,16 +119,16 @@ def timings(final: Mapping[str, Any]) -> str:
 
 
 def losses(final: Mapping[str, Any]) -> list[str]:
-    """Warnings for what did not fit the context: nothing is cut silently."""
+    """Warnings about tokens that did not fit the context: nothing is dropped silently."""
     warnings = []
     if truncated := final.get("truncated"):
         warnings.append(
-            f"the conversation did not fit the context: {truncated} token(s) at its start were left out "
-            "(a larger num_ctx takes more)"
+            f"the conversation did not fit the context: its first {truncated} token(s) were dropped "
+            "(increase num_ctx to keep more)"
         )
     if shifted := final.get("shifted"):
         warnings.append(
-            f"the context filled up while answering: {shifted} older token(s) were forgotten "
-            "(a larger num_ctx keeps more)"
+            f"the context filled up during the answer: the oldest {shifted} token(s) were dropped "
+            "(increase num_ctx to keep more)"
         )
     return warnings

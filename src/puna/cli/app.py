@@ -1,4 +1,4 @@
-"""The commands and their options. What they do is imported when they run, so that help comes at once."""
+"""The commands and their options. Implementations are imported on use, so `--help` is instant."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ app = typer.Typer(
 
 
 def complete_model(incomplete: str) -> list[str]:
-    """Names of models for the shell; nothing when no server runs."""
+    """Model names for shell completion; none when no server is running."""
     from puna.cli.client import Client
     from puna.errors import PunaError
 
@@ -41,10 +41,10 @@ Model = Annotated[
 ModelOrFile = Annotated[
     str,
     typer.Argument(
-        metavar="MODEL", help="Name of a model, or path of a GGUF file.", autocompletion=complete_model
+        metavar="MODEL", help="Name of a model, or path to a GGUF file.", autocompletion=complete_model
     ),
 ]
-Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only names that begin so.")]
+Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only names that start with this.")]
 
 
 def _print_version(wanted: bool) -> None:
@@ -76,56 +76,62 @@ def run(
     model: ModelOrFile,
     prompt: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROMPT...]", help="What to say. Without it, and on a terminal: talk."),
+        typer.Argument(metavar="[PROMPT...]", help="What to ask. Without it, start a chat (on a terminal)."),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print timings after the answer.")] = False,
     system: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Instructions in place of the model's own.")
+        str | None, typer.Option(metavar="TEXT", help="System message to use instead of the model's own.")
     ] = None,
     format: Annotated[
-        str | None, typer.Option(metavar="json|SCHEMA", help="Answer in JSON, or by a JSON schema.")
+        str | None, typer.Option(metavar="json|SCHEMA", help="Answer in JSON, or following a JSON schema.")
     ] = None,
     think: Annotated[
         str | None,
         typer.Option(
             metavar="[=LEVEL]",
-            help="Think first: true, false, high, medium, low or max (after '='); plain: true.",
+            help="Think first: true (the default), false, high, medium, low or max. Requires '='.",
         ),
     ] = None,
     hidethinking: Annotated[bool, typer.Option("--hidethinking", help="Do not show the thinking.")] = False,
     keepalive: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", help="How long the model stays in memory: 5m, 1h, -1m (for ever)."),
+        typer.Option(metavar="DURATION", help="How long the model stays in memory: 5m, 1h, -1m (forever)."),
     ] = None,
     nowordwrap: Annotated[
         bool, typer.Option("--nowordwrap", help="Do not wrap words at the right edge.")
     ] = False,
     temperature: Annotated[
-        float | None, typer.Option(metavar="N", help="Creativity; 0 takes the likeliest token.")
+        float | None, typer.Option(metavar="N", help="Randomness; 0 always picks the most likely token.")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(metavar="K", help="Pick from the K likeliest tokens.")] = None,
+    top_k: Annotated[
+        int | None, typer.Option(metavar="K", help="Sample from the K most likely tokens.")
+    ] = None,
     top_p: Annotated[
-        float | None, typer.Option(metavar="P", help="Pick from the likeliest tokens that sum to P.")
+        float | None,
+        typer.Option(metavar="P", help="Sample from the most likely tokens with total probability P."),
     ] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Random number seed.")] = None,
-    num_predict: Annotated[int | None, typer.Option(metavar="N", help="Most tokens to answer with.")] = None,
+    num_predict: Annotated[
+        int | None, typer.Option(metavar="N", help="Maximum number of tokens to generate.")
+    ] = None,
     num_ctx: Annotated[int | None, typer.Option(metavar="N", help="Context length in tokens.")] = None,
     stop: Annotated[
-        list[str] | None, typer.Option(metavar="TEXT", help="Text that ends the answer; may be repeated.")
+        list[str] | None, typer.Option(metavar="TEXT", help="Stop at this text; may be repeated.")
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option("-o", "--option", metavar="NAME=VALUE", help="Any other option; may be repeated."),
     ] = None,
     truncate: Annotated[
-        bool, typer.Option("--truncate/--no-truncate", help="Embedding models: cut a text that is too long.")
+        bool,
+        typer.Option("--truncate/--no-truncate", help="Embedding models: truncate text that is too long."),
     ] = True,
     dimensions: Annotated[
-        int | None, typer.Option(metavar="N", help="Embedding models: give the first N values only.")
+        int | None, typer.Option(metavar="N", help="Embedding models: return only the first N values.")
     ] = None,
     insecure: Annotated[bool, typer.Option("--insecure", hidden=True)] = False,
 ) -> None:
-    """Ask a model, or talk with it."""
+    """Ask a model a question, or chat with it."""
     from puna.cli.run import run_command
     from puna.cli.settings import RunSettings, parse_format, parse_keep_alive, parse_option, parse_think
     from puna.options import Options
@@ -141,7 +147,7 @@ def run(
         "stop": stop or None,
     }
     options |= {name: value for name, value in given.items() if value is not None}
-    Options.merge(options)  # what is out of range is said before anything is started
+    Options.merge(options)  # reports values out of range before anything is started
     settings = RunSettings(
         model=model,
         options=options,
@@ -174,7 +180,7 @@ def create(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Name of the new model.")],
     file: Annotated[
         str | None,
-        typer.Option("-f", "--file", metavar="PATH", help="The Modelfile, '-' for standard input."),
+        typer.Option("-f", "--file", metavar="PATH", help="The Modelfile; '-' for standard input."),
     ] = None,
     quantize: Annotated[
         str | None, typer.Option("-q", "--quantize", metavar="TYPE", help="Quantize to this type.")
@@ -189,14 +195,16 @@ def create(
 @app.command(cls=PunaCommand)
 def show(
     model: Model,
-    license: Annotated[bool, typer.Option("--license", help="Only the license.")] = False,
-    modelfile: Annotated[bool, typer.Option("--modelfile", help="Only the Modelfile.")] = False,
-    parameters: Annotated[bool, typer.Option("--parameters", help="Only the parameters.")] = False,
-    template: Annotated[bool, typer.Option("--template", help="Only the template.")] = False,
-    system: Annotated[bool, typer.Option("--system", help="Only the system message.")] = False,
-    verbose: Annotated[bool, typer.Option("-v", "--verbose", help="Also all metadata and tensors.")] = False,
+    license: Annotated[bool, typer.Option("--license", help="Show only the license.")] = False,
+    modelfile: Annotated[bool, typer.Option("--modelfile", help="Show only the Modelfile.")] = False,
+    parameters: Annotated[bool, typer.Option("--parameters", help="Show only the parameters.")] = False,
+    template: Annotated[bool, typer.Option("--template", help="Show only the template.")] = False,
+    system: Annotated[bool, typer.Option("--system", help="Show only the system message.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("-v", "--verbose", help="Also show all metadata and tensors.")
+    ] = False,
 ) -> None:
-    """Show what a model is."""
+    """Show details of a model."""
     from puna.cli.manage import show_model
 
     chosen = {
@@ -228,7 +236,7 @@ app.command("ls", cls=PunaCommand, hidden=True)(list_models)
 
 @app.command(cls=PunaCommand)
 def ps(prefix: Prefix = "") -> None:
-    """List the models in memory."""
+    """List the models loaded in memory."""
     from puna.cli.manage import list_running
 
     list_running(prefix)
@@ -236,7 +244,7 @@ def ps(prefix: Prefix = "") -> None:
 
 @app.command(cls=PunaCommand)
 def stop(model: Model) -> None:
-    """Take a model out of memory."""
+    """Unload a model from memory."""
     from puna.cli.manage import stop_model
 
     stop_model(model)
@@ -247,9 +255,9 @@ def cp(
     source: Annotated[
         str, typer.Argument(metavar="SOURCE", help="Name of a model.", autocompletion=complete_model)
     ],
-    destination: Annotated[str, typer.Argument(metavar="DESTINATION", help="Its new name.")],
+    destination: Annotated[str, typer.Argument(metavar="DESTINATION", help="Name of the copy.")],
 ) -> None:
-    """Copy a model to another name."""
+    """Copy a model."""
     from puna.cli.manage import copy_model
 
     copy_model(source, destination)
@@ -272,7 +280,8 @@ def rm(
 def tokenize(
     model: ModelOrFile,
     text: Annotated[
-        list[str] | None, typer.Argument(metavar="[TEXT...]", help="Without it: standard input.")
+        list[str] | None,
+        typer.Argument(metavar="[TEXT...]", help="Text to tokenize (default: standard input)."),
     ] = None,
     jsonl: Annotated[
         bool,
@@ -281,14 +290,15 @@ def tokenize(
     add_special: Annotated[
         bool,
         typer.Option(
-            "--add-special/--no-add-special", help="Add what the model puts around texts (BOS, EOS, CLS)."
+            "--add-special/--no-add-special",
+            help="Add the tokens the model puts around text (BOS, EOS, CLS).",
         ),
     ] = True,
     parse_special: Annotated[
         bool,
         typer.Option(
             "--parse-special/--no-parse-special",
-            help="Take text like <|im_end|> for the control token it names.",
+            help="Read text like <|im_end|> as the control token it names.",
         ),
     ] = True,
 ) -> None:
@@ -302,16 +312,18 @@ def tokenize(
 def bench(
     model: ModelOrFile,
     prompt: Annotated[
-        int, typer.Option(metavar="N", help="Tokens of the prompt to read; 0: none.", min=0)
+        int, typer.Option(metavar="N", help="Prompt length in tokens; 0 skips the prompt test.", min=0)
     ] = 512,
-    generate: Annotated[int, typer.Option(metavar="N", help="Tokens to generate; 0: none.", min=0)] = 64,
+    generate: Annotated[
+        int, typer.Option(metavar="N", help="Tokens to generate; 0 skips the decode test.", min=0)
+    ] = 64,
     parallel: Annotated[
-        str, typer.Option(metavar="N[,N...]", help="How many streams at once; speeds are their total.")
+        str, typer.Option(metavar="N[,N...]", help="Number of parallel streams; speeds are their total.")
     ] = "1",
     threads: Annotated[
-        int, typer.Option(metavar="N", help="Threads to compute with; 0 means all cores.", min=0)
+        int, typer.Option(metavar="N", help="Number of threads; 0 uses all cores.", min=0)
     ] = 0,
-    repetitions: Annotated[int, typer.Option(metavar="N", help="How often to measure.", min=1)] = 5,
+    repetitions: Annotated[int, typer.Option(metavar="N", help="Number of measurements.", min=1)] = 5,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure prompt and decode speed, without a server."""
@@ -321,7 +333,7 @@ def bench(
     run_bench(model, prompt, generate, parse_counts(parallel), threads, repetitions, as_json=json)
 
 
-class Inside(StrEnum):
+class Topic(StrEnum):
     """What `puna debug` can show."""
 
     CACHE = "cache"
@@ -331,31 +343,34 @@ class Inside(StrEnum):
 @app.command(cls=PunaCommand)
 def debug(
     what: Annotated[
-        Inside,
+        Topic,
         typer.Argument(
             metavar="WHAT",
-            help="`cache`: who holds which of its cells. `memory`: what a model would take of it.",
+            help="`cache`: which sequences use which cells. `memory`: how much memory a model needs.",
         ),
     ],
     model: Annotated[
         str | None,
         typer.Argument(
-            metavar="[MODEL]", help="Without it: all models in memory.", autocompletion=complete_model
+            metavar="[MODEL]",
+            help="Name of a model; `cache` without it shows all loaded models.",
+            autocompletion=complete_model,
         ),
     ] = None,
     num_ctx: Annotated[
-        int | None, typer.Option(metavar="N", help="With `memory`: tokens of context.", min=1)
+        int | None, typer.Option(metavar="N", help="With `memory`: context length in tokens.", min=1)
     ] = None,
     parallel: Annotated[
-        int | None, typer.Option(metavar="N", help="With `memory`: requests at once.", min=1)
+        int | None, typer.Option(metavar="N", help="With `memory`: number of parallel requests.", min=1)
     ] = None,
 ) -> None:
-    """Look inside a running server, or at what a model needs.
+    """Show the caches of a running server, or how much memory a model needs.
 
-    The picture of a cache shows for each cell who holds it (A, B, ...; '*': several; '.': nobody) and, below,
-    the position it is of. Rows that merely go on as the one before are left out.
+    A cache is drawn as its cells: the first line shows the sequence that uses each cell (A, B, ...; '*'
+    several; '.' none), the line below it the position stored there. Rows that only continue the row above
+    are left out.
     """
-    if what is Inside.MEMORY:
+    if what is Topic.MEMORY:
         from puna.cli.memory import print_memory
 
         print_memory(model, num_ctx, parallel)
@@ -375,7 +390,7 @@ def version() -> None:
 def show_help(
     ctx: typer.Context, command: Annotated[str | None, typer.Argument(metavar="[COMMAND]")] = None
 ) -> None:
-    """Help about a command."""
+    """Show the help of a command."""
     main = ctx.find_root()
     if command is None:
         typer.echo(main.get_help())

@@ -22,16 +22,16 @@ def bench(
     *,
     as_json: bool,
 ) -> None:
-    """Measure and print a table, or one JSON object."""
+    """Measure, and print a table or (with `as_json`) one JSON object. Raises RequestError."""
     path = model_path(model)
     if not (prompt or generate):
         raise RequestError("nothing to measure: --prompt and --generate are both 0")
     tests = len(parallel) * (bool(prompt) + bool(generate))
     results: list[dict[str, Any]] = []
-    with terminal.StandingLine() as line:
+    with terminal.StatusLine() as line:
         line.show(f"loading {model}")
-        from puna import ops
         from puna.engine.bench import run_bench
+        from puna.ops import default_backend
 
         measured = run_bench(
             path,
@@ -44,7 +44,7 @@ def bench(
         for number in range(1, tests + 1):
             line.show(f"measuring {model}: {number} of {tests}")
             results.append(next(measured))
-        used = ops.threads()
+        used = default_backend().threads()
     if as_json:
         print(json.dumps({"model": model, "threads": used, "results": results}))
     else:
@@ -52,10 +52,10 @@ def bench(
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
-    """`1,8` as numbers of at least 1. Raises RequestError."""
+    """The numbers in a text like `1,8`, without duplicates. Raises RequestError unless all are at least 1."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() and int(part) >= 1 for part in parts):
-        raise RequestError(f"--parallel takes numbers from 1 on, like 1,8, not {text!r}")
+        raise RequestError(f"--parallel must be a list of positive integers such as 1,8, not {text!r}")
     return tuple(dict.fromkeys(map(int, parts)))
 
 
@@ -75,5 +75,5 @@ def _print_table(model: str, threads: int, results: Sequence[Mapping[str, Any]])
 
 
 def speed_texts(rates: Sequence[float]) -> tuple[str, str]:
-    """The median of the repetitions, and half the distance from the slowest to the fastest."""
+    """The median of the repetitions, and half the difference between the fastest and the slowest."""
     return f"{statistics.median(rates):.2f}", f"± {(max(rates) - min(rates)) / 2:.2f}"

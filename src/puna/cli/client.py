@@ -13,21 +13,22 @@ import httpx
 from puna.errors import ConnectionFailedError, PunaError, ServerError
 from puna.hosts import Host, host_from_env
 
-#: Connecting is quick or hopeless; answers may take as long as loading a model does.
+#: A connection is made quickly or not at all; an answer may take as long as loading a model.
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
 _PROBE_TIMEOUT = httpx.Timeout(2.0)
 _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 
 
 class Client:
-    """A connection to one server. Every method raises `ConnectionFailedError` or `ServerError`.
+    """A connection to one server, for one request at a time.
 
-    One request at a time. `interrupt` ends it, from a signal handler.
+    Requests raise `ConnectionFailedError` or `ServerError`. `interrupt` ends the current one and is safe to
+    call from a signal handler.
     """
 
     def __init__(self, host: Host | None = None) -> None:
         self.host = host or host_from_env()
-        # A proxy set for the web must not stand between two programs of one machine.
+        # A proxy configured for the web must not be used between two programs on one machine.
         self._http = httpx.Client(
             base_url=self.host.client_url,
             timeout=_TIMEOUT,
@@ -48,17 +49,17 @@ class Client:
         self._http.close()
 
     def interrupt(self) -> None:
-        """Make the running request raise KeyboardInterrupt; nothing when there is none.
+        """Make the current request raise KeyboardInterrupt; does nothing when there is none.
 
-        May be called by a signal handler at any moment: the request notices by itself that its connection
-        is gone, however long it was going to wait.
+        A signal handler may call this at any moment: it only shuts down the socket, and the request fails
+        at once, however long it would have waited.
         """
         if self._busy:
             self._interrupted = True
             self._cut()
 
     def is_up(self) -> bool:
-        """Whether a server answers at all."""
+        """Whether a server answers."""
         try:
             return self._http.head("/", timeout=_PROBE_TIMEOUT).is_success
         except (httpx.HTTPError, OSError):
@@ -82,7 +83,7 @@ class Client:
             _check(response)
             for line in response.iter_lines():
                 if self._interrupted:
-                    return  # what had arrived before is not shown any more
+                    return  # lines that arrived before the interruption are not shown
                 if not line.strip():
                     continue
                 item = _parse(line, response)
@@ -107,12 +108,12 @@ class Client:
         return _parse(response.text, response) if response.content else {}
 
     @contextmanager
-    def _request(self, moment: str = "before it had answered") -> Iterator[None]:
-        """Around every request: what interrupts it, and what its errors mean."""
+    def _request(self, moment: str = "before answering") -> Iterator[None]:
+        """Wraps every request: makes it interruptible and translates its errors."""
         self._interrupted = False
         self._busy = True
         try:
-            with self._explained(moment):
+            with self._translated_errors(moment):
                 yield
         except PunaError:
             if not self._interrupted:
@@ -134,11 +135,11 @@ class Client:
     def _cut(self) -> None:
         if self._socket is not None:
             with suppress(OSError):  # it may be closed already
-                # Not the method of an SSLSocket, which would change more than the connection.
+                # Not SSLSocket.shutdown, which also drops the TLS state.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     @contextmanager
-    def _explained(self, moment: str) -> Iterator[None]:
+    def _translated_errors(self, moment: str) -> Iterator[None]:
         """Turn the HTTP library's errors into ours."""
         try:
             yield
@@ -151,14 +152,14 @@ class Client:
 
 
 def unreachable(host: Host, reason: str = "") -> ConnectionFailedError:
-    """The error for a server that does not answer, with what to do about it."""
+    """The error for a server that does not answer, with a hint on what to do about it."""
     hint = "run 'puna serve' to start it" if host.is_local else "check PUNA_HOST"
     detail = f" ({reason})" if reason and not host.is_local else ""
     return ConnectionFailedError(f"could not connect to the server at {host.client_url}{detail}, {hint}")
 
 
 def _check(response: httpx.Response) -> None:
-    """Raise the error of a reply that is no success: the text of `error`, or the body as it is."""
+    """Raise ServerError unless `response` is a success: with the text of `error`, else the whole body."""
     if response.is_success:
         return
     text = response.read().decode("utf-8", "replace").strip()
@@ -176,5 +177,5 @@ def _parse(text: str, response: httpx.Response) -> dict[str, Any]:
     except ValueError:
         item = None
     if not isinstance(item, dict):
-        raise ServerError(f"{response.url} answered something that is not JSON: {text[:80]!r}")
+        raise ServerError(f"{response.url} did not answer with a JSON object: {text[:80]!r}")
     return item

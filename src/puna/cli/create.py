@@ -21,12 +21,12 @@ DEFAULT_FILE = "Modelfile"
 
 
 def create(name: str, file: str | None, quantize: str | None) -> None:
-    """Create model `name` from the Modelfile `file` (`-` is standard input), telling progress."""
+    """Create model `name` from the Modelfile `file` (`-` is standard input), showing progress."""
     ModelName.parse(name)
-    if quantize:  # said here, before gigabytes are copied
+    if quantize:  # refused here, before gigabytes are copied
         raise UnavailableError(
-            "--quantize is not available yet in this version: "
-            "create the model from a file that is quantized already"
+            "--quantize is not available in this version; "
+            "create the model from a file that is already quantized"
         )
     modelfile, folder = read_modelfile(file)
     body: dict[str, Any] = {"model": name, **create_request(modelfile)}
@@ -46,7 +46,7 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
 def read_modelfile(file: str | None) -> tuple[Modelfile, Path]:
     """The Modelfile and the folder its paths are relative to.
 
-    Without `file`: `Modelfile` in this folder, and if there is none the model that lies here.
+    `file` defaults to `Modelfile` in the current folder, or to the model in it if there is no Modelfile.
     """
     if file == "-":
         return parse(sys.stdin.buffer.read()), Path()
@@ -57,7 +57,7 @@ def read_modelfile(file: str | None) -> tuple[Modelfile, Path]:
 
 
 def _uploaded(client: Client, files: Mapping[str, Path]) -> dict[str, str]:
-    """Bring files to the server; their digests by name."""
+    """Upload files; returns their digests by name."""
     digests: dict[str, str] = {}
     for name, path in files.items():
         digests[name] = file_digest(path.resolve())

@@ -1,4 +1,4 @@
-"""`puna debug cache`: what the caches of models in memory hold, drawn as in docs/kvcache.md."""
+"""`puna debug cache`: the contents of the caches of loaded models, drawn as in docs/kvcache.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _INDENT = "    "
 
 
 def print_caches(model: str | None) -> None:
-    """Print the caches of `model`, or of all models in memory. Raises RequestError when there are none."""
+    """Print the caches of `model`, or of all loaded models. Raises RequestError when none is loaded."""
     import msgspec
 
     from puna.cli.server_process import connect
@@ -22,7 +22,7 @@ def print_caches(model: str | None) -> None:
         path = "/api/debug/cache" + (f"?model={quote(model)}" if model else "")
         models = client.get(path)["models"]
     if not models:
-        raise RequestError("no model is in memory; load one first, as 'puna run MODEL' does")
+        raise RequestError("no model is loaded; load one first with 'puna run MODEL'")
     for shown in models:
         print(shown["name"])
         for contents in msgspec.convert(shown["caches"], list[Contents]):
@@ -32,16 +32,16 @@ def print_caches(model: str | None) -> None:
 
 
 def describe(contents: Contents) -> str:
-    """`causal, layers 0-3, 5: 12 of 4096 cells held, 1.5 MB of memory`."""
+    """`causal, layers 0-3, 5: 12 of 4096 cells in use, 1.5 MB of memory`."""
     what = "states" if contents.kind == "recurrent" else "cells"
     return (
-        f"{contents.kind}, {_layers(contents.layers)}: {contents.held} of {contents.capacity} {what} held, "
+        f"{contents.kind}, {_layers(contents.layers)}: {contents.held} of {contents.capacity} {what} in use, "
         f"{humanize.size(contents.provided_bytes)} of memory"
     )
 
 
 def _layers(numbers: list[int]) -> str:
-    # Neighbours have the same distance from their place in the list.
+    # In a run of consecutive numbers, number minus index is constant.
     runs = groupby(enumerate(sorted(numbers)), key=lambda entry: entry[1] - entry[0])
     ranges = [[number for _, number in run] for _, run in runs]
     texts = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in ranges]

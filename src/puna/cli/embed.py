@@ -1,4 +1,4 @@
-"""`puna run MODEL TEXT` of an embedding model: the text's vector."""
+"""`puna run MODEL TEXT` with an embedding model: prints the embedding of the text."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from puna.errors import RequestError
 
 
 def embeds(shown: Mapping[str, Any]) -> bool:
-    """Whether the model of a reply of `/api/show` makes vectors instead of answers."""
+    """Whether `shown`, a reply of `/api/show`, describes an embedding model."""
     return "embedding" in (shown.get("capabilities") or ())
 
 
 def no_text(model: str) -> RequestError:
-    """The error when there is nothing to make a vector of."""
+    """The error when there is no text to embed."""
     return RequestError(f'embedding models require input text. Usage: puna run {model} "your text here"')
 
 
 def print_embedding(client: Client, settings: RunSettings, text: str) -> None:
-    """Print the vector of `text` as a JSON array. Ctrl-C prints nothing, and that is no error."""
+    """Print the embedding of `text` as a JSON array; nothing after Ctrl-C, which is not an error."""
     if not text:
         raise no_text(settings.model)
     body = settings.request() | {"input": text, "truncate": settings.truncate}
@@ -39,6 +39,6 @@ def print_embedding(client: Client, settings: RunSettings, text: str) -> None:
     print(json.dumps(reply["embeddings"][0]))
     if truncated := reply.get("truncated"):
         terminal.warn(
-            f"the text did not fit the context: {truncated} token(s) at its end were left out "
-            "(a larger num_ctx takes more)"
+            f"the text did not fit the context: its last {truncated} token(s) were dropped "
+            "(increase num_ctx to keep more)"
         )

@@ -1,4 +1,4 @@
-"""From the arguments of the process to its exit status: every error is one line on standard error."""
+"""Runs a command line and turns errors into a message on standard error and an exit status."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from puna.cli.app import app
 from puna.cli.help import SECTIONS, usage
 from puna.errors import PunaError
 
-#: The parser's errors. Where their classes live depends on typer's version; their family does not.
+#: The parser's errors. Their module depends on typer's version, their inheritance does not.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
-    """Run the command in `arguments`: 0, or 1 after an error, 130 after Ctrl-C, 141 when nobody reads on."""
+    """Run the command in `arguments`. Returns 0, or 1 after an error, 130 after Ctrl-C, 141 after SIGPIPE."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         status = get_command(app).main(words, prog_name="puna", standalone_mode=False)
@@ -30,7 +30,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except _PARSER_ERROR as error:
         return _fail(_usage_text(error))
     except BrokenPipeError:
-        # Whoever read our output is gone. Python would complain again when it flushes at exit.
+        # The reader of our output has gone. Without this, Python's flush at exit would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (KeyboardInterrupt, typer.Abort):
@@ -47,7 +47,7 @@ def _fail(message: str) -> int:
 
 
 def _usage_text(error: Exception) -> str:
-    """What was wrong with the arguments, and where to read on."""
+    """What was wrong with the arguments, the usage, and where to find help."""
     format_message = getattr(error, "format_message", None)
     message = str(format_message() if format_message else error).removesuffix(".")
     context = getattr(error, "ctx", None)

@@ -1,4 +1,4 @@
-"""Model files on this machine: their digest, their upload, and the model made from one."""
+"""Local model files: their digests, their upload, and models created from them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from puna.cli.progress import Bar, StatusLines
 from puna.errors import GGUFError, ServerError
 
 _CHUNK_BYTES = 1 << 20
-_REMEMBERED = 200
+_MAX_CACHED = 200
 
 
 def model_from_file(client: Client, text: str) -> str:
-    """The name of a model made of the GGUF file at `text`, created unless it already is there.
+    """The name of a model made from the GGUF file at `text`, which is created if it does not exist.
 
-    The name comes from the file's; a model of that name made of something else is left alone, and the
-    digest becomes the tag.
+    The name is derived from the file's. If another model already has it, the digest becomes the tag.
     """
     path = existing_file(text).resolve()
     _check_gguf(path)
@@ -40,7 +39,7 @@ def model_from_file(client: Client, text: str) -> str:
     upload(client, path, digest)
     with StatusLines(quiet=True) as lines:
         lines.follow(client.stream("/api/create", {"model": name, "files": {path.name: digest}}))
-    terminal.note(f"Added {path.name} to the models as '{name}' ('puna rm {name}' removes it).")
+    terminal.note(f"Added {path.name} as model '{name}' ('puna rm {name}' removes it).")
     return name
 
 
@@ -52,7 +51,7 @@ def derived_name(file_name: str) -> str:
 
 
 def upload(client: Client, path: Path, digest: str) -> None:
-    """Send a file to the server unless it has it, with a bar."""
+    """Upload a file unless the server has it, showing a progress bar."""
     if client.has_blob(digest):
         return
     size_bytes = path.stat().st_size
@@ -61,10 +60,10 @@ def upload(client: Client, path: Path, digest: str) -> None:
 
 
 def file_digest(path: Path) -> str:
-    """`sha256:…` of a file. Digests of unchanged files are remembered: hashing gigabytes takes seconds."""
+    """`sha256:…` of a file. Digests of unchanged files are cached: hashing gigabytes takes seconds."""
     status = path.stat()
     stamp = [status.st_size, status.st_mtime_ns]
-    known = _remembered()
+    known = _read_cache()
     if known.get(str(path), [None])[:2] == stamp:
         return str(known[str(path)][2])
     digest = hashlib.sha256()
@@ -73,7 +72,7 @@ def file_digest(path: Path) -> str:
             digest.update(chunk)
     text = f"sha256:{digest.hexdigest()}"
     known.pop(str(path), None)
-    _remember(known | {str(path): [*stamp, text]})
+    _write_cache(known | {str(path): [*stamp, text]})
     return text
 
 
@@ -85,11 +84,11 @@ def _chunks(path: Path, bar: Bar) -> Iterator[bytes]:
 
 
 def _check_gguf(path: Path) -> None:
-    """Say what is wrong with a file before gigabytes of it are copied."""
+    """Refuse a file of another format before gigabytes of it are copied."""
     with path.open("rb") as file:
         magic = file.read(4)
     if magic != b"GGUF":
-        raise GGUFError(f"{path} is not a GGUF file (it begins with {magic!r})")
+        raise GGUFError(f"{path} is not a GGUF file (it starts with {magic!r})")
 
 
 def _modelfile(client: Client, name: str) -> str | None:
@@ -101,25 +100,25 @@ def _modelfile(client: Client, name: str) -> str | None:
         raise
 
 
-def _memory() -> Path:
+def _cache_path() -> Path:
     return config.home() / "digests.json"
 
 
-def _remembered() -> dict[str, Any]:
+def _read_cache() -> dict[str, Any]:
     try:
-        known = json.loads(_memory().read_text("utf-8"))
+        known = json.loads(_cache_path().read_text("utf-8"))
     except (OSError, ValueError):
         return {}
     return known if isinstance(known, dict) else {}
 
 
-def _remember(known: dict[str, Any]) -> None:
-    newest = dict(list(known.items())[-_REMEMBERED:])
-    path = _memory()
+def _write_cache(known: dict[str, Any]) -> None:
+    newest = dict(list(known.items())[-_MAX_CACHED:])
+    path = _cache_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
         temporary.write_text(json.dumps(newest), "utf-8")
         temporary.replace(path)
     except OSError:
-        return  # only a convenience: the next run reads the file again
+        return  # without the cache, the next run only hashes the file again

@@ -1,4 +1,4 @@
-"""How help pages look, and what they say beyond the options."""
+"""Layout of the help pages, and their examples and environment variables."""
 
 from __future__ import annotations
 
@@ -10,41 +10,40 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-#: What each environment variable does. `PUNA_X` may also be written `OLLAMA_X`, PUNA_HOME excepted.
+#: What each environment variable does. `PUNA_X` may also be written `OLLAMA_X`, except PUNA_HOME.
 VARIABLES = {
     "PUNA_HOST": "Address of the server (default 127.0.0.1:11434)",
-    "PUNA_MODELS": "Folder of the models (default ~/.ollama/models)",
-    "PUNA_HOME": "Folder of history and logs (default ~/.puna)",
-    "PUNA_NUM_THREADS": "Threads to compute with (default: physical cores)",
-    "PUNA_CONTEXT_LENGTH": "Context length in tokens unless a request or model says (default 4096)",
+    "PUNA_MODELS": "Where models are stored (default ~/.ollama/models)",
+    "PUNA_HOME": "Where history and logs are stored (default ~/.puna)",
+    "PUNA_NUM_THREADS": "Number of threads (default: the number of physical cores)",
+    "PUNA_CONTEXT_LENGTH": "Context length in tokens, unless a request or model sets it (default 4096)",
     "PUNA_KEEP_ALIVE": "How long models stay in memory after their last use (default 5m)",
-    "PUNA_NUM_PARALLEL": "Requests to one model that are computed together",
-    "PUNA_MAX_LOADED_MODELS": "How many models may be in memory (default 3)",
-    "PUNA_MAX_QUEUE": "How many requests may wait for a model to load (default 512)",
-    "PUNA_LOAD_TIMEOUT": "How long a load may go without progress (default 5m)",
+    "PUNA_NUM_PARALLEL": "Maximum number of requests a model processes in one batch",
+    "PUNA_MAX_LOADED_MODELS": "Maximum number of models in memory (default 3)",
+    "PUNA_MAX_QUEUE": "Maximum number of requests waiting for a model to load (default 512)",
+    "PUNA_LOAD_TIMEOUT": "How long loading may go without progress (default 5m)",
     "PUNA_STEP_TIMEOUT": "How long a step may take before the model counts as hung (default 10m)",
-    "PUNA_LOG_FORMAT": "`json` writes the server's log as an object per line (default text)",
+    "PUNA_LOG_FORMAT": "`json` logs one JSON object per line (default text)",
     "PUNA_SPARE_RUNNER": "`0` keeps no process ready for the next model, which saves about 250 MB",
-    "PUNA_KV_CACHE_TYPE": "Type the context is kept in: f16, q8_0, q4_0, bf16 or f32 (default f16)",
-    "PUNA_ORIGINS": "Origins that web pages may come from, separated by commas",
+    "PUNA_KV_CACHE_TYPE": "Type of cached keys and values: f16, q8_0, q4_0, bf16 or f32 (default f16)",
+    "PUNA_ORIGINS": "Allowed origins of web pages, separated by commas",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
-    "PUNA_SPECULATE": "How requests guess tokens that do not say: off, prompt or draft",
-    "PUNA_CPU": "Kernels to use: avx2, portable, ... (default: the best this processor runs)",
+    "PUNA_SPECULATE": "Default for speculative decoding: off, prompt or draft",
+    "PUNA_CPU": "Instruction set of the kernels: avx2, portable, ... (default: the best available)",
     "PUNA_OPS": "`reference` computes without the native kernels",
-    "PUNA_ATTENTION": "`sdpa` attends with torch's function over dense tensors, for comparison",
     "PUNA_REPLAY": "`0` makes decode steps call each kernel from Python, for comparison",
-    "PUNA_NOHISTORY": "Keep no history of what was typed",
-    "PUNA_EDITOR": "Editor for Ctrl-G in the interactive prompt",
-    "NO_COLOR": "No colours",
+    "PUNA_NOHISTORY": "Do not save what is typed",
+    "PUNA_EDITOR": "Editor that Ctrl-G opens in a chat",
+    "NO_COLOR": "Disable colours",
 }
 
 
 @dataclass(frozen=True)
 class Page:
-    """What one command's help says after its options."""
+    """What the help of a command shows after its options."""
 
-    examples: Sequence[tuple[str, str]] = ()  # what it does, the command
+    examples: Sequence[tuple[str, str]] = ()  # (description, command)
     variables: Sequence[str] = ()
 
 
@@ -53,29 +52,29 @@ PAGES = {
     "puna": Page(
         examples=(
             ("Ask the model that comes with Puna", 'puna run demo "Tell me a story"'),
-            ("Talk with it", "puna run demo"),
+            ("Chat with it", "puna run demo"),
             ("Run a model file", "puna run ./model.gguf"),
-            ("Answer Ollama's and OpenAI's clients", "puna serve"),
+            ("Serve clients of Ollama and OpenAI", "puna serve"),
         ),
         variables=("PUNA_HOST", "PUNA_MODELS", "PUNA_HOME"),
     ),
     "run": Page(
         examples=(
             (
-                "Ask once; the answer streams to standard output",
+                "Ask one question; the answer streams to standard output",
                 'puna run demo "Tell me a story about a fox"',
             ),
-            ("Put a file before the question", 'puna run demo "Summarise this text." < notes.txt'),
-            ("Talk; /? lists the commands", "puna run demo"),
-            ("Run a model file, and see how fast", 'puna run ./model.gguf --verbose "Hello"'),
-            ("The same answer every time", 'puna run demo --temperature 0 "What is 2 + 2?"'),
+            ("Ask about a file", 'puna run demo "Summarise this text." < notes.txt'),
+            ("Chat; /? lists the commands", "puna run demo"),
+            ("Run a model file and print timings", 'puna run ./model.gguf --verbose "Hello"'),
+            ("Get the same answer every time", 'puna run demo --temperature 0 "What is 2 + 2?"'),
             ("Answer in JSON", 'puna run llama3.2 --format json "Three colours, as JSON"'),
         ),
         variables=("PUNA_HOST", "PUNA_HOME", "PUNA_NOHISTORY", "PUNA_EDITOR", "NO_COLOR"),
     ),
     "serve": Page(
         examples=(
-            ("Serve on this machine only, port 11434", "puna serve"),
+            ("Serve this machine only, on port 11434", "puna serve"),
             ("Serve on all interfaces, port 8080", "PUNA_HOST=0.0.0.0:8080 puna serve"),
         ),
         variables=(
@@ -98,16 +97,15 @@ PAGES = {
             "PUNA_SPECULATE",
             "PUNA_CPU",
             "PUNA_OPS",
-            "PUNA_ATTENTION",
             "PUNA_REPLAY",
         ),
     ),
     "create": Page(
         examples=(
             ("From ./Modelfile", "puna create mario"),
-            ("From a GGUF file and nothing else", "echo FROM ./model.gguf | puna create mine -f -"),
+            ("From just a GGUF file", "echo FROM ./model.gguf | puna create mine -f -"),
             (
-                "A variant of a model",
+                "From another model, with a system message",
                 "printf 'FROM demo\\nSYSTEM Be brief.\\n' | puna create terse -f -",
             ),
         ),
@@ -122,17 +120,17 @@ PAGES = {
         variables=_CLIENT,
     ),
     "list": Page(
-        examples=(("All models", "puna list"), ("Those whose name begins so", "puna list llama")),
+        examples=(("All models", "puna list"), ("Models whose name starts with llama", "puna list llama")),
         variables=_CLIENT,
     ),
-    "ps": Page(examples=(("What is in memory, and until when", "puna ps"),), variables=_CLIENT),
-    "stop": Page(examples=(("Give the memory back now", "puna stop demo"),), variables=_CLIENT),
-    "cp": Page(examples=(("Another name for a model", "puna cp llama3.2 mine"),), variables=_CLIENT),
+    "ps": Page(examples=(("Loaded models, and when they unload", "puna ps"),), variables=_CLIENT),
+    "stop": Page(examples=(("Free the model's memory now", "puna stop demo"),), variables=_CLIENT),
+    "cp": Page(examples=(("Give a model a second name", "puna cp llama3.2 mine"),), variables=_CLIENT),
     "rm": Page(examples=(("Remove two models", "puna rm mine calm:latest"),), variables=_CLIENT),
     "tokenize": Page(
         examples=(
-            ("Ids and pieces of a text", 'puna tokenize demo "Hello, world"'),
-            ("The text of a file, as it is", "puna tokenize ./model.gguf --no-add-special < text.txt"),
+            ("Token ids of a text", 'puna tokenize demo "Hello, world"'),
+            ("A file, without BOS and EOS", "puna tokenize ./model.gguf --no-add-special < text.txt"),
             ("Many texts at once", "puna tokenize demo --jsonl < texts.jsonl > ids.jsonl"),
         ),
         variables=("PUNA_MODELS",),
@@ -149,18 +147,18 @@ PAGES = {
     ),
     "debug": Page(
         examples=(
-            ("The caches of all models in memory", "puna debug cache"),
-            ("One model's", "puna debug cache demo"),
-            ("The memory a model would take", "puna debug memory demo --num-ctx 8192"),
+            ("The caches of all loaded models", "puna debug cache"),
+            ("The caches of one model", "puna debug cache demo"),
+            ("The memory a model needs", "puna debug memory demo --num-ctx 8192"),
         ),
         variables=_CLIENT,
     ),
     "version": Page(variables=_CLIENT),
 }
 
-#: The order of the commands in the main help, under headings.
+#: The sections of the main help, with their commands in order.
 SECTIONS = {
-    "Talk": ("run",),
+    "Chat": ("run",),
     "Models": ("list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop"),
     "Tools": ("tokenize", "bench", "debug", "version"),
@@ -176,7 +174,7 @@ class PunaCommand(TyperCommand):
 
 
 class RunCommand(PunaCommand):
-    """`run`, whose `--think` may stand alone and never takes the word after it."""
+    """`run`, whose `--think` needs no value and never takes the next word as one."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         end = args.index("--") if "--" in args else len(args)
@@ -185,7 +183,7 @@ class RunCommand(PunaCommand):
 
 
 class PunaGroup(TyperGroup):
-    """The main command, its commands under headings."""
+    """The main command. Its help lists the commands in sections."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _write_usage(self, ctx, formatter)

@@ -1,4 +1,4 @@
-"""Sizes, durations and times as people read them, in Ollama's words."""
+"""Human-readable sizes, durations and times, worded as in Ollama."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _SIZE_UNITS = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "KB"))
 
 
 def size(size_bytes: int) -> str:
-    """Decimal units: `512 B`, `4.7 GB`, `2 GB`; from 10 on without a fraction, cut off: `274 MB`."""
+    """A size in decimal units: `512 B`, `4.7 GB`, `2 GB`; truncated to an integer from 10 up: `274 MB`."""
     for factor, unit in _SIZE_UNITS:
         if size_bytes >= factor:
             value = size_bytes / factor
@@ -59,12 +59,12 @@ def ago(moment: datetime, now: datetime) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """A time of the API: RFC 3339 with up to nanoseconds, of which microseconds are kept."""
+    """Parse an RFC 3339 time from the API, truncating nanoseconds to microseconds."""
     return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
 
 
 def duration(nanoseconds: int) -> str:
-    """A duration as Go prints it, exactly: `1.5s`, `12.3ms`, `1m30s`, `2h0m0.5s`."""
+    """A duration exactly as Go prints it: `1.5s`, `12.3ms`, `1m30s`, `2h0m0.5s`."""
     if nanoseconds < 0:
         return "-" + duration(-nanoseconds)
     if nanoseconds < 10**9:
@@ -81,7 +81,7 @@ def duration(nanoseconds: int) -> str:
 
 
 def _decimal(value: int, factor: int) -> str:
-    """`value / factor` in full, without zeros at the end; `factor` is a power of ten."""
+    """All digits of `value / factor`, without trailing zeros; `factor` is a power of ten."""
     whole, fraction = divmod(value, factor)
     digits = str(factor + fraction)[1:].rstrip("0")
     return f"{whole}.{digits}" if digits else str(whole)

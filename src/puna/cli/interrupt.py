@@ -1,4 +1,4 @@
-"""Ctrl-C while the server works: the request ends, at a place where nothing is left half done."""
+"""Ctrl-C during a request ends it cleanly, with nothing left half done."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from puna.cli.client import Client
 
 @contextmanager
 def ctrl_c_ends_requests(client: Client) -> Iterator[None]:
-    """In here Ctrl-C makes the running request of `client` raise KeyboardInterrupt, and does nothing else.
+    """While active, Ctrl-C only makes the current request of `client` raise KeyboardInterrupt.
 
-    Python's own way, an exception wherever the program happens to be, may strike inside a library that has
-    just taken a lock or is closing a connection, and leave it so. Needs the main thread.
+    Python's default handler raises wherever the program happens to be, possibly inside a library that holds
+    a lock or is closing a connection. Must be used in the main thread.
     """
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # shells start background jobs like this
         yield
         return
 

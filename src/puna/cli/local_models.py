@@ -1,4 +1,4 @@
-"""Models that are files of this machine, for commands that need no server or bring a file to it."""
+"""Local model files, for commands that need no server or upload a file to it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from puna.errors import ModelNotFoundError, RequestError
 
 
 def is_path(text: str) -> bool:
-    """Whether `text` can only be a path: no model's name begins so."""
+    """Whether `text` can only be a path: no model name starts like one."""
     return text.startswith(("./", "../", "/", "~"))
 
 
 def is_model_file(text: str) -> bool:
-    """Whether the user means a file rather than a model: a path, or a `.gguf` that lies here."""
+    """Whether `text` means a file rather than a model: a path, or a `.gguf` file that exists."""
     return is_path(text) or (text.lower().endswith(".gguf") and Path(text).is_file())
 
 
 def existing_file(text: str) -> Path:
-    """The file `text` names. Raises RequestError."""
+    """The path of the file `text` names. Raises RequestError if it is not a file."""
     path = Path(text).expanduser()
     if not path.is_file():
-        raise RequestError(f"{path} is a folder" if path.is_dir() else f"{path} does not exist")
+        problem = "is a folder, not a file" if path.is_dir() else "does not exist"
+        raise RequestError(f"{path} {problem}")
     return path
 
 
 def model_path(text: str) -> Path:
-    """The GGUF file `text` means: a path, or a model of the store.
+    """The GGUF file of `text`, a path or the name of a stored model.
 
-    Raises RequestError for a path without a file, ModelNotFoundError for an unknown name.
+    Raises RequestError for a path that is not a file, ModelNotFoundError for an unknown name.
     """
     if is_model_file(text):
         return existing_file(text)
@@ -39,7 +40,7 @@ def model_path(text: str) -> Path:
     except ModelNotFoundError:
         if Path(text).is_file():
             return Path(text)
-        raise ModelNotFoundError(f"model '{text}' not found, and there is no file of that name") from None
+        raise ModelNotFoundError(f"model '{text}' not found, nor is there a file of that name") from None
     if found is None or not found.is_file():
         raise ModelNotFoundError(f"the file of model '{text}' is missing ({found})")
     return found

@@ -1,4 +1,4 @@
-"""The commands about models: list, ps, show, cp, rm, stop, and version."""
+"""The commands that manage models: list, ps, show, cp, rm, stop; and version."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def list_models(prefix: str) -> None:
-    """Print the models whose name begins with `prefix` in any letter case."""
+    """Print the models whose name starts with `prefix`, ignoring case."""
     from puna.cli import tables
     from puna.cli.server_process import connect
 
@@ -28,7 +28,7 @@ def list_models(prefix: str) -> None:
 
 
 def list_running(prefix: str) -> None:
-    """Print the models in memory. Without a server on this machine there are none."""
+    """Print the loaded models. Without a local server there are none, which is not an error."""
     from puna.cli import tables
     from puna.cli.server_process import connect
 
@@ -39,13 +39,13 @@ def list_running(prefix: str) -> None:
     except ConnectionFailedError:
         if not host_from_env().is_local:
             raise
-        terminal.note(f"No server runs at {host_from_env().client_url}.")
+        terminal.note(f"No server is running at {host_from_env().client_url}.")
     chosen = [model for model in models if model["name"].startswith(prefix)]
     print(tables.running_table(chosen, datetime.now(UTC)))
 
 
 def show_model(name: str, field: str | None, verbose: bool) -> None:
-    """Print the overview of a model, or one `field` of the reply as it is."""
+    """Print the overview of a model, or one `field` of the reply verbatim."""
     from puna.cli import show
     from puna.cli.server_process import connect
 
@@ -68,7 +68,7 @@ def copy_model(source: str, destination: str) -> None:
 
 
 def remove_models(names: Sequence[str]) -> None:
-    """Unload and delete each; stops at the first error."""
+    """Unload and delete each model; stops at the first error."""
     from puna.cli.server_process import connect
 
     with connect() as client:
@@ -76,7 +76,7 @@ def remove_models(names: Sequence[str]) -> None:
             try:
                 _unload(client, name)
             except ServerError as error:
-                if error.status_code != 404:  # deleting it will say so
+                if error.status_code != 404:  # deleting it will report that
                     terminal.warn(f"unable to stop model '{name}'")
             client.delete("/api/delete", {"model": name})
             print(f"deleted '{name}'")
@@ -99,12 +99,12 @@ def _unload(client: Client, name: str) -> None:
 
 
 def print_version(own: str) -> None:
-    """Print our version, and the running server's when it is another one."""
+    """Print our version, and warn if the running server has another one or is not Puna."""
     print(f"puna version is {own}")
     sys.stdout.flush()
     host = host_from_env()
     try:
-        # A bare connection first: when nobody listens, the HTTP library need not be imported.
+        # Try a bare connection first: without a server, the HTTP library need not be imported.
         socket.create_connection((host.client_address, host.port), timeout=1.0).close()
     except OSError:
         return
@@ -116,6 +116,6 @@ def print_version(own: str) -> None:
     except PunaError:
         return
     if "puna" not in reply:
-        terminal.warn(f"the server at {host.client_url} is not Puna (it says version {reply.get('version')})")
-    elif reply["puna"] != own:  # "version" is that of the API, which clients compare
-        terminal.warn(f"the server at {host.client_url} has version {reply['puna']}: restart it to update")
+        terminal.warn(f"the server at {host.client_url} is not Puna (its version is {reply.get('version')})")
+    elif reply["puna"] != own:  # "version" is the version of the API, which clients compare
+        terminal.warn(f"the server at {host.client_url} runs version {reply['puna']}; restart it to update")

@@ -1,4 +1,4 @@
-"""`puna debug memory`: what a model would take of memory, part by part, without loading it."""
+"""`puna debug memory`: how much memory each part of a model needs, without loading it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -> None:
-    """Print the table of `model`, loaded as a server with this environment would load it."""
+    """Print the memory `model` needs if loaded by a server with this environment."""
     if model is None:
-        raise RequestError("name the model, as in 'puna debug memory MODEL'")
+        raise RequestError("which model? Usage: puna debug memory MODEL")
     from puna.gguf import open_gguf
     from puna.kvcache.types import KVTypes
     from puna.model.memory import Forecast
@@ -35,17 +35,17 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -
 
 
 def describe(table: MemoryTable, available: int) -> str:
-    """The table in lines, then each device's sum and what is free."""
+    """The table as text, followed by the total of each device and the available memory."""
     rows = [
         (part.name, part.device, humanize.size(part.weights), humanize.size(part.cache))
         for part in table.parts
     ]
     ends = [
-        f"Activations of {table.batch} tokens: {humanize.size(table.activations)}",
+        f"Activations for {table.batch} tokens: {humanize.size(table.activations)}",
         f"Tokenizer: {humanize.size(table.tokenizer)}",
         f"Process: {humanize.size(table.process)}",
-        *(f"In all on {device}: {humanize.size(table.on(device))}" for device in table.devices),
+        *(f"Total on {device}: {humanize.size(table.on(device))}" for device in table.devices),
         f"Available: {humanize.size(available)}",
     ]
-    head = f"{table.context} tokens of context for each of {table.parallel} requests at once"
+    head = f"Context of {table.context} tokens for each of {table.parallel} parallel requests"
     return "\n".join([head, "", tables.table(("PART", "DEVICE", "WEIGHTS", "CACHE"), rows), "", *ends])

@@ -17,30 +17,30 @@ from puna.errors import ServerError
 
 
 def read_prompt(words: Sequence[str]) -> str:
-    """The prompt: standard input when it is no terminal, then the arguments, joined by one blank."""
+    """The prompt: standard input unless it is a terminal, then the arguments, joined by spaces."""
     piped = "" if sys.stdin is None or sys.stdin.isatty() else terminal.read_stdin()
     return " ".join(part for part in (piped, *words) if part)
 
 
 def show_model(client: Client, model: str) -> dict[str, Any]:
-    """The reply of `/api/show`. A model that does not exist raises ServerError saying how to get it."""
+    """The reply of `/api/show`. Raises ServerError; for a missing model it says where to find one."""
     try:
         return client.post("/api/show", {"model": model})
     except ServerError as error:
         if error.status_code == 404:
-            hint = "'puna list' shows what there is, and 'puna run FILE.gguf' takes a model file"
+            hint = "'puna list' shows the installed models, 'puna run FILE.gguf' runs a model file"
             raise ServerError(f"{error}: {hint}", 404) from None
         raise
 
 
 def apply_model(settings: RunSettings, shown: Mapping[str, Any]) -> None:
-    """Choices that depend on what the model can do: models that think do so unless told otherwise."""
+    """Settings that depend on the model: a model that can think does so unless told otherwise."""
     if settings.think is None and "thinking" in (shown.get("capabilities") or ()):
         settings.think = True
 
 
 def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
-    """Answer `prompt`; an empty one only loads the model. Ctrl-C ends the answer, and that is no error."""
+    """Answer `prompt`; an empty one only loads the model. Ctrl-C ends the answer and is not an error."""
     shown = show_model(client, settings.model)
     if embeds(shown):
         print_embedding(client, settings, prompt)
@@ -64,7 +64,7 @@ def print_stream(
     printer: AnswerPrinter,
     ending: str = "\n\n",
 ) -> dict[str, Any] | None:
-    """Print a stream to its end; the last message, or None when Ctrl-C came first."""
+    """Print a stream to its end. Returns the last message, or None after Ctrl-C."""
     final: dict[str, Any] = {}
     with Waiting(client.host, settings.model) as waiting, terminal.silent_keys():
         try:
@@ -84,13 +84,13 @@ def print_stream(
         finally:
             close = getattr(items, "close", None)
             if close is not None:
-                close()  # ends the connection, and with it the server's work
+                close()  # closes the connection, which stops the server's work
     printer.close(ending)
     return final
 
 
 def report(final: Mapping[str, Any], verbose: bool) -> None:
-    """What follows an answer on standard error: what was lost, and how long it took."""
+    """Print what follows an answer on standard error: dropped tokens and timings."""
     for warning in losses(final):
         terminal.warn(warning)
     if verbose:

@@ -9,7 +9,7 @@ from puna.cli import terminal
 
 
 class Bar:
-    """Bytes done of a total, with speed and time left; shown only on a terminal, gone when it is full."""
+    """A progress bar over bytes with speed and time left. Only shown on a terminal; removed when full."""
 
     def __init__(self, text: str, total_bytes: int) -> None:
         self._text = text
@@ -40,10 +40,10 @@ class Bar:
 
 
 class StatusLines:
-    """The `status` messages of a stream: one line each, a bar for those that count bytes."""
+    """Shows the `status` messages of a stream: one line each, or a bar where bytes are counted."""
 
     def __init__(self, quiet: bool = False) -> None:
-        """`quiet` leaves the lines out and keeps the bars."""
+        """`quiet` omits the lines but keeps the bars."""
         self._quiet = quiet
         self._last = ""
         self._bar: Bar | None = None

@@ -1,4 +1,4 @@
-"""`puna run`: which of its two ways, and which model."""
+"""`puna run`: chooses the model, and whether to chat or to answer one prompt."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from puna.cli.settings import RunSettings
 
 
 def run_command(settings: RunSettings, words: Sequence[str]) -> None:
-    """Answer the prompt in `words` and standard input; talk when there is none and a person is there."""
+    """Answer the prompt in `words` and standard input; chat if there is none and this is a terminal."""
     if is_model_file(settings.model):
-        existing_file(settings.model)  # or an error, before standard input is read and a server started
-    talks = not words and terminal.is_interactive()
-    prompt = "" if talks else read_prompt(words)
+        existing_file(settings.model)  # raises before standard input is read and a server is started
+    chat = not words and terminal.is_interactive()
+    prompt = "" if chat else read_prompt(words)
     with connect() as client:
         if is_model_file(settings.model):
             settings.model = model_from_file(client, settings.model)
-        if talks:
+        if chat:
             from puna.cli.repl.loop import converse
 
             converse(client, settings)

@@ -1,4 +1,4 @@
-"""Finding a server, and starting one in the background when none runs."""
+"""Finds the server, and starts one in the background if none is running."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _TAIL_LINES = 15
 
 
 def connect(start: bool = True) -> Client:
-    """A client whose server answers; starts one when it should run here and does not.
+    """A client whose server answers. Starts a local server if none is running and `start` is true.
 
-    Raises ConnectionFailedError when there is none and `start` is false, when the server is elsewhere,
-    or when it does not come up.
+    Raises ConnectionFailedError if no server answers and it must not be started, is remote, or fails to
+    start.
     """
     host = host_from_env()
     client = Client(host)
@@ -49,15 +49,15 @@ def log_path() -> Path:
 
 def _start(client: Client, host: Host) -> None:
     log = log_path()
-    with _only_one_starts(log.with_suffix(".lock")):
-        if client.is_up():  # another command was quicker
+    with _start_lock(log.with_suffix(".lock")):
+        if client.is_up():  # another command was faster
             return
         with terminal.spinner("starting the server"), log.open("ab") as output:
             begin = output.tell()
             process = _spawn(output.fileno())
             _wait_until_up(client, process, log, begin)
     terminal.note(
-        f"Started a server at {host.client_url}. It keeps running: process {process.pid}, log in {log}."
+        f"Started a server at {host.client_url} in the background (process {process.pid}, log in {log})."
     )
 
 
@@ -67,7 +67,7 @@ def _spawn(log_descriptor: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=log_descriptor,
         stderr=log_descriptor,
-        start_new_session=True,  # outlives this terminal, and its Ctrl-C is not the server's
+        start_new_session=True,  # it outlives this terminal and does not get its Ctrl-C
         env=os.environ | {"PYTHONUNBUFFERED": "1"},
     )
 
@@ -87,7 +87,7 @@ def _wait_until_up(client: Client, process: subprocess.Popen[bytes], log: Path, 
 
 
 def _tail(log: Path, begin: int) -> str:
-    """The last lines this attempt wrote to the log."""
+    """The last lines that this attempt wrote to the log."""
     with log.open("rb") as file:
         file.seek(begin)
         lines = file.read().decode("utf-8", "replace").splitlines()
@@ -96,14 +96,14 @@ def _tail(log: Path, begin: int) -> str:
 
 
 @contextmanager
-def _only_one_starts(lock: Path) -> Iterator[None]:
-    """Commands that find no server at the same moment start one between them."""
+def _start_lock(lock: Path) -> Iterator[None]:
+    """Ensures that commands which find no server at the same moment start only one."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         file = lock.open("w")
     except OSError as error:
         raise ConnectionFailedError(
-            f"cannot start a server: no place for its log ({error}); set PUNA_HOME to a folder of yours"
+            f"cannot start a server: cannot write its log ({error}); set PUNA_HOME to a writable folder"
         ) from error
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)

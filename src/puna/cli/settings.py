@@ -1,4 +1,4 @@
-"""What one `puna run` asks of the model, from command-line options or `/set` commands."""
+"""The settings of `puna run`, from command-line options and `/set` commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.options import THINK_LEVELS, Options
 
 @dataclass
 class RunSettings:
-    """Model, sampling options and how to show the answer. None leaves a choice to the server."""
+    """The model, its options and how to show the answer. None leaves a choice to the server."""
 
     model: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -25,8 +25,8 @@ class RunSettings:
     hide_thinking: bool = False
     word_wrap: bool = True
     verbose: bool = False
-    truncate: bool = True  # of embedding models, as is the next
-    dimensions: int | None = None
+    truncate: bool = True  # embedding models only
+    dimensions: int | None = None  # embedding models only
 
     def request(self) -> dict[str, Any]:
         """The fields common to `/api/generate` and `/api/chat`."""
@@ -57,7 +57,7 @@ def parse_format(text: str) -> str | dict[str, Any]:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise RequestError(f"--format must be 'json' or a JSON schema; this is no JSON: {error}") from None
+        raise RequestError(f"--format must be 'json' or a JSON schema; invalid JSON: {error}") from None
     if not isinstance(schema, dict):
         raise RequestError(f"--format must be 'json' or a JSON schema (an object), not {text}")
     return schema
@@ -69,22 +69,25 @@ def parse_keep_alive(text: str) -> str | int:
 
 
 def parse_option(text: str) -> tuple[str, Any]:
-    """`NAME=VALUE` with the value in the option's type. Raises RequestError."""
+    """Name and typed value of an option written `NAME=VALUE`. Raises RequestError."""
     name, separator, value = text.partition("=")
     if not separator:
-        raise RequestError(f"--option takes NAME=VALUE, not {text!r}")
+        raise RequestError(f"--option must have the form NAME=VALUE, not {text!r}")
     return name.strip(), parse_values(name.strip(), [value.strip()])
 
 
 def parse_values(name: str, values: Iterable[str]) -> Any:
-    """Option `name` from words: several for `stop`, one otherwise. Raises RequestError for type or range."""
+    """The typed value of option `name`: any number of `values` for `stop`, else exactly one.
+
+    Raises RequestError for a wrong type or a value out of range.
+    """
     from puna.store.recipe import parse_parameter
 
     given = list(values)
     if name == "stop":
         value: Any = given
     elif len(given) != 1:
-        raise RequestError(f"parameter '{name}' takes one value, not {len(given)}")
+        raise RequestError(f"parameter '{name}' takes exactly one value, not {len(given)}")
     else:
         value = parse_parameter(name, given[0])
     Options.merge({name: value})

@@ -1,4 +1,4 @@
-"""`puna show`: what a model is, in sections."""
+"""`puna show`: the details of a model, in sections."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_ARRAY_CHARACTERS = 10  # of an array's elements are shown before it is cut
+_ARRAY_CHARACTERS = 10  # shown of an array before it is truncated
 Rows = list[tuple[str, ...]]
 
 
 def overview(shown: Mapping[str, Any], verbose: bool = False) -> str:
-    """The reply of `/api/show` as sections of indented columns; empty sections are left out."""
+    """`shown`, a reply of `/api/show`, as sections of indented columns; empty sections are left out."""
     info: Mapping[str, Any] = shown.get("model_info") or {}
     sections: list[tuple[str, Rows]] = [
         ("Model", _model_rows(shown, info)),
@@ -28,7 +28,7 @@ def overview(shown: Mapping[str, Any], verbose: bool = False) -> str:
 
 
 def parameter_rows(parameters: str) -> Rows:
-    """`parameters` of the reply, one `name value` a line, as rows."""
+    """The rows of `parameters`, a text with one `name value` per line."""
     rows: Rows = []
     for line in parameters.splitlines():
         name, _, value = line.strip().partition(" ")
@@ -38,7 +38,7 @@ def parameter_rows(parameters: str) -> Rows:
 
 
 def value_text(value: Any) -> str:
-    """A metadata value in a few characters; arrays are cut: `[1, 2, 3, 4, ...+96 more]`."""
+    """A metadata value in short; arrays are truncated: `[1, 2, 3, 4, ...+96 more]`."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -102,7 +102,7 @@ def _tensor_row(tensor: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _first_lines(text: str) -> Rows:
-    """The first two lines that are not blank, and `...` if there is more."""
+    """The first two non-blank lines, and `...` if there are more."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return [(line,) for line in (lines if len(lines) <= 2 else [*lines[:2], "..."])]
 

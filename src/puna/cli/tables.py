@@ -1,4 +1,4 @@
-"""The tables of `list` and `ps`: from the server's objects to lines of text."""
+"""The tables of `list` and `ps`, from the server's replies."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _GAP = "    "
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns, four blanks apart, without borders."""
+    """Left-aligned columns, four spaces apart, without borders."""
     lines = [header, *rows]
     widths = [max(len(line[column]) for line in lines) for column in range(len(header))]
     padded = (_GAP.join(map(str.ljust, line, widths)) for line in lines)
@@ -20,7 +20,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def model_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
-    """`list`: the models of `/api/tags`."""
+    """The table of `list`, from the models of `/api/tags`."""
     rows = [
         (
             model["name"],
@@ -34,7 +34,7 @@ def model_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
 
 
 def running_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
-    """`ps`: the models of `/api/ps`."""
+    """The table of `ps`, from the models of `/api/ps`."""
     rows = [
         (
             model["name"],
@@ -57,7 +57,7 @@ def short_id(model: Mapping[str, Any]) -> str:
 
 
 def processor(size_bytes: int, vram_bytes: int) -> str:
-    """Where a model lives, by the share of its bytes."""
+    """Where a model is loaded, by fraction of its bytes."""
     if size_bytes <= 0:
         return "Unknown"
     if vram_bytes <= 0:
@@ -69,17 +69,17 @@ def processor(size_bytes: int, vram_bytes: int) -> str:
 
 
 def memory(model: Mapping[str, Any]) -> str:
-    """What its process has now; Ollama's server does not say."""
+    """Current memory of the model's process; `-` if unknown (Ollama's server does not report it)."""
     size_bytes = model.get("memory", {}).get("process", 0)
     return humanize.size(size_bytes) if size_bytes else "-"
 
 
 def speed(model: Mapping[str, Any]) -> str:
-    """Tokens per second of all its requests while it last generated."""
+    """Tokens per second over all of the model's requests when it last generated; `-` if unknown."""
     tokens_per_second: float = model.get("tokens_per_second", 0.0)
     return f"{tokens_per_second:.1f}" if tokens_per_second else "-"
 
 
 def until(expires_at: datetime, now: datetime) -> str:
-    """When a model will be unloaded; one whose time is over is waiting for its last requests."""
+    """When a model will be unloaded; once expired it is only waiting for its last requests."""
     return "Stopping..." if expires_at < now else humanize.ago(expires_at, now)

@@ -1,4 +1,4 @@
-"""What the terminal can do, and what is shown on it beside answers: notes, warnings, spinners."""
+"""Terminal input and output other than answers: notes, warnings, spinners."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _PLAIN = "\x1b[0m"
 
 
 def is_interactive() -> bool:
-    """Whether a person sits at both ends: input and output are terminals."""
+    """Whether both standard input and standard output are terminals."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def read_stdin() -> str:
-    """All text of standard input. Raises RequestError when it is not UTF-8."""
+    """All of standard input. Raises RequestError if it is not UTF-8."""
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
-        raise RequestError(f"standard input is not UTF-8 text (byte {error.start})") from None
+        raise RequestError(f"standard input is not UTF-8 text (see byte {error.start})") from None
 
 
 def stderr_is_terminal() -> bool:
@@ -43,13 +43,13 @@ def width() -> int:
 
 
 def note(text: str) -> None:
-    """A line beside the answer, on standard error."""
+    """Print a line that is not part of the answer, on standard error."""
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """A warning on standard error, folded to the terminal's width."""
+    """Print a warning on standard error, wrapped to the terminal's width."""
     text = f"Warning: {text}"
     if stderr_is_terminal():
         text = textwrap.fill(text, width(), break_on_hyphens=False, break_long_words=False)
@@ -57,7 +57,7 @@ def warn(text: str) -> None:
 
 
 def shows_styles(stream: object) -> bool:
-    """Whether colours are welcome on `stream`: a terminal, without `NO_COLOR`, and not a dumb one."""
+    """Whether to use colours on `stream`: it is a terminal, not a dumb one, and `NO_COLOR` is not set."""
     isatty = getattr(stream, "isatty", None)
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
@@ -66,7 +66,7 @@ def shows_styles(stream: object) -> bool:
 
 @cache
 def stderr_console() -> Console:
-    """The console for progress; made on first use, because rich takes its time to import."""
+    """The console for progress; created on first use because rich is slow to import."""
     from rich.console import Console
 
     return Console(stderr=True, highlight=False)
@@ -74,7 +74,7 @@ def stderr_console() -> Console:
 
 @contextmanager
 def spinner(text: str) -> Iterator[None]:
-    """A spinner on standard error; nothing at all when that is not a terminal."""
+    """Show a spinner on standard error if it is a terminal."""
     if not stderr_is_terminal():
         yield
         return
@@ -82,10 +82,13 @@ def spinner(text: str) -> Iterator[None]:
         yield
 
 
-class StandingLine:
-    """A line on standard error that changes and then goes; it takes no time while others measure theirs."""
+class StatusLine:
+    """A line on standard error that is overwritten, and removed at the end.
 
-    def __enter__(self) -> StandingLine:
+    Unlike a spinner it uses no thread, which would disturb measurements.
+    """
+
+    def __enter__(self) -> StatusLine:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,7 +101,7 @@ class StandingLine:
 
 @contextmanager
 def silent_keys() -> Iterator[None]:
-    """Keys typed while an answer streams do not show up in it; they wait for the next prompt."""
+    """Do not echo keys typed while an answer streams; they are read by the next prompt."""
     if not is_interactive():
         yield
         return
@@ -107,9 +110,9 @@ def silent_keys() -> Iterator[None]:
     descriptor = sys.stdin.fileno()
     before = termios.tcgetattr(descriptor)
     changed = termios.tcgetattr(descriptor)
-    # Ctrl-C would also throw away what was typed, and what was written but is not on the screen yet.
+    # Without NOFLSH, Ctrl-C would also discard pending input and output.
     changed[3] = changed[3] & ~termios.ECHO | termios.NOFLSH
-    termios.tcsetattr(descriptor, termios.TCSANOW, changed)  # to wait for output would fail with a signal
+    termios.tcsetattr(descriptor, termios.TCSANOW, changed)  # TCSADRAIN would fail when a signal arrives
     try:
         yield
     finally:

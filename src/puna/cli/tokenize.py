@@ -13,12 +13,13 @@ from puna.errors import RequestError
 def tokenize(
     model: str, words: Sequence[str] | None, *, jsonl: bool, add_special: bool, parse_special: bool
 ) -> None:
-    """Print ids and pieces of the text in `words`, else of standard input; with `jsonl` ids, line by line.
+    """Print the id and text of each token in `words`, or in standard input if there are none.
 
-    Pieces stand in quotes, control tokens do not.
+    With `jsonl`, read JSON lines from standard input and print JSON lines of ids. Tokens are printed in
+    quotes, except control tokens.
     """
     if jsonl and words:
-        raise RequestError("--jsonl reads its texts from standard input: leave out TEXT")
+        raise RequestError("--jsonl reads texts from standard input; it cannot be combined with TEXT")
     from puna.model.tokenizer.command import open_tokenizer, token_lines, token_rows
 
     tokenizer = open_tokenizer(model_path(model))

@@ -1,4 +1,4 @@
-"""What a terminal shows between a request and the first word of its answer."""
+"""What a terminal shows while a request waits for the first word of its answer."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from puna.cli.client import Client
 from puna.errors import PunaError
 from puna.hosts import Host
 
-_DELAY_S = 0.15  # quick answers come without any flicker
+_DELAY_S = 0.15  # so that quick answers cause no flicker
 _POLL_S = 0.2
 
 
 class Waiting:
-    """A spinner on standard error, and a bar while the model is being loaded.
+    """A spinner on standard error, with a progress bar while the model loads.
 
-    Asks the server beside the running request how far the load is. Does nothing when standard error is no
-    terminal. `stop` may be called again, and must be before anything else is written.
+    A thread polls the server for the progress. Does nothing unless standard error is a terminal. `stop`
+    must be called before anything else is written; calling it again does nothing.
     """
 
     def __init__(self, host: Host, model: str) -> None:
@@ -54,24 +54,24 @@ class Waiting:
             self._status.start()
         with Client(self._host) as client:
             while not self._stopped.wait(_POLL_S):
-                share = load_share(client, self._model)
+                progress = load_progress(client, self._model)
                 with self._lock:
                     if self._status is not None:
-                        self._status.update("" if share is None else self._bar(share))
+                        self._status.update("" if progress is None else self._bar(progress))
 
-    def _bar(self, share: float) -> Any:
+    def _bar(self, progress: float) -> Any:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         row = Table.grid(padding=(0, 1))
-        bar = ProgressBar(total=1.0, completed=share, width=30)
-        row.add_row(Text(f"loading {self._model}"), bar, Text(f"{share:.0%}", style="progress.percentage"))
+        bar = ProgressBar(total=1.0, completed=progress, width=30)
+        row.add_row(Text(f"loading {self._model}"), bar, Text(f"{progress:.0%}", style="progress.percentage"))
         return row
 
 
-def load_share(client: Client, model: str) -> float | None:
-    """How much of `model` is in memory, from 0 to 1; None when it is not being loaded."""
+def load_progress(client: Client, model: str) -> float | None:
+    """Fraction of `model` that is loaded, from 0 to 1; None when it is not being loaded."""
     try:
         running = client.get("/api/ps").get("models") or ()
     except PunaError:
@@ -83,5 +83,5 @@ def load_share(client: Client, model: str) -> float | None:
 
 
 def _same(name: str, model: str) -> bool:
-    """Whether the server's `name` (always with a tag) is what the user called `model`."""
+    """Whether the server's `name` (always with a tag) is the model the user calls `model`."""
     return name.lower().removesuffix(":latest") == model.lower().removesuffix(":latest")

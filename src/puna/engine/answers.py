@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from puna.model.tokenizer import Tokenizer
+    from puna.ops import Backend
 
 
 class Answers:
     """Turns logits into tokens and events, for sequences of up to `context` inputs."""
 
-    def __init__(self, tokenizer: Tokenizer, context: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, context: int, ops: Backend) -> None:
+        self._ops = ops
         self._tokenizer = tokenizer
         self._context = context
 
@@ -94,14 +96,14 @@ class Answers:
                 shifted=sequence.shifted,
                 stop=stop,
                 ending=[logprob for logprob in ending if logprob is not None],
-                drafted=sequence.guesser.drafted if sequence.guesser is not None else 0,
-                accepted=sequence.guesser.accepted if sequence.guesser is not None else 0,
+                drafted=sequence.drafting.drafted if sequence.drafting is not None else 0,
+                accepted=sequence.drafting.accepted if sequence.drafting is not None else 0,
                 sample=sequence.sample,
             )
         )
 
     def _logprob(self, sequence: Generation, logits: NDArray[np.float32], token: int) -> TokenLogprob:
-        chosen, best = log_probabilities(logits, token, sequence.request.top_logprobs)
+        chosen, best = log_probabilities(logits, token, sequence.request.top_logprobs, self._ops)
         tops = []
         for other, value in best:
             data = self._tokenizer.piece(other)
@@ -121,11 +123,12 @@ def fail(sequence: Sequence, error: Exception) -> None:
 
 
 def _show(sequence: Generation, released: Released) -> None:
-    if released.text or released.pieces:
+    if released.text or released.thinking or released.pieces:
         sequence.sink(
             Chunk(
                 id=sequence.id,
                 text=released.text,
+                thinking=released.thinking,
                 tokens=[piece.token for piece in released.pieces],
                 logprobs=[piece.logprob for piece in released.pieces if piece.logprob is not None],
                 sample=sequence.sample,

@@ -1,4 +1,4 @@
-"""Cutting the work of all sequences into batches."""
+"""Dividing the inputs of all sequences into batches."""
 
 from __future__ import annotations
 
@@ -8,87 +8,106 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
-import torch
 
-from puna.engine.guesses import Guess
+from puna.batch import Batch, Input
+from puna.engine.drafts import Draft
 from puna.engine.sequence import Sequence
-from puna.model.input import Batch, Input
 
-#: With logits of every row, a batch has at most so many rows of a prompt: logits are large.
+#: Rows of a prompt per batch when logits of all of them are wanted: logits are large.
 _SCORED_TOGETHER = 64
 
 
 @dataclass
-class Share:
-    """What one sequence contributes to a batch: its next `count` waiting inputs, and what may come then."""
+class BatchSlice:
+    """What one sequence contributes to a batch: its next `count` inputs, then drafted tokens."""
 
     sequence: Sequence
     count: int
-    guess: Guess = field(default_factory=Guess)
+    draft: Draft = field(default_factory=Draft)
+    begin: int = field(init=False)  # position of the first input
+    complete: bool = field(init=False)  # these are the last inputs: a token is sampled after them
+
+    def __post_init__(self) -> None:
+        self.begin = self.sequence.evaluated
+        self.complete = self.count == self.sequence.waiting
 
     @property
     def rows(self) -> int:
-        """Of the batch."""
-        return self.count + len(self.guess.tokens)
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is left waiting, so that the last row is to be sampled."""
-        return self.count == self.sequence.waiting
+        """Rows of the batch."""
+        return self.count + len(self.draft.tokens)
 
     @property
     def outputs(self) -> range:
-        """The rows of this share of which the model's answer is wanted."""
+        """The rows of this slice whose logits (or hidden states) are wanted."""
         wanted = self.sequence.wanted(self.count)
-        return range(wanted.start, wanted.stop + len(self.guess.tokens))
+        return range(wanted.start, wanted.stop + len(self.draft.tokens))
 
 
-def plan(sequences: Items[Sequence], budget: int, halts: Mapping[Sequence, int] | None = None) -> list[Share]:
-    """One input of every sequence that is generating, and at most `budget` inputs of prompts.
+@dataclass(frozen=True)
+class StepLoad:
+    """What a step consists of, in rows."""
 
-    Of the prompts of one priority, the one that has waited longest gets at least half of the budget, so that
-    it comes to an end whatever else comes in; the rest goes to the shortest ones, which need not wait for
-    long ones. `halts` are numbers of inputs after which a prompt is to pause. Inputs that must stay together
-    may exceed the budget when it is their turn.
+    decoding: int  # sequences that generate, one row each
+    prompt: int
+    drafted: int
+
+    @classmethod
+    def of(cls, slices: Items[BatchSlice]) -> StepLoad:
+        decoding = sum(batch_slice.sequence.decoding for batch_slice in slices)
+        return cls(
+            decoding=decoding,
+            prompt=sum(batch_slice.count for batch_slice in slices) - decoding,
+            drafted=sum(len(batch_slice.draft.tokens) for batch_slice in slices),
+        )
+
+
+def plan(
+    sequences: Items[Sequence], budget: int, pauses: Mapping[Sequence, int] | None = None
+) -> list[BatchSlice]:
+    """One input of every decoding sequence, and at most `budget` inputs of prompts.
+
+    Among prompts of the same priority, the oldest gets at least half of the budget, so that it finishes
+    whatever else arrives; the rest goes to the shortest ones, which need not wait for long ones. A prompt
+    pauses after `pauses[sequence]` inputs. Inputs that must stay together may exceed the budget.
     """
-    streams = [Share(sequence, 1) for sequence in sequences if sequence.decoding]
+    streams = [BatchSlice(sequence, 1) for sequence in sequences if sequence.decoding]
     prompts = [sequence for sequence in sequences if sequence.waiting and not sequence.decoding]
     prompts.sort(key=lambda sequence: sequence.rank)
     if not prompts or budget < 1:
         return streams
-    shares: list[Share] = []
+    slices: list[BatchSlice] = []
     for _, equals in groupby(prompts, lambda sequence: sequence.rank[0]):
         oldest, *others = equals
         reserved = min(oldest.waiting, -(-budget // 2))
         budget -= reserved
         for sequence in sorted(others, key=lambda sequence: sequence.waiting):
-            if count := _fitting(sequence, budget, halts):
-                shares.append(Share(sequence, count))
+            if count := _fitting(sequence, budget, pauses):
+                slices.append(BatchSlice(sequence, count))
                 budget -= count
         budget += reserved
-        count = _fitting(oldest, budget, halts)
+        count = _fitting(oldest, budget, pauses)
         if not count and oldest is prompts[0]:
             count = first_group(oldest.inputs, oldest.evaluated)
         if count:
-            shares.append(Share(oldest, count))
+            slices.append(BatchSlice(oldest, count))
             budget -= count
-    return streams + shares
+    return streams + slices
 
 
-def _fitting(sequence: Sequence, room: int, halts: Mapping[Sequence, int] | None) -> int:
-    """How many of a prompt's waiting inputs may go into `room` rows of a batch."""
+def _fitting(sequence: Sequence, room: int, pauses: Mapping[Sequence, int] | None) -> int:
+    """How many inputs of a prompt go into `room` rows of a batch."""
     begin = sequence.evaluated
     room = min(room, sequence.waiting)
-    halt = halts.get(sequence, 0) if halts else 0
-    if halt > begin:
-        room = min(room, halt - begin)
+    pause = pauses.get(sequence, 0) if pauses else 0
+    if pause > begin:
+        room = min(room, pause - begin)
     if sequence.scoring:
         room = min(room, _SCORED_TOGETHER)
     return whole_groups(sequence.inputs, begin, room) if sequence.grouped else room
 
 
 def whole_groups(inputs: Items[Input], begin: int, room: int) -> int:
-    """How many inputs from `begin` on fit into `room` without tearing apart those that must stay together."""
+    """How many inputs from `begin` on fit into `room` without splitting a group that must stay together."""
     fitting = end = begin
     for index in range(begin, min(len(inputs), begin + room)):
         end = max(end, index + 1 + inputs[index].same_batch)
@@ -108,26 +127,26 @@ def first_group(inputs: Items[Input], begin: int) -> int:
     return min(end, len(inputs)) - begin
 
 
-def assemble(shares: Items[Share]) -> Batch:
-    """The batch of `shares`: their inputs one after another."""
+def assemble(slices: Items[BatchSlice]) -> Batch:
+    """The batch made of `slices`: their inputs one after another."""
     inputs: list[Input] = []
     positions: list[int] = []
     sequences: list[int] = []
     outputs: list[int] = []
-    for share in shares:
-        memory = share.sequence.memory
-        assert memory is not None, "only running sequences are planned"
-        begin = memory.evaluated
-        outputs += [len(inputs) + row for row in share.outputs]
-        inputs += share.sequence.inputs[begin : begin + share.count]
-        inputs += [Input(token) for token in share.guess.tokens]
-        positions += range(begin, begin + share.rows)
-        sequences += [memory.row] * share.rows
+    for batch_slice in slices:
+        entry = batch_slice.sequence.entry
+        assert entry is not None, "only running sequences are planned"
+        begin = batch_slice.begin
+        outputs += [len(inputs) + row for row in batch_slice.outputs]
+        inputs += batch_slice.sequence.inputs[begin : begin + batch_slice.count]
+        inputs += [Input(token) for token in batch_slice.draft.tokens]
+        positions += range(begin, begin + batch_slice.rows)
+        sequences += [entry.row] * batch_slice.rows
     return Batch(
-        tokens=torch.from_numpy(np.array([item.token for item in inputs], np.int32)),
-        positions=torch.from_numpy(np.array(positions, np.int32)),
+        tokens=np.array([item.token for item in inputs], np.int32),
+        positions=np.array(positions, np.int32),
         sequences=np.array(sequences, np.int32),
-        outputs=None if len(outputs) == len(inputs) else torch.tensor(outputs, dtype=torch.int64),
+        outputs=None if len(outputs) == len(inputs) else np.array(outputs, np.int64),
         payloads=[(row, item.payload) for row, item in enumerate(inputs) if item.payload is not None],
         spans=[(row, row + item.span) for row, item in enumerate(inputs) if item.span > 1],
     )

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from puna.batch import Input
 from puna.engine.events import Embed, Embedded
 from puna.engine.requests import tokenised, too_long
 from puna.engine.sequence import Sequence, Sink
 from puna.errors import ContextLengthError, EmbeddingError, RequestError, UnavailableError
-from puna.model.input import Input
 from puna.model.pooling import Pooling
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from puna.engine.memories import Memory
+    from puna.engine.prefix_cache import PrefixEntry
     from puna.model.tokenizer import Tokenizer
 
 #: A vector shorter than this is not made longer by dividing it by its length.
@@ -38,7 +38,7 @@ class Embedding(Sequence):
         return self.pooling is not Pooling.LAST
 
     @property
-    def lasting(self) -> bool:
+    def generates(self) -> bool:
         return False
 
     def wanted(self, count: int) -> range:
@@ -46,8 +46,8 @@ class Embedding(Sequence):
             return super().wanted(count)
         return range(count if self.pooling is Pooling.MEAN else self.evaluated == 0)
 
-    def start(self, memory: Memory) -> None:
-        super().start(memory)
+    def start(self, entry: PrefixEntry) -> None:
+        super().start(entry)
         # In float64, so that the batches it came in do not show in the result.
         self._pooled: NDArray[np.float64] | None = None
 

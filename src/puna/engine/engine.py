@@ -1,8 +1,7 @@
 """The engine: many sequences, one model, one step at a time.
 
-Requests come in from any thread (`submit`, `cancel`); one thread calls `step` again and again
-(`start` runs such a thread). Events go to each request's sink, on the stepping thread, which a sink
-must not hold up.
+Requests come in from any thread (`submit`, `cancel`); one thread calls `step` in a loop (`start` runs such a
+thread). Events go to each request's sink on the stepping thread, so a sink must return quickly.
 """
 
 from __future__ import annotations
@@ -13,44 +12,37 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from itertools import accumulate
 from typing import TypeVar
 
-import numpy as np
-import torch
-
-from puna import ops
 from puna.engine.answers import Answers, fail
-from puna.engine.batching import Share, assemble
-from puna.engine.drafting import Drafter
+from puna.engine.batching import BatchSlice, StepLoad
+from puna.engine.draft_model import DraftModel
+from puna.engine.drafts import Draft
 from puna.engine.embedding import Embedding, prepare_embeddings
 from puna.engine.events import Embed, Generate
-from puna.engine.guesses import Guess
-from puna.engine.memories import Memories
-from puna.engine.replay import Replay
-from puna.engine.requests import prepare
+from puna.engine.executor import Executor, Rows
+from puna.engine.prefix_cache import PrefixCache
+from puna.engine.requests import FittedPrompt, prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
+from puna.kvcache.cache import Compacting
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
-from puna.model.input import Batch
 from puna.model.load import LoadedModel
 
 log = logging.getLogger("puna.engine")
 
 T = TypeVar("T")
 
-Rows = np.ndarray[tuple[int, int], np.dtype[np.float32]]
-
-#: Finished requests that are remembered, beside the running ones, as long as there are cells.
+#: Entries kept in the prefix cache beside the running requests, as long as there are cells.
 REMEMBERED = 64
 
 
 class Engine:
-    """Runs up to `parallel` sequences of at most `context` tokens each; more requests wait their turn.
+    """Runs up to `parallel` sequences of at most `context` tokens each; further requests are queued.
 
     All sequences together, running and up to `remembered` finished ones, hold at most `capacity` tokens
     (by default enough for `parallel` full ones, never less than for one), counting once what they share.
@@ -80,7 +72,7 @@ class Engine:
         self.loaded = loaded
         self.context = context
         self.parallel = parallel
-        ops.keep_freed_memory()
+        loaded.ops.keep_freed_memory()
         self.cache, rows = build_cache(
             loaded,
             parallel=parallel,
@@ -91,26 +83,26 @@ class Engine:
             types=cache_types,
         )
         self.weight_bytes = loaded.weight_bytes
-        self.cache_bytes = cache_bytes(self.cache, rows, capacity, batch_size)  # that of a draft model too
-        self.memories = Memories(self.cache, rows)
+        self.cache_bytes = cache_bytes(self.cache, rows, capacity, batch_size)  # includes the draft model's
+        self.prefix_cache = PrefixCache(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
-        self._replay = Replay(loaded.model, self.cache)
+        self._executor = Executor(loaded, self.cache)
         self.scheduler = Scheduler(
             self.cache,
-            self.memories,
+            self.prefix_cache,
             context=context,
             parallel=parallel,
-            brief=(rows - parallel) // 2,  # the other half stays for conversations
+            prompt_only_slots=(rows - parallel) // 2,  # the other half is for conversations
             batch_size=batch_size,
         )
-        drafter = None
+        draft_model = None
         if loaded.draft is not None:
             if not self.cache.takes_back:
                 raise RequestError(
                     f"{loaded.path.name} cannot use a draft model: its recurrent layers cannot take back "
                     "what was guessed wrong; load it without one"
                 )
-            drafter = Drafter(
+            draft_model = DraftModel(
                 loaded.draft,
                 loaded,
                 context=context,
@@ -121,10 +113,10 @@ class Engine:
                 cache_types=cache_types,
             )
             self.weight_bytes += loaded.draft.weight_bytes
-            self.cache_bytes += drafter.cache_bytes
-        self._drafter = drafter
-        self._speculation = Speculation(self.cache, context, drafter=drafter, default=speculate)
-        self._answers = Answers(loaded.tokenizer, context)
+            self.cache_bytes += draft_model.cache_bytes
+        self._draft_model = draft_model
+        self._speculation = Speculation(self.cache, context, draft_model=draft_model, default=speculate)
+        self._answers = Answers(loaded.tokenizer, context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
         self._cancelled: set[int] = set()
@@ -135,31 +127,32 @@ class Engine:
 
     # --- from any thread ---------------------------------------------------------------
 
-    def submit(self, request: Generate | Embed, sink: Sink) -> None:
-        """Queue a request. Raises at once when it cannot be served: `RequestError`, `ContextLengthError`,
-        `UnavailableError`.
+    def submit(self, request: Generate | Embed, sink: Sink, prompt: FittedPrompt | None = None) -> None:
+        """Queue a request; `prompt` is what its own came to, where that is a chat.
+
+        Raises at once when it cannot be served: `RequestError`, `ContextLengthError`, `UnavailableError`.
         """
-        # The costly part of it happens here, on the caller's thread.
+        # Tokenising, the costly part, happens here, on the caller's thread.
         tokenizer = self.loaded.tokenizer
         sequences: Iterable[Sequence]
         if isinstance(request, Embed):
             sequences = prepare_embeddings(request, sink, tokenizer, self.context, self.loaded.pooling)
         else:
-            sequences = generations = prepare(request, sink, tokenizer, self.context)
-            self._speculation.equip(generations)
+            sequences = generations = prepare(request, sink, tokenizer, self.context, self.loaded.ops, prompt)
+            self._speculation.enable(generations)
         with self._changed:
             self._refuse_if_closing()
             self._incoming.extend(sequences)
             self._changed.notify()
 
     def cancel(self, request_id: int) -> None:
-        """Stop a request before the next step; its sink hears nothing more."""
+        """Stop a request before the next step; its sink gets no more events."""
         with self._changed:
             self._cancelled.add(request_id)
             self._changed.notify()
 
     def ask(self, function: Callable[[], T]) -> Future[T]:
-        """Call `function` between two steps, on the stepping thread, which alone may touch the cache."""
+        """Call `function` between two steps, on the stepping thread: only that may touch the cache."""
         future: Future[T] = Future()
 
         def answer() -> None:
@@ -177,8 +170,10 @@ class Engine:
 
     @property
     def provided_bytes(self) -> int:
-        """Memory the caches have until now."""
-        return self.cache.provided_bytes + (self._drafter.provided_bytes if self._drafter is not None else 0)
+        """Memory the caches take so far."""
+        return self.cache.provided_bytes + (
+            self._draft_model.provided_bytes if self._draft_model is not None else 0
+        )
 
     @property
     def active(self) -> int:
@@ -187,20 +182,20 @@ class Engine:
 
     @property
     def running(self) -> int:
-        """Sequences that take part in the steps."""
+        """Sequences that take part in steps."""
         return len(self.scheduler.running)
 
     @property
     def evicted(self) -> int:
-        """Cells that finished requests had to give up for others, so far."""
-        return self.memories.evicted
+        """Cells of finished requests that were evicted so far."""
+        return self.prefix_cache.evicted
 
     def start(self, on_death: Callable[[BaseException], None] | None = None) -> None:
         """Step on a thread of its own until `close`.
 
-        `on_death` is called there when it cannot go on after an error, or should not: without memory, or when
-        the interpreter itself failed, nothing that this process does can be relied on. Without `on_death` it
-        goes on as long as it can.
+        `on_death` is called there after an error that the process should not survive: without memory, or
+        when the interpreter itself failed, nothing it does can be relied on. Without `on_death` it
+        continues as long as it can.
         """
         self._on_death = on_death
         self._thread = threading.Thread(target=self._run_or_die, name="puna-engine", daemon=True)
@@ -216,7 +211,7 @@ class Engine:
         self._take_incoming()
         for sequence in list(self.scheduler):
             self._fail(sequence, RunnerError("the model was unloaded"))
-        self._replay.close()
+        self._executor.close()
         self._speculation.close()
         self.cache.close()
 
@@ -227,7 +222,6 @@ class Engine:
     # --- on the stepping thread --------------------------------------------------------
 
     def _run_or_die(self) -> None:
-        ops.leave_cores_to_kernels()
         try:
             self._run()
         except BaseException as error:
@@ -235,13 +229,13 @@ class Engine:
                 raise
             self._on_death(error)
 
-    def _in_doubt(self, error: Exception) -> bool:
-        """Whether this process had better end, where it can."""
+    def _is_fatal(self, error: Exception) -> bool:
+        """Whether the process should end, if it can."""
         lost = isinstance(error, SystemError) or (is_out_of_memory(error) and memory_is_short())
         return lost and self._on_death is not None
 
     def _run(self) -> None:
-        tidying = False  # idle, with the cache still to be compacted
+        tidying = False  # idle, but the cache is not yet compact
         while True:
             with self._changed:
                 while not (tidying or self._has_work()):
@@ -249,31 +243,32 @@ class Engine:
                 if self._closing:
                     return
             try:
-                tidying = self.step() or (tidying and self.cache.compact())
-            except Exception as error:  # a defect, but nobody must wait for ever because of it
+                tidying = self.step() or (tidying and self._compact())
+            except Exception as error:  # a defect, but no request may wait for ever because of it
                 log.exception("a step failed")
                 for sequence in list(self.scheduler):
                     self._fail(sequence, error)
-                if self._in_doubt(error):
+                if self._is_fatal(error):
                     raise
+
+    def _compact(self) -> bool:
+        return isinstance(self.cache, Compacting) and self.cache.compact()
 
     def _has_work(self) -> bool:
         return bool(self.active or self._cancelled or self._asked or self._closing)
 
     def step(self) -> bool:
-        """Evaluate one batch and sample from it. False when there was nothing to do."""
+        """Schedule, execute, update. False when there was nothing to do."""
         self._take_incoming()
-        shares = self.scheduler.schedule()
-        if not shares:
+        slices = self.scheduler.schedule()
+        if not slices:
             return False
-        streams = sum(share.sequence.decoding for share in shares)
-        rows = sum(share.count for share in shares)
-        self._speculation.guess(shares, self.memories.room)
-        self.step_started = time.monotonic()
+        self._speculation.propose(slices, self.prefix_cache.room)
+        load, self.step_started = StepLoad.of(slices), time.monotonic()
         try:
-            whole = self._evaluate(shares)
-            if whole and not any(share.guess.tokens for share in shares):
-                self.scheduler.pace.measured(streams, rows - streams, time.monotonic() - self.step_started)
+            if self._run_batch(slices):
+                self._speculation.measured(load, self._executor.seconds)
+                self.scheduler.pace.measured(load, time.monotonic() - self.step_started)
         finally:
             self.step_started = None
         return True
@@ -291,109 +286,78 @@ class Engine:
         for answer in asked:
             answer()
 
-    def _evaluate(self, shares: list[Share]) -> bool:
-        """Forward and sample. When that fails, one by one, so that it fails only for whom it must."""
-        wanted = [(share.sequence, share.sequence.evaluated, share.complete, share.guess) for share in shares]
-        began = time.monotonic()
+    def _run_batch(self, slices: list[BatchSlice]) -> bool:
+        """Execute a batch and update its sequences with the results. False when it had to be retried."""
         try:
-            results = self._forward(shares)
+            results = self._executor.execute(slices)
         except Exception as error:
-            if self._in_doubt(error):
+            if self._is_fatal(error):
                 raise
-            log.exception("a batch of %d sequences failed", len(shares))
-            if len(shares) == 1 and not shares[0].guess.tokens:
-                self._fail(shares[0].sequence, error)
-            else:
-                for share in shares:
-                    share.guess = Guess()
-                    self._evaluate([share])
+            log.exception("a batch of %d sequences failed", len(slices))
+            self._retry(slices, error)
             return False
-        self._speculation.measured(shares, time.monotonic() - began)
-        self.scheduler.evaluated(shares)
-        for (sequence, begin, complete, guess), result in zip(wanted, results, strict=True):
-            self._answer(sequence, begin, result, complete, guess)
+        self.scheduler.evaluated(slices)
+        for batch_slice, result in zip(slices, results, strict=True):
+            self._update(batch_slice, result)
         return True
 
-    def _forward(self, shares: list[Share]) -> list[Rows]:
-        """Of the wanted rows of each share logits [rows, vocab], or hidden states [rows, hidden] to embed."""
-        batch = assemble(shares)
-        self.cache.start_forward(batch)
-        try:
-            return self._results(batch, shares)
-        except BaseException:
-            self.cache.undo_forward()
-            raise
+    def _retry(self, slices: list[BatchSlice], error: Exception) -> None:
+        """Run the slices of a failed batch one at a time, without drafts: only those that must fail do."""
+        if len(slices) == 1 and not slices[0].draft.tokens:
+            self._fail(slices[0].sequence, error)
+            return
+        for batch_slice in slices:
+            batch_slice.draft = Draft()
+            self._run_batch([batch_slice])
 
-    def _results(self, batch: Batch, shares: list[Share]) -> list[Rows]:
-        counts = [len(share.outputs) for share in shares]
-        embeds = [isinstance(share.sequence, Embedding) for share in shares]
-        # Some files pad the output beyond the vocabulary; what lies there is no token.
-        vocab = self.loaded.tokenizer.vocab_size
-        if not any(embeds):
-            return _split(self._replay.forward(batch).numpy()[:, :vocab], counts)
-        with torch.inference_mode():
-            hidden = self.loaded.model.hidden(batch, self.cache)
-            logits = self.loaded.model.logits(hidden[torch.from_numpy(~np.repeat(embeds, counts))])
-        predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]
-        states, predictions = _split(hidden.numpy(), counts), _split(logits.numpy()[:, :vocab], predicting)
-        return [
-            state if embed else prediction
-            for embed, state, prediction in zip(embeds, states, predictions, strict=True)
-        ]
-
-    def _answer(self, sequence: Sequence, begin: int, result: Rows, complete: bool, guess: Guess) -> None:
-        """What follows from what `_forward` gave of a share of inputs from `begin` on, and of its guesses."""
-        token = None
+    def _update(self, batch_slice: BatchSlice, result: Rows) -> None:
+        """Advance a sequence by the results of its slice: a token, a score, part of a vector."""
+        sequence, token = batch_slice.sequence, None
         try:
             match sequence:
                 case Embedding():
                     sequence.take(result)
-                    if complete:
+                    if batch_slice.complete:
                         sequence.finish()
                 case Generation():
                     if sequence.scoring:
-                        self._answers.score(sequence, begin, result)
-                    if complete:
-                        token = self._answers.decode(sequence, result[-1 - len(guess.tokens)])
-                    if guess.tokens:
-                        token = self._go_on(sequence, token, guess, result[-len(guess.tokens) :])
-        except Exception as error:  # which concerns nobody else
+                        self._answers.score(sequence, batch_slice.begin, result)
+                    if batch_slice.complete:
+                        token = self._decode(sequence, batch_slice.draft, result)
+        except Exception as error:  # which concerns no other sequence
             if not isinstance(error, GenerationError):
                 log.exception("request %d failed after its pass", sequence.id)
             self._fail(sequence, error)
             return
-        if not complete:
+        if not batch_slice.complete:
             return
         if token is None:
             self.scheduler.leave(sequence)
         else:
             self.scheduler.append(sequence, token)
 
-    def _go_on(self, sequence: Generation, token: int | None, guess: Guess, logits: Rows) -> int | None:
-        """Sample on after `token` as long as guesses come true; `logits` are those after each guess.
+    def _decode(self, sequence: Generation, draft: Draft, logits: Rows) -> int | None:
+        """Sample the next token, and more as long as the draft is right; its rows are the last ones.
 
         Returns the last token, or None when the sequence has ended.
         """
-        accepted = 0
-        while token is not None and accepted < len(guess.tokens) and token == guess.tokens[accepted]:
+        first = len(logits) - 1 - len(draft.tokens)
+        token, accepted = self._answers.decode(sequence, logits[first]), 0
+        if not draft.tokens:
+            return token
+        while token is not None and accepted < len(draft.tokens) and token == draft.tokens[accepted]:
             self.scheduler.append(sequence, token)
-            self.scheduler.confirm(sequence)
-            token = self._answers.decode(sequence, logits[accepted])
+            self.scheduler.accept_draft(sequence)
             accepted += 1
-        self.scheduler.take_back(sequence)
-        self._speculation.judge(sequence, guess, accepted, ended=token is None)
+            token = self._answers.decode(sequence, logits[first + accepted])
+        self.scheduler.roll_back(sequence)
+        self._speculation.record_outcome(sequence, draft, accepted, ended=token is None)
         return token
 
     def _fail(self, sequence: Sequence, error: Exception) -> None:
-        """End a sequence with an error; what it evaluated is in doubt."""
+        """End a sequence with an error; what it evaluated is not reused."""
         self.scheduler.leave(sequence, forget=True)
         try:
             fail(sequence, error)
-        except Exception:  # a sink that raises is its request's fault, not that of all others
-            log.exception("nobody could be told that request %d failed", sequence.id)
-
-
-def _split(rows: Rows, counts: list[int]) -> list[Rows]:
-    """`rows` in parts of so many, one after another."""
-    ends = list(accumulate(counts))
-    return [rows[end - count : end] for end, count in zip(ends, counts, strict=True)]
+        except Exception:  # a sink that raises is its own request's fault
+            log.exception("the failure of request %d could not be reported", sequence.id)

@@ -8,6 +8,7 @@ import msgspec
 
 from puna.errors import PunaError
 from puna.options import Options
+from puna.prompt.messages import Chat, Insert
 
 #: More samples of one prompt are a mistake, or an attack.
 MOST_SAMPLES: Final = 128
@@ -20,11 +21,17 @@ class Message(msgspec.Struct, tag=True, frozen=True, kw_only=True):
     """Base of everything that may cross a process border; `type` on the wire is the class name."""
 
 
-class Generate(Message, frozen=True):
-    """Generate text. Answered by `Chunk`*, then one `Done` or `Failed` with the same `id`.
+#: What is to be continued: a text (control tokens in it are recognised, BOS is added as the model wants it),
+#: token ids, taken as they are, or what becomes a text by the model's template.
+Prompt = str | list[int] | Chat | Insert
 
-    `prompt` is text (control tokens in it are recognised, BOS is added as the model wants it) or
-    token ids, taken as they are.
+
+class Generate(Message, frozen=True):
+    """Generate text: the one form a request has from the wire to the engine.
+
+    Answered by `Prompted`, `Chunk`*, then one `Done` or `Failed` with the same `id`, which whoever sends it
+    chooses. What is stated about the prompt (`template`, `context`, `think`) is used where templates are
+    (`puna.conversation`); the engine itself takes text and tokens, and answers without `Prompted`.
 
     With `samples` over 1, that many continuations are generated of one prompt, sample i with a seed i larger
     than the one given; each ends with a `Done` or `Failed` of its own, and `sample` says whose an event is.
@@ -32,9 +39,12 @@ class Generate(Message, frozen=True):
     nothing is generated, where otherwise it means no limit.
     """
 
-    id: int
-    prompt: str | list[int]
-    options: Options = Options()
+    id: int = 0
+    prompt: Prompt = ""
+    options: Options = Options()  # without `stop`, texts end at the template's stop strings
+    template: str = ""  # instead of the model file's own
+    context: list[int] | None = None  # tokens to put before the prompt
+    think: bool | str | None = None  # whether, or how hard; where it is set, thinking is told from text
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False
@@ -54,14 +64,14 @@ class Embed(Message, frozen=True):
     1 long.
     """
 
-    id: int
     inputs: list[str | list[int]]
+    id: int = 0
     truncate: bool = True  # drop the end of what is too long
     normalize: bool = True
     dimensions: int = 0
     pooling: str | None = None
     cache_prompt: bool = True
-    priority: Literal["interactive", "batch"] = "interactive"
+    priority: Priority = "interactive"
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -81,14 +91,30 @@ class TokenLogprob(msgspec.Struct, frozen=True):
     top: list[TopLogprob] = []
 
 
-class Chunk(Message, frozen=True):
-    """Text that is final: never half a character, never the start of a stop string.
+class Prompted(Message, frozen=True):
+    """The prompt a request came to, before anything is made of it.
 
-    `tokens` and `logprobs` belong to the tokens whose text begins in this chunk.
+    `tokens` begin with those of the request's `context`. Where the prompt is scored, its text begins at
+    token `begin`, and when that is the first, it is spelled `first`.
     """
 
     id: int
     text: str
+    tokens: list[int]
+    begin: int = 0
+    first: str = ""
+
+
+class Chunk(Message, frozen=True):
+    """Text that is final: never half a character, never the start of a stop string or of a thinking tag.
+
+    `thinking` comes before the text. `tokens` and `logprobs` belong to the tokens whose text begins in this
+    chunk, or begins to be held back with it.
+    """
+
+    id: int
+    text: str
+    thinking: str = ""
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     sample: int = 0
@@ -116,7 +142,7 @@ class Done(Message, frozen=True):
     eval_count: int  # includes the end token and tokens cut by a stop string
     eval_duration: int
     cached: int = 0  # prompt tokens taken from the cache instead of evaluated
-    truncated: int = 0  # prompt tokens dropped because the prompt did not fit
+    truncated: int = 0  # prompt tokens dropped because the prompt did not fit, messages left out among them
     shifted: int = 0  # tokens dropped from the context while generating
     stop: str | None = None  # the stop string that ended it, if one did
     # With `logprobs`, of the tokens that ended it and are in no chunk: the end token, or a stop string's.
@@ -150,4 +176,4 @@ class Failed(Message, frozen=True):
         return cls(id=id, kind=error.kind, message=str(error))
 
 
-Event = Scored | Chunk | Done | Embedded | Failed
+Event = Prompted | Scored | Chunk | Done | Embedded | Failed

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
+from puna.batch import Input
 from puna.errors import ContextLengthError
-from puna.model.input import Input
 
 
 def truncate(prompt: list[Input], context: int, keep: int) -> tuple[list[Input], int]:

@@ -1,49 +1,57 @@
-"""How much of a prompt a step may read without holding up those who are being answered.
+"""How many prompt tokens a step may contain without slowing down the sequences that are decoding.
 
-A step that reads nothing but one token for each stream takes a certain time; every prompt token makes it
-longer. Both are measured while the engine runs, and prompts get so many tokens that they take as much time
-as the streams: one prompt at most doubles the time between a stream's tokens. Several get as much time each:
-whoever waits for a first token is held up as well, and streams that run together cost less than one by one.
+A step with one token per decoding sequence takes a certain time; each prompt token adds to it. Both are
+measured while the engine runs, and a prompt gets as many tokens as take the time of the decoding sequences:
+one prompt about doubles the time between tokens. Several prompts get that much time each: requests that wait
+for a first token matter too, and sequences that decode together cost less than one by one.
 """
 
 from __future__ import annotations
 
-#: How much a new measurement changes what is believed.
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from puna.engine.batching import StepLoad
+
+#: Weight of a new measurement in the running average.
 _WEIGHT = 0.25
-#: Of the time that would be due to prompts so much is used: measurements scatter, and the bound is a bound.
+#: The share of the prompts' time that is used: measurements scatter, and the bound should hold.
 _CAUTION = 0.8
-#: Without streams, a step need not take longer than this: whoever comes or goes is noticed between steps.
+#: Limit for a step of prompts alone: requests and cancellations are only seen between steps.
 _LONGEST_S = 1.0
-#: So many tokens are read as fast as they can be; larger batches win nothing.
+#: Batches of this many tokens reach full speed; larger ones gain nothing.
 _EFFICIENT = 256
-#: After so many steps with prompts in them, one without shows again what the streams alone take.
+#: After this many steps with prompts, a step without any is measured again.
 _REMEASURED_AFTER = 32
 
 
 class Pace:
-    """Measured times of steps, and what follows for the next, which never reads more than `most` tokens."""
+    """Measured times of steps, and the prompt tokens the next one may have: never more than `most`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._streams = 0  # of which the time was measured
-        self._stream_s = 0.0  # a step with nothing but them
+        self._streams = 0  # decoding sequences when the time was measured
+        self._stream_s = 0.0  # a step of these alone
         self._token_s = 0.0  # what a prompt token adds
         self._mixed = 0  # steps since that measurement
 
     def budget(self, streams: int, prompts: int) -> int:
-        """Prompt tokens the next step may read beside `streams`; 0 asks for a step without any."""
+        """Prompt tokens for the next step beside `streams` decoding sequences; 0: it must have none."""
         if not streams:
             enough = int(_LONGEST_S / self._token_s) if self._token_s else self._most
             return min(max(enough, _EFFICIENT), self._most)
         if self._mixed >= _REMEASURED_AFTER or not self._streams / 2 <= streams <= self._streams * 2:
             return 0
         if not self._token_s:
-            return min(streams, self._most)  # not more than the streams themselves take, roughly
+            return min(streams, self._most)  # roughly what the decoding sequences take
         due = self._stream_s * prompts * _CAUTION
         return max(1, min(int(due / self._token_s), self._most))
 
-    def measured(self, streams: int, tokens: int, seconds: float) -> None:
-        """A step with `streams` rows of streams and `tokens` of prompts took `seconds`."""
+    def measured(self, load: StepLoad, seconds: float) -> None:
+        """A step took `seconds`. Those with drafts do not count: they depend on more than these two."""
+        streams, tokens = load.decoding, load.prompt
+        if load.drafted:
+            return
         if streams and not tokens:
             steady = 0 < self._streams / 2 <= streams <= self._streams * 2 and self._mixed < _REMEASURED_AFTER
             self._stream_s = _blend(self._stream_s, seconds) if steady else seconds

@@ -1,6 +1,6 @@
-"""Whether guesses pay: what rows cost, measured, against what they promise.
+"""Whether drafting pays: the measured cost of batch rows against the tokens they are expected to yield.
 
-All times are in steps: that of a step in which the same number of streams guess nothing is 1.
+The unit of time is a step in which the same number of sequences draft nothing.
 """
 
 from __future__ import annotations
@@ -9,23 +9,23 @@ from collections import Counter, deque
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
 
-#: Of so many measurements the lower quartile is believed: interruptions only add, at times ten steps' time.
+#: The lower quartile of this many measurements is used: interruptions only ever add time.
 _WINDOW = 9
-#: What a row adds before that was measured; the least and the most that is believed.
+#: What a row adds until it was measured, and the bounds of what is believed.
 _FIRST_ROW, _LEAST_ROW, _MOST_ROW = 0.125, 0.01, 2.0
-#: The first steps with a number of rows are slower than those that follow: they are recorded for replaying.
+#: The first steps with a number of rows are slower than the rest: they are recorded for replay.
 _WARMING_UP = 3
-#: After so many steps with guesses, one without shows again what that takes.
+#: After this many steps with drafts, the step without any is measured again.
 _REMEASURED_AFTER = 32
-#: Rows must promise so much more than they cost: neither is known exactly.
+#: Expected yield must exceed cost by this factor: neither is known exactly.
 _CAUTION = 1.25
-#: Where guesses could be made and do not pay, so much of the time goes into finding out whether they now would.
+#: The share of time spent probing whether drafting pays now, where it could be done and does not pay.
 _PROBING = 0.02
 _MOST_SAVED = 4.0
 
 
 class Recent:
-    """What is believed of a time by the last measurements of it; 0 without any."""
+    """An estimate of a time from its most recent measurements; 0 without any."""
 
     def __init__(self) -> None:
         self._times: deque[float] = deque(maxlen=_WINDOW)
@@ -37,23 +37,23 @@ class Recent:
 
 
 class Cost:
-    """What guesses cost beside a certain number of streams."""
+    """What drafting costs at a given number of decoding sequences."""
 
     def __init__(self) -> None:
-        self._seen: Counter[int] = Counter()  # steps, by the number of guesses
-        self._plain_s = Recent()  # steps without guesses
-        self._row = Recent()  # what each guess added to a step with some
+        self._seen: Counter[int] = Counter()  # steps, by the number of draft tokens
+        self._plain_s = Recent()  # steps without drafts
+        self._row = Recent()  # what each draft token added to a step
         self._since_plain = 0
-        self._saved = 0.0  # time for finding out
+        self._saved = 0.0  # time saved up for probing
 
     @property
     def known(self) -> bool:
-        """Whether a step without guesses was measured, not too long ago."""
+        """Whether a step without drafts was measured recently."""
         return self.step_s > 0 and self._since_plain < _REMEASURED_AFTER
 
     @property
     def step_s(self) -> float:
-        """A step without guesses."""
+        """The time of a step without drafts."""
         return self._plain_s.value
 
     @property
@@ -61,23 +61,23 @@ class Cost:
         """What one more row adds."""
         return min(max(self._row.value, _LEAST_ROW), _MOST_ROW) if self._row.value else _FIRST_ROW
 
-    def measured(self, guesses: int, seconds: float) -> None:
-        """A step with so many guesses took `seconds`."""
-        self._seen[guesses] += 1
-        if self._seen[guesses] <= _WARMING_UP:
+    def measured(self, drafts: int, seconds: float) -> None:
+        """A step with this many draft tokens took `seconds`."""
+        self._seen[drafts] += 1
+        if self._seen[drafts] <= _WARMING_UP:
             return
-        if not guesses:
+        if not drafts:
             self._plain_s.add(seconds)
             self._since_plain = 0
         elif self.step_s:
             self._since_plain += 1
-            self._row.add((seconds / self.step_s - 1) / guesses)
+            self._row.add((seconds / self.step_s - 1) / drafts)
 
-    def spend(self, price: float) -> bool:
-        """Whether something of this price may be tried that does not promise to pay.
+    def may_probe(self, price: float) -> bool:
+        """Whether a draft of this price that is not expected to pay may be tried, to measure it again.
 
-        To be asked once in each step that has something to try: that is what time for it is saved by, not
-        the steps of streams that want no guesses.
+        To be called once in each step that could draft: each call saves up time, steps of sequences that do
+        not draft save none.
         """
         self._saved = min(self._saved + _PROBING, _MOST_SAVED)
         if price > self._saved:
@@ -88,38 +88,46 @@ class Cost:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A stream that could make `most` guesses, each with `chance` of coming true if those before it do."""
+    """A sequence that could draft `most` tokens.
 
-    chance: float
+    `acceptance` is the probability that a token is accepted if all before it are.
+    """
+
+    acceptance: float
     most: int
 
 
 @dataclass
-class Prospect:
-    """What the next step is expected to yield, and to take."""
+class StepEstimate:
+    """The expected tokens and time of the next step."""
 
     tokens: float
     time: float = 1.0
 
     def add(
-        self, candidates: Items[Candidate], row: float, *, longest: float = float("inf"), deeper: float = 0.0
+        self,
+        candidates: Items[Candidate],
+        row: float,
+        *,
+        longest: float = float("inf"),
+        pass_cost: float = 0.0,
     ) -> list[int]:
-        """How many guesses each candidate is to make; those are reckoned in from now on.
+        """How many tokens each candidate is to draft; the estimate includes them from now on.
 
-        A guess goes in if it promises more for its time than the step as it is. The price of one is its
-        `row`, and that of going one guess `deeper`, which all who do so share. The step is not to take more
-        than `longest`.
+        A token is drafted if it raises the expected tokens per time. It costs its batch row, `row`, and a
+        share of `pass_cost`, the draft model's pass that drafts one more token for all candidates. The step
+        is not to take longer than `longest`.
         """
         counts = [0] * len(candidates)
         for depth in range(1, max((candidate.most for candidate in candidates), default=0) + 1):
             rate = self.tokens / self.time * _CAUTION
             gains = {
-                index: candidate.chance**depth
+                index: candidate.acceptance**depth
                 for index, candidate in enumerate(candidates)
                 if counts[index] == depth - 1 and candidate.most >= depth
             }
             gains = {index: gain for index, gain in gains.items() if gain > row * rate}
-            gain, price = sum(gains.values()), deeper + row * len(gains)
+            gain, price = sum(gains.values()), pass_cost + row * len(gains)
             if not gains or gain <= price * rate or self.time + price > longest:
                 break
             self.tokens += gain

@@ -16,7 +16,7 @@ def save_prompt(engine: Engine, tokens: list[int], path: str | Path) -> None:
 
     Raises `CacheFullError` when it is forgotten already, `OSError`.
     """
-    saved = engine.ask(partial(engine.memories.saved, tokens)).result()
+    saved = engine.ask(partial(engine.prefix_cache.snapshot, tokens)).result()
     if saved is None:
         raise CacheFullError("what was read had to make way for other requests at once; try again later")
     write_sequence(saved, path, model=fingerprint(engine.loaded.path), tokens=tokens)
@@ -34,7 +34,7 @@ def load_prompt(engine: Engine, path: str | Path) -> list[int]:
             "load the model with a larger one"
         )
     try:
-        engine.ask(partial(engine.memories.adopt, saved, tokens)).result()
+        engine.ask(partial(engine.prefix_cache.restore, saved, tokens)).result()
     except CacheFileError as error:
         raise CacheFileError(f"{path}: {error}") from None
     return tokens

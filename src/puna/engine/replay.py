@@ -1,10 +1,10 @@
 """Forward passes without Python in the way: a decode step recorded once and replayed afterwards.
 
 Only batches of which every row is wanted come into question: one row per stream that is decoding. The second
-time a number of rows is seen, its pass is recorded (`ops/record.py`). The third time the program is tried:
-its memory is filled with nonsense, it runs, the model runs as usual, and only if both gave the same bits is
-the program used from then on. So a model, cache or kernel that breaks the rules of replaying costs speed,
-never a wrong answer. With PUNA_REPLAY=0 nothing is recorded.
+time a number of rows is seen, its pass is recorded, if the model's backend can do that (`Backend.recorder`).
+The third time the program is tried: its memory is filled with nonsense, it runs, the model runs as usual, and
+only if both gave the same bits is the program used from then on. So a model, cache or kernel that breaks the
+rules of replaying costs speed, never a wrong answer. With PUNA_REPLAY=0 nothing is recorded.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from puna import ops
+from puna.batch import Batch, BatchArrays
 from puna.config import env_bool
-from puna.model.input import Batch
 
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
     from puna.model.base import TextModel
-    from puna.ops.record import Memory, Program
+    from puna.ops import Array, Backend, IndexBuffer
+    from puna.ops.recording import Program
 
 log = logging.getLogger("puna.engine")
 
 #: With more rows than this, what Python takes is not worth a program.
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 
 
 class Replay:
@@ -37,84 +37,83 @@ class Replay:
     def __init__(self, model: TextModel, cache: Cache) -> None:
         self._model = model
         self._cache = cache
-        self._enabled = env_bool("REPLAY", True)
+        self._recorder = model.ops.recorder() if env_bool("REPLAY", True) else None
         self._seen: Counter[int] = Counter()
         self._steps: dict[int, _Step] = {}  # by rows
-        self._memory: Memory | None = None  # of all programs
         self._generation: int | None = None
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """`model.forward(batch, cache)` in inference mode, after `cache.start_forward(batch)`.
+    def forward(self, batch: Batch) -> Array:
+        """`model.forward(batch, cache)`, after `cache.start_forward(batch)`.
 
         Raises the same errors. The logits may lie in memory that the next call overwrites.
         """
         rows = len(batch)
-        if not self._enabled or batch.outputs is not None or batch.payloads or rows > _MOST_ROWS:
-            return self._evaluate(batch)
+        if self._recorder is None or batch.outputs is not None or batch.payloads or rows > _MAX_ROWS:
+            return self._model.forward(batch, self._cache)
         generation = self._cache.generation
         if generation != self._generation:
             self._steps.clear()
             self._generation = generation
-        if generation is None or ops.implementation() != "cpu":
-            return self._evaluate(batch)
+        if generation is None:
+            return self._model.forward(batch, self._cache)
         step = self._steps.get(rows)
         if step is not None:
             return self._replay(step, batch)
         self._seen[rows] += 1
         if self._seen[rows] == 1:
-            return self._evaluate(batch)
+            return self._model.forward(batch, self._cache)
         return self._record(batch)
 
     def close(self) -> None:
         """Let go of all programs and what they keep alive, the cache's storage among it."""
-        self._enabled = False
+        self._recorder = None
         self._steps.clear()
-        self._memory = None
 
-    def _evaluate(self, batch: Batch) -> torch.Tensor:
-        with torch.inference_mode():
-            return self._model.forward(batch, self._cache)
-
-    def _replay(self, step: _Step, batch: Batch) -> torch.Tensor:
-        step.take(batch)
+    def _replay(self, step: _Step, batch: Batch) -> Array:
+        step.inputs.take(batch)
         if not step.proven:
             return self._try(step, batch)
         try:
             step.program.run()
         except Exception:  # said better on the usual way, where it comes up again
-            return self._evaluate(batch)
+            return self._model.forward(batch, self._cache)
         return step.program.result
 
-    def _record(self, batch: Batch) -> torch.Tensor:
+    def _record(self, batch: Batch) -> Array:
         """The usual pass, recorded if that is possible."""
-        from puna.ops.record import Memory, record
-
-        self._memory = self._memory or Memory()
-        fixed = Batch(batch.tokens.clone(), batch.positions.clone(), _SEALED, None)
+        assert self._recorder is not None
+        inputs = _Inputs(self._model.ops, len(batch))
+        inputs.take(batch)
         try:
-            recorded = record(lambda: self._evaluate(fixed), self._memory)
+            recorded = self._recorder.record(self._forward, [inputs.tokens, inputs.positions])
         except Exception as error:
-            logits = self._evaluate(batch)
+            logits = self._model.forward(batch, self._cache)
             self._give_up(f"{type(error).__name__}: {error}")  # which the usual way has not met
             return logits
         if recorded.program is None:
             self._give_up(recorded.obstacle)
             return recorded.result
-        self._steps[len(batch)] = _Step(recorded.program, fixed)
+        self._steps[len(batch)] = _Step(recorded.program, inputs)
         return recorded.result
 
-    def _try(self, step: _Step, batch: Batch) -> torch.Tensor:
+    def _forward(self, tokens: Array, positions: Array) -> Array:
+        arrays = BatchArrays(tokens, positions, outputs=None)
+        return self._model.logits(self._model.hidden(arrays, self._cache))
+
+    def _try(self, step: _Step, batch: Batch) -> Array:
         """Both ways; the program is kept if they agree to the bit."""
+        numpy = self._model.ops.numpy
         step.program.spoil()
         try:
             step.program.run()
-            replayed = step.program.result.clone()
+            replayed = numpy(step.program.result).copy()
         except Exception as error:
             replayed, complaint = None, f"{type(error).__name__}: {error}"
         else:
             complaint = "its logits differ"
-        logits = self._evaluate(batch)
-        if replayed is not None and torch.equal(replayed.view(torch.int32), logits.view(torch.int32)):
+        logits = self._model.forward(batch, self._cache)
+        expected = numpy(logits)
+        if replayed is not None and np.array_equal(replayed.view(np.int32), expected.view(np.int32)):
             step.proven = True
         else:
             self._give_up(f"a replayed pass is not the same as the model's: {complaint}")
@@ -125,30 +124,24 @@ class Replay:
         self.close()
 
 
+class _Inputs:
+    """What a recorded pass reads of a batch, at addresses that stay."""
+
+    def __init__(self, ops: Backend, rows: int) -> None:
+        self.tokens: IndexBuffer = ops.index_buffer(rows)
+        self.positions: IndexBuffer = ops.index_buffer(rows)
+
+    def take(self, batch: Batch) -> None:
+        self.tokens.host[:] = batch.tokens
+        self.positions.host[:] = batch.positions
+        self.tokens.upload()
+        self.positions.upload()
+
+
 @dataclass
 class _Step:
     """A recorded pass and the inputs it reads."""
 
     program: Program
-    inputs: Batch
+    inputs: _Inputs
     proven: bool = False
-
-    def __post_init__(self) -> None:
-        self._tokens = self.inputs.tokens.numpy()
-        self._positions = self.inputs.positions.numpy()
-
-    def take(self, batch: Batch) -> None:
-        self._tokens[:] = batch.tokens.numpy()
-        self._positions[:] = batch.positions.numpy()
-
-
-class _Sealed:
-    """Stands for `Batch.sequences` in a recorded pass: what a model made of them would never change."""
-
-    def _refuse(self, *_: Any) -> Any:
-        raise TypeError("it reads Batch.sequences")
-
-    __getattr__ = __getitem__ = __iter__ = __len__ = __array__ = __eq__ = _refuse
-
-
-_SEALED: Any = _Sealed()

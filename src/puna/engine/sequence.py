@@ -1,4 +1,4 @@
-"""One input of a request, or one generation: what it was asked for, and how far it has come."""
+"""One sequence of a request: what was asked for, and how far it has come."""
 
 from __future__ import annotations
 
@@ -6,47 +6,45 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from puna.batch import Input
+from puna.engine.drafts import Drafting
 from puna.engine.events import Embed, Event, Generate
-from puna.engine.guesses import Guesser
-from puna.engine.memories import Memory
-from puna.engine.prefixes import Key
+from puna.engine.prefix_cache import PrefixEntry
+from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
-from puna.model.input import Input
 from puna.sample import Sampler
 
 Sink = Callable[[Event], None]
 
 
 def key_of(item: Input) -> Key:
-    """What makes an input the same as another."""
+    """What identifies an input in the prefix tree."""
     return (item.token, item.payload_hash) if item.payload_hash else item.token
 
 
 @dataclass(eq=False, kw_only=True)
 class Sequence:
-    """What scheduling knows of a part of a request. Owned by the engine's thread once it is submitted."""
+    """One sample, or one text to embed, as the scheduler sees it. The engine's thread owns it."""
 
     request: Generate | Embed
     sink: Sink
-    inputs: list[
-        Input
-    ]  # all there is to be in the cache: the prompt after truncation, then what is generated
-    keep: int = 0  # inputs at the start that a shift leaves in place
-    sample: int = 0  # which part of the request
-    number: int = 0  # in order of arrival
+    inputs: list[Input]  # the truncated prompt, then what was generated
+    keep: int = 0  # leading inputs that a shift leaves in place
+    sample: int = 0  # number within the request
+    number: int = 0  # order of arrival
     truncated: int = 0
     keys: list[Key] = field(default_factory=list)  # of the inputs
-    grouped: bool = False  # whether some inputs must stay together
-    memory: Memory | None = None  # while it is running
-    exact: bool = True  # whether the memory is what evaluating the inputs would give; a shift is not
-    awaited: tuple[Memory, int] | None = None  # what it waits for: so many inputs of another request
-    branch: int = 0  # so many inputs another prompt began with too, which could not be shared: to be marked
+    grouped: bool = False  # some inputs must stay in one batch
+    entry: PrefixEntry | None = None  # while running
+    exact: bool = True  # the cache holds what evaluating the inputs would give; not so after a shift
+    waits_for: tuple[PrefixEntry, int] | None = None  # until this entry has so many inputs evaluated
+    branch_point: int = 0  # leading inputs common with another prompt that could not be reused; 0: none
     prompt_length: int = 0
     cached: int = 0
     generated: int = 0
     shifted: int = 0
     admitted_ns: int = 0
-    guesser: Guesser | None = None  # if it may guess its tokens
+    drafting: Drafting | None = None  # set if tokens may be drafted
 
     def __post_init__(self) -> None:
         self.keys = [key_of(item) for item in self.inputs]
@@ -59,17 +57,17 @@ class Sequence:
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """Sequences are served in this order, and made to wait in the reverse one."""
+        """Sequences are served in this order and preempted in reverse."""
         return self.request.priority == "batch", self.number
 
     @property
     def evaluated(self) -> int:
-        """How many inputs are in the cache."""
-        return self.memory.evaluated if self.memory is not None else 0
+        """Inputs that are in the cache."""
+        return self.entry.evaluated if self.entry is not None else 0
 
     @property
     def waiting(self) -> int:
-        """How many inputs are still to be evaluated."""
+        """Inputs still to be evaluated."""
         return len(self.inputs) - self.evaluated
 
     @property
@@ -84,51 +82,51 @@ class Sequence:
 
     @property
     def evaluates_all(self) -> bool:
-        """Whether something is wanted of inputs before the last, which then cannot come from the cache."""
+        """Whether results are wanted for inputs before the last, so that none can be taken from the cache."""
         return self.scoring
 
     @property
-    def lasting(self) -> bool:
-        """Whether it goes on after its prompt, and others may go on from where it ends: a conversation."""
+    def generates(self) -> bool:
+        """Whether tokens are generated after the prompt; a text to embed ends with it."""
         return True
 
     def wanted(self, count: int) -> range:
-        """Of which of the next `count` inputs the model's answer is wanted: of the last of all at least."""
+        """For which of the next `count` inputs the model's output is wanted: always for the very last one."""
         first = 0 if self.scoring else count - (count == self.waiting)
         return range(first, count)
 
-    def start(self, memory: Memory) -> None:
-        """Run in `memory`, for the first time or again after being preempted."""
-        self.memory = memory
+    def start(self, entry: PrefixEntry) -> None:
+        """Start in `entry`, or restart after preemption."""
+        self.entry = entry
         self.exact = True
-        self.awaited = None
+        self.waits_for = None
         if not self.admitted_ns:
             self.admitted_ns = time.monotonic_ns()
-            self.cached = memory.evaluated
+            self.cached = entry.evaluated
 
     def append(self, token: int) -> None:
-        """A generated token is to be evaluated next."""
+        """Add a generated token, to be evaluated next."""
         self.inputs.append(Input(token))
         self.keys.append(token)
 
     def cut(self, begin: int, end: int) -> None:
-        """Inputs [begin, end) are dropped."""
+        """Drop inputs [begin, end)."""
         del self.inputs[begin:end]
         del self.keys[begin:end]
         self.shifted += end - begin
-        if self.guesser is not None:
-            self.guesser.ngrams = None
+        if self.drafting is not None:
+            self.drafting.lookup = None
 
 
 @dataclass(eq=False, kw_only=True)
 class Generation(Sequence):
-    """A sample of a request to generate."""
+    """One sample of a request to generate."""
 
     request: Generate
-    limit: int | None  # tokens to generate at most
+    limit: int | None  # maximum number of generated tokens
     sampler: Sampler
     text: TextStream
-    scored: int = 0  # inputs of the prompt whose log-probability was said
+    scored: int = 0  # prompt tokens whose log-probability was sent
     first_ns: int = 0  # when the first token was sampled
     last_ns: int = 0
 
@@ -137,13 +135,13 @@ class Generation(Sequence):
         return self.request.prompt_logprobs and self.scored < self.prompt_length
 
     def sampled(self) -> None:
-        """A token was sampled: count it and take the time."""
+        """Count a sampled token and note the time."""
         self.last_ns = time.monotonic_ns()
         if not self.generated:
             self.first_ns = self.last_ns
         self.generated += 1
 
     def ended(self) -> None:
-        """Without a token, the prompt was all there is to take the time of."""
+        """Note the time of a generation that ends without any token."""
         if not self.generated:
             self.first_ns = self.last_ns = time.monotonic_ns()

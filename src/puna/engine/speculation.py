@@ -1,12 +1,12 @@
-"""Guessing tokens, so that one step can yield several.
+"""Speculative decoding: draft tokens, so that one step can yield several.
 
-A step costs hardly more with a few rows than with one, for what takes time is reading the weights. So a
-stream may bring guesses along with its newest token: if they come true, the logits after each of them are
-there. The tokens are sampled from these as ever, one after another, by the same sampler with the same random
-numbers; a guess only decides whether the next row is of use. So an answer is the same token for token,
-whatever is guessed.
+A step takes hardly longer with a few rows than with one, because most of its time goes into reading the
+weights. So a sequence may add drafted tokens to its newest one: if they are right, the logits after each of
+them are there. Tokens are still sampled one after another, by the same sampler with the same random numbers;
+a draft only decides whether the next row is of use. So the answer is the same, token for token, whatever is
+drafted.
 
-Whether it pays is measured: what a row more adds to a step, and how often a sequence's guesses come true.
+Whether drafting pays is measured: what one more row adds to a step, and how many draft tokens are accepted.
 """
 
 from __future__ import annotations
@@ -18,161 +18,174 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from puna.engine.guesses import DRAFT, Chances, Guess, Guesser
-from puna.engine.ngrams import LENGTHS, Ngrams
-from puna.engine.payoff import Candidate, Cost, Prospect
+from puna.engine.drafts import FROM_MODEL, AcceptanceRates, Draft, Drafting
+from puna.engine.payoff import Candidate, Cost, StepEstimate
+from puna.engine.prompt_lookup import MATCH_LENGTHS, PromptLookup
 from puna.engine.sequence import Generation, Sequence
 from puna.errors import RequestError
 
 if TYPE_CHECKING:
-    from puna.engine.batching import Share
-    from puna.engine.drafting import Drafter
+    from puna.engine.batching import BatchSlice, StepLoad
+    from puna.engine.draft_model import DraftModel
     from puna.kvcache.cache import Cache
 
-#: More guesses in a row hardly ever all come true.
-MOST_GUESSES = 8
-#: How likely a guess is before any was made.
-_FIRST_CHANCE = 0.5
-#: How much an outcome changes what is believed of a sequence, and of those still to come.
+#: Longer drafts are hardly ever accepted whole.
+MAX_DRAFT_TOKENS = 8
+#: Assumed acceptance rate before anything was drafted.
+_FIRST_ACCEPTANCE = 0.5
+#: Weight of one outcome in the acceptance rate of its sequence, and in that of later sequences.
 _WEIGHT, _GENERAL_WEIGHT = 0.2, 0.02
-#: By how much of their step's time streams that want no guesses may be held up by those of others.
+#: How much longer a step may take because of drafts if some of its sequences draft nothing.
 _BYSTANDERS = 0.05
 
 
 @dataclass
 class _Offer:
-    """What a stream could guess: up to `most` tokens, which a draft model has yet to be asked for."""
+    """What a sequence could draft: up to `most` tokens, which a draft model has yet to generate."""
 
-    share: Share
-    guesser: Guesser
-    kind: int
+    batch_slice: BatchSlice
+    drafting: Drafting
+    source: int
     most: int
     tokens: list[int]
 
     @property
     def candidate(self) -> Candidate:
-        return Candidate(self.guesser.chances[self.kind], self.most)
+        return Candidate(self.drafting.acceptance[self.source], self.most)
 
 
 class Speculation:
-    """Chooses what streams guess, by what it has measured.
+    """Chooses what sequences draft, by what it has measured.
 
-    `default` is for requests that do not say; without one they guess with the drafter, if there is any.
+    `default` is the mode of requests that name none; without it they use the draft model, if there is one.
     """
 
     def __init__(
-        self, cache: Cache, context: int, *, drafter: Drafter | None = None, default: str | None = None
+        self, cache: Cache, context: int, *, draft_model: DraftModel | None = None, default: str | None = None
     ) -> None:
         self._cache = cache
         self._context = context
-        self._drafter = drafter
-        self._default = default or ("draft" if drafter is not None else "off")
-        self._chances: Chances = dict.fromkeys((DRAFT, *LENGTHS), _FIRST_CHANCE)  # of sequences still to come
-        self._costs: defaultdict[int, Cost] = defaultdict(Cost)  # by the number of streams
+        self._draft_model = draft_model
+        self._default = default or ("draft" if draft_model is not None else "off")
+        self._acceptance: AcceptanceRates = dict.fromkeys(
+            (FROM_MODEL, *MATCH_LENGTHS), _FIRST_ACCEPTANCE
+        )  # of later sequences
+        self._costs: defaultdict[int, Cost] = defaultdict(Cost)  # by the number of sequences
 
-    def equip(self, sequences: Iterable[Generation]) -> None:
-        """Let new sequences guess, if their request wants that and the cache allows it.
+    def enable(self, sequences: Iterable[Generation]) -> None:
+        """Enable drafting for new sequences whose request wants it, if the cache allows it.
 
         Raises `RequestError` when a request asks for a draft model that was not loaded.
         """
         for sequence in sequences:
             wanted = sequence.request.options.speculate
-            if wanted == "draft" and self._drafter is None:
+            if wanted == "draft" and self._draft_model is None:
                 raise RequestError(
                     'speculate is "draft", and this model was loaded without a draft model; name one with '
                     'the option "draft", or use "prompt"'
                 )
             mode = wanted or self._default
-            drafts = mode == "draft" and self._drafter is not None
+            drafts = mode == "draft" and self._draft_model is not None
             if self._cache.takes_back and (drafts or mode == "prompt"):
-                sequence.guesser = Guesser(drafts, dict(self._chances))
+                sequence.drafting = Drafting(drafts, dict(self._acceptance))
 
-    def guess(self, shares: Items[Share], room: Callable[[int], int]) -> None:
-        """Add guesses to the shares of a step's streams, as far as they pay.
+    def propose(self, slices: Items[BatchSlice], room: Callable[[int], int]) -> None:
+        """Add drafts to the slices of a step, as far as they pay.
 
-        `room` says how many rows there can be of those wanted.
+        `room(wanted)` is how many of `wanted` rows the batch can have.
         """
-        if self._drafter is not None:
-            self._drafter.sweep()
-        if not all(share.sequence.decoding for share in shares):
-            return  # beside prompts there are rows enough to fill a step
-        guessing = [(share, guesser) for share in shares if (guesser := share.sequence.guesser) is not None]
-        cost = self._costs[len(shares)]
-        if not guessing or not cost.known:
+        if self._draft_model is not None:
+            self._draft_model.release_finished()
+        if not all(batch_slice.sequence.decoding for batch_slice in slices):
+            return  # prompts fill a step with rows anyway
+        drafting = [
+            (batch_slice, drafting)
+            for batch_slice in slices
+            if (drafting := batch_slice.sequence.drafting) is not None
+        ]
+        cost = self._costs[len(slices)]
+        if not drafting or not cost.known:
             return
-        longest = 1 + _BYSTANDERS if len(guessing) < len(shares) else math.inf
-        offers = [offer for share, guesser in guessing if (offer := self._offer(share, guesser)).most > 0]
-        chosen = self._choose(offers, len(shares), cost, longest)
-        left = room(len(shares) + sum(count for _, count in chosen)) - len(shares)
+        longest = 1 + _BYSTANDERS if len(drafting) < len(slices) else math.inf
+        offers = [
+            offer
+            for batch_slice, drafting in drafting
+            if (offer := self._offer(batch_slice, drafting)).most > 0
+        ]
+        chosen = self._choose(offers, len(slices), cost, longest)
+        left = room(len(slices) + sum(count for _, count in chosen)) - len(slices)
         for offer, count in chosen:
             offer.most = max(min(count, left), 0)
             left -= offer.most
-        self._draft([offer for offer, _ in chosen if offer.kind == DRAFT and offer.most])
+        self._draft([offer for offer, _ in chosen if offer.source == FROM_MODEL and offer.most])
         for offer, _ in chosen:
-            offer.share.guess = Guess(offer.kind, offer.tokens[: offer.most])
-            offer.guesser.drafted += len(offer.share.guess.tokens)
+            offer.batch_slice.draft = Draft(offer.source, offer.tokens[: offer.most])
+            offer.drafting.drafted += len(offer.batch_slice.draft.tokens)
 
-    def measured(self, shares: Items[Share], seconds: float) -> None:
-        """The pass of a step took so long. What follows it takes its time by tokens, guessed or not."""
-        if all(share.sequence.decoding for share in shares):
-            self._costs[len(shares)].measured(sum(len(share.guess.tokens) for share in shares), seconds)
+    def measured(self, load: StepLoad, seconds: float) -> None:
+        """The pass of a step took `seconds`, without sampling, whose time depends on tokens alone."""
+        if not load.prompt:
+            self._costs[load.decoding].measured(load.drafted, seconds)
 
-    def judge(self, sequence: Sequence, guess: Guess, accepted: int, *, ended: bool) -> None:
-        """The first `accepted` tokens of a guess came true, and then one did not, or the sequence ended."""
-        assert sequence.guesser is not None
-        outcomes = [1.0] * accepted + [0.0] * (accepted < len(guess.tokens) and not ended)
+    def record_outcome(self, sequence: Sequence, draft: Draft, accepted: int, *, ended: bool) -> None:
+        """The first `accepted` tokens of a draft were right; then one was not, or the sequence ended."""
+        assert sequence.drafting is not None
+        outcomes = [1.0] * accepted + [0.0] * (accepted < len(draft.tokens) and not ended)
         for outcome in outcomes:
-            for chances, weight in ((sequence.guesser.chances, _WEIGHT), (self._chances, _GENERAL_WEIGHT)):
-                chances[guess.kind] += weight * (outcome - chances[guess.kind])
+            for acceptance, weight in (
+                (sequence.drafting.acceptance, _WEIGHT),
+                (self._acceptance, _GENERAL_WEIGHT),
+            ):
+                acceptance[draft.source] += weight * (outcome - acceptance[draft.source])
 
     def close(self) -> None:
-        if self._drafter is not None:
-            self._drafter.close()
+        if self._draft_model is not None:
+            self._draft_model.close()
 
-    def _offer(self, share: Share, guesser: Guesser) -> _Offer:
-        """What could be guessed, and no more than can be of use."""
-        sequence = share.sequence
+    def _offer(self, batch_slice: BatchSlice, drafting: Drafting) -> _Offer:
+        """What could be drafted, limited to what could be used."""
+        sequence = batch_slice.sequence
         assert isinstance(sequence, Generation)
-        most = min(MOST_GUESSES, self._context - len(sequence.inputs))
+        most = min(MAX_DRAFT_TOKENS, self._context - len(sequence.inputs))
         if sequence.limit is not None:
             most = min(most, sequence.limit - sequence.generated - 1)
-        if guesser.drafts:
-            assert self._drafter is not None
-            most = min(most, self._drafter.context - len(sequence.inputs))
-            return _Offer(share, guesser, DRAFT, most, [])
-        if guesser.ngrams is None:
-            guesser.ngrams = Ngrams(sequence.keys)
-        kind, tokens = guesser.ngrams.look_up(max(most, 0))
-        return _Offer(share, guesser, kind, len(tokens), tokens)
+        if drafting.uses_model:
+            assert self._draft_model is not None
+            most = min(most, self._draft_model.context - len(sequence.inputs))
+            return _Offer(batch_slice, drafting, FROM_MODEL, most, [])
+        if drafting.lookup is None:
+            drafting.lookup = PromptLookup(sequence.keys)
+        source, tokens = drafting.lookup.look_up(max(most, 0))
+        return _Offer(batch_slice, drafting, source, len(tokens), tokens)
 
     def _choose(
         self, offers: list[_Offer], streams: int, cost: Cost, longest: float
     ) -> list[tuple[_Offer, int]]:
-        """Which offers to take up, and how far."""
-        prospect = Prospect(streams)
-        deeper = self._drafter.deeper(cost.step_s) if self._drafter is not None else 0.0
+        """Which offers to use, and how many tokens of each."""
+        estimate = StepEstimate(streams)
+        pass_cost = self._draft_model.pass_cost(cost.step_s) if self._draft_model is not None else 0.0
         chosen: list[tuple[_Offer, int]] = []
-        for price, kind in (
-            (0.0, [offer for offer in offers if offer.kind != DRAFT]),
-            (deeper, [offer for offer in offers if offer.kind == DRAFT]),
+        for price, group in (
+            (0.0, [offer for offer in offers if offer.source != FROM_MODEL]),
+            (pass_cost, [offer for offer in offers if offer.source == FROM_MODEL]),
         ):
-            candidates = [offer.candidate for offer in kind]
-            counts = prospect.add(candidates, cost.row, deeper=price, longest=longest)
-            chosen += [(offer, count) for offer, count in zip(kind, counts, strict=True) if count]
+            candidates = [offer.candidate for offer in group]
+            counts = estimate.add(candidates, cost.row, pass_cost=price, longest=longest)
+            chosen += [(offer, count) for offer, count in zip(group, counts, strict=True) if count]
         if offers and not chosen:
-            offer = min(offers, key=lambda offer: offer.guesser.drafted)
+            offer = min(offers, key=lambda offer: offer.drafting.drafted)
             price = cost.row
-            if offer.kind == DRAFT:
-                assert self._drafter is not None
-                price += deeper + self._drafter.catching_up(offer.share.sequence, cost.step_s)
-            if cost.spend(price):
+            if offer.source == FROM_MODEL:
+                assert self._draft_model is not None
+                price += pass_cost + self._draft_model.catch_up_cost(offer.batch_slice.sequence, cost.step_s)
+            if cost.may_probe(price):
                 return [(offer, 1)]
         return chosen
 
     def _draft(self, offers: list[_Offer]) -> None:
         if not offers:
             return
-        assert self._drafter is not None
-        drafts = self._drafter.draft([(offer.share.sequence, offer.most) for offer in offers])
+        assert self._draft_model is not None
+        drafts = self._draft_model.draft([(offer.batch_slice.sequence, offer.most) for offer in offers])
         for offer, tokens in zip(offers, drafts, strict=True):
             offer.tokens = tokens

@@ -1,4 +1,7 @@
-"""From tokens to text that may be shown: stop strings across token borders, whole characters only."""
+"""From tokens to text that may be shown: the one place where output is held back.
+
+Stop strings across token borders, whole characters only, thinking told from the answer.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,13 @@ import codecs
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from puna.prompt.thinking import ThinkingParser
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from puna.engine.events import TokenLogprob
+    from puna.prompt.thinking import Tags
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -28,19 +34,24 @@ class Released:
     """Text that is final, with the pieces whose first byte is in it."""
 
     text: str = ""
+    thinking: str = ""  # before the text
     pieces: list[Piece] = field(default_factory=list)
     stop: str | None = None  # the stop string that was found; nothing follows
     cut: list[Piece] = field(default_factory=list)  # those of which nothing is shown, because of it
 
     def __bool__(self) -> bool:
-        return bool(self.text or self.pieces or self.stop)
+        return bool(self.text or self.thinking or self.pieces or self.stop)
 
 
 class TextStream:
-    """Holds text back while it could be the start of a stop string or is half a character."""
+    """Holds text back while it could be the start of a stop string or of a tag, or is half a character.
 
-    def __init__(self, stop: Sequence[str] = ()) -> None:
+    Text between the `thinking` tags is told apart; it has begun already when `prompt` ends in the first.
+    """
+
+    def __init__(self, stop: Sequence[str] = (), thinking: Tags | None = None, prompt: str = "") -> None:
         self._stops = [(text, text.encode()) for text in stop if text]
+        self._thinking = ThinkingParser(thinking, prompt=prompt) if thinking else None
         self._held = bytearray()
         self._pieces: list[tuple[int, Piece]] = []  # (offset in _held of its first byte, piece)
 
@@ -60,6 +71,10 @@ class TextStream:
         released.pieces += [piece for _, piece in self._pieces]
         self._pieces.clear()
         self._held.clear()
+        if self._thinking is not None:
+            thinking, text = self._thinking.flush()
+            released.thinking += thinking
+            released.text += text
         return released
 
     def _find_stop(self) -> tuple[int, str] | None:
@@ -79,6 +94,7 @@ class TextStream:
 
     def _release(self, end: int, stop: str | None = None) -> Released:
         text = bytes(self._held[:end]).decode("utf-8", errors="replace")
+        thinking, text = self._thinking.feed(text) if self._thinking is not None else ("", text)
         # A piece without text of its own goes with what comes before it.
         pieces = [piece for begin, piece in self._pieces if begin < end or (begin == end and not piece.text)]
         cut: list[Piece] = []
@@ -89,7 +105,7 @@ class TextStream:
         else:
             del self._held[:end]
             self._pieces = [(begin - end, piece) for begin, piece in self._pieces[len(pieces) :]]
-        return Released(text, pieces, stop, cut)
+        return Released(text, thinking, pieces, stop, cut)
 
 
 def incomplete_tail(data: bytes | bytearray) -> int:

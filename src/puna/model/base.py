@@ -1,94 +1,66 @@
-"""What the engine sees of a model, and the registry of architectures."""
+"""What the engine sees of a model."""
 
 from __future__ import annotations
 
-import importlib
 from abc import abstractmethod
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
-
-from puna.errors import UnsupportedModelError
-from puna.kvcache.cache import Cache
-from puna.kvcache.causal import KVShape
+from puna.batch import Batch, BatchArrays
+from puna.kvcache.cache import Cache, Shift
+from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
+from puna.model.layer_cache import CacheSizes, build_cache
+from puna.model.options import TextOptions
 from puna.nn.module import Module
+from puna.ops import Array
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 
 class TextModel(Module):
-    """A model that reads tokens and predicts the next one. One subclass per architecture."""
+    """A model that reads tokens. One subclass per architecture."""
 
-    architectures: ClassVar[tuple[str, ...]] = ()
+    #: Whether it predicts tokens; if not, it makes embeddings of texts, each read whole in one pass.
+    generates: ClassVar[bool] = True
+
+    options: TextOptions
 
     @classmethod
     @abstractmethod
-    def read_options(cls, file: GGUFFile) -> Any:
+    def read_options(cls, file: GGUFFile) -> TextOptions:
         """The architecture's options from the metadata. Raises `ModelError` when they make no sense."""
 
-    @abstractmethod
-    def kv_shapes(self) -> list[KVShape]:
-        """The keys and values of each layer, if it attends."""
-
-    @abstractmethod
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
-        """A cache of the kind this model needs, for sequences of at most `context` positions.
+        """A cache of what the layers remember, for sequences of at most `context` positions.
 
         Together they hold at most `capacity` positions, counting once what they share.
         """
+        sizes = CacheSizes(sequences, context, capacity, types, self.shift_within(context))
+        layers = self.options.layers
+        return build_cache(
+            self.ops, [layer.remembers for layer in layers], [layer.kv_shape for layer in layers], sizes
+        )
 
-    def forward(self, batch: Batch, cache: Cache) -> torch.Tensor:
+    def shift_within(self, context: int) -> Shift | None:
+        """What moves keys of a cache for `context` positions; None: nothing can."""
+        return None
+
+    def forward(self, batch: Batch, cache: Cache) -> Array:
         """Logits float32 [wanted, vocab] of the rows `batch.outputs`; the cache remembers all rows."""
-        return self.logits(self.hidden(batch, cache))
+        return self.logits(self.hidden(batch.on(self.ops), cache))
+
+    def kv_shapes(self) -> dict[int, KVShape]:
+        """The keys and values of the layers that attend to earlier tokens."""
+        return {i: layer.kv_shape for i, layer in enumerate(self.options.layers) if layer.kv_heads}
 
     @abstractmethod
-    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
+    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         """Hidden states float32 [wanted, hidden] of the rows `batch.outputs`, after the last norm.
 
         The cache remembers all rows. Embeddings are made of these, and logits.
         """
 
     @abstractmethod
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: Array) -> Array:
         """Logits float32 [rows, vocab] after hidden states [rows, hidden]."""
-
-
-M = TypeVar("M", bound=type[TextModel])
-_registry: dict[str, type[TextModel]] = {}
-
-
-def register(*architectures: str) -> Callable[[M], M]:
-    """Class decorator: this model runs files whose `general.architecture` is one of `architectures`."""
-
-    def add(model: M) -> M:
-        model.architectures = architectures
-        for architecture in architectures:
-            _registry[architecture] = model
-        return model
-
-    return add
-
-
-def model_for(architecture: str) -> type[TextModel]:
-    """The model of `architecture`. Raises `UnsupportedModelError` that names it and lists the supported."""
-    _register_all()
-    try:
-        return _registry[architecture]
-    except KeyError:
-        raise UnsupportedModelError(
-            f"architecture '{architecture}' is not supported; supported: {', '.join(supported())}"
-        ) from None
-
-
-def supported() -> list[str]:
-    """All architectures there is a model for, sorted."""
-    _register_all()
-    return sorted(_registry)
-
-
-def _register_all() -> None:
-    importlib.import_module("puna.model.models")  # here, not above: every model imports this file

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from puna.errors import ModelError
@@ -18,8 +19,20 @@ def required(file: GGUFFile, key: str, default: int = 0) -> int:
     """The positive integer `key`. Raises `ModelError` when it is not, or is absent without a default."""
     value = scalar(file, key, default)
     if value <= 0:
-        raise ModelError(f"{file.path}: metadata key '{file.architecture}.{key}' is missing or not positive")
+        if file.get(key) is None:
+            raise missing(file, key)
+        raise invalid(file, key, f"should be positive, but is {value}")
     return value
+
+
+def missing(file: GGUFFile, key: str) -> ModelError:
+    """The error about a `key` that must be there."""
+    return ModelError(f"{file.path}: metadata key '{file.architecture}.{key}' is missing")
+
+
+def invalid(file: GGUFFile, key: str, complaint: str) -> ModelError:
+    """The error about a `key` whose value is not possible; `complaint` follows the key, and has the value."""
+    return ModelError(f"{file.path}: '{file.architecture}.{key}' {complaint}")
 
 
 def first_of(file: GGUFFile, *keys: str) -> str:
@@ -38,31 +51,32 @@ def scalar(file: GGUFFile, key: str, default: int) -> int:
     if not isinstance(value, int | float | str):
         values = set(value)
         if len(values) != 1:
-            raise ModelError(
-                f"{file.path}: '{file.architecture}.{key}' differs between layers: not supported"
-            )
+            raise invalid(file, key, f"is not to differ between layers, but is {list(file.get(key))}")
         value = values.pop()
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < _ABSURD:
-        raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be a size, but is {value!r}")
+        raise invalid(file, key, f"should be a size, but is {value!r}")
     return value
 
 
-def per_layer(file: GGUFFile, key: str, layers: int) -> tuple[int, ...]:
+def per_layer(
+    file: GGUFFile, key: str, layers: int, default: int | Sequence[int] | None = None
+) -> tuple[int, ...]:
     """The integers `key`, one to each of `layers` layers; a single one is that of all.
 
-    Raises `ModelError` when there are none or another number of them, and for other types and absurd sizes.
+    Raises `ModelError` when there are none, and no `default`, or another number of them, and for other types
+    and absurd sizes.
     """
     value: Any = file.get(key)
     if value is None:
-        raise ModelError(f"{file.path}: metadata key '{file.architecture}.{key}' is missing")
+        value = default
+    if value is None:
+        raise missing(file, key)
     values: list[Any] = [value] * layers if isinstance(value, int | float | str) else list(value)
     if len(values) != layers:
-        raise ModelError(
-            f"{file.path}: '{file.architecture}.{key}' has {len(values)} values for {layers} layers"
-        )
+        raise invalid(file, key, f"has {len(values)} values for {layers} layers")
     for each in values:
         if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < _ABSURD:
-            raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be sizes, but has {each!r}")
+            raise invalid(file, key, f"should be sizes, but has {each!r}")
     return tuple(values)
 
 
@@ -72,7 +86,7 @@ def number(file: GGUFFile, key: str, default: float) -> float:
     if value is None:
         return default
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be a number, but is {value!r}")
+        raise invalid(file, key, f"should be a number, but is {value!r}")
     return float(value)
 
 
@@ -80,7 +94,15 @@ def positive(file: GGUFFile, key: str, default: float) -> float:
     """The float `key`, which must be finite and above 0. Raises `ModelError` otherwise."""
     value = number(file, key, default)
     if not 0 < value < math.inf:
-        raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be above 0, but is {value}")
+        raise invalid(file, key, f"should be above 0, but is {value}")
+    return value
+
+
+def limit(file: GGUFFile, key: str, default: float) -> float:
+    """The float `key`, 0 meaning no limit. Raises `ModelError` unless it is finite and at least 0."""
+    value = number(file, key, default)
+    if not 0 <= value < math.inf:
+        raise invalid(file, key, f"should be 0, which means none, or above, but is {value}")
     return value
 
 
@@ -90,7 +112,22 @@ def flag(file: GGUFFile, key: str, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise ModelError(
-            f"{file.path}: '{file.architecture}.{key}' should be true or false, but is {value!r}"
-        )
+        raise invalid(file, key, f"should be true or false, but is {value!r}")
     return value
+
+
+def flags(file: GGUFFile, key: str, layers: int) -> tuple[bool, ...]:
+    """The bools `key`, one for each of `layers` layers. Raises `ModelError` when they are anything else."""
+    values: Any = file.get(key)
+    if isinstance(values, str | int | float) or len(values) != layers:
+        raise invalid(file, key, f"should say true or false of each of the {layers} layers, not {values!r}")
+    for each in values:
+        if each not in (False, True):
+            raise invalid(file, key, f"should say true or false of each layer, but has {each!r}")
+    return tuple(map(bool, values))
+
+
+def table_rows(file: GGUFFile, tensor: str) -> int:
+    """How many rows `tensor` has; 0 when there is none, about which loading will complain."""
+    found = file.tensors.get(tensor)
+    return found.shape[0] if found else 0

@@ -3,46 +3,55 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
-
-import torch
+from typing import TYPE_CHECKING, Any, Self
 
 from puna.errors import ModelError, UnsupportedModelError
-from puna.model.metadata import first_of, number, positive, scalar
+from puna.model.metadata import first_of, number, positive, required, scalar
 from puna.ops import Rope, Yarn
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from puna.gguf import GGUFFile
 
 
 @dataclass(frozen=True)
 class RopeOptions:
-    """The metadata `rope.*`; a tensor `rope_freqs` with factors of a model's own may come on top."""
+    """The metadata `rope.*`.
+
+    Tensors of the file may have factors of its own on top: `rope_freqs`, or `rope_factors_short` and, for
+    contexts longer than `original_context`, `rope_factors_long` (LongRoPE: Ding et al., arXiv:2402.13753).
+    """
 
     dims: int  # of each head, the first ones
     base: float
+    neox: bool = False  # pairs are (j, j + dims / 2), else neighbours
     linear_factor: float = 1.0
     yarn: Yarn | None = None
+    magnitude: float = 1.0  # of cosines and sines; that of `yarn` comes on top
+    original_context: int = 0  # what the model was trained with before it was extended
 
     @property
     def pairs(self) -> int:
         return self.dims // 2
 
     @classmethod
-    def read(cls, file: GGUFFile, head_dim: int, *, base: float = 10000.0) -> Self:
+    def read(cls, file: GGUFFile, head_dim: int, *, base: float, neox: bool) -> Self:
         """From the metadata of `file`, where `head_dim` dims and `base` stand for keys that are absent.
 
         Raises `ModelError` for values that make no sense, `UnsupportedModelError` for unknown scalings.
         """
-        scaling, linear_factor, yarn = file.get("rope.scaling.type", "linear"), 1.0, None
+        scaling, linear_factor, yarn, magnitude = file.get("rope.scaling.type", "linear"), 1.0, None, 1.0
         if scaling == "linear":
             linear_factor = positive(file, "rope.scaling.factor", 1.0)
         elif scaling == "yarn":
             yarn = _read_yarn(file)
-        elif scaling != "none":
+        elif scaling not in ("none", "longrope"):
             raise UnsupportedModelError(
                 f"{file.path}: rope scaling '{scaling}' is not supported for {file.architecture}"
             )
+        if yarn is None:
+            magnitude = positive(file, "rope.scaling.attn_factor", 1.0)
         dims = scalar(file, "rope.dimension_count", head_dim)
         if not 0 < dims <= head_dim or dims % 2:
             raise ModelError(
@@ -52,19 +61,23 @@ class RopeOptions:
         return cls(
             dims=dims,
             base=positive(file, "rope.freq_base", base),
+            neox=neox,
             linear_factor=linear_factor,
             yarn=yarn,
+            magnitude=magnitude,
+            original_context=_original_context(file),
         )
 
-    def build(self, *, neox: bool = False, factors: torch.Tensor | None = None) -> Rope:
+    def build(self, factors: NDArray[Any] | None = None) -> Rope:
         """The rotation itself."""
         return Rope.build(
             self.dims,
             self.base,
-            neox=neox,
+            neox=self.neox,
             factors=factors,
             linear_factor=self.linear_factor,
             yarn=self.yarn,
+            magnitude=self.magnitude,
         )
 
 
@@ -73,15 +86,15 @@ def _read_yarn(file: GGUFFile) -> Yarn:
     fast = first_of(file, "rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast")
     slow = first_of(file, "rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow")
     extrapolation = first_of(file, "rope.scaling.yarn_ext_factor", "rope.scaling.extrapolation_factor")
-    key = "rope.scaling.original_context_length"
-    original = scalar(file, key, scalar(file, "context_length", 131072))
-    if original < 1:
-        raise ModelError(f"{file.path}: '{file.architecture}.{key}' should be positive, but is {original}")
     return Yarn(
         factor=positive(file, "rope.scaling.factor", 1.0),
-        original_context=original,
+        original_context=_original_context(file),
         attention_factor=number(file, "rope.scaling.attn_factor", 1.0),
         beta_fast=positive(file, fast, 32.0),
         beta_slow=positive(file, slow, 1.0),
         extrapolation=number(file, extrapolation, 1.0),
     )
+
+
+def _original_context(file: GGUFFile) -> int:
+    return required(file, "rope.scaling.original_context_length", required(file, "context_length", 131072))

@@ -1,83 +1,138 @@
-"""Attention over a cache, shared by all models.
-
-It is done by `ops.attention`, which reads the cache by index lists, or, with `PUNA_ATTENTION=sdpa`, by
-torch's scaled_dot_product_attention over a dense view (`sdpa.py`). This is the one place that decides.
-"""
+"""Attention over a cache, and the half of a layer that is made of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from typing import Protocol
 
-import torch
-
-from puna import ops
-from puna.config import env
-from puna.kvcache.cache import KVView, LayerCache
-from puna.nn.sdpa import sdpa
+from puna.batch import BatchArrays
+from puna.kvcache.cache import Cache, KVView, LayerCache
+from puna.nn.layers import Linear, RMSNorm, StackedLinear, linear_many
+from puna.nn.module import Module, weight
+from puna.ops import Array, Backend, Rope
 
 
 def attention(
-    query: torch.Tensor,  # [rows, heads, head_dim]
-    key: torch.Tensor,  # [rows, kv_heads, head_dim]
-    value: torch.Tensor,  # [rows, kv_heads, value_dim]
+    ops: Backend,
+    query: Array,  # [rows, heads, head_dim]
+    key: Array,  # [rows, kv_heads, head_dim]
+    value: Array,  # [rows, kv_heads, value_dim]
     cache: LayerCache,
     scale: float,
     *,
     softcap: float = 0.0,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Remember the batch's keys and values, then attend over all each row may see.
+    sinks: Array | None = None,
+) -> Array:
+    """Put the batch's keys and values into the cache, then attend over all that each row may see.
 
     Returns [rows, heads * value_dim]. Query head h reads kv head h * kv_heads // heads.
     """
     cache.put(key, value)
-    return attend(query, cache.view(), scale, softcap=softcap, sinks=sinks).reshape(len(query), -1)
+    return attend(ops, query, cache.view(), scale, softcap=softcap, sinks=sinks)
 
 
 def attend(
-    query: torch.Tensor,  # [rows, heads, head_dim]
+    ops: Backend,
+    query: Array,  # [rows, heads, head_dim]
     seen: KVView,
     scale: float,
     *,
     softcap: float = 0.0,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """Attend over what is in a cache already: [rows, heads, value_dim]; zeros where a row sees nothing."""
-    return _active(query, seen, scale, softcap, sinks)
-
-
-def _by_lists(
-    query: torch.Tensor, seen: KVView, scale: float, softcap: float, sinks: torch.Tensor | None
-) -> torch.Tensor:
-    return ops.attention(
+    sinks: Array | None = None,
+) -> Array:
+    """Attend over what is in a cache already: [rows, heads * value_dim]; zeros where a row sees nothing."""
+    mixed = ops.attention(
         query, seen.keys, seen.values, seen.cells, seen.starts, seen.counts, scale, softcap, sinks
     )
+    return mixed.reshape(len(query), -1)
 
 
-_Attend = Callable[[torch.Tensor, KVView, float, float, torch.Tensor | None], torch.Tensor]
-_BACKENDS: dict[str, _Attend] = {"lists": _by_lists, "sdpa": sdpa}
+class AttentionOptions(Protocol):
+    """What the options of a layer say about its attention."""
+
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+    @property
+    def value_dim(self) -> int: ...
+    @property
+    def attention_scale(self) -> float: ...
+    @property
+    def attention_softcap(self) -> float: ...
 
 
-def _load(name: str) -> _Attend:
-    if name not in _BACKENDS:
-        raise ValueError(f"attention {name!r} is none of {', '.join(_BACKENDS)} (see PUNA_ATTENTION)")
-    return _BACKENDS[name]
+class SelfAttention(Module):
+    """Queries, keys and values of each token, rotated where the layer rotates, and attention over the cache.
+
+    Subclasses change one of its steps: where queries and keys come from (`project`), or what makes them
+    depend on their positions (`place`).
+    """
+
+    options: AttentionOptions
+    sinks: Array | None = None  # [heads], of an architecture that has them
+    query: Linear = weight("attn_q", "query_size", "hidden_size")
+    key: Linear = weight("attn_k", "key_size", "hidden_size")
+    value: Linear = weight("attn_v", "value_size", "hidden_size")
+    output: Linear = weight("attn_output", "hidden_size", "mixed_size")
+
+    def project(self, hidden: Array) -> list[Array]:
+        """The queries, keys and values, [rows, heads * dim] each."""
+        return linear_many(hidden, self.query, self.key, self.value)
+
+    def place(self, query: Array, key: Array, positions: Array, rope: Rope | None) -> tuple[Array, Array]:
+        """What makes queries [rows, heads, head_dim] and keys depend on their positions; may change both."""
+        if rope is not None:
+            self.ops.rope_(query, positions, rope)
+            self.ops.rope_(key, positions, rope)
+        return query, key
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        o, count = self.options, len(hidden)
+        query, key, value = self.project(hidden)
+        query, key = self.place(
+            query.reshape(count, o.heads, o.head_dim),
+            key.reshape(count, o.kv_heads, o.head_dim),
+            batch.positions,
+            rope,
+        )
+        mixed = attention(
+            self.ops, query, key, value.reshape(count, o.kv_heads, o.value_dim), cache.layer(self.index),
+            o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks,
+        )  # fmt: skip
+        return self.output(mixed if rows is None else mixed[rows])
 
 
-def _choose() -> _Attend:
-    return _load(env("ATTENTION", "lists"))
+class NormedSelfAttention(SelfAttention):
+    """With norms of each head's query and key before they are rotated (Henry et al., arXiv:2010.04245)."""
+
+    query_norm: RMSNorm = weight("attn_q_norm", "head_dim")
+    key_norm: RMSNorm = weight("attn_k_norm", "head_dim")
+
+    def place(self, query: Array, key: Array, positions: Array, rope: Rope | None) -> tuple[Array, Array]:
+        return super().place(self.query_norm(query), self.key_norm(key), positions, rope)
 
 
-_active = _choose()
+class WideNormedSelfAttention(SelfAttention):
+    """With norms of the queries and keys of all heads together (OLMo Team, arXiv:2501.00656)."""
+
+    query_norm: RMSNorm = weight("attn_q_norm", "query_size")
+    key_norm: RMSNorm = weight("attn_k_norm", "key_size")
+
+    def project(self, hidden: Array) -> list[Array]:
+        query, key, value = super().project(hidden)
+        return [self.query_norm(query), self.key_norm(key), value]
 
 
-@contextmanager
-def use(name: str) -> Iterator[None]:
-    """Inside a `with` block attend by `lists` or `sdpa`, in the whole process (for comparisons)."""
-    global _active
-    before, _active = _active, _load(name)
-    try:
-        yield
-    finally:
-        _active = before
+class FusedSelfAttention(SelfAttention):
+    """With the weights of queries, keys and values in one tensor."""
+
+    query = key = value = None  # type: ignore[assignment]
+    joined: StackedLinear = weight("attn_qkv", "query_size", "key_size", "value_size", "hidden_size")
+
+    def project(self, hidden: Array) -> list[Array]:
+        return self.joined(hidden)

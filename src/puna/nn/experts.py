@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Protocol, Self
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
-from puna import ops
 from puna.errors import ModelError
+from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear
-from puna.nn.module import Module, WeightSource, weight
-from puna.ops import Experts, ExpertWeights, Routing
+from puna.nn.module import Module, WeightSource, part, weight
+from puna.ops import Array, Experts, ExpertWeights, Routing
 
 
 class ExpertOptions(Protocol):
@@ -33,7 +34,7 @@ class ExpertLinear:
     and up together as `blk.0.ffn_gate_up_exps`, the rows of the gate first.
     """
 
-    def __init__(self, weights: ExpertWeights, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, weights: ExpertWeights, bias: Array | None = None) -> None:
         self.weights = weights
         self.bias = bias
 
@@ -44,18 +45,18 @@ class ExpertLinear:
         found = _stacked(source, name, shape) or _single(source, name, shape) or _joined(source, name, shape)
         if found is None:
             return None
-        found[0].pack()
-        return cls(*found)
+        weights, bias = found
+        source.ops.pack(weights.weight)
+        return cls(weights, None if bias is None else source.ops.array(np.ascontiguousarray(bias)))
 
 
 def _stacked(
     source: WeightSource, name: str, shape: tuple[int, ...]
-) -> tuple[ExpertWeights, torch.Tensor | None] | None:
+) -> tuple[ExpertWeights, NDArray[np.float32] | None] | None:
     weights = source.experts(f"{name}.weight", shape)
     if weights is None:
         return None
-    bias = source.matrix(f"{name}.bias", shape[:2])
-    return weights, None if bias is None else bias.dequantize()
+    return weights, source.values(f"{name}.bias", shape[:2])
 
 
 def _single(source: WeightSource, name: str, shape: tuple[int, ...]) -> tuple[ExpertWeights, None] | None:
@@ -64,9 +65,9 @@ def _single(source: WeightSource, name: str, shape: tuple[int, ...]) -> tuple[Ex
     parts = [part for part in found.values() if part is not None]
     if not parts:
         return None
-    for part, matrix in found.items():
+    for missing, matrix in found.items():
         if matrix is None:
-            raise ModelError(f"tensor '{part}' is missing")
+            raise ModelError(f"tensor '{missing}' is missing")
     try:
         return ExpertWeights.stack(f"{name}.weight", parts), None
     except ValueError as error:
@@ -75,7 +76,7 @@ def _single(source: WeightSource, name: str, shape: tuple[int, ...]) -> tuple[Ex
 
 def _joined(
     source: WeightSource, name: str, shape: tuple[int, ...]
-) -> tuple[ExpertWeights, torch.Tensor | None] | None:
+) -> tuple[ExpertWeights, NDArray[np.float32] | None] | None:
     count, width, columns = shape
     for end, rows in (("gate_exps", slice(0, width)), ("up_exps", slice(width, 2 * width))):
         if name.endswith(f"_{end}"):
@@ -83,8 +84,7 @@ def _joined(
             found = _stacked(source, joined, (count, 2 * width, columns))
             if found is not None:
                 weights, bias = found
-                part = None if bias is None else bias[:, rows].contiguous()
-                return weights.rows(f"{name}.weight", rows), part
+                return weights.rows(f"{name}.weight", rows), None if bias is None else bias[:, rows]
     return None
 
 
@@ -94,7 +94,7 @@ class SelectionBias:
     It keeps their use balanced (Wang et al., arXiv:2408.15664). Some files have it without `.bias`.
     """
 
-    def __init__(self, values: torch.Tensor) -> None:
+    def __init__(self, values: Array) -> None:
         self.values = values
 
     @classmethod
@@ -132,8 +132,32 @@ class MixtureOfExperts(Module):
             scale_inputs=self.scale_inputs,
         )
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def forward(self, hidden: Array) -> Array:
         """[rows, hidden] to the same."""
         bias = None if self.selection_bias is None else self.selection_bias.values
-        chosen, shares = ops.route(self.router(hidden), self.options.routing, bias)
-        return ops.experts(hidden, chosen, shares, self.experts)
+        chosen, shares = self.ops.route(self.router(hidden), self.options.routing, bias)
+        return self.ops.experts(hidden, chosen, shares, self.experts)
+
+
+class SharedExpert(FeedForward):
+    """The expert that every token goes through."""
+
+    gate: Linear = weight("ffn_gate_shexp", "expert_feed_forward_size", "hidden_size")
+    up: Linear = weight("ffn_up_shexp", "expert_feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_down_shexp", "hidden_size", "expert_feed_forward_size")
+
+
+class SharedAndRouted(Module):
+    """The sum of what the shared expert and the chosen ones make of a token."""
+
+    routed: MixtureOfExperts = part()
+    shared: SharedExpert = part()
+
+    def forward(self, hidden: Array) -> Array:
+        """[rows, hidden] to the same."""
+        return self.shared.forward(hidden) + self.routed.forward(hidden)
+
+
+def dense_or_experts(options: ExpertOptions) -> type[FeedForward | MixtureOfExperts]:
+    """The feed-forward half of a layer: experts, if it has any."""
+    return MixtureOfExperts if options.expert_count else FeedForward

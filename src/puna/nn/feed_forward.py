@@ -1,14 +1,12 @@
-"""The gated feed-forward network of nearly all current models."""
+"""The half of a layer in which every token is on its own."""
 
 from __future__ import annotations
 
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Protocol
 
-import torch
-
-from puna import ops
-from puna.nn.layers import Linear, linear_many
+from puna.nn.layers import Linear, StackedLinear, linear_many
 from puna.nn.module import Module, weight
+from puna.ops import Array
 
 
 class FeedForwardOptions(Protocol):
@@ -20,19 +18,46 @@ class FeedForwardOptions(Protocol):
     def feed_forward_size(self) -> int: ...
 
 
-_ACTIVATIONS: Final = {"swiglu": ops.swiglu, "geglu": ops.geglu}
-
-
 class FeedForward(Module):
     """down(activation(gate(x), up(x))), Shazeer, arXiv:2002.05202."""
 
     options: FeedForwardOptions
-    activation: ClassVar[str] = "swiglu"
+    activation: ClassVar[str] = "swiglu"  # the operation
 
     gate: Linear = weight("ffn_gate", "feed_forward_size", "hidden_size")
     up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
     down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
 
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        gate, up = linear_many(hidden, self.gate, self.up)
-        return self.down(_ACTIVATIONS[self.activation](gate, up))
+    def project(self, hidden: Array) -> list[Array]:
+        """What the activation combines: gates and ups, [rows, feed_forward_size] each."""
+        return linear_many(hidden, self.gate, self.up)
+
+    def forward(self, hidden: Array) -> Array:
+        """[rows, hidden] to the same."""
+        return self.down(getattr(self.ops, self.activation)(*self.project(hidden)))
+
+
+class GeluFeedForward(FeedForward):
+    activation = "geglu"
+
+
+class FusedFeedForward(FeedForward):
+    """With the weights of gates and ups in one tensor, gates first."""
+
+    gate = up = None  # type: ignore[assignment]
+    joined: StackedLinear = weight("ffn_up", "feed_forward_size", "feed_forward_size", "hidden_size")
+
+    def project(self, hidden: Array) -> list[Array]:
+        return self.joined(hidden)
+
+
+class PlainFeedForward(Module):
+    """down(gelu(up(x))), without gates, as in the first transformers."""
+
+    options: FeedForwardOptions
+    up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
+
+    def forward(self, hidden: Array) -> Array:
+        """[rows, hidden] to the same."""
+        return self.down(self.ops.gelu(self.up(hidden)))

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from typing import Any, Self
 
-import torch
-
-from puna import ops
 from puna.nn.module import WeightSource
-from puna.ops import Weight
+from puna.ops import Array, Backend, Weight
 
 
 class Linear:
     """y = x W^T + b, W being [out, in] as stored."""
 
-    def __init__(self, weight: Weight, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, ops: Backend, weight: Weight, bias: Array | None = None) -> None:
+        self.ops = ops
         self.weight = weight
         self.bias = bias
 
@@ -25,23 +23,56 @@ class Linear:
         weight = source.matrix(f"{name}.weight", shape)
         if weight is None:
             return None
-        weight.pack()
-        return cls(weight, source.vector(f"{name}.bias", shape[0]))
+        source.ops.pack(weight)
+        return cls(source.ops, weight, source.vector(f"{name}.bias", shape[0]))
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Array) -> Array:
         """[rows, in] to [rows, out]."""
-        return ops.linear(x, self.weight, self.bias)
+        return self.ops.linear(x, self.weight, self.bias)
 
 
-def linear_many(x: torch.Tensor, *linears: Linear) -> list[torch.Tensor]:
+def linear_many(x: Array, *linears: Linear) -> list[Array]:
     """Several linears of the same input in one call, which reads and quantises it once."""
-    return ops.linear_many(x, [linear.weight for linear in linears], [linear.bias for linear in linears])
+    weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
+    return linears[0].ops.linear_many(x, weights, biases)
+
+
+class StackedLinear:
+    """Several linears of the same input whose weights lie one below the other in one tensor.
+
+    The shape is the number of rows of each, and the columns of all.
+    """
+
+    def __init__(self, linears: list[Linear]) -> None:
+        self.linears = linears
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        *parts, columns = shape
+        joined = source.matrix(f"{name}.weight", (sum(parts), columns))
+        if joined is None:
+            return None
+        bias = source.vector(f"{name}.bias", sum(parts))
+        linears, begin = [], 0
+        for size in parts:
+            weight = joined.row_range(begin, begin + size)
+            source.ops.pack(weight)
+            linears.append(Linear(source.ops, weight, None if bias is None else bias[begin : begin + size]))
+            begin += size
+        return cls(linears)
+
+    def __call__(self, x: Array) -> list[Array]:
+        """[rows, in] to [rows, out] of each."""
+        return linear_many(x, *self.linears)
 
 
 class Embedding:
     """A row of the [vocab, hidden] table per token, dequantised."""
 
-    def __init__(self, weight: Weight) -> None:
+    def __init__(self, ops: Backend, weight: Weight) -> None:
+        self.ops = ops
         self.weight = weight
 
     @classmethod
@@ -49,17 +80,18 @@ class Embedding:
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
         weight = source.matrix(f"{name}.weight", shape)
-        return None if weight is None else cls(weight)
+        return None if weight is None else cls(source.ops, weight)
 
-    def __call__(self, tokens: torch.Tensor) -> torch.Tensor:
+    def __call__(self, tokens: Array) -> Array:
         """int32 [rows] to float32 [rows, hidden]."""
-        return ops.embedding(tokens, self.weight)
+        return self.ops.embedding(tokens, self.weight)
 
 
 class RMSNorm:
     """x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich, 2019); eps is `options.norm_eps`."""
 
-    def __init__(self, weight: torch.Tensor, eps: float) -> None:
+    def __init__(self, ops: Backend, weight: Array, eps: float) -> None:
+        self.ops = ops
         self.weight = weight
         self.eps = eps
 
@@ -68,12 +100,35 @@ class RMSNorm:
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
         weight = source.vector(f"{name}.weight", shape[0])
-        return None if weight is None else cls(weight, options.norm_eps)
+        return None if weight is None else cls(source.ops, weight, options.norm_eps)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+    def __call__(self, x: Array) -> Array:
         """[rows, hidden] to the same."""
-        return ops.rms_norm(x, self.weight, self.eps)
+        return self.ops.rms_norm(x, self.weight, self.eps)
 
-    def after_adding(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def after_adding(self, x: Array, residual: Array) -> tuple[Array, Array]:
         """(x + residual, the norm of that): the step between the two halves of a layer."""
-        return ops.add_rms_norm(x, residual, self.weight, self.eps)
+        return self.ops.add_rms_norm(x, residual, self.weight, self.eps)
+
+
+class LayerNorm:
+    """(x - mean(x)) / sqrt(var(x) + eps) * w + b (Ba et al., arXiv:1607.06450); eps is `options.norm_eps`."""
+
+    def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
+        self.ops = ops
+        self.weight = weight
+        self.bias = bias
+        self.eps = eps
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        weight = source.vector(f"{name}.weight", shape[0])
+        if weight is None:
+            return None
+        return cls(source.ops, weight, source.vector(f"{name}.bias", shape[0]), options.norm_eps)
+
+    def __call__(self, x: Array) -> Array:
+        """[rows, hidden] to the same."""
+        return self.ops.layer_norm(x, self.weight, self.bias, self.eps)

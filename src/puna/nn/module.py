@@ -4,7 +4,7 @@
         query: Linear = weight("attn_q", "query_size", "hidden_size")
 
 declares that `query` is a Linear made from the tensor `<prefix>.attn_q.weight` (and `.bias`, if the
-file has one) of shape [options.query_size, options.hidden_size]. A field of type `Tensor` is the bare
+file has one) of shape [options.query_size, options.hidden_size]. A field of type `Array` is the bare
 vector, whose name may lack the `.weight`. `Module.load` fills such fields, of the module and of the modules
 inside it, and reports a missing or misshapen tensor by its name.
 """
@@ -13,16 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, get_type_hints
-
-import torch
+from typing import TYPE_CHECKING, Any, Protocol, Self, get_type_hints
 
 from puna.errors import ModelError
-from puna.ops import ExpertWeights, Weight
+from puna.ops import Array, Backend, ExpertWeights, Weight
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 class WeightSource(Protocol):
-    """Where modules get their tensors from, by their full names in the file."""
+    """Where modules get their tensors from, by their full names in the file, and what they compute with."""
+
+    @property
+    def ops(self) -> Backend: ...
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         """The matrix `name`, or None if the file has none. Raises `ModelError` if its shape differs."""
@@ -30,14 +35,17 @@ class WeightSource(Protocol):
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
         """The matrices `name` [experts, out, in], or None. Raises `ModelError` if their shape differs."""
 
-    def vector(self, name: str, length: int) -> torch.Tensor | None:
+    def vector(self, name: str, length: int) -> Array | None:
         """The vector `name` as float32, or None. Raises `ModelError` if its length differs."""
+
+    def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
+        """The values of `name` on the host, or None. Raises `ModelError` if their shape differs."""
 
 
 @dataclass(frozen=True)
 class _WeightField:
     name: str
-    shape: tuple[str, ...]
+    shape: tuple[str | int, ...]
     optional: bool
     tied_to: str | None
 
@@ -45,68 +53,72 @@ class _WeightField:
 @dataclass(frozen=True)
 class _PartField:
     prefix: str
-    choose: Callable[[Any, int], type[Module]] | None
+    choose: Callable[[Any], type[Module]] | None
 
 
 @dataclass(frozen=True)
 class _BlocksField:
     prefix: str
-    count: str
-    choose: Callable[[Any, int], type[Module]] | None
+    options: str
+    choose: Callable[[Any], type[Module]] | None
 
 
-def weight(name: str, *shape: str, optional: bool = False, tied_to: str | None = None) -> Any:
-    """A leaf made from tensor `name`; `shape` names fields of the options, row-major as in torch.
+def weight(name: str, *shape: str | int, optional: bool = False, tied_to: str | None = None) -> Any:
+    """A leaf made from tensor `name`; `shape` is made of numbers and names of options, row-major.
 
     `tied_to` is the tensor that serves when the file has none of this name.
     """
     return _WeightField(name, shape, optional, tied_to)
 
 
-def part(prefix: str = "", *, choose: Callable[[Any, int], type[Module]] | None = None) -> Any:
+def part(prefix: str = "", *, choose: Callable[[Any], type[Module]] | None = None) -> Any:
     """A module inside this one; its tensors are named like this module's, after `prefix`.
 
-    Where layers differ, `choose(options, index of the layer)` says which module it is.
+    Where layers differ, `choose(options of the layer)` says which module it is.
     """
     return _PartField(prefix, choose)
 
 
 def blocks(
-    prefix: str, count: str = "block_count", *, choose: Callable[[Any, int], type[Module]] | None = None
+    prefix: str, *, options: str = "layers", choose: Callable[[Any], type[Module]] | None = None
 ) -> Any:
     """A list of modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...
 
-    `count` names the field of the options that says how many. Where they are not all of one kind,
-    `choose(options, index)` says which.
+    `options` names the field of the model's options that lists theirs. Where they are not all of one kind,
+    `choose(their options)` says which.
     """
-    return _BlocksField(prefix, count, choose)
+    return _BlocksField(prefix, options, choose)
 
 
 class Module:
-    """Base of everything a model is made of. `options` are those of the architecture."""
+    """Base of everything a model is made of.
 
-    def __init__(self, options: Any, index: int = 0) -> None:
+    `options` are those of the model, or of its layer; `ops` does the arithmetic.
+    """
+
+    def __init__(self, options: Any, ops: Backend, index: int = 0) -> None:
         self.options = options
+        self.ops = ops
         self.index = index  # among its equals in a `blocks` list
 
     @classmethod
     def load(cls, source: WeightSource, options: Any, prefix: str = "", index: int = 0) -> Self:
         """Build the module with all its weights. Raises `ModelError` naming what is missing."""
-        module = cls(options, index)
+        module = cls(options, source.ops, index)
         for attribute, kind in get_type_hints(cls).items():
             declared = getattr(cls, attribute, None)
             if isinstance(declared, _WeightField):
                 setattr(module, attribute, _load_leaf(kind, source, declared, prefix, options))
             elif isinstance(declared, _PartField):
                 inner = _join(prefix, declared.prefix)
-                chosen = declared.choose(options, index) if declared.choose else kind
+                chosen = declared.choose(options) if declared.choose else kind
                 setattr(module, attribute, chosen.load(source, options, inner, index))
             elif isinstance(declared, _BlocksField):
                 (block,) = kind.__args__
-                count = getattr(options, declared.count)
-                inner = _join(prefix, declared.prefix)
-                kinds = [declared.choose(options, i) if declared.choose else block for i in range(count)]
-                built = [kinds[i].load(source, options, f"{inner}.{i}", i) for i in range(count)]
+                inner, built = _join(prefix, declared.prefix), []
+                for i, own in enumerate(getattr(options, declared.options)):
+                    chosen = declared.choose(own) if declared.choose else block
+                    built.append(chosen.load(source, own, f"{inner}.{i}", i))
                 setattr(module, attribute, built)
         module.loaded()
         return module
@@ -121,9 +133,9 @@ def _join(prefix: str, name: str) -> str:
 
 def _load_leaf(kind: Any, source: WeightSource, field: _WeightField, prefix: str, options: Any) -> Any:
     leaf_type = _leaf_type(kind)
-    shape = tuple(int(getattr(options, dimension)) for dimension in field.shape)
+    shape = tuple(size if isinstance(size, int) else int(getattr(options, size)) for size in field.shape)
     for name in filter(None, (_join(prefix, field.name), field.tied_to)):
-        if leaf_type is torch.Tensor:
+        if leaf_type is Array:
             leaf = source.vector(f"{name}.weight", shape[0])
             if leaf is None:
                 leaf = source.vector(name, shape[0])

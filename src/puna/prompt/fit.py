@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from puna.errors import TemplateError
@@ -33,38 +33,8 @@ def fit_chat(messages: Sequence[Message], render: Render, count: Callable[[str],
     nothing is dropped and the engine has to cut tokens. Where to cut is found by bisection, as more
     messages mean more tokens. Raises TemplateError if the whole chat cannot be rendered.
     """
-    search = _search(messages, render, limit)
-    try:
-        prompt = next(search)
-        while True:
-            prompt = search.send(count(prompt))
-    except StopIteration as stop:
-        return _result(stop)
-
-
-async def fit_chat_async(
-    messages: Sequence[Message], render: Render, count: Callable[[str], Awaitable[int]], limit: int
-) -> Fitted:
-    """`fit_chat` where counting tokens takes a round trip."""
-    search = _search(messages, render, limit)
-    try:
-        prompt = next(search)
-        while True:
-            prompt = search.send(await count(prompt))
-    except StopIteration as stop:
-        return _result(stop)
-
-
-def _result(stop: StopIteration) -> Fitted:
-    fitted = stop.value
-    assert isinstance(fitted, Fitted)
-    return fitted
-
-
-def _search(messages: Sequence[Message], render: Render, limit: int) -> Generator[str, int, Fitted]:
-    """Yields prompts to be counted, returns the one to use."""
     everything = render(list(messages))
-    total = yield everything
+    total = count(everything)
     if total <= limit or len(messages) < 2:
         return Fitted(everything, list(messages), total, 0)
     best: Fitted | None = None
@@ -75,7 +45,7 @@ def _search(messages: Sequence[Message], render: Render, limit: int) -> Generato
         if start is None:
             high = middle - 1  # nothing from the middle on can be rendered
             continue
-        tokens = yield prompt
+        tokens = count(prompt)
         if tokens <= limit:
             kept = remaining(messages, start)
             best = Fitted(prompt, kept, tokens, len(messages) - len(kept))
@@ -89,7 +59,7 @@ def _search(messages: Sequence[Message], render: Render, limit: int) -> Generato
         prompt = render(kept)
     except TemplateError:
         return Fitted(everything, list(messages), total, 0)
-    return Fitted(prompt, kept, (yield prompt), len(messages) - len(kept))
+    return Fitted(prompt, kept, count(prompt), len(messages) - len(kept))
 
 
 def _next_renderable(

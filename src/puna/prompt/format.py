@@ -19,12 +19,13 @@ class ChatFormat(ABC):
 
     #: The template's text, as it would be shown.
     template: str
-    #: In this order, as far as they apply: embedding or completion, vision, audio, tools, insert, thinking.
-    capabilities: tuple[str, ...] = ()
     #: Texts that end an answer, beside the model's own end-of-turn tokens.
     stop: tuple[str, ...] = ()
     #: The tags around thinking in the output, if the model thinks.
     thinking_tags: Tags | None = None
+    #: Whether the template has a place for tools, and for the text after a gap.
+    takes_tools: bool = False
+    takes_suffix: bool = False
 
     @abstractmethod
     def render(

@@ -28,6 +28,8 @@ class GoFormat(ChatFormat):
             parsed = parsed.appended("{{ .Response }}")
         self._template = parsed
         self.thinking_tags = thinking_tags(parsed)
+        self.takes_tools = "tools" in self.identifiers
+        self.takes_suffix = "suffix" in self.identifiers
 
     def render(
         self,
@@ -50,7 +52,7 @@ class GoFormat(ChatFormat):
         return self._template.execute(values)
 
     def render_insert(self, prompt: str, suffix: str, *, think: Think = None) -> str:
-        if "suffix" not in self.identifiers:
+        if not self.takes_suffix:
             raise NotSupportedError("this model's template has no suffix: it does not support insert")
         values = {"Prompt": prompt, "Suffix": suffix, "Response": "", **_think_values(think)}
         return self._template.execute(values)

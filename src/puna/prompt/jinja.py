@@ -6,7 +6,7 @@ import json
 import traceback
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn
 
 import jinja2
@@ -118,27 +118,37 @@ def _environment() -> _Environment:
 
 
 class JinjaTemplate:
-    """A compiled chat template."""
+    """A chat template, parsed. It is compiled when it is first rendered: that can run parts of it already."""
 
     def __init__(self, text: str) -> None:
         """Raises TemplateError naming the line."""
         self.text = text
         try:
             self._tree = _environment().parse(text)
-            self._compiled = _environment().from_string(text)
+            _check_names(self._tree)
         except jinja2.exceptions.TemplateSyntaxError as error:
             raise TemplateError(f"template error: line {error.lineno}: {error.message}") from error
         except (jinja2.exceptions.TemplateError, RecursionError, SyntaxError, ValueError) as error:
             raise TemplateError(f"template error: {error}") from error
 
-    @property
+    @cached_property
     def variables(self) -> frozenset[str]:
         """Names the template takes from outside."""
         return frozenset(jinja2.meta.find_undeclared_variables(self._tree))
 
     def literal(self, text: str) -> bool:
         """Whether `text` stands in the template's own text or in one of its string constants."""
-        return any(text in piece for piece in _literals(self._tree))
+        return any(text in piece for piece in self._literals)
+
+    @cached_property
+    def _literals(self) -> list[str]:
+        pieces = [node.data for node in self._tree.find_all(jinja2.nodes.TemplateData)]
+        constants = (node.value for node in self._tree.find_all(jinja2.nodes.Const))
+        return pieces + [value for value in constants if isinstance(value, str)]
+
+    @cached_property
+    def _compiled(self) -> jinja2.Template:
+        return _environment().from_string(self.text)
 
     def render(self, values: Mapping[str, Any]) -> str:
         """The text. Raises TemplateError with the template's own message, or the line that failed."""
@@ -159,12 +169,23 @@ class JinjaTemplate:
 
 
 @lru_cache(maxsize=64)
-def compiled(text: str) -> JinjaTemplate:
-    """The compiled template; texts seen lately are not compiled again. Raises TemplateError."""
+def parsed(text: str) -> JinjaTemplate:
+    """The template; texts seen lately are not parsed again. Raises TemplateError."""
     return JinjaTemplate(text)
 
 
-def _literals(tree: jinja2.nodes.Template) -> list[str]:
-    pieces = [node.data for node in tree.find_all(jinja2.nodes.TemplateData)]
-    constants = (node.value for node in tree.find_all(jinja2.nodes.Const))
-    return pieces + [value for value in constants if isinstance(value, str)]
+def _check_names(node: jinja2.nodes.Node) -> None:
+    """Raise for a filter or test that does not exist; where a condition guards it, it may be missing."""
+    for child in node.iter_child_nodes():
+        if isinstance(child, jinja2.nodes.If | jinja2.nodes.CondExpr):
+            continue
+        for kind, known in (
+            (jinja2.nodes.Filter, _environment().filters),
+            (jinja2.nodes.Test, _environment().tests),
+        ):
+            if isinstance(child, kind) and child.name not in known:
+                what = kind.__name__.lower()
+                raise jinja2.exceptions.TemplateAssertionError(
+                    f"No {what} named {child.name!r}.", child.lineno
+                )
+        _check_names(child)

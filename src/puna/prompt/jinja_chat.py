@@ -9,7 +9,7 @@ from typing import Any
 
 from puna.errors import TemplateError
 from puna.prompt.format import ChatFormat, Think, think_level
-from puna.prompt.jinja import JinjaTemplate, compiled
+from puna.prompt.jinja import JinjaTemplate, parsed
 from puna.prompt.messages import Message, as_messages, call_function
 from puna.prompt.thinking import Tags
 
@@ -50,14 +50,11 @@ class JinjaFormat(ChatFormat):
     ) -> None:
         """`with_tools` is a template to use instead whenever there are tools. Raises TemplateError."""
         self.template = template
-        self._template = compiled(template)
-        self._with_tools = compiled(with_tools) if with_tools else None
+        self._template = parsed(template)
+        self._with_tools = parsed(with_tools) if with_tools else None
         self._tokens = tokens or SpecialTokens()
         self.thinking_tags = _thinking_tags(self._template)
-
-    @property
-    def takes_tools(self) -> bool:
-        return self._with_tools is not None or "tools" in self._template.variables
+        self.takes_tools = self._with_tools is not None or "tools" in self._template.variables
 
     def render(
         self,

@@ -27,6 +27,21 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
     tool_call_id: str = ""
 
 
+class Chat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A conversation that the model is to go on with, in its own chat format."""
+
+    messages: list[Message]
+    tools: list[dict[str, Any]] = []
+    shorten: bool = True  # leave out the oldest messages when all of them do not fit the context
+
+
+class Insert(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """A text with a gap that the model is to fill."""
+
+    before: str
+    after: str
+
+
 def as_messages(items: Iterable[Message | Mapping[str, Any]]) -> list[Message]:
     """Messages from mappings with the same keys; None counts as absent. Raises RequestError."""
     messages: list[Message] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from puna.prompt.jinja import compiled
+from puna.prompt.jinja import parsed
 
 #: The first entry whose marker the template writes, and no excluded one, counts. A model's end-of-turn
 #: token ends its answer anyway; these catch models that write the markers as ordinary text.
@@ -19,8 +19,8 @@ def stop_strings(template: str) -> tuple[str, ...]:
     """Stop strings for a Jinja template; none for one that is not known."""
     if "{%" not in template:
         return ()
-    parsed = compiled(template)
+    tree = parsed(template)
     for marker, excluded, stops in _STOPS:
-        if parsed.literal(marker) and not (excluded and parsed.literal(excluded)):
+        if tree.literal(marker) and not (excluded and tree.literal(excluded)):
             return stops
     return ()

@@ -10,20 +10,20 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 
-from puna.engine.events import Message, Priority
-from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RunnerError
+import msgspec
+
+from puna.engine.events import Message
+from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
 from puna.kvcache.picture import Contents
 from puna.machine import says_out_of_memory
-from puna.options import Options
 from puna.runner.frames import Unpacker, pack
 from puna.runner.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
     Cancel,
     Chunk,
-    Detokenize,
     Done,
     Embed,
     Embedded,
@@ -37,11 +37,10 @@ from puna.runner.protocol import (
     Ping,
     Pong,
     Progress,
+    Prompted,
     Refused,
+    Render,
     Scored,
-    Text,
-    Tokenize,
-    Tokens,
 )
 from puna.runner.tally import Tally
 
@@ -174,43 +173,16 @@ class Runner:
         """Whether the process still runs and answers."""
         return not self._gone and self._process.returncode is None
 
-    async def generate(
-        self,
-        prompt: str | list[int],
-        options: Options,
-        *,
-        truncate: bool = True,
-        shift: bool = True,
-        logprobs: bool = False,
-        top_logprobs: int = 0,
-        ignore_eos: bool = False,
-        samples: int = 1,
-        prompt_logprobs: bool = False,
-        cache_prompt: bool = True,
-        priority: Priority = "interactive",
-    ) -> AsyncGenerator[Scored | Chunk | Done, None]:
-        """`Chunk`s of text as they become final, then `Done`, for each of the `samples`; see `Generate`.
+    async def generate(self, request: Generate) -> AsyncGenerator[Prompted | Scored | Chunk | Done, None]:
+        """What the runner answers to `request`, whose `id` is set here; for each sample a `Done`.
 
         Raises the request's error, or `RunnerError` when the process dies; the error of one sample ends
         all. Closing the iterator before its end, or cancelling the task in it, stops the generation within
         one step.
         """
-        request = Generate(
-            id=next(self._ids),
-            prompt=prompt,
-            options=options,
-            truncate=truncate,
-            shift=shift,
-            logprobs=logprobs,
-            top_logprobs=top_logprobs,
-            ignore_eos=ignore_eos,
-            samples=samples,
-            prompt_logprobs=prompt_logprobs,
-            cache_prompt=cache_prompt,
-            priority=priority,
-        )
-        left, began, counted = samples, False, [0] * samples
-        async with self._conversation(request) as receive:
+        request = msgspec.structs.replace(request, id=next(self._ids))
+        left, began, counted = request.samples, False, [0] * request.samples
+        async with self._exchange(request) as receive:
             try:
                 while left:
                     message = await receive()
@@ -223,7 +195,7 @@ class Runner:
                     elif isinstance(message, Done):
                         self.tally.finish(message, counted[message.sample])
                         left -= 1
-                    if isinstance(message, Scored | Chunk | Done):
+                    if isinstance(message, Prompted | Scored | Chunk | Done):
                         yield message
             except PunaError:
                 left -= 1
@@ -234,59 +206,36 @@ class Runner:
                 if left:
                     self._send(Cancel(id=request.id))
 
-    async def embed(
-        self,
-        inputs: Sequence[str | list[int]],
-        *,
-        truncate: bool = True,
-        normalize: bool = True,
-        dimensions: int = 0,
-    ) -> list[Embedded]:
-        """The vectors of `inputs`, in their order.
+    async def embed(self, request: Embed) -> list[Embedded]:
+        """The vectors of the inputs of `request`, in their order; its `id` is given here.
 
         Raises the error of the first input that has one, or `RunnerError` when the process dies. Then, and
         when the task in it is cancelled, the others are stopped.
         """
-        request = Embed(
-            id=next(self._ids),
-            inputs=list(inputs),
-            truncate=truncate,
-            normalize=normalize,
-            dimensions=dimensions,
-        )
+        request = msgspec.structs.replace(request, id=next(self._ids))
         found: list[Embedded] = []
-        async with self._conversation(request) as receive:
+        async with self._exchange(request) as receive:
             try:
-                while len(found) < len(inputs):
+                while len(found) < len(request.inputs):
                     message = await receive()
                     assert isinstance(message, Embedded)
                     found.append(message)
             finally:
-                if len(found) < len(inputs):
+                if len(found) < len(request.inputs):
                     self._send(Cancel(id=request.id))
         self.tally.embedded(found)
         return sorted(found, key=lambda event: event.sample)
 
-    async def tokenize(self, text: str, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """The token ids of `text`."""
-        request = Tokenize(
-            id=next(self._ids), text=text, add_special=add_special, parse_special=parse_special
-        )
-        async with self._conversation(request) as receive:
+    async def render(self, request: Generate) -> Prompted:
+        """What the prompt of `request` comes to. Raises its error."""
+        async with self._exchange(Render(id=next(self._ids), request=request)) as receive:
             reply = await receive()
-        assert isinstance(reply, Tokens)
-        return reply.ids
-
-    async def detokenize(self, ids: list[int]) -> str:
-        """The text of token ids. Raises `RequestError` for ids outside the vocabulary."""
-        async with self._conversation(Detokenize(id=next(self._ids), ids=ids)) as receive:
-            reply = await receive()
-        assert isinstance(reply, Text)
-        return reply.text
+        assert isinstance(reply, Prompted)
+        return reply
 
     async def ping(self, timeout_s: float = 10.0) -> Pong:
         """How busy the runner is. Raises `RunnerError` when it does not answer in time."""
-        async with self._conversation(Ping(id=next(self._ids))) as receive:
+        async with self._exchange(Ping(id=next(self._ids))) as receive:
             try:
                 reply = await asyncio.wait_for(receive(), timeout_s)
             except TimeoutError:
@@ -296,7 +245,7 @@ class Runner:
 
     async def contents(self) -> list[Contents]:
         """What the model's caches hold, as soon as the current step is done."""
-        async with self._conversation(Inspect(id=next(self._ids))) as receive:
+        async with self._exchange(Inspect(id=next(self._ids))) as receive:
             reply = await receive()
         assert isinstance(reply, Inspected)
         return reply.caches
@@ -321,8 +270,8 @@ class Runner:
     # --- inside ------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def _conversation(
-        self, request: Generate | Embed | Tokenize | Detokenize | Ping | Inspect
+    async def _exchange(
+        self, request: Generate | Embed | Render | Ping | Inspect
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; gives a function that awaits its next reply."""
         if not self.alive:
@@ -343,8 +292,14 @@ class Runner:
         return message
 
     def _send(self, message: Message) -> None:
-        if not self._writer.is_closing():
-            self._writer.write(pack(message))
+        if self._writer.is_closing():
+            return
+        try:
+            frame = pack(message)
+        except (OverflowError, RecursionError) as error:
+            # JSON knows larger numbers and deeper nesting than what carries the request on.
+            raise RequestError(f"the request cannot be passed to the model: {error}") from error
+        self._writer.write(frame)
 
     async def _ended(self, patience_s: float) -> None:
         """Wait for the process to end; by force when that lasts longer than `patience_s`."""

@@ -8,22 +8,27 @@ import os
 import socket
 import time
 from concurrent.futures import Future
+from pathlib import Path
 from typing import NoReturn
 
-from puna import ops
+import msgspec
+
+from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
+from puna.kvcache.cache import Picturing
 from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
+from puna.ops import default_backend
+from puna.prompt.model_facts import ModelFacts, facts_at
 from puna.runner.frames import Channel
 from puna.runner.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
     Cancel,
-    Detokenize,
     Embed,
     Failed,
     Generate,
@@ -35,9 +40,7 @@ from puna.runner.protocol import (
     Pong,
     Progress,
     Refused,
-    Text,
-    Tokenize,
-    Tokens,
+    Render,
     ToRunner,
 )
 
@@ -50,17 +53,17 @@ def serve(sock: socket.socket) -> None:
     """Load the model that is asked for, then answer requests, until the parent hangs up."""
     channel = _Parent(sock, ToRunner)
     try:
-        engine = _await_model(channel)
+        model = _await_model(channel)
     except Exception as error:
         if is_out_of_memory(error):
             _leave(error)
         raise
-    if engine is None:
+    if model is None:
         return
-    engine.start(on_death=_leave)
+    model.engine.start(on_death=_leave)
     try:
         while (message := channel.receive()) is not None:
-            _answer_or_fail(message, engine, channel)
+            _answer_or_fail(message, model, channel)
     except (MemoryError, SystemError) as error:
         _leave(error)
     # The engine's thread may be inside a long step; memory goes back to the system either way.
@@ -101,7 +104,7 @@ def _leave(error: BaseException) -> NoReturn:
     os._exit(status)
 
 
-def _await_model(channel: _Parent) -> Engine | None:
+def _await_model(channel: _Parent) -> ChatModel | None:
     """Wait for a model that can be loaded; None when the parent hangs up, or the load failed for good."""
     while (message := channel.receive()) is not None:
         if isinstance(message, Ping):
@@ -120,8 +123,9 @@ def _await_model(channel: _Parent) -> Engine | None:
     return None
 
 
-def _load(request: Load, channel: _Parent) -> Engine:
+def _load(request: Load, channel: _Parent) -> ChatModel:
     cache_types = KVTypes.parse(request.kv_cache_type)
+    ops = default_backend()
     ops.set_threads(request.num_thread)
     last = 0.0
 
@@ -140,6 +144,7 @@ def _load(request: Load, channel: _Parent) -> Engine:
         reserved=request.reserved,
         cache_types=cache_types,
         draft=request.draft,
+        ops=ops,
         progress=report,
     )
     engine = Engine(
@@ -158,13 +163,13 @@ def _load(request: Load, channel: _Parent) -> Engine:
             cache_bytes=engine.cache_bytes,
         )
     )
-    return engine
+    return ChatModel(engine, facts_at(Path(request.path)) or ModelFacts())
 
 
-def _answer_or_fail(message: ToRunner, engine: Engine, channel: _Parent) -> None:
+def _answer_or_fail(message: ToRunner, model: ChatModel, channel: _Parent) -> None:
     """A defect that shows with one request fails that request, not all that are running."""
     try:
-        _answer(message, engine, channel)
+        _answer(message, model, channel)
     except SystemError:
         raise
     except Exception as error:
@@ -178,31 +183,26 @@ def _answer_or_fail(message: ToRunner, engine: Engine, channel: _Parent) -> None
         channel.send(Failed(id=getattr(message, "id", 0), kind=RunnerError.__name__, message=reason))
 
 
-def _answer(message: ToRunner, engine: Engine, channel: _Parent) -> None:
-    tokenizer = engine.loaded.tokenizer
+def _answer(message: ToRunner, model: ChatModel, channel: _Parent) -> None:
     match message:
         case Generate() | Embed():
             try:
-                engine.submit(message, channel.send)
+                model.submit(message, channel.send)
             except PunaError as error:
                 channel.send(Failed.of(message.id, error))
         case Cancel():
-            engine.cancel(message.id)
-        case Tokenize():
-            ids = tokenizer.encode(
-                message.text, add_special=message.add_special, parse_special=message.parse_special
-            )
-            channel.send(Tokens(id=message.id, ids=ids))
-        case Detokenize():
-            if any(not 0 <= token < tokenizer.vocab_size for token in message.ids):
-                problem = RequestError(f"token ids outside the vocabulary of {tokenizer.vocab_size}")
-                channel.send(Failed.of(message.id, problem))
+            model.engine.cancel(message.id)
+        case Render():
+            try:
+                prompted = model.render(message.request)
+            except PunaError as error:
+                channel.send(Failed.of(message.id, error))
             else:
-                channel.send(Text(id=message.id, text=tokenizer.decode(message.ids)))
+                channel.send(msgspec.structs.replace(prompted, id=message.id))
         case Ping():
-            channel.send(_pong(message, engine))
+            channel.send(_pong(message, model.engine))
         case Inspect():
-            _inspect(message, engine, channel)
+            _inspect(message, model.engine, channel)
         case Load():
             channel.send(Failed.of(0, RequestError("a model is already loaded in this process")))
 
@@ -230,4 +230,5 @@ def _inspect(message: Inspect, engine: Engine, channel: _Parent) -> None:
         else:
             channel.send(Inspected(id=message.id, caches=done.result()))
 
-    engine.ask(engine.cache.contents).add_done_callback(answer)
+    cache = engine.cache
+    engine.ask(lambda: cache.contents() if isinstance(cache, Picturing) else []).add_done_callback(answer)

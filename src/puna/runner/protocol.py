@@ -16,6 +16,7 @@ from puna.engine.events import (
     Failed,
     Generate,
     Message,
+    Prompted,
     Scored,
     TokenLogprob,
     TopLogprob,
@@ -29,7 +30,6 @@ __all__ = [
     "OUT_OF_MEMORY",
     "Cancel",
     "Chunk",
-    "Detokenize",
     "Done",
     "Embed",
     "Embedded",
@@ -43,13 +43,12 @@ __all__ = [
     "Ping",
     "Pong",
     "Progress",
+    "Prompted",
     "Refused",
+    "Render",
     "Scored",
-    "Text",
     "ToRunner",
     "TokenLogprob",
-    "Tokenize",
-    "Tokens",
     "TopLogprob",
 ]
 
@@ -87,20 +86,11 @@ class Cancel(Message, frozen=True):
     id: int
 
 
-class Tokenize(Message, frozen=True):
-    """Answered by `Tokens`."""
+class Render(Message, frozen=True):
+    """What the prompt of `request` comes to. Answered by `Prompted` with the `id` of this message."""
 
     id: int
-    text: str
-    add_special: bool = True
-    parse_special: bool = True
-
-
-class Detokenize(Message, frozen=True):
-    """Answered by `Text`."""
-
-    id: int
-    ids: list[int]
+    request: Generate
 
 
 class Ping(Message, frozen=True):
@@ -142,16 +132,6 @@ class Refused(Message, frozen=True):
     available: int
 
 
-class Tokens(Message, frozen=True):
-    id: int
-    ids: list[int]
-
-
-class Text(Message, frozen=True):
-    id: int
-    text: str
-
-
 class Pong(Message, frozen=True):
     """`active` requests run or wait; the current step began `step_age_s` seconds ago (0 when idle)."""
 
@@ -171,7 +151,7 @@ class Inspected(Message, frozen=True):
     caches: list[Contents]
 
 
-ToRunner = Load | Generate | Embed | Cancel | Tokenize | Detokenize | Ping | Inspect
+ToRunner = Load | Generate | Embed | Cancel | Render | Ping | Inspect
 FromRunner = (
-    Progress | Loaded | Refused | Scored | Chunk | Done | Embedded | Failed | Tokens | Text | Pong | Inspected
+    Progress | Loaded | Refused | Prompted | Scored | Chunk | Done | Embedded | Failed | Pong | Inspected
 )

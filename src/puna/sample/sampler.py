@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.errors import GenerationError
+from puna.errors import GenerationError, OptionError
+from puna.ops import Backend
 from puna.options import Options
-from puna.sample.choice import choose
 from puna.sample.penalties import Penalties
 from puna.sample.random import Random
 
@@ -15,14 +15,23 @@ from puna.sample.random import Random
 class Sampler:
     """Draws tokens as a request's options say, from its own stream of random numbers.
 
-    Order: penalties, allowed tokens, top-k, typical-p, temperature, top-p, min-p, draw. Temperature 0
+    Order: bias, penalties, allowed tokens, top-k, typical-p, temperature, top-p, min-p, draw. Temperature 0
     takes the largest logit instead (the lowest id wins a tie) and draws no random number; otherwise every
     call of `sample` draws exactly one.
     """
 
-    def __init__(self, options: Options, vocab_size: int) -> None:
+    def __init__(self, options: Options, vocab_size: int, ops: Backend) -> None:
+        """Raises `OptionError` for a bias on a token that does not exist."""
         self._options = options
+        self._ops = ops
         self._vocab_size = vocab_size
+        self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
+        self._bias = np.array([bias for _, bias in options.logit_bias], np.float32)
+        if self._biased.size and self._biased.max() >= vocab_size:
+            raise OptionError(
+                f'option "logit_bias" must have ids below {vocab_size}, the size of the vocabulary, '
+                f"not {self._biased.max()}"
+            )
         self._random = Random.seeded(options.seed)
         self._penalties = Penalties(
             vocab_size,
@@ -48,12 +57,15 @@ class Sampler:
                 f"the model gave {logits.dtype} logits of shape {list(logits.shape)}, "
                 f"expected float32 [{self._vocab_size}]"
             )
+        if self._biased.size:
+            logits = logits.copy()
+            logits[self._biased] += self._bias
         logits = self._penalties.apply(logits)
         if allowed is not None:
             logits = np.where(_unpacked(allowed, self._vocab_size), logits, np.float32(-np.inf))
         options = self._options
         temperature = max(options.temperature, 0.0)
-        token = choose(
+        token = self._ops.choose(
             np.ascontiguousarray(logits),
             temperature=temperature,
             top_k=options.top_k,

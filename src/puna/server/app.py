@@ -12,27 +12,28 @@ from starlette.types import Receive, Scope, Send
 
 from puna.errors import PunaError
 from puna.hosts import Host
-from puna.server import blobs, create, debug, embeddings, models, native, observe, openai, unavailable
-from puna.server.backend import Backend
-from puna.server.cors import CORSMiddleware
-from puna.server.disconnect import DisconnectMiddleware
-from puna.server.error_replies import error_reply
-from puna.server.host_check import HostCheckMiddleware
+from puna.server import unavailable
+from puna.server.fleet.fleet import Fleet
+from puna.server.http.cors import CORSMiddleware
+from puna.server.http.disconnect import DisconnectMiddleware
+from puna.server.http.error_replies import error_reply
+from puna.server.http.host_check import HostCheckMiddleware
+from puna.server.http.replies import text_reply
+from puna.server.http.request_log import RequestLogMiddleware
+from puna.server.inspection.routes import routes as inspection_routes
+from puna.server.jobs.backend import Backend
 from puna.server.metrics import Metrics
-from puna.server.replies import text_reply
-from puna.server.request_log import RequestLogMiddleware
-from puna.server.scheduler import Scheduler
+from puna.server.ollama.routes import routes as ollama_routes
+from puna.server.openai.routes import routes as openai_routes
 from puna.server.settings import Settings
 from puna.store import Store
 
 
-def create_app(
-    store: Store, scheduler: Scheduler, settings: Settings, metrics: Metrics, bound: Host
-) -> Starlette:
+def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics, bound: Host) -> Starlette:
     """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
-    backend = Backend(store, scheduler, settings, metrics)
-    modules = (native, embeddings, models, create, blobs, openai, debug, observe, unavailable)
-    routes = [route for module in modules for route in module.routes(backend)]
+    backend = Backend(store, fleet, settings, metrics)
+    rooms = (ollama_routes, openai_routes, inspection_routes)
+    routes = [*(route for room in rooms for route in room(backend)), *unavailable.routes()]
     app = Starlette(
         routes=routes,
         middleware=[

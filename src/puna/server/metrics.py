@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 from puna.engine.events import Chunk, Done, Embedded
 from puna.errors import PunaError, ServerBusyError
-from puna.server.request_facts import facts
+from puna.server.http.request_facts import facts
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 _NEXT_TOKEN_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
@@ -46,12 +46,12 @@ class Metrics:
         self._failed_loads = self._counter("failed_loads", "Loads that met an error", model)
         self._crashes = self._counter("crashes", "Runner processes that died or were ended hanging", model)
 
-    def generation(self, model: str, arrived_ns: int, choices: int = 1) -> Generation:
+    def observation(self, model: str, arrived_ns: int, choices: int = 1) -> Observation:
         """Watches one request's generation, of so many answers, or its embedding, as a context manager.
 
         `arrived_ns` is by `time.perf_counter_ns`.
         """
-        return Generation(self, model, arrived_ns, choices)
+        return Observation(self, model, arrived_ns, choices)
 
     def loaded(self, model: str, seconds: float) -> None:
         self._load_time.labels(model).observe(seconds)
@@ -74,7 +74,7 @@ class Metrics:
         return Histogram(f"puna_{name}", meaning, ["model"], buckets=buckets, registry=self._registry)
 
 
-class Generation:
+class Observation:
     """What one request generates or embeds, for the metrics and for the line in the log.
 
     It may be several answers, to one prompt (samples, for whom it counts once) or to several.
@@ -92,7 +92,7 @@ class Generation:
         self._outcome = ""
         self._facts = facts()
 
-    def __enter__(self) -> Generation:
+    def __enter__(self) -> Observation:
         self._facts.model = self._model
         return self
 

@@ -22,9 +22,9 @@ from puna.config import models_dir
 from puna.errors import PunaError
 from puna.hosts import Host, host_from_env, parse_host
 from puna.server.app import create_app
-from puna.server.logs import set_up_logging
+from puna.server.fleet.fleet import Fleet
+from puna.server.http.logs import set_up_logging
 from puna.server.metrics import Metrics
-from puna.server.scheduler import Scheduler
 from puna.server.settings import Settings
 from puna.store import Store
 
@@ -57,8 +57,8 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
         store = Store(models or models_dir())
         _tidy(store)
         metrics = Metrics()
-        scheduler = Scheduler(settings, metrics)
-        app = create_app(store, scheduler, settings, metrics, bound)
+        fleet = Fleet(settings, metrics)
+        app = create_app(store, fleet, settings, metrics, bound)
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -68,7 +68,7 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
             timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         )
-        server = _Server(config, scheduler, f"Listening on {bound.netloc} (version {__version__})")
+        server = _Server(config, fleet, f"Listening on {bound.netloc} (version {__version__})")
         server.run(sockets=[listener])
     return 0
 
@@ -122,21 +122,21 @@ def _tidy(store: Store) -> None:
 class _Server(uvicorn.Server):
     """Announces itself on standard output, ends the runners first, and leaves with status 0 on a signal."""
 
-    def __init__(self, config: uvicorn.Config, scheduler: Scheduler, announcement: str) -> None:
+    def __init__(self, config: uvicorn.Config, fleet: Fleet, announcement: str) -> None:
         super().__init__(config)
-        self._scheduler = scheduler
+        self._fleet = fleet
         self._announcement = announcement
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         print(self._announcement, flush=True)
-        self._scheduler.spare.refill()
+        self._fleet.spare.refill()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
             server.close()
         # Streams in flight end with an error line once their runner is gone, so this comes before the wait.
-        await self._scheduler.close()
+        await self._fleet.close()
         await super().shutdown(sockets=sockets)
 
     @contextlib.contextmanager

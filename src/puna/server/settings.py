@@ -11,7 +11,7 @@ from puna.config import env, env_bool, env_int
 from puna.errors import RequestError
 from puna.kvcache.types import KVTypes
 from puna.options import speculate_from_env
-from puna.server.cors import OriginRules, parse_origins
+from puna.server.http.cors import OriginRules, parse_origins
 
 #: `num_ctx` when neither the request, the model nor the environment says.
 DEFAULT_CONTEXT_LENGTH: Final = 4096

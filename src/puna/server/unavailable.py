@@ -7,8 +7,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from puna.errors import UnavailableError
-from puna.server.backend import Backend
-from puna.server.routing import route
+from puna.server.http.routing import route
 
 _MISSING = {
     "/api/pull": "pulling models from a registry",
@@ -19,7 +18,7 @@ _MISSING = {
 }
 
 
-def routes(backend: Backend) -> list[Route]:
+def routes() -> list[Route]:
     async def answer(request: Request) -> Response:
         path = request.url.path
         raise UnavailableError(f"{_MISSING[path]} ({path}) is not available yet in this version")

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from puna.batch import Batch, ImageStates
 from puna.kvcache.cache import Cache
-from puna.model.input import Batch, ImageStates
 from puna.model.load import LoadedModel
 from tests.tiny_mllama import IMAGE
 

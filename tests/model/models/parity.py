@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
+from puna.batch import Batch
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Event, Generate
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import LoadedModel
 from puna.options import Options
 

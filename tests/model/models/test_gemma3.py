@@ -13,6 +13,7 @@ from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Generate
 from puna.errors import ModelError, UnsupportedModelError
 from puna.kvcache.types import KVTypes
+from puna.model.layer_cache import Window
 from puna.model.load import LoadedModel, load_model
 from puna.options import Options
 from tests.model.models.parity import (
@@ -87,7 +88,9 @@ def test_what_a_window_has_forgotten_of_a_prefix_is_read_again(pair: tuple[Loade
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 13)
     found = log_probabilities_after_reuse(ours, tokens, 50, chunk=10)
-    assert len(found) == (70 if any(ours.model.options.windowed) else 20)
+    assert len(found) == (
+        70 if any(isinstance(layer.remembers, Window) for layer in ours.model.options.layers) else 20
+    )
     assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from puna.model.input import Batch
+from puna.batch import Batch
 from puna.model.load import LoadedModel, load_model
 from tests.model.models.parity import FLOATS
 from tests.tiny_models import ARCHITECTURES

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Generate
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache
-from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from puna.options import Options
 from tests.model.models.parity import (
@@ -253,26 +253,35 @@ def plain() -> tuple[TinyLfm2, Any]:
     return config, config.build()
 
 
+EXPERTS = {"expert_count": 4, "expert_used_count": 2}
+
+
 @pytest.mark.parametrize(
     ("metadata", "complaint"),
     [
         ({"block_count": None}, "'lfm2.block_count' is missing"),
-        ({"embedding_length": 0}, "'lfm2.embedding_length' is missing or not positive"),
+        ({"embedding_length": 0}, "'lfm2.embedding_length' should be positive, but is 0"),
         ({"feed_forward_length": None}, "'lfm2.feed_forward_length' is missing"),
         ({"shortconv.l_cache": None}, "'lfm2.shortconv.l_cache' is missing"),
         ({"shortconv.l_cache": 1}, "'lfm2.shortconv.l_cache' is 1, which is no convolution"),
-        ({"shortconv.l_cache": [3, 4]}, "'lfm2.shortconv.l_cache' differs between layers"),
+        (
+            {"shortconv.l_cache": [3, 4]},
+            "'lfm2.shortconv.l_cache' is not to differ between layers, but is [3, 4]",
+        ),
         ({"attention.head_count": None}, "'lfm2.attention.head_count' is missing"),
-        ({"attention.head_count": [4, 0]}, "'lfm2.attention.head_count' is 0"),
+        (
+            {"attention.head_count": [4, 0]},
+            "'lfm2.attention.head_count' should be positive, but is 0 for layer 1",
+        ),
         ({"attention.head_count": "four"}, "'lfm2.attention.head_count' should be sizes, but has 'four'"),
         ({"attention.head_count_kv": None}, "'lfm2.attention.head_count_kv' is missing"),
         ({"attention.head_count_kv": [0, 2, 2]}, "'lfm2.attention.head_count_kv' has 3 values for 2 layers"),
-        ({"attention.head_count_kv": [0, 0]}, "'lfm2.attention.head_count_kv' must be one number"),
-        ({"attention.head_count_kv": [1, 2]}, "'lfm2.attention.head_count_kv' must be one number"),
+        ({"attention.head_count_kv": [0, 0]}, "'lfm2.attention.head_count_kv' is 0 for all layers"),
+        ({"attention.head_count_kv": [0, 1]}, "'blk.1.attn_k.weight' has 32x64 values, expected 16x64"),
         ({"attention.head_count_kv": [0, -2]}, "'lfm2.attention.head_count_kv' should be sizes, but has -2"),
         ({"attention.head_count_kv": [0.0, 2.0]}, "'lfm2.attention.head_count_kv' should be sizes"),
-        ({"attention.head_count_kv": [0, 3]}, "'lfm2.attention.head_count' is 4, but these cannot share 3"),
-        ({"attention.key_length": 0}, "'lfm2.attention.key_length' is missing or not positive"),
+        ({"attention.head_count_kv": [0, 3]}, "whose 4 query heads cannot share 3"),
+        ({"attention.key_length": 0}, "'lfm2.attention.key_length' should be positive, but is 0"),
         ({"attention.sliding_window": 16}, "'lfm2.attention.sliding_window' is not supported"),
         ({"rope.dimension_count": 7}, "'lfm2.rope.dimension_count' should be even"),
         ({"rope.dimension_count": 18}, "'lfm2.rope.dimension_count' should be even and at most the 16"),
@@ -280,9 +289,9 @@ def plain() -> tuple[TinyLfm2, Any]:
         ({"rope.scaling.factor": -1.0}, "'lfm2.rope.scaling.factor' should be above 0"),
         ({"attention.layer_norm_rms_epsilon": 0.0}, "layer_norm_rms_epsilon' should be above 0"),
         ({"expert_count": 4}, "'lfm2.expert_used_count' is missing"),
-        ({"expert_count": 4, "expert_used_count": 5}, "'lfm2.expert_used_count' is 5, but there are 4"),
-        ({"norm_top_k_prob": 3}, "'lfm2.norm_top_k_prob' should be true or false"),
-        ({"expert_gating_func": 9}, "'lfm2.expert_gating_func' 9 is not supported"),
+        ({"expert_count": 4, "expert_used_count": 5}, "'lfm2.expert_used_count' is 5, but there are only 4"),
+        ({**EXPERTS, "norm_top_k_prob": 3}, "'lfm2.norm_top_k_prob' should be true or false"),
+        ({**EXPERTS, "expert_gating_func": 9}, "'lfm2.expert_gating_func' 9 is not supported"),
         ({"shortconv.l_cache": 5}, "'blk.0.shortconv.conv.weight' has 64x3 values, expected 64x5"),
     ],
     ids=str,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
 from puna.model.load import LoadedModel, load_model
 from tests.model.models.parity import (
     check_greedy,

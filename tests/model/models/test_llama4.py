@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.errors import ModelError
 from puna.gguf import GGUFWriter, open_gguf
 from puna.kvcache.types import KVTypes
-from puna.model.input import Batch
+from puna.model.layer_cache import Chunk, Everything
 from puna.model.load import LoadedModel, load_model
-from puna.model.models.llama4 import Llama4, Llama4Options
+from puna.model.models.llama4 import Llama4, Llama4LayerOptions
 from tests.model.models.parity import (
     FLOATS,
     check_greedy,
@@ -192,14 +193,14 @@ def test_other_types_of_keys_and_values_come_near(
     assert divergence.median() < bound
 
 
-def options_of(path: Path, values: dict[str, Any]) -> Llama4Options:
-    """What the model makes of these metadata."""
+def options_of(path: Path, values: dict[str, Any]) -> list[Llama4LayerOptions]:
+    """What the model makes of these metadata, of each layer."""
     writer = GGUFWriter(path, "llama4")
     for key, value in values.items():
         writer.add(key, value)
     writer.write()
     with open_gguf(path) as file:
-        return Llama4.read_options(file)
+        return [layer for layer in Llama4.read_options(file).layers if isinstance(layer, Llama4LayerOptions)]
 
 
 def test_what_a_file_does_not_say_is_as_published(tmp_path: Path) -> None:
@@ -215,16 +216,22 @@ def test_what_a_file_does_not_say_is_as_published(tmp_path: Path) -> None:
         and key
         not in [f"attention.{end}" for end in ("temperature_tuning", "scale", "floor_scale", "chunk_size")]
     }
-    o = options_of(tmp_path / "said.gguf", said)
+    layers = options_of(tmp_path / "said.gguf", {**said, "block_count": 8})
+    o = layers[0]
+    assert o.rope is not None
     assert o.head_dim == o.rope.dims == published.head_dim
     assert o.rope.base == published.default_theta
-    assert o.chunk_size == published.attention_chunk_size
-    assert o.no_rope_interval == published.no_rope_layer_interval
-    assert o.expert_interval == published.interleave_moe_layer_step
-    assert (o.qk_norm, o.temperature_tuning) == (published.use_qk_norm, published.attn_temperature_tuning)
+    rotates = [(i + 1) % published.no_rope_layer_interval != 0 for i in range(8)]
+    assert [layer.rope is not None for layer in layers] == rotates
+    chunk = Chunk(published.attention_chunk_size)
+    assert [layer.remembers for layer in layers] == [chunk if each else Everything() for each in rotates]
+    assert published.interleave_moe_layer_step == 1
+    assert all(layer.experts for layer in layers)
+    assert published.attn_temperature_tuning
+    assert o.qk_norm == published.use_qk_norm
     assert (o.temperature_scale, o.floor_scale) == (published.attn_scale, published.floor_scale)
-    assert not options_of(tmp_path / "maverick.gguf", {**said, "expert_count": 128}).qk_norm
-    assert options_of(tmp_path / "named.gguf", {**said, "attention.head_dim": 64}).head_dim == 64
+    assert not options_of(tmp_path / "maverick.gguf", {**said, "expert_count": 128})[0].qk_norm
+    assert options_of(tmp_path / "named.gguf", {**said, "attention.head_dim": 64})[0].head_dim == 64
 
 
 @pytest.mark.parametrize(

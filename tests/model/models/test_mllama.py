@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from puna import ops
+from puna.batch import Batch, ImageStates
 from puna.errors import CacheFullError, ModelError
 from puna.kvcache.cache import Cache
-from puna.model.input import Batch, ImageStates
 from puna.model.load import LoadedModel, load_model
 from tests.model.models.images import (
     Part,
@@ -242,7 +242,7 @@ def test_neighbours_in_the_batch_change_no_bit(tmp_path: Path) -> None:
         ("attention.cross_attention_layers", [1, 4], "names layer 4, but there are layers 0 to 3"),
         ("attention.cross_attention_layers", [-1], "names layer -1"),
         ("attention.cross_attention_layers", [1.5], "names layer 1.5"),
-        ("vision.patch_size", 0, "is missing or not positive"),
+        ("vision.patch_size", 0, "should be positive, but is 0"),
         ("vision.max_num_tiles", "many", "should be a size, but is 'many'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The lines that begin with a slash."""
+"""The slash commands of the interactive prompt."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from puna.cli.settings import parse_values
 from puna.errors import PunaError, RequestError, ServerError
 from puna.options import THINK_LEVELS
 
-#: A path to one of these is a message about it, not a command.
+#: A line that starts with the path of such a file is a message, not a command.
 _MEDIA = re.compile(r"^/\S+\.(jpe?g|png|webp|wav)\b", re.IGNORECASE)
 
 
 class History(Protocol):
-    """Where typed lines are remembered."""
+    """The history of typed lines."""
 
     enabled: bool
 
@@ -30,7 +30,7 @@ def is_command(line: str) -> bool:
 
 
 def run_command(session: Session, line: str, history: History) -> bool:
-    """Carry out a command; False when it says goodbye. Raises PunaError only when the server fails."""
+    """Run a command. Returns False if it ends the chat. Raises PunaError only when the server fails."""
     for prefix, command in _COMMANDS:
         if line.startswith(prefix):
             if command is not None:
@@ -136,7 +136,7 @@ def _set_parameter(session: Session, line: str) -> None:
 
 
 def _words(text: str) -> list[str]:
-    """Words as in a shell, so that a stop text may hold blanks; as they are when the quotes do not match."""
+    """Split like a shell, so a stop text may contain spaces; on whitespace if the quotes do not match."""
     try:
         return shlex.split(text)
     except ValueError:
@@ -154,13 +154,13 @@ def _set_system(session: Session, line: str) -> None:
 
 def _set_think(session: Session, name: str, values: list[str]) -> None:
     if name == "think" and values and values[0] not in THINK_LEVELS:
-        print(f"Unknown level '{values[0]}': one of {', '.join(THINK_LEVELS)}")
+        print(f"Unknown level '{values[0]}': must be one of {', '.join(THINK_LEVELS)}")
         return
     session.settings.think = (values[0] if values else True) if name == "think" else False
     level = f" to '{values[0]}'" if name == "think" and values else ""
     print(f"Set '{name}' mode{level}.")
     if name == "think" and not session.can_think:
-        terminal.warn(f"model '{session.settings.model}' does not support thinking output")
+        terminal.warn(f"model '{session.settings.model}' does not support thinking")
 
 
 def _show(session: Session, line: str, _history: History) -> None:
@@ -215,7 +215,7 @@ _PARTS: dict[str, Callable[[Session], None]] = {
     "template": _show_text("template", "prompt template"),
 }
 
-#: Matched by prefix, in this order; None says goodbye.
+#: Matched by prefix, in this order; None ends the chat.
 _COMMANDS: tuple[tuple[str, Callable[[Session, str, History], None] | None], ...] = (
     ("/list", _list),
     ("/load", _load),

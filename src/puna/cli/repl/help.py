@@ -28,7 +28,7 @@ Available Commands:
   /set format json                Enable JSON mode
   /set noformat                   Disable formatting
   /set verbose                    Show timings after an answer
-  /set quiet                      Leave the timings out
+  /set quiet                      Do not show timings
   /set think [high|medium|low]    Enable thinking
   /set nothink                    Disable thinking
 """
@@ -36,20 +36,20 @@ Available Commands:
 PARAMETERS = """\
 Available Parameters:
   /set parameter seed <int>                 Random number seed
-  /set parameter num_predict <int>          Most tokens to answer with (-1: until the model ends)
-  /set parameter top_k <int>                Pick from the k likeliest tokens
-  /set parameter top_p <float>              Pick from the likeliest tokens that sum to p
-  /set parameter min_p <float>              Leave out tokens below this share of the likeliest
-  /set parameter typical_p <float>          Pick from the most typical tokens that sum to p
+  /set parameter num_predict <int>          Maximum number of tokens to generate (-1: no limit)
+  /set parameter top_k <int>                Sample from the k most likely tokens
+  /set parameter top_p <float>              Sample from the most likely tokens with total probability p
+  /set parameter min_p <float>              Drop tokens less likely than this fraction of the top one
+  /set parameter typical_p <float>          Sample from the most typical tokens with total probability p
   /set parameter num_ctx <int>              Context length in tokens
   /set parameter num_keep <int>             Tokens kept from the start when the context is full
-  /set parameter temperature <float>        Creativity; 0 takes the likeliest token
+  /set parameter temperature <float>        Randomness; 0 always picks the most likely token
   /set parameter repeat_penalty <float>     How strongly to avoid repetition
   /set parameter repeat_last_n <int>        How far back to look for repetition
-  /set parameter presence_penalty <float>   Penalty for tokens that occurred
-  /set parameter frequency_penalty <float>  Penalty for tokens by how often they occurred
-  /set parameter num_thread <int>           Threads to compute with (0: all cores)
-  /set parameter stop <text> <text> ...     Texts that end an answer
+  /set parameter presence_penalty <float>   Penalty for tokens that already occurred
+  /set parameter frequency_penalty <float>  Penalty for tokens, times how often they occurred
+  /set parameter num_thread <int>           Number of threads (0: all cores)
+  /set parameter stop <text> <text> ...     Stop at any of these texts
 """
 
 SHOW = """\
@@ -71,10 +71,10 @@ Available keyboard shortcuts:
   Ctrl + k      Delete to the end of the line
   Ctrl + u      Delete to the beginning of the line
   Ctrl + w      Delete the word before the cursor
-  Ctrl + r      Search in the history
+  Ctrl + r      Search the history
   Ctrl + l      Clear the screen
   Ctrl + g      Write the message in an editor
-   Alt + Enter  Begin a new line
+   Alt + Enter  Start a new line
   Ctrl + c      Stop the answer
   Ctrl + d      Exit
 """

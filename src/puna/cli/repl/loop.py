@@ -1,4 +1,4 @@
-"""Read a message, answer it, and again."""
+"""The chat loop: read a message, answer it, repeat."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from puna.errors import ServerError
 
 
 def converse(client: Client, settings: RunSettings) -> None:
-    """The interactive prompt, until the person leaves.
+    """Run the interactive prompt until the user leaves.
 
-    Raises PunaError when the server is gone, and KeyboardInterrupt for Ctrl-C while the model is loaded.
+    Raises PunaError when the server is gone, and KeyboardInterrupt for Ctrl-C while the model loads.
     """
     with ctrl_c_ends_requests(client):
         _converse(Session(client, settings))
@@ -38,7 +38,7 @@ def _converse(session: Session) -> None:
 
 
 def _exchange(session: Session, editor: LineEditor, history: LineHistory) -> bool:
-    """One message or command; False when it was the last."""
+    """Handle one message or command. Returns False if it was the last."""
     try:
         text = unquoted(editor.read())
     except KeyboardInterrupt:
@@ -55,7 +55,7 @@ def _exchange(session: Session, editor: LineEditor, history: LineHistory) -> boo
 
 
 def _print_examples(session: Session) -> None:
-    """The messages a model comes with, as if they had just been said."""
+    """Print the messages stored with the model, as if they had just been exchanged."""
     for message in session.shown.get("messages") or ():
         if message.get("role") == "user":
             print(f">>> {message.get('content', '')}")

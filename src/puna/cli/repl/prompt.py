@@ -16,12 +16,12 @@ from prompt_toolkit.styles import Style
 from puna import config
 from puna.cli.repl.text import is_complete
 
-_KEPT_ENTRIES = 1000
+_MAX_ENTRIES = 1000
 _PLACEHOLDER = "Send a message (/? for help)"
 
 
 class LineHistory(FileHistory):
-    """Typed lines, kept in a file that only its owner can read; nothing new is kept while not `enabled`."""
+    """Typed lines, saved in a file that only its owner can read. Saves nothing unless `enabled`."""
 
     def __init__(self, path: Path, enabled: bool = True) -> None:
         super().__init__(str(path))
@@ -34,8 +34,8 @@ class LineHistory(FileHistory):
             entries = list(super().load_history_strings())
         except OSError:
             return []
-        if len(entries) > _KEPT_ENTRIES:
-            entries = entries[: _KEPT_ENTRIES // 2]
+        if len(entries) > _MAX_ENTRIES:
+            entries = entries[: _MAX_ENTRIES // 2]
             self._rewrite(entries)
         return entries
 
@@ -49,7 +49,7 @@ class LineHistory(FileHistory):
             self._path.touch(mode=0o600, exist_ok=True)
             super().store_string(string)
         except OSError:
-            return  # an unwritable history is no reason to stop talking
+            return  # an unwritable history must not end the chat
 
     def _rewrite(self, entries: list[str]) -> None:
         try:
@@ -61,7 +61,7 @@ class LineHistory(FileHistory):
 
 
 def history_from_env() -> LineHistory:
-    """The history under Puna's own folder, off when `PUNA_NOHISTORY` says so."""
+    """The history in Puna's own folder, disabled if `PUNA_NOHISTORY` is set."""
     return LineHistory(config.home() / "history", enabled=not config.env_bool("NOHISTORY"))
 
 
@@ -77,7 +77,7 @@ class LineEditor:
             placeholder=_placeholder,
             style=Style.from_dict({"placeholder": "#808080"}),
             history=history,
-            multiline=True,  # Enter is ours: it sends what is complete
+            multiline=True,  # so that our own Enter key decides whether the message is complete
             key_bindings=_keys(),
             enable_open_in_editor=True,
             enable_suspend=True,
@@ -85,12 +85,12 @@ class LineEditor:
 
     def read(self) -> str:
         """The next message. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C on an empty line."""
-        # Ctrl-C is a key here; the signal keeps the meaning that the conversation gave it.
+        # Ctrl-C is a key here; the handler of the signal stays the chat's own.
         return self._session.prompt(handle_sigint=False)
 
 
 def _placeholder() -> StyleAndTextTuples:
-    """Shown in the empty line while it can be written in, and not left on the screen after that."""
+    """Shown while the empty line is being edited; nothing afterwards, so it does not stay on the screen."""
     return [] if get_app().is_done else [("class:placeholder", _PLACEHOLDER)]
 
 

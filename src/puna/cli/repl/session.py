@@ -1,4 +1,4 @@
-"""One conversation: the settings, the history, and the exchanges with the server that change them."""
+"""One chat: its settings, its messages, and the requests that change them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Session:
     def open(self) -> None:
         """Load the model.
 
-        Raises ServerError, for one when it does not exist, and RequestError when it only embeds.
+        Raises ServerError, e.g. if it does not exist, and RequestError for an embedding model.
         """
         self.shown = show_model(self.client, self.settings.model)
         if embeds(self.shown):
@@ -41,7 +41,7 @@ class Session:
         self.clear()
 
     def switch(self, model: str) -> None:
-        """Go on with another model and an empty history. When it cannot be opened, all stays as it was."""
+        """Continue with another model and no messages. If it cannot be opened, nothing changes."""
         before = self.settings.model, self.shown, self.messages
         self.settings.model = model
         try:
@@ -51,13 +51,13 @@ class Session:
             raise
 
     def clear(self) -> None:
-        """Forget the conversation; the system message stays."""
+        """Drop all messages except the system message."""
         self.messages = []
         if self.settings.system is not None:
             self.set_system(self.settings.system)
 
     def set_system(self, text: str) -> None:
-        """Give instructions from here on; two in a row are one changed mind."""
+        """Add a system message that applies from here on, replacing one that directly precedes it."""
         self.settings.system = text
         message = {"role": "system", "content": text}
         if self.messages and self.messages[-1]["role"] == "system":
@@ -70,9 +70,9 @@ class Session:
         return "thinking" in (self.shown.get("capabilities") or ())
 
     def ask(self, text: str) -> None:
-        """Send a message and print the answer; Ctrl-C ends it and keeps what was said so far.
+        """Send a message and print the answer. Ctrl-C ends the answer and keeps what has arrived.
 
-        When the server refuses, the message is taken back. Raises PunaError.
+        Raises PunaError; the message is then removed again.
         """
         self.messages.append({"role": "user", "content": text})
         printer = AnswerPrinter(word_wrap=self.settings.word_wrap, hide_thinking=self.settings.hide_thinking)
@@ -85,12 +85,12 @@ class Session:
         if printer.content or printer.thinking:
             self.messages.append(_answer(printer))
         elif final is None:
-            self.messages.pop()  # interrupted before the first word: as if it had not been asked
+            self.messages.pop()  # interrupted before the first word: as if it had never been sent
         if final is not None:
             report(final, self.settings.verbose)
 
     def save(self, name: str) -> None:
-        """Make model `name` of the current one, its settings and this conversation."""
+        """Create model `name` from the current model, its settings and these messages."""
         body: dict[str, Any] = {"model": name, "from": self.settings.model}
         if self.settings.system is not None:
             body["system"] = self.settings.system

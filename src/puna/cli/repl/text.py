@@ -1,4 +1,4 @@
-'''What a person types: when it is complete, and what it says once the """ around it are gone.'''
+'''Typed messages: when one is complete, and its text without the enclosing """.'''
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ _SET_SYSTEM = "/set system "
 
 
 def is_complete(text: str) -> bool:
-    '''Whether Enter sends `text`: not while a """ is open, which ends with a line that ends in """.'''
+    '''Whether Enter sends `text`: not while a """ is open, which a line ending in """ closes.'''
     body = _quoted_part(text)
     return body is None or _closed(body)
 
 
 def unquoted(text: str) -> str:
-    '''`text` without the """ around it; of `/set system`, without those around its value.'''
+    '''`text` without the enclosing """; for `/set system`, without those around its value.'''
     body = _quoted_part(text)
     if body is None:
         return text

@@ -1,5 +1,1 @@
-"""All architectures, one file each. Importing this package registers them."""
-
-from puna.model.models import gemma3, lfm2, llama, llama4, mllama
-
-__all__ = ["gemma3", "lfm2", "llama", "llama4", "mllama"]
+"""All architectures, one file each; `puna.model.registry` says which file has which."""

@@ -7,79 +7,50 @@ hold the query and key projections as published: rotary pairs are neighbours alr
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-import torch
+import numpy as np
 
-from puna import ops
-from puna.errors import ModelError
-from puna.kvcache.cache import Cache
-from puna.kvcache.causal import CausalCache
-from puna.kvcache.chunked import ChunkedCache
-from puna.kvcache.types import KVTypes
-from puna.kvcache.wrapper import WrapperCache, by_type
-from puna.model.base import register
-from puna.model.decoder import Decoder, DecoderLayer, DecoderOptions, SelfAttention, table_rows
-from puna.model.metadata import first_of, flag, number, positive, required, scalar
-from puna.model.rope import RopeOptions
-from puna.nn.experts import MixtureOfExperts
+from puna.model.decoder import Decoder
+from puna.model.layer_cache import Chunk, Everything
+from puna.model.metadata import flag, number, positive, required, scalar
+from puna.model.options import LayerOptions, TextOptions
+from puna.nn.attention import SelfAttention
+from puna.nn.experts import MixtureOfExperts, SharedAndRouted
 from puna.nn.feed_forward import FeedForward
-from puna.nn.layers import Linear, RMSNorm
-from puna.nn.module import Module, blocks, part, weight
-from puna.ops import Rope, Routing
+from puna.nn.layers import RMSNorm
+from puna.nn.module import blocks, part
+from puna.nn.transformer_layer import PreNormLayer
+from puna.ops import Array, Rope, Routing
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 
-@dataclass(frozen=True)
-class Llama4Options(DecoderOptions):
-    """Those of a decoder (`feed_forward_size` is that of layers without experts), and Llama 4's own."""
-
-    no_rope_interval: int  # every so many layers one does not rotate; 0: all do
-    chunk_size: int  # positions that rotating layers see together; 0: they see all earlier ones
-    qk_norm: bool  # of rotating layers
-    temperature_tuning: bool  # of the others
-    temperature_scale: float
+@dataclass(frozen=True, kw_only=True)
+class Llama4LayerOptions(LayerOptions):
+    qk_norm: bool  # of layers that rotate
+    temperature_scale: float  # of the others; 0: none
     floor_scale: float
-    expert_count: int  # 0: no layer has experts
-    experts_used: int  # per token
-    expert_interval: int  # every so many layers one has experts
-    expert_feed_forward_size: int  # of each expert, and of the one all tokens share
-
-    @property
-    def routing(self) -> Routing:
-        return Routing(self.experts_used, sigmoid=True, normalize=False)
-
-    def rotates(self, layer: int) -> bool:
-        return not self.no_rope_interval or (layer + 1) % self.no_rope_interval != 0
-
-    def has_experts(self, layer: int) -> bool:
-        return self.expert_count > 0 and (layer + 1) % self.expert_interval == 0
-
-    @property
-    def layer_types(self) -> list[str]:
-        """What each layer sees: "chunk" or "all"."""
-        return ["chunk" if self.chunk_size and self.rotates(i) else "all" for i in range(self.block_count)]
 
 
 class Attention(SelfAttention):
-    options: Llama4Options
+    options: Llama4LayerOptions
 
     def loaded(self) -> None:
-        self.rotates = self.options.rotates(self.index)
-        self.unit_norm = RMSNorm(torch.ones(self.options.head_dim), self.options.norm_eps)
+        ones = self.ops.array(np.ones(self.options.head_dim, np.float32))
+        self.unit_norm = RMSNorm(self.ops, ones, self.options.norm_eps)
 
-    def place(
-        self, query: torch.Tensor, key: torch.Tensor, positions: torch.Tensor, rope: Rope
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    def place(self, query: Array, key: Array, positions: Array, rope: Rope | None) -> tuple[Array, Array]:
         o = self.options
-        if self.rotates:
-            query, key = super().place(query, key, positions, rope)
+        query, key = super().place(query, key, positions, rope)
+        if rope is not None:
             return (self.unit_norm(query), self.unit_norm(key)) if o.qk_norm else (query, key)
-        if o.temperature_tuning:
-            ops.temper_(query, positions, o.temperature_scale, o.floor_scale)
+        if o.temperature_scale:
+            self.ops.temper_(query, positions, o.temperature_scale, o.floor_scale)
         return query, key
 
 
@@ -89,99 +60,46 @@ class RoutedExperts(MixtureOfExperts):
     scale_inputs: ClassVar[bool] = True
 
 
-class SharedExpert(FeedForward):
-    """The expert every token goes through."""
-
-    gate: Linear = weight("ffn_gate_shexp", "expert_feed_forward_size", "hidden_size")
-    up: Linear = weight("ffn_up_shexp", "expert_feed_forward_size", "hidden_size")
-    down: Linear = weight("ffn_down_shexp", "hidden_size", "expert_feed_forward_size")
-
-
-class SparseFeedForward(Module):
-    """The sum of what the chosen experts and the shared one make of a token."""
-
-    options: Llama4Options
+class Experts(SharedAndRouted):
     routed: RoutedExperts = part()
-    shared: SharedExpert = part()
-
-    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self.shared.forward(hidden) + self.routed.forward(hidden)
 
 
-def feed_forward_kind(options: Llama4Options, layer: int) -> type[FeedForward | SparseFeedForward]:
-    return SparseFeedForward if options.has_experts(layer) else FeedForward
+def feed_forward_kind(options: LayerOptions) -> type[FeedForward | Experts]:
+    return Experts if options.experts else FeedForward
 
 
-class Layer(DecoderLayer):
+class Layer(PreNormLayer):
     mixer: Attention = part()
-    feed_forward: FeedForward | SparseFeedForward = part(choose=feed_forward_kind)
+    feed_forward: FeedForward | Experts = part(choose=feed_forward_kind)  # type: ignore[assignment]
 
 
-@register("llama4")
 class Llama4(Decoder):
-    options: Llama4Options
-    layers: list[Layer] = blocks("blk")
-    rope_factors: torch.Tensor | None = weight("rope_freqs", "rope_pairs", optional=True)
-
-    def layer_ropes(self) -> list[Rope]:
-        return [self.options.rope.build(factors=self.rope_factors)] * self.options.block_count
-
-    def shift(self, layer: int, keys: torch.Tensor, offset: int) -> None:
-        if self.options.rotates(layer):  # the norm that came after the first turn does not mind another
-            super().shift(layer, keys, offset)
-
-    def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
-        shapes = by_type(self.kv_shapes(), self.options.layer_types)
-        how: dict[str, Any] = {
-            "sequences": sequences, "context": context, "capacity": capacity, "types": types,
-            "shift": self.shift,
-        }  # fmt: skip
-        caches: list[Cache] = []
-        if "chunk" in shapes:
-            caches.append(ChunkedCache(shapes["chunk"], chunk=self.options.chunk_size, **how))
-        if "all" in shapes:
-            caches.append(CausalCache(shapes["all"], **how))
-        return WrapperCache(*caches)
+    layers: Sequence[Layer] = blocks("blk")
 
     @classmethod
-    def read_options(cls, file: GGUFFile) -> Llama4Options:
-        heads = required(file, "attention.head_count")
-        kv_heads = required(file, "attention.head_count_kv", heads)
-        if heads % kv_heads:
-            raise ModelError(
-                f"{file.path}: {heads} query heads cannot share as many key/value heads as "
-                f"'{file.architecture}.attention.head_count_kv' says: {kv_heads}"
-            )
-        head_dim = required(file, first_of(file, "attention.key_length", "attention.head_dim"), 128)
-        experts = scalar(file, "expert_count", 0)
-        experts_used = required(file, "expert_used_count") if experts else 0
-        if not 0 <= experts_used <= experts:
-            raise ModelError(
-                f"{file.path}: '{file.architecture}.expert_used_count' is {experts_used}, but "
-                f"'{file.architecture}.expert_count' is {experts}"
-            )
-        expert_interval = required(file, "interleave_moe_layer_step", 1) if experts else 0
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        options = TextOptions.read(
+            file, head_dim=128, rope_base=500000.0, routing=Routing(0, sigmoid=True, normalize=False)
+        )
         # So llama.cpp marks models whose layers all rotate and see everything: MobileLLM.
         everything = scalar(file, "attention.sliding_window", 1) == 0
-        return Llama4Options(
-            vocab_size=table_rows(file, "token_embd.weight"),
-            block_count=required(file, "block_count"),
-            hidden_size=required(file, "embedding_length"),
-            feed_forward_size=required(file, "feed_forward_length"),
-            heads=heads,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            norm_eps=number(file, "attention.layer_norm_rms_epsilon", 1e-5),
-            rope=RopeOptions.read(file, head_dim, base=500000.0),
-            no_rope_interval=0 if everything else required(file, "no_rope_interval", 4),
-            chunk_size=0 if everything else required(file, "attention.chunk_size", 8192),
-            # Maverick was trained without; its files may say so, or leave it to be known.
-            qk_norm=flag(file, "use_qk_norm", experts != 128),
-            temperature_tuning=flag(file, "attention.temperature_tuning", True),
-            temperature_scale=number(file, "attention.scale", 0.1),
-            floor_scale=positive(file, "attention.floor_scale", 8192.0),
-            expert_count=experts,
-            experts_used=experts_used,
-            expert_interval=expert_interval,
-            expert_feed_forward_size=required(file, "expert_feed_forward_length") if experts else 0,
-        )
+        interval = 0 if everything else required(file, "no_rope_interval", 4)
+        chunk = required(file, "attention.chunk_size", 8192)
+        # Maverick was trained without; its files may say so, or leave it to be known.
+        qk_norm = flag(file, "use_qk_norm", scalar(file, "expert_count", 0) != 128)
+        tempered = flag(file, "attention.temperature_tuning", True)
+        temperature = number(file, "attention.scale", 0.1) if tempered else 0.0
+        floor_scale = positive(file, "attention.floor_scale", 8192.0)
+
+        def own(index: int, layer: LayerOptions) -> LayerOptions:
+            rotates = not interval or (index + 1) % interval != 0
+            values = vars(layer) | {
+                "attention_scale": 1 / math.sqrt(layer.head_dim),  # that key is another one here
+                "rope": layer.rope if rotates else None,
+                "remembers": Chunk(chunk) if rotates and not everything else Everything(),
+            }
+            return Llama4LayerOptions(
+                **values, qk_norm=qk_norm, temperature_scale=temperature, floor_scale=floor_scale
+            )
+
+        return options.each(own)

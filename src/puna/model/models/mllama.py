@@ -8,29 +8,26 @@ the layers between, so that without images this is the Llama it was made from.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch.nn.functional import pad
+import numpy as np
 
-from puna.errors import ModelError
+from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, KVView, LayerCache
-from puna.kvcache.causal import CausalCache
-from puna.kvcache.encoder import EncoderCache
-from puna.kvcache.types import KVTypes
-from puna.kvcache.wrapper import WrapperCache, by_type
-from puna.model.base import register
-from puna.model.decoder import table_rows
-from puna.model.input import Batch
-from puna.model.metadata import required
-from puna.model.models.llama import Layer, Llama, LlamaOptions
+from puna.model.decoder import Decoder
+from puna.model.layer_cache import Images
+from puna.model.metadata import invalid, required, table_rows
+from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import attend
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear, RMSNorm, linear_many
 from puna.nn.module import Module, blocks, part, weight
+from puna.nn.transformer_layer import Layer, PreNormLayer
+from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -39,21 +36,15 @@ if TYPE_CHECKING:
 _LARGE_IMAGES = 4
 
 
-@dataclass(frozen=True)
-class MllamaOptions(LlamaOptions):
-    """Those of a Llama, whose `vocab_size` is larger than what it answers with, and those about images."""
+@dataclass(frozen=True, kw_only=True)
+class MllamaOptions(TextOptions):
+    """`vocab_size` is larger than what the model answers with."""
 
     output_size: int  # tokens there are logits of; those after them mark what is no text
-    cross_layers: frozenset[int]  # that look at images
-    image_entries: int  # vision states of an image of the largest size
-
-    @property
-    def gate_size(self) -> int:
-        return 1
 
 
 class CrossAttention(Module):
-    options: MllamaOptions
+    options: LayerOptions
     query: Linear = weight("cross_attn_q_proj", "query_size", "hidden_size")
     key: Linear = weight("cross_attn_k_proj", "key_size", "hidden_size")
     value: Linear = weight("cross_attn_v_proj", "value_size", "hidden_size")
@@ -61,112 +52,93 @@ class CrossAttention(Module):
     query_norm: RMSNorm = weight("cross_attn_q_norm", "head_dim")
     key_norm: RMSNorm = weight("cross_attn_k_norm", "head_dim")
 
-    def remember(self, states: torch.Tensor, cache: LayerCache) -> None:
+    def remember(self, states: Array, cache: LayerCache) -> None:
         """Store keys and values of the batch's images, whose states [entries, hidden] follow each other."""
         shape = len(states), self.options.kv_heads, self.options.head_dim
         key, value = linear_many(states, self.key, self.value)
-        cache.put(self.key_norm(key.view(shape)), value.view(shape))
+        cache.put(self.key_norm(key.reshape(shape)), value.reshape(shape))
 
-    def forward(self, hidden: torch.Tensor, seen: KVView) -> torch.Tensor:
+    def forward(self, hidden: Array, seen: KVView) -> Array:
         o = self.options
-        query = self.query_norm(self.query(hidden).view(len(hidden), o.heads, o.head_dim))
-        mixed = attend(query, seen, o.attention_scale)
-        return self.output(mixed.view(len(hidden), o.query_size))
+        query = self.query_norm(self.query(hidden).reshape(len(hidden), o.heads, o.head_dim))
+        mixed = attend(self.ops, query, seen, o.attention_scale)
+        return self.output(mixed)
 
 
-class CrossLayer(Module):
-    options: MllamaOptions
+class CrossLayer(Layer):
     attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
     attention: CrossAttention = part()
-    attention_gate: torch.Tensor = weight("cross_attn_attn_gate", "gate_size")
+    attention_gate: Array = weight("cross_attn_attn_gate", 1)
     feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
     feed_forward: FeedForward = part()
-    feed_forward_gate: torch.Tensor = weight("cross_attn_mlp_gate", "gate_size")
+    feed_forward_gate: Array = weight("cross_attn_mlp_gate", 1)
 
     def loaded(self) -> None:
-        self.attention_gate = self.attention_gate.tanh()
-        self.feed_forward_gate = self.feed_forward_gate.tanh()
+        self.attention_gate = self._tanh(self.attention_gate)
+        self.feed_forward_gate = self._tanh(self.feed_forward_gate)
+
+    def _tanh(self, gate: Array) -> Array:
+        return self.ops.array(np.tanh(self.ops.numpy(gate)))
 
     def forward(
-        self, hidden: torch.Tensor, states: torch.Tensor | None, cache: LayerCache, rows: torch.Tensor | None
-    ) -> torch.Tensor:
-        if states is not None:
-            self.attention.remember(states, cache)
-        seen = cache.view()
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        own, images = cache.layer(self.index), [payload.states for _, payload in batch.payloads]
+        if images:
+            self.attention.remember(self.ops.concatenate(images), own)
+        seen = own.view()
         if rows is not None:
             hidden, seen = hidden[rows], seen.of(rows)
-        looking = seen.counts.nonzero().flatten()
+        looking = self.ops.numpy(seen.counts).nonzero()[0]
         if not len(looking):
             return hidden
         if len(looking) == len(hidden):
             return self._look(hidden, seen)
-        return hidden.index_copy(0, looking, self._look(hidden[looking], seen.of(looking)))
+        chosen = self.ops.array(looking)
+        looked = self._look(hidden[chosen], seen.of(chosen))
+        order = np.arange(len(hidden))
+        order[looking] = len(hidden) + np.arange(len(looking))
+        return self.ops.concatenate([hidden, looked])[self.ops.array(order)]
 
-    def _look(self, hidden: torch.Tensor, seen: KVView) -> torch.Tensor:
+    def _look(self, hidden: Array, seen: KVView) -> Array:
         """The layer for rows that see an image."""
         attended = self.attention.forward(self.attention_norm(hidden), seen)
         hidden, normed = self.feed_forward_norm.after_adding(self.attention_gate * attended, hidden)
         return hidden + self.feed_forward_gate * self.feed_forward.forward(normed)
 
 
-def layer_kind(options: MllamaOptions, layer: int) -> type[Layer | CrossLayer]:
-    return CrossLayer if layer in options.cross_layers else Layer
+def layer_kind(options: LayerOptions) -> type[PreNormLayer | CrossLayer]:
+    return CrossLayer if isinstance(options.remembers, Images) else PreNormLayer
 
 
-@register("mllama")
-class Mllama(Llama):
+class Mllama(Decoder):
     options: MllamaOptions
-    layers: list[Layer | CrossLayer] = blocks("blk", choose=layer_kind)  # type: ignore[assignment]
+    layers: Sequence[PreNormLayer | CrossLayer] = blocks("blk", choose=layer_kind)
     output: Linear = weight("output", "output_size", "hidden_size")
 
-    def hidden(self, batch: Batch, cache: Cache) -> torch.Tensor:
-        hidden = self.token_embedding(batch.tokens)
-        images = [payload.states for _, payload in batch.payloads]
-        states = torch.cat(images) if images else None
-        for i, (layer, rope) in enumerate(zip(self.layers, self.ropes, strict=True)):
-            last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
-            rows = batch.outputs if last else None
-            if isinstance(layer, CrossLayer):
-                hidden = layer.forward(hidden, states, cache.layer(i), rows)
-            else:
-                hidden = layer.forward(hidden, batch, cache, rope, rows)
-        return self.output_norm(hidden)
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        markers = self.options.vocab_size - self.options.output_size  # are tokens, but never the next one
-        return pad(super().logits(hidden), (0, markers), value=-math.inf)
-
-    def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
-        o = self.options
-        shapes = by_type(self.kv_shapes(), [i in o.cross_layers for i in range(o.block_count)])
-        text, images = shapes.get(False, {}), shapes.get(True, {})
-        entries = o.image_entries * min(_LARGE_IMAGES, context)
-        return WrapperCache(
-            CausalCache(
-                text, sequences=sequences, context=context, capacity=capacity, types=types, shift=self.shift
-            ),
-            EncoderCache(images, sequences=sequences, longest=entries, entries=len, types=types),
-        )
+    def logits(self, hidden: Array) -> Array:
+        # What marks images is a token, but never the next one.
+        return self.ops.pad(super().logits(hidden), self.options.vocab_size, -math.inf)
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> MllamaOptions:
-        text = super().read_options(file)
-        return MllamaOptions(
-            **vars(text),
-            output_size=table_rows(file, "output.weight"),
-            cross_layers=_cross_layers(file, text.block_count),
-            image_entries=_image_entries(file),
-        )
+        text = TextOptions.read(file)
+        looking, images = _cross_layers(file, text.block_count), Images(_image_entries(file), _LARGE_IMAGES)
+
+        def own(index: int, layer: LayerOptions) -> LayerOptions:
+            return dataclasses.replace(layer, rope=None, remembers=images) if index in looking else layer
+
+        return MllamaOptions(**vars(text.each(own)), output_size=table_rows(file, "output.weight"))
 
 
 def _cross_layers(file: GGUFFile, layers: int) -> frozenset[int]:
     key = "attention.cross_attention_layers"
-    listed, where = file.get(key), f"{file.path}: '{file.architecture}.{key}'"
+    listed = file.get(key)
     if isinstance(listed, str) or not isinstance(listed, Sequence):
-        raise ModelError(f"{where} should list the layers that look at images, but is {listed!r}")
+        raise invalid(file, key, f"should list the layers that look at images, but is {listed!r}")
     for layer in listed:
         if type(layer) is not int or not 0 <= layer < layers:
-            raise ModelError(f"{where} names layer {layer!r}, but there are layers 0 to {layers - 1}")
+            raise invalid(file, key, f"names layer {layer!r}, but there are layers 0 to {layers - 1}")
     return frozenset(listed)
 
 

@@ -1,0 +1,82 @@
+// Attention over index lists: what the planner and the kernels of each instruction set agree on.
+#pragma once
+#include <cstdint>
+
+#include "core/sets.h"
+#include "kv/kv.h"
+
+namespace puna {
+
+// The list of cells is taken in chunks of this many, each with a softmax of its own, and the chunks merged in order.
+// They begin at multiples of it, counted from the start of the list, so a row's result does not depend on which rows
+// are computed together, nor on the number of threads.
+constexpr int attention_chunk = 512;
+// Cells whose keys and values are in use at a time; part of a chunk.
+constexpr int attention_tile = 64;
+// The most query vectors (rows times heads that share keys) of a block, unless one row has more.
+constexpr int attention_vectors = 192;
+
+struct AttentionCall {
+    const float* q;          // [rows, heads, dim]
+    const void* keys;        // [capacity, kv_heads, dim] of key_type
+    const void* values;      // [capacity, kv_heads, value_dim] of value_type
+    const int32_t* cells;
+    const int32_t* starts;   // [rows]
+    const int32_t* counts;   // [rows]
+    const float* sinks;      // [heads] or null
+    float* out;              // [rows, heads, value_dim]
+    int rows, heads, kv_heads, dim, value_dim;
+    KVType key_type, value_type;
+    float scale, softcap;
+
+    int group() const { return heads / kv_heads; }
+    // Widths in scratch memory: whole vectors of any instruction set.
+    int padded_dim() const { return (dim + 15) / 16 * 16; }
+    int padded_value_dim() const { return (value_dim + 15) / 16 * 16; }
+    int end(int row) const { return starts[row] + counts[row]; }
+};
+
+// Rows [first, first + rows), which see parts of [begin, end) of the list, and some key/value heads.
+// Its query vectors are ordered by key/value head, row, head of the group.
+struct AttentionBlock {
+    int first, rows, kv_head, kv_heads;
+    int begin, end;
+
+    int first_chunk() const { return begin / attention_chunk; }
+    int end_chunk() const { return end > begin ? (end + attention_chunk - 1) / attention_chunk : first_chunk() + 1; }
+};
+
+// The softmax so far of each query vector of a block: the largest score, the sum of 2^(score - largest), and the
+// values weighted by the same. Scores count in powers of two.
+struct AttentionState {
+    float* largest;   // [vectors]
+    float* sum;       // [vectors]
+    float* values;    // [vectors, padded_value_dim]
+};
+
+struct AttentionKernels {
+    // The state of one chunk of a block. `scratch` holds attention_scratch(call, vectors) floats.
+    void (*chunk)(const AttentionCall&, const AttentionBlock&, int chunk, AttentionState, float* scratch);
+    // Adds the state of a later chunk to the state of the earlier ones.
+    void (*merge)(const AttentionCall&, int vectors, AttentionState earlier, AttentionState later);
+    // Writes the block's rows of the result.
+    void (*finish)(const AttentionCall&, const AttentionBlock&, AttentionState);
+};
+
+PUNA_DECLARE_KERNELS(AttentionKernels, attention_kernels);
+
+inline int vectors_of(const AttentionCall& call, const AttentionBlock& block) {
+    return block.kv_heads * block.rows * call.group();
+}
+
+// Queries, partial sums, scores, some keys as they are stored, a tile of transposed keys, a tile of values.
+inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
+    constexpr int max_width = 16, max_together = 8;
+    return int64_t(vectors) * (call.padded_dim() + max_width) + max_together * attention_tile +
+           int64_t(attention_tile) * (call.padded_dim() + call.padded_value_dim()) + max_width * call.padded_dim();
+}
+
+// All rows. The call must be valid: every listed cell exists, heads is a multiple of kv_heads.
+void attention(const AttentionCall& call);
+
+}  // namespace puna

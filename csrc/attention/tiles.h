@@ -1,0 +1,154 @@
+// Tiles of keys and values as floats, keys transposed, from the cells of a cache. Compiled once per instruction set.
+#pragma once
+#include "attention/attention.h"
+#include "kv/unpack.h"
+#include "vector/transpose.h"
+#include "vector/vector.h"
+
+namespace puna {
+namespace {
+
+constexpr int tile_cells = attention_tile;
+
+PUNA_INLINE int min(int a, int b) { return a < b ? a : b; }
+PUNA_INLINE int max(int a, int b) { return a > b ? a : b; }
+
+// Cells of a tile: those a row sees, or all that are used.
+struct Range {
+    int begin, end;
+
+    PUNA_INLINE bool empty() const { return begin >= end; }
+    PUNA_INLINE bool operator==(Range other) const { return begin == other.begin && end == other.end; }
+};
+
+// Where the rows of one head in a cache lie.
+struct Rows {
+    const uint8_t* base;
+    int64_t stride;   // bytes from cell to cell
+    int64_t bytes;    // of a row
+    KVType type;
+    int dim, padded;
+
+    PUNA_INLINE const uint8_t* row(int32_t cell) const { return base + cell * stride; }
+};
+
+Rows rows_of(const void* cells, KVType type, int dim, int padded, int head, int heads) {
+    const int64_t bytes = kv_bytes(type, dim);
+    return {static_cast<const uint8_t*>(cells) + head * bytes, heads * bytes, bytes, type, dim, padded};
+}
+
+template <KVType type>
+void unpack_cells_of(const Rows& rows, const int32_t* cells, int count, float* to) {
+    for (int j = 0; j < count; j++, to += rows.padded) unpack<type>(rows.row(cells[j]), rows.dim, to);
+}
+
+// The rows of some cells as floats, one after the other.
+PUNA_INLINE void unpack_cells(const Rows& rows, const int32_t* cells, int count, float* to) {
+    switch (rows.type) {
+        case KVType::f32: return unpack_cells_of<KVType::f32>(rows, cells, count, to);
+        case KVType::f16: return unpack_cells_of<KVType::f16>(rows, cells, count, to);
+        case KVType::bf16: return unpack_cells_of<KVType::bf16>(rows, cells, count, to);
+        case KVType::q8_0: return unpack_cells_of<KVType::q8_0>(rows, cells, count, to);
+        case KVType::q4_0: return unpack_cells_of<KVType::q4_0>(rows, cells, count, to);
+    }
+}
+
+// Prefetches the cells of the next tile while this one is computed: they may be scattered, so the processor cannot
+// foresee them. Evenly, because only a dozen requests can be under way and one more would stall everything; all heads
+// of a cell together, because what lies in one piece comes faster.
+class CellPrefetcher {
+public:
+    CellPrefetcher(const int32_t* cells, int count, const Rows& keys, const Rows& values, int heads)
+        : cells(cells), count(count), keys(keys), values(values), key_bytes(heads * keys.bytes),
+          value_bytes(heads * values.bytes), row_bytes(key_bytes > value_bytes ? key_bytes : value_bytes),
+          lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)) {}
+
+    PUNA_INLINE bool done() const { return cell == count; }
+
+    // Lines for each of `steps` steps that together are `percent` of the work on a head.
+    PUNA_INLINE int lines(int percent, int steps) const { return (lines_per_head * percent / 100 + steps - 1) / steps; }
+
+    // Prefetches the next lines of keys and of values, into the second level of cache: the first is full of this tile.
+    PUNA_INLINE void prefetch(int lines) {
+        for (; lines > 0 && cell < count; lines--) {
+            if (at < key_bytes) __builtin_prefetch(keys.row(cells[cell]) + at, 0, 2);
+            if (at < value_bytes) __builtin_prefetch(values.row(cells[cell]) + at, 0, 2);
+            at += 64;
+            if (at >= row_bytes) at = 0, cell++;
+        }
+    }
+
+private:
+    const int32_t* cells;
+    int count;
+    Rows keys, values;   // of the block's first head
+    int64_t key_bytes, value_bytes, row_bytes;
+    int lines_per_head;
+    int cell = 0;
+    int64_t at = 0;
+};
+// Of the work on a head of a tile, in percent: transposing keys, unpacking values, and each of the two products.
+constexpr int transpose_work = 40, unpack_work = 20, multiply_work = 20;
+constexpr int depth_part = 16, cells_part = 8;
+
+// The tile's cell at `j`; the first and the last that are used stand in for those beyond.
+PUNA_INLINE int32_t cell_at(const int32_t* cells, Range used, int j) {
+    return cells[max(used.begin, min(j, used.end - 1))];
+}
+
+#if defined(__AVX512F__)
+// Transposes 32 keys of 16-bit numbers, which is half the work of transposing them as floats.
+template <class Load>
+PUNA_INLINE void transpose_words_of(const Rows& keys, const int32_t* cells, Range used, int j,
+                                    CellPrefetcher& next_tile, float* to, Load load) {
+    const int lines = next_tile.lines(transpose_work, tile_cells / 32 * (keys.dim / 8));
+    const uint16_t* rows[32];
+    for (int i = 0; i < 32; i++) rows[i] = reinterpret_cast<const uint16_t*>(keys.row(cell_at(cells, used, j + i)));
+    for (int d = 0; d < keys.dim; d += 8) {
+        next_tile.prefetch(lines);
+        __m512i columns[8];
+        transpose_words(rows, d, columns);
+        for (int c = 0; c < 8; c++) {
+            float* column = to + (d + c) * tile_cells + j;
+            load(_mm512_castsi512_si256(columns[c])).store(column);
+            load(_mm512_extracti64x4_epi64(columns[c], 1)).store(column + 16);
+        }
+    }
+}
+#endif
+
+// The keys of the tile's cells in `used`, transposed: to[d * tile_cells + j]. `few_keys` has room for a
+// vector's worth of rows.
+void transpose_keys(const Rows& keys, const int32_t* cells, Range used, CellPrefetcher& next_tile, float* few_keys,
+                    float* to) {
+    int step = Vec::width;
+#if defined(__AVX512F__)
+    const bool words = (keys.type == KVType::f16 || keys.type == KVType::bf16) && keys.dim % 8 == 0;
+    if (words) step = 32;
+#endif
+    for (int j = used.begin / step * step; j < used.end; j += step) {
+#if defined(__AVX512F__)
+        if (words && keys.type == KVType::f16) {
+            transpose_words_of(keys, cells, used, j, next_tile, to,
+                               [](__m256i bits) { return Vec{_mm512_cvtph_ps(bits)}; });
+            continue;
+        }
+        if (words) {
+            transpose_words_of(keys, cells, used, j, next_tile, to, [](__m256i bits) {
+                return Vec{_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+            });
+            continue;
+        }
+#endif
+        next_tile.prefetch(next_tile.lines(transpose_work, tile_cells / Vec::width));
+        int32_t taken[Vec::width];
+        for (int i = 0; i < Vec::width; i++) taken[i] = cell_at(cells, used, j + i);
+        unpack_cells(keys, taken, Vec::width, few_keys);
+        for (int d = 0; d < keys.dim; d += Vec::width) {
+            transpose(few_keys + d, keys.padded, to + int64_t(d) * tile_cells + j, tile_cells);
+        }
+    }
+}
+
+}  // namespace
+}  // namespace puna

@@ -1,5 +1,0 @@
-#include "attention_kernel.h"
-
-namespace puna {
-const AttentionKernels attention_avx2 = attention_kernels;
-}

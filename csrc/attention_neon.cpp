@@ -1,5 +1,0 @@
-#include "attention_kernel.h"
-
-namespace puna {
-const AttentionKernels attention_neon = attention_kernels;
-}

@@ -1,0 +1,226 @@
+#include "experts/experts.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "core/pool.h"
+#include "matrix/product.h"
+#include "rows/rows.h"
+
+namespace puna {
+namespace {
+
+// Rows of one expert's matrix, as the row groups of the stack that hold them. Where experts have a number of rows
+// that does not fill groups, the first and last group also hold rows of the neighbours.
+struct RowRange {
+    int64_t first, groups;
+    int64_t skip;   // rows of the first group that come before
+
+    RowRange(const PackedMatrix& stack, int64_t begin, int64_t count) {
+        const int64_t R = stack.kernels().rows;
+        first = begin / R;
+        groups = (begin + count + R - 1) / R - first;
+        skip = begin % R;
+    }
+};
+
+// One token at one expert. Places are sorted by expert, so that the tokens of an expert are neighbours.
+struct Place {
+    int64_t token, expert;
+    float share;
+};
+
+// At most token_block places of one expert.
+struct Block {
+    int64_t expert, begin, end;
+};
+
+struct Plan {
+    std::vector<Place> places;
+    std::vector<int64_t> place_of;   // of token t's j-th expert: [tokens, per_token]
+    std::vector<Block> blocks;       // by expert
+    int64_t experts = 0;             // that have places
+
+    Plan(int64_t count, const int32_t* chosen, const float* shares, int64_t tokens, int64_t per_token)
+        : places(static_cast<size_t>(tokens * per_token)), place_of(places.size()) {
+        std::vector<int64_t> begins(static_cast<size_t>(count) + 1);
+        for (size_t i = 0; i < places.size(); i++) begins[static_cast<size_t>(chosen[i]) + 1]++;
+        for (int64_t e = 0; e < count; e++) {
+            const int64_t begin = begins[static_cast<size_t>(e)], end = begins[static_cast<size_t>(e) + 1] += begin;
+            experts += end > begin;
+            for (int64_t b = begin; b < end; b += token_block) {
+                blocks.push_back({e, b, std::min(end, b + token_block)});
+            }
+        }
+        for (size_t i = 0; i < places.size(); i++) {
+            const int64_t place = begins[static_cast<size_t>(chosen[i])]++;
+            places[static_cast<size_t>(place)] = {static_cast<int64_t>(i) / per_token, chosen[i], shares[i]};
+            place_of[i] = place;
+        }
+    }
+};
+
+// A piece of an intermediate row that one task computes: what the block of activations it becomes holds.
+constexpr int64_t piece = chunk_columns;
+constexpr int64_t piece_room = piece + 2 * max_group_rows;
+
+class Call {
+public:
+    Call(const Experts& layer, const float* x, const int32_t* chosen, const float* shares, int64_t tokens,
+         int64_t per_token, float* y)
+        : layer_(layer), plan_(layer.count, chosen, shares, tokens, per_token), tokens_(tokens),
+          per_token_(per_token), width_(layer.down->columns()), rows_(layer.down->rows() / layer.count), y_(y),
+          inputs_(x, tokens, layer.gate->columns()) {}
+
+    void run() {
+        inputs_.want(*layer_.gate, scratch_);
+        inputs_.want(*layer_.up, scratch_);
+        const auto places = static_cast<int64_t>(plan_.places.size());
+        const size_t hidden = scratch_.reserve<uint8_t>(ActivationRows::bytes(*layer_.down, places, width_));
+        result_stride_ = rows_ + 2 * max_group_rows;
+        const size_t results = scratch_.reserve<float>(places * result_stride_);
+        scratch_.allocate();
+        hidden_.emplace(*layer_.down, scratch_.at<uint8_t>(hidden), places, width_);
+        results_ = scratch_.at<float>(results);
+
+        inputs_.prepare(scratch_);
+        widen();
+        narrow();
+        add_up();
+    }
+
+private:
+    // Gate, up and activation: one task for 256 values of the intermediate rows of a block of tokens, which leaves
+    // them in the form that `down` reads. Neighbouring tasks share weights.
+    void widen() {
+        const int64_t pieces = (width_ + piece - 1) / piece;
+        std::vector<std::pair<const Block*, int64_t>> tasks;
+        const std::vector<Block>& blocks = plan_.blocks;
+        for (size_t first = 0, end; first < blocks.size(); first = end) {
+            for (end = first + 1; end < blocks.size() && blocks[end].expert == blocks[first].expert;) end++;
+            for (int64_t p = 0; p < pieces; p++) {
+                for (size_t b = first; b < end; b++) tasks.push_back({&blocks[b], p * piece});
+            }
+        }
+        parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
+            thread_local std::vector<float> room(2 * token_block * piece_room);
+            const auto& task = tasks[static_cast<size_t>(i)];
+            widen(*task.first, task.second, room.data());
+        });
+    }
+
+    void widen(const Block& block, int64_t column, float* room) {
+        const int64_t count = std::min(piece, width_ - column);
+        float* const gates = multiply_piece(*layer_.gate, block, column, count, room);
+        float* const ups = multiply_piece(*layer_.up, block, column, count, room + token_block * piece_room);
+        const RowKernels& kernels = row_kernels();
+        const auto activate = layer_.activation == Gate::swiglu ? kernels.swiglu : kernels.clamped_swiglu;
+        const int64_t at = block.expert * width_ + column;
+        for (int64_t p = block.begin; p < block.end; p++) {
+            float *gate = gates + (p - block.begin) * piece_room, *up = ups + (p - block.begin) * piece_room;
+            if (layer_.scale_inputs) {   // a product with a multiple of x is that multiple of the product
+                const float share = plan_.places[static_cast<size_t>(p)].share;
+                for (int64_t i = 0; i < count; i++) gate[i] *= share, up[i] *= share;
+            }
+            if (layer_.gate_bias) {
+                for (int64_t i = 0; i < count; i++) gate[i] += layer_.gate_bias[at + i];
+            }
+            if (layer_.up_bias) {
+                for (int64_t i = 0; i < count; i++) up[i] += layer_.up_bias[at + i];
+            }
+            activate(gate, up, count, gate);
+            hidden_->put(p, column, gate, count);
+        }
+    }
+
+    // Rows [column, column + count) of the block's expert times its tokens: [places][piece_room], in `room`.
+    float* multiply_piece(const PackedMatrix& stack, const Block& block, int64_t column, int64_t count, float* room) {
+        const RowRange range(stack, block.expert * width_ + column, count);
+        const ActivationRows& inputs = inputs_.rows(stack);
+        const void* x[token_block];
+        float* y[token_block];
+        for (int64_t p = block.begin; p < block.end; p++) {
+            x[p - block.begin] = inputs[plan_.places[static_cast<size_t>(p)].token];
+            y[p - block.begin] = room + (p - block.begin) * piece_room;
+        }
+        multiply(stack, range.first, range.groups, x, inputs.step, y, block.end - block.begin);
+        return room + range.skip;
+    }
+
+    // Down: one task for some row groups and a block of tokens.
+    void narrow() {
+        struct Task {
+            const Block* block;
+            int64_t first, groups;
+        };
+        const PackedMatrix& down = *layer_.down;
+        const int64_t bytes = static_cast<int64_t>(down.bytes()) / layer_.count * plan_.experts;
+        std::vector<Task> tasks;
+        for (const Block& block : plan_.blocks) {
+            const int64_t grain = groups_per_task(down, bytes, block.end - block.begin);
+            const RowRange range(down, block.expert * rows_, rows_);
+            for (int64_t g = 0; g < range.groups; g += grain) {
+                tasks.push_back({&block, g, std::min(grain, range.groups - g)});
+            }
+        }
+        parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
+            const Task& task = tasks[static_cast<size_t>(i)];
+            const int64_t begin = task.block->begin, end = task.block->end;
+            const RowRange range(down, task.block->expert * rows_, rows_);
+            const void* x[token_block];
+            float* y[token_block];
+            for (int64_t p = begin; p < end; p++) {
+                x[p - begin] = (*hidden_)[p];
+                y[p - begin] = results_ + p * result_stride_ + task.first * down.kernels().rows;
+            }
+            multiply(down, range.first + task.first, task.groups, x, hidden_->step, y, end - begin);
+        });
+    }
+
+    // The sum for each token, in the order in which its experts were chosen.
+    void add_up() {
+        const int64_t grain = 16384 / (rows_ * per_token_ + 1) + 1;
+        parallel_ranges(tokens_, grain, [&](int64_t first, int64_t last, int) {
+            for (int64_t t = first; t < last; t++) {
+                float* y = y_ + t * rows_;
+                std::fill(y, y + rows_, 0.0f);
+                const int64_t* places = plan_.place_of.data() + t * per_token_;
+                for (int64_t j = 0; j < per_token_; j++) add(places[j], y);
+            }
+        });
+    }
+
+    void add(int64_t at, float* y) {
+        const Place& place = plan_.places[static_cast<size_t>(at)];
+        const float share = layer_.scale_inputs ? 1.0f : place.share;
+        const float* result = results_ + at * result_stride_ + RowRange(*layer_.down, place.expert * rows_, rows_).skip;
+        if (layer_.down_bias) {
+            const float* bias = layer_.down_bias + place.expert * rows_;
+            for (int64_t i = 0; i < rows_; i++) y[i] += share * (result[i] + bias[i]);
+        } else {
+            for (int64_t i = 0; i < rows_; i++) y[i] += share * result[i];
+        }
+    }
+
+    const Experts& layer_;
+    const Plan plan_;
+    const int64_t tokens_, per_token_;
+    const int64_t width_, rows_;       // of the intermediate rows, and of the result's
+    float* const y_;
+    Activations inputs_;
+    Scratch scratch_;
+    std::optional<ActivationRows> hidden_;   // intermediate rows as `down` reads them: [places, width]
+    float* results_ = nullptr;               // what the experts give: [places, result_stride_]
+    int64_t result_stride_ = 0;
+};
+
+}  // namespace
+
+void experts(const Experts& layer, const float* x, const int32_t* chosen, const float* shares, int64_t tokens,
+             int64_t per_token, float* y) {
+    if (tokens > 0) Call(layer, x, chosen, shares, tokens, per_token, y).run();
+}
+
+}  // namespace puna

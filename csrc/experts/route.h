@@ -1,0 +1,20 @@
+// Which experts a token goes through.
+#pragma once
+#include <cstdint>
+
+namespace puna {
+
+struct Routing {
+    int64_t count, per_token;   // all experts, and those chosen for a token: per_token <= count
+    bool sigmoid;               // scores are sigmoids of the logits, else their softmax over all experts
+    bool normalize;             // whether shares are divided by their sum
+    float scale;
+    const float* bias;          // [count], or null
+};
+
+// For each row of `logits` [tokens, count] the best experts and their shares, [tokens, per_token]: best first, equal
+// ones by number. The best are those with the largest logits or, with a bias, the largest score + bias; NaN counts as
+// the largest. A share is the score, divided by the sum over those chosen if `normalize`, times `scale`.
+void route(const Routing& routing, const float* logits, int64_t tokens, int32_t* chosen, float* shares);
+
+}  // namespace puna

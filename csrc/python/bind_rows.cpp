@@ -1,0 +1,250 @@
+// Attention and the row operations. Shapes and dtypes are checked here, and the values of indices.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "attention/attention.h"
+#include "bind_array.h"
+#include "program.h"
+#include "registrations.h"
+#include "rows/rows.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace puna {
+namespace {
+
+// Throws std::out_of_range, Python's IndexError, unless 0 <= cells[i] < capacity for all i.
+void check_cells(const int32_t* cells, int64_t count, int64_t capacity) {
+    int32_t min = 0, max = -1;
+    for (int64_t i = 0; i < count; i++) {
+        min = cells[i] < min ? cells[i] : min;
+        max = cells[i] > max ? cells[i] : max;
+    }
+    if (min < 0 || max >= capacity) {
+        throw std::out_of_range("there are " + std::to_string(capacity) + " cells, and no cell " +
+                                std::to_string(min < 0 ? min : max));
+    }
+}
+
+// The same for the cells each row names, which are a small part of a long table.
+void check_lists(const AttentionCall& call, int64_t listed, int64_t capacity) {
+    int64_t checked = 0;   // entries from the row's start that an earlier row with this start named
+    for (int64_t i = 0; i < call.rows; i++) {
+        const int64_t start = call.starts[i], count = call.counts[i];
+        if (start < 0 || count < 0 || start + count > listed) {
+            throw std::out_of_range("row " + std::to_string(i) + " names cells " + std::to_string(start) + " to " +
+                                    std::to_string(start + count) + " of a list of " + std::to_string(listed));
+        }
+        if (i == 0 || start != call.starts[i - 1]) checked = 0;
+        if (count > checked) check_cells(call.cells + start + checked, count - checked, capacity);
+        checked = std::max(checked, count);
+    }
+}
+
+NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, Argument values_, int value_type,
+                          Argument cells_, Argument starts_, Argument counts_, float scale, float softcap,
+                          OptionalArgument sinks_) {
+    const auto q = array<float>(q_, "attention q");
+    const Stored keys = stored(keys_, key_type, "attention keys");
+    const Stored values = stored(values_, value_type, "attention values");
+    const auto cells = array<int32_t>(cells_, "attention cells"), starts = array<int32_t>(starts_, "attention starts"),
+               counts = array<int32_t>(counts_, "attention counts");
+    const auto sinks = optional_array<float>(sinks_, "attention sinks");
+    bool fits = q.dims == 3 && keys.dims == 3 && values.dims == 3 && cells.dims == 1;
+    fits = fits && keys.shape[0] == values.shape[0] && keys.shape[1] == values.shape[1] && keys.shape[2] == q.shape[2];
+    fits = fits && values.shape[1] > 0 && q.shape[1] % values.shape[1] == 0;
+    fits = fits && starts.is({q.shape[0]}) && counts.is({q.shape[0]}) && (!sinks.given() || sinks.is({q.shape[1]}));
+    if (!fits) {
+        throw misfit("attention", {{"q", q_}, {"keys", keys_}, {"values", values_}, {"cells", cells_},
+                                   {"starts", starts_}, {"counts", counts_}, {"sinks", sinks_.argument()}});
+    }
+    auto out = new_array<float>({q.shape[0], q.shape[1], static_cast<intptr_t>(values.shape[2])});
+    const AttentionCall call = {q.data, keys.data, values.data, cells.data, starts.data, counts.data, sinks.data,
+                                out.data, static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]),
+                                static_cast<int>(values.shape[1]), static_cast<int>(q.shape[2]),
+                                static_cast<int>(values.shape[2]), KVType(key_type), KVType(value_type), scale,
+                                softcap};
+    perform("attention", [call, listed = cells.size, capacity = values.shape[0]] {
+        check_lists(call, listed, capacity);
+        attention(call);
+    });
+    return out;
+}
+
+void bind_store_rows(Argument target_, int type, Argument cells_, Argument rows_) {
+    const Stored target = stored(target_, type, "store_rows target");
+    const auto cells = array<int32_t>(cells_, "store_rows cells");
+    const auto rows = array<float>(rows_, "store_rows rows");
+    bool fits = cells.dims == 1 && rows.dims == target.dims && rows.shape[0] == cells.shape[0];
+    for (int i = 1; fits && i < rows.dims; i++) fits = rows.shape[i] == target.shape[i];
+    if (!fits) throw misfit("store_rows", {{"target", target_}, {"cells", cells_}, {"rows", rows_}});
+    if (!cells.size) return;
+    perform("store_rows", [=, capacity = target.shape[0], width = rows.size / cells.size] {
+        check_cells(cells.data, cells.size, capacity);
+        store_rows(target.data, KVType(type), cells.data, rows.data, cells.size, width);
+    });
+}
+
+NewArray<float> bind_rms_norm(Argument x_, Argument weight_, float eps) {
+    const auto x = array<float>(x_, "rms_norm x"), weight = array<float>(weight_, "rms_norm weight");
+    const int64_t width = weight.size;
+    if (x.dims < 1 || x.last() != width) throw misfit("rms_norm", {{"x", x_}, {"weight", weight_}});
+    auto y = new_array_like<float>(x);
+    perform("rms_norm", [=, rows = x.size / std::max<int64_t>(width, 1), out = y.data] {
+        rms_norm(x.data, nullptr, weight.data, eps, rows, width, nullptr, out);
+    });
+    return y;
+}
+
+std::pair<NewArray<float>, NewArray<float>> bind_add_rms_norm(Argument x_, Argument residual_, Argument weight_, float eps) {
+    const auto x = array<float>(x_, "add_rms_norm x"), residual = array<float>(residual_, "add_rms_norm residual"),
+               weight = array<float>(weight_, "add_rms_norm weight");
+    const int64_t width = weight.size;
+    if (x.dims < 1 || x.last() != width || !x.same_shape(residual.shape, residual.dims)) {
+        throw misfit("add_rms_norm", {{"x", x_}, {"residual", residual_}, {"weight", weight_}});
+    }
+    auto total = new_array_like<float>(x), y = new_array_like<float>(x);
+    perform("rms_norm", [=, rows = x.size / std::max<int64_t>(width, 1), sum = total.data, out = y.data] {
+        rms_norm(x.data, residual.data, weight.data, eps, rows, width, sum, out);
+    });
+    return {total, y};
+}
+
+void bind_rope(Argument x_, Argument positions_, Argument frequencies_, OptionalArgument axes_, int64_t axis_count,
+               float magnitude, bool neox) {
+    const auto x = written<float>(x_, "rope_ x");
+    const auto positions = array<int32_t>(positions_, "rope_ positions");
+    const auto frequencies = array<float>(frequencies_, "rope_ frequencies");
+    const bool several = positions.dims == 2 && !axes_.is_none();
+    const auto axes = several ? optional_array<int32_t>(axes_, "rope_ axes") : Array<int32_t>{};
+    if (!several) axis_count = 1;
+    if (x.dims != 3 || 2 * frequencies.size > x.shape[2] ||
+        !(several ? positions.is({x.shape[0], axis_count}) : positions.is({x.shape[0]})) ||
+        (several && !axes.is({frequencies.size}))) {
+        throw misfit("rope_", {{"x", x_}, {"positions", positions_}, {"frequencies", frequencies_}});
+    }
+    perform("rope", [=, rows = x.shape[0], heads = x.shape[1], dim = x.shape[2]] {
+        rope(x.data, positions.data, axes.data, frequencies.data, magnitude, neox, rows, heads, dim, frequencies.size,
+             axis_count);
+    });
+}
+
+void bind_temper(Argument x_, Argument positions_, double scale, double floor_scale) {
+    const auto x = written<float>(x_, "temper_ x");
+    const auto positions = array<int32_t>(positions_, "temper_ positions");
+    if (x.dims < 1 || !positions.is({x.shape[0]})) throw misfit("temper_", {{"x", x_}, {"positions", positions_}});
+    const int64_t rows = x.shape[0];
+    perform("temper", [=, width = x.size / std::max<int64_t>(rows, 1)] {
+        temper(x.data, positions.data, scale, floor_scale, rows, width);
+    });
+}
+
+// y [n] of two arrays of equal shape, value by value.
+template <void (*kernel)(const float*, const float*, int64_t, float*)>
+NewArray<float> bind_pairs(const char* name, const char* first, const char* second, Argument a_, Argument b_) {
+    const std::string prefix = std::string(name) + " ";
+    const auto a = array<float>(a_, (prefix + first).c_str()), b = array<float>(b_, (prefix + second).c_str());
+    if (!a.same_shape(b.shape, b.dims)) throw misfit(name, {{first, a_}, {second, b_}});
+    auto y = new_array_like<float>(a);
+    perform(name, [=, out = y.data] { kernel(a.data, b.data, a.size, out); });
+    return y;
+}
+
+// y [n] of one array and a number, value by value.
+template <void (*kernel)(const float*, float, int64_t, float*)>
+NewArray<float> bind_each(const char* name, Argument x_, float number) {
+    const auto x = array<float>(x_, name);
+    auto y = new_array_like<float>(x);
+    perform(name, [=, out = y.data] { kernel(x.data, number, x.size, out); });
+    return y;
+}
+
+// Throws std::out_of_range unless the rows and slots named exist.
+void check_states(const ShortConv& call, int64_t slots) {
+    for (int64_t row = 0; row < call.rows; row++) {
+        const int64_t start = call.starts[row], source = call.sources[row], target = call.targets[row];
+        if (start != row && (row == 0 || start != call.starts[row - 1])) {
+            throw std::out_of_range("row " + std::to_string(row) + " goes on with rows from " + std::to_string(start) +
+                                    ", but the row before it does not");
+        }
+        if (source < 0 || source >= slots || target < -1 || target >= slots) {
+            throw std::out_of_range("row " + std::to_string(row) + " reads state " + std::to_string(source) +
+                                    " and writes state " + std::to_string(target) + " of " + std::to_string(slots));
+        }
+    }
+}
+
+NewArray<float> bind_short_conv(Argument projected_, Argument weight_, OptionalArgument bias_, Argument states_,
+                           Argument starts_, Argument sources_, Argument targets_) {
+    const auto projected = array<float>(projected_, "short_conv projected");
+    const auto weight = array<float>(weight_, "short_conv weight");
+    const auto bias = optional_array<float>(bias_, "short_conv bias");
+    const auto states = written<float>(states_, "short_conv states");
+    const auto starts = array<int32_t>(starts_, "short_conv starts"),
+               sources = array<int32_t>(sources_, "short_conv sources"),
+               targets = array<int32_t>(targets_, "short_conv targets");
+    bool fits = weight.dims == 2 && projected.dims == 2 && states.dims == 3 && weight.shape[0] > 0;
+    if (fits) {
+        const int64_t rows = projected.shape[0], taps = weight.shape[0], channels = weight.shape[1];
+        fits = projected.shape[1] == 3 * channels && states.shape[1] == taps - 1 && states.shape[2] == channels &&
+               starts.is({rows}) && sources.is({rows}) && targets.is({rows}) && (!bias.given() || bias.is({channels}));
+    }
+    if (!fits) {
+        throw misfit("short_conv", {{"projected", projected_}, {"weight", weight_}, {"bias", bias_.argument()},
+                                    {"states", states_}, {"starts", starts_}, {"sources", sources_},
+                                    {"targets", targets_}});
+    }
+    auto y = new_array<float>({projected.shape[0], weight.shape[1]});
+    const ShortConv call = {projected.data, weight.data, bias.data, states.data, starts.data, sources.data,
+                            targets.data, y.data, projected.shape[0], weight.shape[1], weight.shape[0]};
+    perform("short_conv", [call, slots = states.shape[0]] {
+        check_states(call, slots);
+        short_conv(call);
+    });
+    return y;
+}
+
+}  // namespace
+
+void register_rows(nb::module_& m) {
+    m.def("attention", &bind_attention, "q"_a, "keys"_a, "key_type"_a, "values"_a, "value_type"_a, "cells"_a,
+          "starts"_a, "counts"_a, "scale"_a, "softcap"_a, "sinks"_a.none(),
+          "Attention over index lists; raises IndexError for cells that do not exist.");
+    m.def("store_rows", &bind_store_rows, "target"_a, "type"_a, "cells"_a, "rows"_a,
+          "Writes rows of floats to cells; raises IndexError for cells that do not exist.");
+    m.def("rms_norm", &bind_rms_norm, "x"_a, "weight"_a, "eps"_a, "RMS norm of rows.");
+    m.def("add_rms_norm", &bind_add_rms_norm, "x"_a, "residual"_a, "weight"_a, "eps"_a,
+          "x + residual, and the RMS norm of its rows.");
+    m.def("rope", &bind_rope, "x"_a, "positions"_a, "frequencies"_a, "axes"_a.none(), "axis_count"_a, "magnitude"_a,
+          "neox"_a, "Rotary embedding, in place; axes count where a row has several positions.");
+    m.def("temper", &bind_temper, "x"_a, "positions"_a, "scale"_a, "floor_scale"_a,
+          "Attention temperature tuning of rows, in place.");
+    m.def(
+        "swiglu", [](Argument gate, Argument up) { return bind_pairs<swiglu>("swiglu", "gate", "up", gate, up); },
+        "gate"_a, "up"_a, "silu(gate) * up.");
+    m.def(
+        "geglu", [](Argument gate, Argument up) { return bind_pairs<geglu>("geglu", "gate", "up", gate, up); },
+        "gate"_a, "up"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
+    m.def(
+        "softcap", [](Argument x, float cap) { return bind_each<softcap>("softcap", x, cap); }, "x"_a, "cap"_a,
+        "cap * tanh(x / cap).");
+    m.def(
+        "add", [](Argument a, Argument b) { return bind_pairs<add>("add", "a", "b", a, b); }, "a"_a, "b"_a, "a + b.");
+    m.def(
+        "multiply", [](Argument a, Argument b) { return bind_pairs<multiply>("multiply", "a", "b", a, b); }, "a"_a,
+        "b"_a, "a * b.");
+    m.def(
+        "scale", [](Argument a, float factor) { return bind_each<scale>("scale", a, factor); }, "a"_a, "factor"_a,
+        "a * factor.");
+    m.def("short_conv", &bind_short_conv, "projected"_a, "weight"_a, "bias"_a.none(), "states"_a, "starts"_a,
+          "sources"_a, "targets"_a,
+          "Gated short convolution; raises IndexError for rows and states that do not exist.");
+}
+
+}  // namespace puna

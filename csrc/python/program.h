@@ -1,0 +1,56 @@
+// Kernel calls that are noted while they are made, to be made again in one go.
+#pragma once
+#include <nanobind/nanobind.h>
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace puna {
+
+// The calls made through `perform` on one thread between begin() and end(), with their arguments. They read and
+// write the same addresses whenever they run: what lies there is the caller's business.
+class Program {
+public:
+    Program() = default;
+    Program(const Program&) = delete;
+    ~Program();
+
+    // `memory` is a Python object with the methods `empty(shape, dtype)`, which makes the arrays that kernels write,
+    // and `uses(array)`, which is told of those they are given. Throws std::logic_error if another program is being
+    // recorded on this thread.
+    void begin(nanobind::object memory);
+    void end();
+
+    void add(const char* name, std::function<void()> call);
+    nanobind::object empty(const intptr_t* shape, int dims, const char* dtype);
+    void uses(PyObject* array);
+
+    // All calls in order. What one of them throws ends the run.
+    void run() const;
+
+    // As run(); returns the seconds each call took.
+    std::vector<double> run_timed() const;
+
+    std::vector<std::string> names() const;
+
+    // The one being recorded on this thread, or null.
+    static Program* recording();
+
+private:
+    std::vector<std::pair<const char*, std::function<void()>>> calls_;
+    nanobind::object memory_;   // while recording
+};
+
+// Makes a kernel call without Python's lock, and notes it if a program is being recorded. Every function of the
+// extension that a model's forward pass may call must do its work in here, its checks of values included, and
+// `call` must hold all it needs by value: one that did not would be missing from the replayed pass.
+template <class Call>
+void perform(const char* name, Call call) {
+    nanobind::gil_scoped_release release;
+    call();
+    if (Program* program = Program::recording()) program->add(name, std::move(call));
+}
+
+}  // namespace puna

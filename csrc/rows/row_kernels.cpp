@@ -1,0 +1,143 @@
+// The row kernels, compiled once per instruction set.
+#include "kv/pack.h"
+#include "rows/rows.h"
+#include "vector/vector.h"
+
+namespace puna {
+namespace {
+
+void rms_norm_row(const float* x, const float* residual, const float* weight, float eps, int64_t width, float* sum,
+                  float* y) {
+    constexpr int W = Vec::width;
+    if (residual) {
+        int64_t i = 0;
+        for (; i + W <= width; i += W) (Vec::load(x + i) + Vec::load(residual + i)).store(sum + i);
+        for (; i < width; i++) sum[i] = x[i] + residual[i];
+        x = sum;
+    }
+    Vec squares[4] = {Vec::splat(0), Vec::splat(0), Vec::splat(0), Vec::splat(0)};
+    int64_t i = 0;
+    for (; i + 4 * W <= width; i += 4 * W) {
+        for (int k = 0; k < 4; k++) {
+            const Vec v = Vec::load(x + i + k * W);
+            squares[k] = fma(v, v, squares[k]);
+        }
+    }
+    for (; i < width; i += W) {
+        const Vec v = i + W <= width ? Vec::load(x + i) : load_part(x + i, int(width - i));
+        squares[0] = fma(v, v, squares[0]);
+    }
+    const float total = sum_lanes((squares[0] + squares[1]) + (squares[2] + squares[3]));
+    const float factor = 1 / __builtin_sqrtf(total / float(width) + eps);
+    const Vec scale = Vec::splat(factor);
+    for (i = 0; i + W <= width; i += W) (Vec::load(x + i) * scale * Vec::load(weight + i)).store(y + i);
+    for (; i < width; i++) y[i] = x[i] * factor * weight[i];
+}
+
+// The angle is reduced in double: a float32 angle at position 100,000 is off by up to 0.004.
+void rope_table(const int32_t* positions, const float* frequencies, float magnitude, int64_t pairs, float* cosines,
+                float* sines) {
+    constexpr double two_over_pi = 0.63661977236758134308, half_pi = 1.57079632679489661923, whole = 0x1.8p52;
+    for (int64_t i = 0; i < pairs; i++) {
+        const double angle = double(positions[i]) * double(frequencies[i]);
+        const double turns = (angle * two_over_pi + whole) - whole;   // quarter turns, rounded
+        const double r = angle - turns * half_pi, s = r * r;          // |r| <= pi/4: Taylor, to 2e-9
+        const double sine =
+            r + r * s * (-1.0 / 6 + s * (1.0 / 120 + s * (-1.0 / 5040 + s * (1.0 / 362880))));
+        const double cosine =
+            1 + s * (-1.0 / 2 + s * (1.0 / 24 + s * (-1.0 / 720 + s * (1.0 / 40320 + s * (-1.0 / 3628800)))));
+        const int32_t quarter = int32_t(turns - 4 * ((turns * 0.25 + whole) - whole));   // -2 ... 2
+        const bool odd = quarter & 1;
+        const double c = odd ? sine : cosine, d = odd ? cosine : sine;
+        cosines[i] = float((quarter == 0 || quarter == -1) ? c : -c) * magnitude;
+        sines[i] = float((quarter == 0 || quarter == 1) ? d : -d) * magnitude;
+    }
+}
+
+void rotate_head(float* head, const float* cosines, const float* sines, int64_t pairs, bool neox) {
+    const int64_t step = neox ? 1 : 2, apart = neox ? pairs : 1;
+    int64_t i = 0;
+    if (neox) {
+        for (; i + Vec::width <= pairs; i += Vec::width) {
+            const Vec a = Vec::load(head + i), b = Vec::load(head + pairs + i);
+            const Vec c = Vec::load(cosines + i), s = Vec::load(sines + i);
+            (a * c - b * s).store(head + i);
+            (a * s + b * c).store(head + pairs + i);
+        }
+    }
+    for (; i < pairs; i++) {
+        float& first = head[i * step];
+        float& second = head[i * step + apart];
+        const float a = first, b = second;
+        first = a * cosines[i] - b * sines[i];
+        second = a * sines[i] + b * cosines[i];
+    }
+}
+
+struct Swiglu {
+    static PUNA_INLINE Vec of(Vec gate, Vec up) { return gate / (Vec::splat(1) + exp(Vec::splat(0) - gate)) * up; }
+};
+
+struct ClampedSwiglu {
+    static PUNA_INLINE Vec of(Vec gate, Vec up) {
+        const Vec one = Vec::splat(1), most = Vec::splat(7), least = Vec::splat(-7);
+        const Vec g = min(most, gate), u = max(least, min(most, up));   // in this order NaN stays
+        return g / (one + exp(g * Vec::splat(-1.702f))) * (u + one);
+    }
+};
+
+// g / 2 (1 + tanh(z)) is g sigmoid(2z), which keeps its digits where tanh comes close to -1.
+struct Geglu {
+    static PUNA_INLINE Vec of(Vec gate, Vec up) {
+        constexpr float linear = -1.5957691216057308f, cubic = linear * 0.044715f;   // -2 sqrt(2 / pi)
+        const Vec exponent = gate * fma(gate * gate, Vec::splat(cubic), Vec::splat(linear));
+        return gate / (Vec::splat(1) + exp(exponent)) * up;
+    }
+};
+
+template <class Gate>
+void gate_range(const float* gate, const float* up, int64_t count, float* y) {
+    int64_t i = 0;
+    for (; i + Vec::width <= count; i += Vec::width) Gate::of(Vec::load(gate + i), Vec::load(up + i)).store(y + i);
+    if (i < count) {
+        const int rest = int(count - i);
+        store_part(Gate::of(load_part(gate + i, rest), load_part(up + i, rest)), y + i, rest);
+    }
+}
+
+void softcap_range(const float* x, float cap, int64_t count, float* y) {
+    const Vec most = Vec::splat(cap);
+    int64_t i = 0;
+    for (; i + Vec::width <= count; i += Vec::width) (tanh(Vec::load(x + i) / most) * most).store(y + i);
+    if (i < count) {
+        const int rest = int(count - i);
+        store_part(tanh(load_part(x + i, rest) / most) * most, y + i, rest);
+    }
+}
+
+void short_conv_row(const float* b, const float* c, const float* x, const float* const* past, const float* weights,
+                    const float* bias, int64_t taps, int64_t width, float* product, float* y) {
+    const auto channels = [=](int64_t i, auto load, auto store) {
+        const Vec newest = load(b + i) * load(x + i);
+        Vec sum = bias ? load(bias + i) : Vec::splat(0);
+        for (int64_t k = 0; k < taps - 1; k++) sum = fma(load(past[k] + i), load(weights + k * width + i), sum);
+        sum = fma(newest, load(weights + (taps - 1) * width + i), sum);
+        store(newest, product + i);
+        store(load(c + i) * sum, y + i);
+    };
+    int64_t i = 0;
+    for (; i + Vec::width <= width; i += Vec::width) {
+        channels(i, [](const float* p) { return Vec::load(p); }, [](Vec v, float* p) { v.store(p); });
+    }
+    if (i == width) return;
+    const int rest = int(width - i);
+    channels(i, [=](const float* p) { return load_part(p, rest); }, [=](Vec v, float* p) { store_part(v, p, rest); });
+}
+
+}  // namespace
+
+const RowKernels PUNA_SET::row_kernels = {rms_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
+                                         gate_range<ClampedSwiglu>, gate_range<Geglu>, softcap_range,
+                                         short_conv_row, store_numbers};
+
+}  // namespace puna

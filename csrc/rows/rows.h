@@ -1,0 +1,74 @@
+// Operations on rows of floats: norms, rotation, gating, short convolutions, storing.
+#pragma once
+#include <cstdint>
+
+#include "core/sets.h"
+#include "kv/kv.h"
+
+namespace puna {
+
+struct RowKernels {
+    // y = x / sqrt(mean(x^2) + eps) * weight; with `residual`, x + residual takes the place of x and goes to `sum`.
+    void (*rms_norm)(const float* x, const float* residual, const float* weight, float eps, int64_t width, float* sum,
+                     float* y);
+    // Cosines and sines of positions[i] * frequencies[i], times magnitude.
+    void (*rope_table)(const int32_t* positions, const float* frequencies, float magnitude, int64_t pairs,
+                       float* cosines, float* sines);
+    // Rotates the pairs of one head in place: (2i, 2i + 1), or (i, i + pairs) when `neox`.
+    void (*rotate)(float* head, const float* cosines, const float* sines, int64_t pairs, bool neox);
+    // y = gate * sigmoid(gate) * up.
+    void (*swiglu)(const float* gate, const float* up, int64_t count, float* y);
+    // y = g * sigmoid(1.702 g) * (u + 1), g being gate but at most 7, u being up within -7 and 7: gpt-oss's gate.
+    void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* y);
+    // y = gelu(gate) * up, GELU by its approximation with tanh.
+    void (*geglu)(const float* gate, const float* up, int64_t count, float* y);
+    // y = cap * tanh(x / cap).
+    void (*softcap)(const float* x, float cap, int64_t count, float* y);
+    // One row of a gated short convolution of `width` channels: product = b * x, and y = c * (bias + the sum of
+    // weights[i] * past[i] and the last weights * product), with weights [taps, width] and taps - 1 rows `past`.
+    // `bias` may be null.
+    void (*short_conv)(const float* b, const float* c, const float* x, const float* const* past,
+                       const float* weights, const float* bias, int64_t taps, int64_t width, float* product, float* y);
+    // Stores numbers of a cache; of its quantised types whole blocks.
+    void (*store)(KVType type, const float* from, void* to, int64_t count);
+};
+
+// Of the CPU level in use, unless another is given.
+PUNA_DECLARE_KERNELS(RowKernels, row_kernels);
+
+// Whole batches, shared among the threads. Arrays are contiguous; `residual` and `sum` may be null together.
+void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
+              float* sum, float* y);
+// A row has `axis_count` positions, of which the axes[i]-th rotates pair i; null axes: one position rotates all.
+void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
+          int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count);
+void swiglu(const float* gate, const float* up, int64_t count, float* y);
+void geglu(const float* gate, const float* up, int64_t count, float* y);
+void softcap(const float* x, float cap, int64_t count, float* y);
+// Multiplies each row in place by 1 + scale * ln(1 + floor((position + 1) / floor_scale)).
+void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t rows, int64_t width);
+// y = a + b, a * b and a * factor, to the bit what torch gives.
+void add(const float* a, const float* b, int64_t count, float* y);
+void multiply(const float* a, const float* b, int64_t count, float* y);
+void scale(const float* a, float factor, int64_t count, float* y);
+
+// Gated short convolutions of sequences whose rows of a batch lie one after another.
+struct ShortConv {
+    const float* projected;   // [rows, 3 * channels]: b, c and x of each row
+    const float* weights;     // [taps, channels], the latest row's last
+    const float* bias;        // [channels] or null
+    float* states;            // [slots, taps - 1, channels]: the products b * x of as many rows, the latest last
+    // Of each row [rows]: the first row of its sequence, the slot of the state before that row, and the slot for the
+    // state after the row itself, or -1. No slot is read and written in one call.
+    const int32_t *starts, *sources, *targets;
+    float* y;   // [rows, channels]
+    int64_t rows, channels, taps;
+};
+
+// A row of y depends on its own row and the taps - 1 before it alone, bit for bit, whether these are in the batch or
+// in the state.
+void short_conv(const ShortConv& call);
+
+void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width);
+
+}  // namespace puna

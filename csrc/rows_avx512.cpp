@@ -1,5 +1,0 @@
-#include "rows_kernel.h"
-
-namespace puna {
-const RowKernels rows_avx512 = row_kernels_here;
-}

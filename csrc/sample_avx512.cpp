@@ -1,5 +1,0 @@
-#include "sample_kernel.h"
-
-namespace puna {
-const SampleKernels sample_avx512 = sample_kernels_here;
-}

@@ -1,0 +1,93 @@
+// How a packed matrix lies in memory.
+//
+// Rows are packed in groups of R: 8, or 16 where vectors are 64 bytes long; the last group is filled up with
+// zero rows. A group is a sequence of chunks of 256 columns (the last one may be shorter), a chunk is its
+// scales followed by its numbers, so that a kernel reads one stream from front to back. Numbers are
+// interleaved: one vector of 4 R bytes holds 4 consecutive columns of R rows, which meet one broadcast 4-byte
+// piece of the activations.
+//
+// Within a block of 32 columns, "quad" q is columns 4q..4q+3. A number's bits lie in one or two planes:
+//   8 bits   8 vectors; vector q is quad q
+//   4 bits   4 vectors; vector g holds quad 2g in the low and quad 2g+1 in the high halves of its bytes
+//   2 bits   2 vectors; bits 2i, 2i+1 of vector h belong to quad 4h+i
+//   1 bit    1 vector;  bit q of a byte belongs to quad q
+//
+// Everything is in an unnamed namespace: translation units for different instruction sets must not share it.
+#pragma once
+#include "weights/codebook.h"
+
+namespace puna {
+
+// The layouts; each has kernels of its own. A quantised one is called after its type in the file.
+enum class Layout : int {
+    f32, f16, bf16, q4_k, q5_k, q6_k, q2_k, q3_k, iq4_xs, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, mxfp4, count
+};
+
+constexpr int layout_count = static_cast<int>(Layout::count);
+constexpr int chunk_columns = 256;
+
+namespace {
+
+// A value is d * scale * (number - excess) - dmin * min in super-blocks, d * (number - excess) + m in blocks.
+struct Format {
+    int low_bits, high_bits;   // the planes of a number
+    Codebook codebook;         // whose entry a number stands for, if not for itself
+    bool is_signed;            // the number, or what the codebook has for it, is a signed byte; else it is >= 0
+    int excess;                // 0 or a power of two
+    bool super;                // f16 factors per 256 columns and byte-sized scales, or a factor per 32 columns
+    int group;                 // columns that share a scale
+    bool signed_scales;
+    bool mins;
+
+    constexpr bool floats() const { return low_bits == 0; }
+    constexpr int bits() const { return codebook == Codebook::mxfp4 ? 5 : is_signed ? 8 : low_bits + high_bits; }
+};
+
+constexpr Format format_of(Layout layout) {
+    switch (layout) {
+        case Layout::q4_k: return {4, 0, Codebook::none, false, 0, true, 32, false, true};
+        case Layout::q5_k: return {4, 1, Codebook::none, false, 0, true, 32, false, true};
+        case Layout::q6_k: return {4, 2, Codebook::none, false, 32, true, 16, true, false};
+        case Layout::q2_k: return {2, 0, Codebook::none, false, 0, true, 16, false, true};
+        case Layout::q3_k: return {2, 1, Codebook::none, false, 4, true, 16, true, false};
+        case Layout::iq4_xs: return {4, 0, Codebook::iq4_nl, true, 0, true, 32, true, false};
+        case Layout::q8_0: return {8, 0, Codebook::none, true, 0, false, 32, false, false};
+        case Layout::q4_0: return {4, 0, Codebook::none, false, 8, false, 32, false, false};
+        case Layout::q4_1: return {4, 0, Codebook::none, false, 0, false, 32, false, true};
+        case Layout::q5_0: return {4, 1, Codebook::none, false, 16, false, 32, false, false};
+        case Layout::q5_1: return {4, 1, Codebook::none, false, 0, false, 32, false, true};
+        case Layout::iq4_nl: return {4, 0, Codebook::iq4_nl, true, 0, false, 32, false, false};
+        // Products take the codebook's entries plus 16: none is negative then. Factors are powers of two beyond
+        // f16: bf16 holds them all.
+        case Layout::mxfp4: return {4, 0, Codebook::mxfp4, false, 16, false, 32, false, false};
+        default: return {};
+    }
+}
+
+// Where things are, in bytes. In super-blocks from the start of a chunk of 256: d [R], dmin [R], scales, mins,
+// low plane, high plane. Scales of two neighbouring groups of columns lie side by side for each row,
+// [pairs][R][2]: the shape in which a shuffle (one group's) and a multiply-add (with pairs of sums) take them.
+// In blocks, a chunk of n has factors [n][R] and mins [n][R] of 2 bytes each, then the blocks' planes.
+struct Offsets {
+    int rows;   // R
+    Format format;
+
+    constexpr int low_plane() const { return 4 * format.low_bits * rows; }   // of a block of 32 columns
+    constexpr int planes() const { return 4 * (format.low_bits + format.high_bits) * rows; }
+
+    constexpr int scales() const { return 4 * rows; }
+    constexpr int scale_bytes() const { return 256 / format.group * rows; }
+    constexpr int mins() const { return scales() + scale_bytes(); }
+    constexpr int numbers() const { return mins() + (format.mins ? scale_bytes() : 0); }
+    constexpr int high_numbers() const { return numbers() + 8 * low_plane(); }
+    constexpr int super_block() const { return numbers() + 8 * planes(); }
+
+    constexpr int factors() const { return 2 * rows; }   // of one block
+    constexpr int header() const { return format.mins ? 2 * factors() : factors(); }
+    constexpr int block() const { return header() + planes(); }
+};
+
+constexpr Offsets offsets_of(Layout layout, int rows) { return {rows, format_of(layout)}; }
+
+}  // namespace
+}  // namespace puna

@@ -1,0 +1,101 @@
+"""The input stream: what a model reads, one entry per cache position, and the batches it is cut into."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from puna.ops import Array, Backend
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One position of a sequence: a token, or a part of an image that stands where a token would.
+
+    Two inputs are equal, and share a cache entry, when `token` and `payload_hash` agree.
+    `same_batch` says that the n inputs *after* this one must be evaluated in the same batch as it. `span`
+    says that the n inputs from this one on all see each other, as the parts of an image may; it is not to
+    reach beyond what `same_batch` keeps together.
+    """
+
+    token: int
+    payload_hash: int = 0
+    payload: Any = field(default=None, compare=False)
+    same_batch: int = field(default=0, compare=False)
+    span: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImageStates:
+    """The payload of an image that text looks at through cross-attention.
+
+    `states` float32 [entries, hidden] are what the vision tower made of it, projected to the width of the
+    text model; the images of a model need not have equally many.
+    """
+
+    states: Array
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+
+@dataclass(slots=True)
+class Batch:
+    """The inputs of one forward pass, rows of several sequences one after another; all on the host.
+
+    Rows of one sequence are adjacent and in order of position. A row sees itself and earlier positions
+    of its sequence; the rows of a span, which are of one sequence (an image, say), also later ones of it.
+    """
+
+    tokens: NDArray[np.int32]  # [rows]
+    positions: NDArray[np.int32]  # [rows], relative to the row's sequence
+    sequences: NDArray[np.int32]  # [rows], cache sequence of each row
+    outputs: NDArray[np.int64] | None  # [wanted], rows whose logits are asked for, ascending; None: all
+    payloads: list[tuple[int, Any]] = field(default_factory=list)  # (row, payload) of non-text inputs
+    spans: list[tuple[int, int]] = field(default_factory=list)  # rows [begin, end) that all see each other
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @classmethod
+    def of(cls, tokens: list[int], positions: list[int], sequences: list[int], outputs: list[int]) -> Batch:
+        """A batch from plain lists. Raises `ValueError` when their lengths disagree or it is empty."""
+        if not tokens or not len(tokens) == len(positions) == len(sequences):
+            raise ValueError(
+                f"a batch needs as many positions and sequences as tokens, and at least one: "
+                f"{len(tokens)} tokens, {len(positions)} positions, {len(sequences)} sequences"
+            )
+        return cls(
+            tokens=np.array(tokens, np.int32),
+            positions=np.array(positions, np.int32),
+            sequences=np.array(sequences, np.int32),
+            outputs=np.array(outputs, np.int64),
+        )
+
+    def on(self, ops: Backend) -> BatchArrays:
+        """What a model that computes with `ops` reads."""
+        return BatchArrays(
+            tokens=ops.array(self.tokens),
+            positions=ops.array(self.positions),
+            outputs=None if self.outputs is None else ops.array(self.outputs),
+            payloads=self.payloads,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchArrays:
+    """What a model reads of a batch: arrays of its backend.
+
+    Which sequences the rows are of is known to the cache alone, so that a pass can be recorded and replayed
+    for other sequences.
+    """
+
+    tokens: Array  # int32 [rows]
+    positions: Array  # int32 [rows]
+    outputs: Array | None  # int64 [wanted], rows whose logits are asked for; None: all
+    payloads: list[tuple[int, Any]] = field(default_factory=list)

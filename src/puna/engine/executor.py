@@ -1,0 +1,75 @@
+"""Executing batches: slices in, the model's results for each of them out."""
+
+from __future__ import annotations
+
+import time
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from puna.engine.batching import assemble
+from puna.engine.embedding import Embedding
+from puna.engine.replay import Replay
+
+if TYPE_CHECKING:
+    from puna.batch import Batch
+    from puna.engine.batching import BatchSlice
+    from puna.kvcache.cache import Cache
+    from puna.model.load import LoadedModel
+
+#: float32 [rows, vocab] or [rows, hidden]
+Rows = np.ndarray[tuple[int, int], np.dtype[np.float32]]
+
+
+class Executor:
+    """Runs the forward passes of one model over one cache."""
+
+    def __init__(self, loaded: LoadedModel, cache: Cache) -> None:
+        self._loaded = loaded
+        self._cache = cache
+        self._replay = Replay(loaded.model, cache)
+        self.seconds = 0.0  # time of the last pass
+
+    def execute(self, slices: list[BatchSlice]) -> list[Rows]:
+        """For the wanted rows of each slice logits [rows, vocab], or hidden states [rows, hidden] to embed.
+
+        The cache holds the inputs of all slices afterwards. On an error it is unchanged.
+        """
+        began = time.monotonic()
+        batch = assemble(slices)
+        self._cache.start_forward(batch)
+        try:
+            results = self._forward(batch, slices)
+        except BaseException:
+            self._cache.undo_forward()
+            raise
+        self.seconds = time.monotonic() - began
+        return results
+
+    def close(self) -> None:
+        self._replay.close()
+
+    def _forward(self, batch: Batch, slices: list[BatchSlice]) -> list[Rows]:
+        counts = [len(batch_slice.outputs) for batch_slice in slices]
+        embeds = [isinstance(batch_slice.sequence, Embedding) for batch_slice in slices]
+        # Some files pad the output beyond the vocabulary; those rows are no tokens.
+        vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
+        if not any(embeds):
+            return _split(ops.numpy(self._replay.forward(batch))[:, :vocab], counts)
+        hidden = model.hidden(batch.on(ops), self._cache)
+        predicted = np.flatnonzero(~np.repeat(embeds, counts))
+        logits = model.logits(hidden[ops.array(predicted)])
+        predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]
+        states = _split(ops.numpy(hidden), counts)
+        predictions = _split(ops.numpy(logits)[:, :vocab], predicting)
+        return [
+            state if embed else prediction
+            for embed, state, prediction in zip(embeds, states, predictions, strict=True)
+        ]
+
+
+def _split(rows: Rows, counts: list[int]) -> list[Rows]:
+    """`rows` cut into consecutive parts of `counts` rows."""
+    ends = list(accumulate(counts))
+    return [rows[end - count : end] for end, count in zip(ends, counts, strict=True)]

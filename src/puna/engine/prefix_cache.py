@@ -1,0 +1,244 @@
+"""The prefix cache: the cached sequences of running and finished requests, and what a new request can reuse.
+
+Every request has a cache sequence of its own, its entry. The entry stays after the request has ended, as long
+as there is room, and its cells are shared with every prompt that begins the same way. There are more entries
+than running requests, so a conversation is remembered without holding a slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from puna.engine.prefix_tree import Key, PrefixTree
+from puna.errors import CacheFileError, CacheFullError, NotSupportedError
+from puna.kvcache.cache import Saving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from puna.kvcache.cache import Cache
+    from puna.kvcache.saved import Saved
+
+#: Candidates examined per request. More than a few are only useful with caches that forget.
+_MAX_CANDIDATES = 32
+
+
+@dataclass(eq=False)
+class PrefixEntry:
+    """A cache sequence that holds `evaluated` inputs. While it is running, the tree also knows later ones."""
+
+    row: int  # number of the cache sequence
+    evaluated: int = 0
+    running: bool = False
+    checkpoint: bool = False  # never continued in place: others resume from it; see `PrefixCache.checkpoint`
+
+
+@dataclass
+class PrefixMatch:
+    """The longest reusable prefix of a request: now, and once running requests have evaluated more of it."""
+
+    entry: PrefixEntry | None = None
+    count: int = 0  # inputs that can be reused
+    shared: int = 0  # inputs some entry has evaluated, even if no entry can be resumed there any more
+    pending: PrefixEntry | None = None
+    pending_count: int = 0
+
+
+class PrefixCache:
+    """The entries of a cache with `rows` sequences."""
+
+    def __init__(self, cache: Cache, rows: int) -> None:
+        self._cache = cache
+        self.evicted = 0  # cells, so far
+        self._free = list(range(rows - 1, -1, -1))
+        self._idle: dict[PrefixEntry, None] = {}  # least recently used first
+        self._tree: PrefixTree[PrefixEntry] = PrefixTree()
+
+    def find(self, keys: list[Key], most: int) -> PrefixMatch:
+        """The entry that shares most of the first `most` of `keys`."""
+        found = PrefixMatch()
+        for tried, (shared, entry) in enumerate(self._tree.search(keys)):
+            shared = min(shared, most)
+            if shared <= found.count or tried == _MAX_CANDIDATES:
+                break
+            if entry.running and entry.evaluated < shared and shared > found.pending_count:
+                found.pending, found.pending_count = entry, shared
+            found.shared = max(found.shared, min(shared, entry.evaluated))
+            count = self._cache.resume_point(entry.row, min(shared, entry.evaluated))
+            if count > found.count:
+                found.entry, found.count = entry, count
+        return found
+
+    def acquire(self, source: PrefixEntry | None = None, count: int = 0) -> PrefixEntry:
+        """A running entry with the first `count` inputs of `source`, or fewer if it cannot be resumed there.
+
+        At least one row must not belong to a running request. The entry is not in the tree until `index`.
+        """
+        if source is not None and not source.running and self._can_take_over(source, count):
+            entry = source
+            self._reactivate(entry)
+        else:
+            entry = PrefixEntry(self._free_row(source))
+            if source in self._idle and source.checkpoint and count >= source.evaluated - 1:
+                # The checkpoint was reused in full (a repeated prompt still evaluates its last input), so it
+                # counts as recently used. Reusing less of it does not count, or it would never be evicted.
+                self._idle[source] = self._idle.pop(source)
+        try:
+            if source is not None and entry is not source:
+                # The source does not become more recent: the shared cells stay with the new entry anyway.
+                self._cache.copy_prefix(source.row, entry.row, count)
+            entry.evaluated = self._cache.resume_point(entry.row, count)
+            self._cache.remove(entry.row, entry.evaluated)
+        except BaseException:  # a defect, but the row must not leak
+            self.drop(entry)
+            raise
+        entry.running = True
+        return entry
+
+    def index(self, entry: PrefixEntry, keys: list[Key]) -> None:
+        """Make a running entry, whose inputs are or will be `keys`, visible to other requests."""
+        self._tree.insert(entry, keys)
+
+    def extend(self, entry: PrefixEntry, key: Key) -> None:
+        """An indexed running entry continues with `key`."""
+        if entry in self._tree:
+            self._tree.extend(entry, [key])
+
+    def checkpoint(self, entry: PrefixEntry, keys: list[Key]) -> None:
+        """Let other requests resume at the end of `keys`, which a running entry holds and is about to extend.
+
+        A cache that forgets needs an entry of its own for that; it is evicted like any other.
+        """
+        for shared, other in self._tree.search(keys):
+            if shared < len(keys):
+                break
+            if other in self._idle and other.evaluated == len(keys):
+                other.checkpoint = True
+                return
+        if self._free or self._idle:
+            entry = self.acquire(entry, len(keys))
+            self.release(entry, keys)
+            entry.checkpoint = True
+
+    def unindex(self, entry: PrefixEntry) -> None:
+        """Hide a running entry from other requests: its contents must not be shared any more."""
+        if entry in self._tree:
+            self._tree.remove(entry)
+
+    def release(self, entry: PrefixEntry, keys: list[Key], *, generates: bool = True) -> None:
+        """The request has ended; the entry keeps its first inputs, `keys`, until it is evicted.
+
+        There may be more keys than evaluated inputs. What did not generate is evicted first.
+        """
+        self.unindex(entry)
+        entry.running = False
+        if len(keys) < entry.evaluated:
+            entry.evaluated = self._cache.resume_point(entry.row, len(keys))
+            self._cache.remove(entry.row, entry.evaluated)
+        if entry.evaluated:
+            self._tree.insert(entry, keys[: entry.evaluated])
+            self._idle[entry] = None
+            if not generates:
+                self._idle = {entry: None, **self._idle}
+        else:
+            self.drop(entry)
+
+    def drop(self, entry: PrefixEntry) -> None:
+        """Remove an entry and everything it holds; its row is free."""
+        self.unindex(entry)
+        self._idle.pop(entry, None)
+        self._cache.remove(entry.row, 0)
+        self._free.append(entry.row)
+
+    def snapshot(self, keys: Sequence[Key]) -> Saved | None:
+        """A copy of the entry whose inputs are exactly `keys`; None if there is none."""
+        for shared, entry in self._tree.search([*keys]):
+            if shared < len(keys):
+                break
+            if entry.evaluated == len(keys):
+                return self._saving.save(entry.row)
+        return None
+
+    def restore(self, saved: Saved, keys: Sequence[Key]) -> None:
+        """Add a saved entry with inputs `keys`, as if a request with them had just ended.
+
+        Raises `CacheFileError` when it does not fit the cache, and `CacheFullError` when running requests
+        leave no room for it.
+        """
+        if self.find([*keys], len(keys)).count == len(keys):
+            return
+        if not (self._free or self._idle):
+            raise CacheFullError("running requests use all cache sequences; try again when one has ended")
+        entry = PrefixEntry(self._free_row(None), len(keys))
+        try:
+            self._restore(entry.row, saved)
+            length = self._cache.length(entry.row)
+            if length != len(keys):
+                raise CacheFileError(f"{length} positions of {len(keys)} tokens; the file is damaged")
+        except BaseException:
+            self.drop(entry)
+            raise
+        self._tree.insert(entry, [*keys])
+        self._idle[entry] = None
+
+    @property
+    def _saving(self) -> Saving:
+        if not isinstance(self._cache, Saving):
+            raise NotSupportedError("this model caches nothing of a text, so there is nothing to save")
+        return self._cache
+
+    def _restore(self, row: int, saved: Saved) -> None:
+        while True:
+            try:
+                restore = self._saving.plan_restore(row, saved)
+            except CacheFullError:
+                if not self.evict():
+                    raise
+            else:
+                restore()
+                return
+
+    def evict(self, except_for: PrefixEntry | None = None) -> bool:
+        """Drop the least recently used idle entry, except `except_for`. False if there is none.
+
+        Cells it shares with other entries stay with them, so only leaves of the tree are lost.
+        """
+        oldest = next((entry for entry in self._idle if entry is not except_for), None)
+        if oldest is None:
+            return False
+        self._evict(oldest)
+        return True
+
+    def room(self, wanted: int) -> int:
+        """How many of `wanted` batch rows there is room for, after evicting as many entries as necessary."""
+        while (room := self._cache.room(wanted)) < wanted and self.evict():
+            pass
+        return room
+
+    def _can_take_over(self, source: PrefixEntry, count: int) -> bool:
+        """Whether a request may continue in `source` itself: nothing is lost, or no other row is left."""
+        nothing_lost = source.evaluated == count and not source.checkpoint
+        return nothing_lost or not (self._free or len(self._idle) > 1)
+
+    def _free_row(self, except_for: PrefixEntry | None) -> int:
+        if not self._free:
+            idle = [entry for entry in self._idle if entry is not except_for]
+            # Preferably one whose inputs another entry holds as well.
+            redundant = (entry for entry in idle if self._tree.covered(entry) and not entry.checkpoint)
+            self._evict(next(redundant, idle[0]))
+        return self._free.pop()
+
+    def _evict(self, entry: PrefixEntry) -> None:
+        """Drop an idle entry and count the cells this frees."""
+        before = self._used()
+        self.drop(entry)
+        self.evicted += before - self._used()
+
+    def _used(self) -> int:
+        return sum(counts.used for counts in self._cache.counts())
+
+    def _reactivate(self, entry: PrefixEntry) -> None:
+        entry.checkpoint = False
+        del self._idle[entry]
+        self._tree.remove(entry)

@@ -1,0 +1,159 @@
+"""The cache of encoders, which is none: a text's keys and values, while a pass reads the whole of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from puna.batch import Batch
+from puna.errors import NotSupportedError
+from puna.gguf import GGMLType
+from puna.kvcache.cache import Cache, KVView, check_removal
+from puna.kvcache.counts import CellCounts
+from puna.kvcache.storage import KVShape, Stored
+from puna.ops import Array, Backend
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class WholeTextCache(Cache):
+    """Every row of a batch sees all rows of its sequence, later ones too, and nothing is kept.
+
+    A text is read in one pass: what has been read of it cannot be taken up again, so `resume_point` is 0.
+    """
+
+    def __init__(self, ops: Backend, shapes: Mapping[int, KVShape], *, sequences: int) -> None:
+        self.ops = ops
+        self._layers = {index: _Layer(self, shape) for index, shape in shapes.items()}
+        self._lengths = [0] * sequences
+        self._before: dict[int, int] = {}
+        # One layer's keys and values at a time, so those of one shape share their storage.
+        self._stored: dict[KVShape, Stored] = {}
+        self.row_cells = self.row_starts = self.row_counts = ops.array(np.empty(0, np.int32))
+
+    @property
+    def layers(self) -> Iterable[int]:
+        return self._layers.keys()
+
+    @property
+    def generation(self) -> None:
+        return None  # what a row sees depends on how long its text is
+
+    @property
+    def takes_back(self) -> bool:
+        return False
+
+    def plan_forward(self, batch: Batch) -> Callable[[], None]:
+        sequences, positions = batch.sequences, batch.positions
+        begins = np.flatnonzero(np.diff(sequences, prepend=-1))  # of each sequence's rows
+        if positions[begins].any():
+            raise NotSupportedError(
+                "this model reads a text whole, in one pass, and cannot go on where another pass ended"
+            )
+        return partial(self._begin, sequences, begins)
+
+    def _begin(self, sequences: NDArray[np.int32], begins: NDArray[np.integer[Any]]) -> None:
+        rows = len(sequences)
+        lengths = np.diff(begins, append=rows)
+        present = sequences[begins].tolist()
+        self._before = {sequence: self._lengths[sequence] for sequence in present}
+        for sequence, length in zip(present, lengths.tolist(), strict=True):
+            self._lengths[sequence] = length
+        self.row_cells = self.ops.array(np.arange(rows, dtype=np.int32))
+        self.row_starts = self.ops.array(np.repeat(begins, lengths).astype(np.int32))
+        self.row_counts = self.ops.array(np.repeat(lengths, lengths).astype(np.int32))
+
+    def stored(self, shape: KVShape) -> Stored:
+        """Where a layer of `shape` has its keys and values while it attends, with room for the batch."""
+        rows = len(self.row_cells)
+        found = self._stored.get(shape)
+        if found is None or found.keys.shape[0] < rows:
+            if found is not None:
+                found.close()
+            room = 1 << (rows - 1).bit_length()
+            found = self._stored[shape] = Stored(
+                self.ops.storage(GGMLType.F32, room, (shape.kv_heads, shape.key_dim)),
+                self.ops.storage(GGMLType.F32, room, (shape.kv_heads, shape.value_dim)),
+            )
+        return found
+
+    def undo_forward(self) -> None:
+        for sequence, length in self._before.items():
+            self._lengths[sequence] = length
+        self._before = {}
+
+    def layer(self, index: int) -> _Layer:
+        return self._layers[index]
+
+    def room(self, wanted: int) -> int:
+        return wanted
+
+    def length(self, sequence: int) -> int:
+        return self._lengths[sequence]
+
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        self._lengths[target] = min(count, self._lengths[source])
+
+    def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        check_removal(sequence, begin, end)
+        length = self._lengths[sequence]
+        if 0 < begin < length:
+            raise NotSupportedError("this model reads a text whole: it cannot forget a part of one")
+        return partial(self._forget, sequence) if begin == 0 else _nothing
+
+    def _forget(self, sequence: int) -> None:
+        self._lengths[sequence] = 0
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        return 0
+
+    def counts(self) -> list[CellCounts]:
+        return []
+
+    @property
+    def allocated_bytes(self) -> int:
+        return 0
+
+    def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
+        return dict.fromkeys(self._layers, 0)
+
+    @property
+    def provided_bytes(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        for stored in self._stored.values():
+            stored.close()
+        self._layers.clear()
+        self._stored.clear()
+
+
+class _Layer:
+    """One layer during a pass."""
+
+    def __init__(self, cache: WholeTextCache, shape: KVShape) -> None:
+        self._cache = cache
+        self._shape = shape
+        self._seen: KVView | None = None
+
+    def put(self, keys: Array, values: Array) -> None:
+        """Hold the batch's keys [rows, kv_heads, key_dim] and values until the next layer has its own."""
+        cache = self._cache
+        stored = cache.stored(self._shape)
+        cache.ops.store_rows(stored.keys, cache.row_cells, keys)
+        cache.ops.store_rows(stored.values, cache.row_cells, values)
+        self._seen = KVView(stored.keys, stored.values, cache.row_cells, cache.row_starts, cache.row_counts)
+
+    def view(self) -> KVView:
+        seen, self._seen = self._seen, None
+        if seen is None:
+            raise ValueError("this layer has no keys and values of this pass; put comes before view")
+        return seen
+
+
+def _nothing() -> None:
+    """What removing nothing does."""

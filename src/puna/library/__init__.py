@@ -1,0 +1,31 @@
+"""Puna as a library: the same engine, in this process.
+
+    import puna
+
+    model = puna.load("demo")
+    print(model.generate("Once upon a time", num_predict=50).text)
+    for piece in model.chat([{"role": "user", "content": "Hi!"}], stream=True):
+        print(piece.text, end="", flush=True)
+
+Requests made at the same time (from threads, tasks, or as a list of prompts) run in one batch.
+"""
+
+from puna.engine.events import Chunk, TokenLogprob, TopLogprob
+from puna.library.completion import Completion, Stats
+from puna.library.loading import load
+from puna.library.model import Model
+from puna.library.options import RequestOptions
+from puna.library.streams import AsyncStream, Stream
+
+__all__ = [
+    "AsyncStream",
+    "Chunk",
+    "Completion",
+    "Model",
+    "RequestOptions",
+    "Stats",
+    "Stream",
+    "TokenLogprob",
+    "TopLogprob",
+    "load",
+]

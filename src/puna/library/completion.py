@@ -1,0 +1,104 @@
+"""What a request comes to: texts with their statistics, and vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.engine.events import Chunk, Done, Embedded, Event, TokenLogprob
+
+
+@dataclass(kw_only=True)
+class Stats:
+    """How a generation ended, and what it took. Counts are in tokens."""
+
+    reason: str  # "stop" or "length"
+    prompt_tokens: int
+    cached_tokens: int  # of the prompt, taken from the prefix cache instead of evaluated
+    generated_tokens: int  # includes the end token and what a stop string cut off
+    truncated: int  # prompt tokens dropped because the prompt did not fit
+    shifted: int  # tokens dropped from the full context while generating
+    prompt_seconds: float  # from the start of the prompt to the first token
+    seconds: float  # from the first token to the last
+    drafted_tokens: int  # see `speculate`
+    accepted_tokens: int  # of the drafted ones
+
+    @classmethod
+    def of(cls, done: Done) -> Stats:
+        return cls(
+            reason=done.reason,
+            prompt_tokens=done.prompt_eval_count,
+            cached_tokens=done.cached,
+            generated_tokens=done.eval_count,
+            truncated=done.truncated,
+            shifted=done.shifted,
+            prompt_seconds=done.prompt_eval_duration / 1e9,
+            seconds=done.eval_duration / 1e9,
+            drafted_tokens=done.drafted,
+            accepted_tokens=done.accepted,
+        )
+
+
+@dataclass(kw_only=True)
+class Completion(Stats):
+    """A finished generation; `str()` of it is its text."""
+
+    text: str
+    thinking: str = ""  # what a model that thinks wrote before the text
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass
+class Gathered:
+    """The text of one answer so far, and its statistics once it has ended."""
+
+    text: list[str] = field(default_factory=list)
+    thinking: list[str] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    stats: Stats | None = None
+
+    def add(self, event: Event) -> None:
+        match event:
+            case Chunk():
+                self.text.append(event.text)
+                self.thinking.append(event.thinking)
+                self.tokens += event.tokens
+                self.logprobs += event.logprobs
+            case Done():
+                self.stats = Stats.of(event)
+
+    def completion(self) -> Completion:
+        """Everything about an answer that has ended."""
+        assert self.stats is not None, "every generation that does not fail ends with Done"
+        return Completion(
+            text="".join(self.text),
+            thinking="".join(self.thinking),
+            tokens=self.tokens,
+            logprobs=self.logprobs,
+            **vars(self.stats),
+        )
+
+
+def by_sample(events: Iterable[Event], samples: int) -> list[Completion]:
+    """The completion of each of the `samples` answers that `events` tell of."""
+    gathered = [Gathered() for _ in range(samples)]
+    for event in events:
+        if isinstance(event, Chunk | Done):
+            gathered[event.sample].add(event)
+    return [one.completion() for one in gathered]
+
+
+def stacked(events: Sequence[Event], single: bool) -> NDArray[np.float32]:
+    """Vectors [inputs, size] in the order of the inputs, or just the one [size] of a `single` input."""
+    found = sorted((event for event in events if isinstance(event, Embedded)), key=lambda event: event.sample)
+    size = len(found[0].vector) // 4 if found else 0
+    vectors = np.frombuffer(b"".join(event.vector for event in found), "<f4").reshape(len(found), size)
+    return (vectors[0] if single else vectors).astype(np.float32)

@@ -1,0 +1,91 @@
+"""Loading a model, by its name in the store or from a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from puna.conversation.chat_model import ChatModel
+from puna.engine.engine import Engine
+from puna.gguf import open_gguf
+from puna.kvcache.types import KVTypes
+from puna.library.checks import checked_number
+from puna.library.model import Model
+from puna.model.load import load_model
+from puna.ops import default_backend
+from puna.options import Options, speculate_from_env
+from puna.prompt.author import Author
+from puna.prompt.capabilities import capabilities
+from puna.prompt.model_facts import read_facts
+from puna.store import Store, StoredModel
+
+_MAX_PARALLEL: Final = 1024
+_MAX_THREADS: Final = 4096
+_MAX_CONTEXT: Final = 2**31 - 1
+
+
+def load(
+    model: str | Path,
+    *,
+    num_ctx: int | None = None,
+    parallel: int = 8,
+    num_thread: int = 0,
+    kv_cache_type: str | None = None,
+    draft: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Model:
+    """Load a model by name (`demo`, or any in the store) or by the path of a GGUF file.
+
+    Args:
+        num_ctx: tokens of context for each request. Default: as the stored model says, else what the model
+            was trained for, as far as memory goes.
+        parallel: requests that run at once; more wait.
+        num_thread: threads for computing; 0: the physical cores this process may use.
+        kv_cache_type: how keys and values are kept: f16, q8_0, q4_0, bf16 or f32, or two of them for keys and
+            values as in "q8_0,q4_0". Default: `PUNA_KV_CACHE_TYPE`, else f16.
+        draft: a small model of the same family that drafts tokens for this one, which is faster and changes
+            no answer.
+        progress: called with (bytes done, bytes in total) while weights are read.
+
+    Raises `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `OptionError`,
+    `InsufficientMemoryError`, ...
+    """
+    if num_ctx is not None:
+        checked_number("num_ctx", num_ctx, 1, _MAX_CONTEXT)
+    checked_number("parallel", parallel, 1, _MAX_PARALLEL)
+    checked_number("num_thread", num_thread, 0, _MAX_THREADS)
+    path, stored = _find(model)
+    chosen = Options.merge(stored.params if stored is not None else None)
+    context = num_ctx or chosen.num_ctx
+    draft = draft or chosen.draft
+    ops = default_backend()
+    ops.set_threads(num_thread)
+    with open_gguf(path) as file:
+        if context is not None:
+            context = min(context, file.get("context_length") or context)
+        facts = read_facts(file)
+    author = Author.of(stored) if stored is not None else Author(path.name, capabilities(facts))
+    types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
+    loaded = load_model(
+        path,
+        context=context or 0,
+        parallel=parallel,
+        cache_types=types,
+        draft=_find(draft)[0] if draft else None,
+        ops=ops,
+        progress=progress,
+    )
+    engine = Engine(
+        loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate_from_env()
+    )
+    engine.start()
+    return Model(ChatModel(engine, facts), author)
+
+
+def _find(model: str | Path) -> tuple[Path, StoredModel | None]:
+    """The file of a model, and its entry in the store if it was named."""
+    if isinstance(model, Path) or model.endswith(".gguf"):
+        return Path(model), None
+    stored = Store().get(model)
+    return stored.runnable_path(), stored

@@ -1,0 +1,404 @@
+"""A loaded model as a Python object."""
+
+from __future__ import annotations
+
+import itertools
+import weakref
+from collections.abc import Coroutine, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, Unpack, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.conversation.chat_model import ChatModel
+from puna.engine.events import Embed, Generate, Scored, TokenLogprob
+from puna.engine.prompt_files import load_prompt, save_prompt
+from puna.library.checks import (
+    Prompt,
+    checked_messages,
+    checked_number,
+    checked_prompt,
+    checked_prompts,
+    checked_tokens,
+)
+from puna.library.completion import Completion, by_sample, stacked
+from puna.library.options import RequestOptions, split_options
+from puna.library.streams import AsyncEvents, AsyncStream, Events, Stream
+from puna.options import Options
+from puna.prompt.author import Author
+from puna.prompt.capabilities import check_capabilities
+from puna.prompt.format import Think
+from puna.prompt.messages import Chat
+
+Messages = Sequence[Mapping[str, Any]]
+Tools = Sequence[Mapping[str, Any]]
+
+_MAX_LOGPROBS = 20
+
+
+class Model:
+    """A loaded model. Use it as a context manager, or `close` it, to give its memory back early.
+
+    Everything that generates takes `RequestOptions` as keyword arguments, and `logprobs=n` for the
+    log-probability of each token with n alternatives. It raises `OptionError` and `RequestError` for wrong
+    arguments, `ContextLengthError` for a prompt that is too long, and `GenerationError`.
+    """
+
+    def __init__(self, chat: ChatModel, author: Author) -> None:
+        self.engine = chat.engine
+        self.tokenizer = chat.engine.loaded.tokenizer
+        self._chat = chat
+        self._author = author
+        self._ids = itertools.count(1)
+        # Also when the interpreter exits: a thread must not wake up inside a kernel after that.
+        self._closing = weakref.finalize(self, self.engine.close)
+
+    def __repr__(self) -> str:
+        engine = self.engine
+        state = "" if self._closing.alive else ", closed"
+        return (
+            f"<puna.Model '{self._author.name}': {self._chat.architecture}, "
+            f"{engine.weight_bytes / 1e6:.0f} MB, num_ctx {engine.context}, "
+            f"parallel {engine.parallel}{state}>"
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Stop all generations and free the model."""
+        self._closing()
+
+    # --- text --------------------------------------------------------------------------------------
+
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        stream: Literal[False] = False,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Completion: ...
+    @overload
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        stream: Literal[True],
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Stream: ...
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        stream: bool = False,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Completion | Stream:
+        """Continue `prompt` (a text, or token ids taken as they are), without a template.
+
+        `stream=True` returns a `Stream` of `Chunk`s; closing or dropping it stops the generation.
+        """
+        found = Stream(Events(self._chat, self._prompt_request(prompt, logprobs, options)))
+        return found if stream else found.completion()
+
+    def generate_many(
+        self,
+        prompts: Sequence[Prompt],
+        *,
+        samples: int = 1,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> list[Completion]:
+        """Continue several prompts at once, each `samples` times.
+
+        The completions come in the order of the prompts, all samples of the first one first. Samples share
+        the evaluation of their prompt; with a `seed`, sample i is what `generate` gives with seed + i.
+        """
+        requests = [
+            self._prompt_request(prompt, logprobs, options, samples)
+            for prompt in checked_prompts(prompts, "generate_many", "generate()")
+        ]
+        submitted = [Events(self._chat, request) for request in requests]
+        return [completion for events in submitted for completion in by_sample(events, samples)]
+
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        stream: Literal[False] = False,
+        tools: Tools = (),
+        think: Think = None,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Completion: ...
+    @overload
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        stream: Literal[True],
+        tools: Tools = (),
+        think: Think = None,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Stream: ...
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        stream: bool = False,
+        tools: Tools = (),
+        think: Think = None,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Completion | Stream:
+        """Answer a conversation: [{"role": "user", "content": "Hi"}, ...], in the model's own chat format.
+
+        The conversation begins with the model's own system text and messages, and the answer ends at the
+        template's stop strings. If it does not fit the context, the oldest messages are left out. A model
+        that thinks does so unless `think` is False (or as hard as `think` says: "low", "high", ...), and
+        what it thinks is kept apart from its text. Also raises `TemplateError`.
+        """
+        found = Stream(Events(self._chat, self._chat_request(messages, tools, think, logprobs, options)))
+        return found if stream else found.completion()
+
+    @overload
+    def agenerate(
+        self,
+        prompt: Prompt,
+        *,
+        stream: Literal[False] = False,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Coroutine[Any, Any, Completion]: ...
+    @overload
+    def agenerate(
+        self,
+        prompt: Prompt,
+        *,
+        stream: Literal[True],
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> AsyncStream: ...
+    def agenerate(
+        self,
+        prompt: Prompt,
+        *,
+        stream: bool = False,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Coroutine[Any, Any, Completion] | AsyncStream:
+        """`generate`, for asyncio. Cancelling the task stops the generation."""
+        found = AsyncStream(AsyncEvents(self._chat, self._prompt_request(prompt, logprobs, options)))
+        return found if stream else found.completion()
+
+    @overload
+    def achat(
+        self,
+        messages: Messages,
+        *,
+        stream: Literal[False] = False,
+        tools: Tools = (),
+        think: Think = None,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Coroutine[Any, Any, Completion]: ...
+    @overload
+    def achat(
+        self,
+        messages: Messages,
+        *,
+        stream: Literal[True],
+        tools: Tools = (),
+        think: Think = None,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> AsyncStream: ...
+    def achat(
+        self,
+        messages: Messages,
+        *,
+        stream: bool = False,
+        tools: Tools = (),
+        think: Think = None,
+        logprobs: int | None = None,
+        **options: Unpack[RequestOptions],
+    ) -> Coroutine[Any, Any, Completion] | AsyncStream:
+        """`chat`, for asyncio. Cancelling the task stops the generation."""
+        request = self._chat_request(messages, tools, think, logprobs, options)
+        found = AsyncStream(AsyncEvents(self._chat, request))
+        return found if stream else found.completion()
+
+    def render(self, messages: Messages, *, tools: Tools = (), think: Think = None) -> str:
+        """The prompt text of a conversation, as `chat` makes it."""
+        return self._chat.render(self._chat_request(messages, tools, think, None, {})).text
+
+    def score(self, prompt: Prompt, *, top_logprobs: int = 0) -> list[TokenLogprob | None]:
+        """The log-probability of each token of `prompt`, given those before it.
+
+        The first token follows nothing and is None, unless the model puts a begin token before every text.
+        Raises `ContextLengthError` when the prompt is longer than the context.
+        """
+        request = Generate(
+            id=next(self._ids),
+            prompt=checked_prompt(prompt),
+            options=Options(num_predict=0),
+            truncate=False,
+            prompt_logprobs=True,
+            top_logprobs=checked_number("top_logprobs", top_logprobs, 0, _MAX_LOGPROBS),
+        )
+        scored = (event for event in Events(self._chat, request) if isinstance(event, Scored))
+        return [logprob for event in scored for logprob in event.logprobs]
+
+    # --- tokens ------------------------------------------------------------------------------------
+
+    def tokenize(self, text: str, *, add_special: bool = True) -> list[int]:
+        """Token ids of `text`; control tokens in it are recognised.
+
+        `add_special` adds the begin (and end) token that the model wants around a text.
+        """
+        return self.tokenizer.encode(text, add_special=add_special)
+
+    def detokenize(self, tokens: Sequence[int]) -> str:
+        """The text of token ids. Raises `RequestError` for ids outside the vocabulary."""
+        return self.tokenizer.decode(checked_tokens(tokens, self.tokenizer.vocab_size))
+
+    # --- vectors -----------------------------------------------------------------------------------
+
+    def embed(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        truncate: bool = True,
+        pooling: Literal["mean", "cls", "last"] | None = None,
+    ) -> NDArray[np.float32]:
+        """The vector [size] of a text (or of its token ids), or vectors [inputs, size] of a list of them.
+
+        Vectors have length 1, unless `normalize` is False, and only their first `dimensions` values, if that
+        is given. A text longer than the context is cut at its end, or with `truncate=False` raises
+        `ContextLengthError`. `pooling` says which of the model's hidden states a vector is made of: all
+        ("mean"), the first ("cls") or the last one; by default those the model was trained for, or the last.
+        Raises `UnavailableError` for a model that cannot embed.
+        """
+        request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
+        return stacked(list(Events(self._chat, request)), _is_one(inputs))
+
+    async def aembed(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        *,
+        normalize: bool = True,
+        dimensions: int | None = None,
+        truncate: bool = True,
+        pooling: Literal["mean", "cls", "last"] | None = None,
+    ) -> NDArray[np.float32]:
+        """`embed`, for asyncio. Cancelling the task stops the work."""
+        request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
+        return stacked([event async for event in AsyncEvents(self._chat, request)], _is_one(inputs))
+
+    # --- prompts in files --------------------------------------------------------------------------
+
+    def save_prompt(self, prompt: Prompt, path: str | Path) -> None:
+        """Evaluate `prompt`, unless that is cached already, and write its part of the cache to `path`.
+
+        With `load_prompt` another process continues from there at once. Raises `ContextLengthError` when the
+        prompt is longer than the context, `CacheFullError` when running requests leave no room to keep it,
+        `OSError`.
+        """
+        given = checked_prompt(prompt)
+        tokens = self.tokenizer.encode(given) if isinstance(given, str) else given
+        request = Generate(
+            id=next(self._ids), prompt=tokens, options=Options(num_predict=1), truncate=False, ignore_eos=True
+        )
+        list(Events(self._chat, request))
+        save_prompt(self.engine, tokens, path)
+
+    def load_prompt(self, path: str | Path) -> list[int]:
+        """Add what `save_prompt` wrote to `path` to the prefix cache, and return its tokens.
+
+        A request that begins with them evaluates only what follows. Raises `CacheFileError` when the file is
+        damaged, or of another model or `kv_cache_type`, `ContextLengthError` when it is longer than the
+        context, `CacheFullError` when running requests leave no room, `FileNotFoundError`.
+        """
+        return load_prompt(self.engine, path)
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    def _prompt_request(
+        self, prompt: Prompt, logprobs: int | None, options: RequestOptions, samples: int = 1
+    ) -> Generate:
+        """A request to continue `prompt` as it stands: without a template, and without its stop strings."""
+        defaults = {"stop": []} | dict(self._author.options)
+        return self._request(checked_prompt(prompt), defaults, logprobs, options, samples=samples)
+
+    def _chat_request(
+        self, messages: Messages, tools: Tools, think: Think, logprobs: int | None, options: RequestOptions
+    ) -> Generate:
+        author = self._author
+        check_capabilities(author.name, author.capabilities, ["tools"] if tools else [])
+        chat = Chat(messages=checked_messages(messages), tools=[dict(tool) for tool in tools])
+        return self._request(
+            author.opened(chat),
+            author.options,
+            logprobs,
+            options,
+            template=author.template,
+            think=author.think(think),
+        )
+
+    def _request(
+        self,
+        prompt: str | list[int] | Chat,
+        defaults: Mapping[str, Any],
+        logprobs: int | None,
+        options: RequestOptions,
+        **more: Any,
+    ) -> Generate:
+        sampling, treatment = split_options(options)
+        return Generate(
+            id=next(self._ids),
+            prompt=prompt,
+            options=Options.merge(defaults, sampling),
+            logprobs=logprobs is not None,
+            top_logprobs=checked_number("logprobs", logprobs or 0, 0, _MAX_LOGPROBS),
+            **treatment,
+            **more,
+        )
+
+    def _embed_request(
+        self,
+        inputs: Prompt | Sequence[Prompt],
+        normalize: bool,
+        dimensions: int | None,
+        truncate: bool,
+        pooling: str | None,
+    ) -> Embed:
+        prompts = [inputs] if _is_one(inputs) else inputs
+        return Embed(
+            id=next(self._ids),
+            inputs=checked_prompts(prompts, "embed", "a list with it"),
+            normalize=normalize,
+            dimensions=0 if dimensions is None else checked_number("dimensions", dimensions, 1, 2**31 - 1),
+            truncate=truncate,
+            pooling=pooling,
+        )
+
+
+def _is_one(inputs: Any) -> bool:
+    """Whether that is one text, or the tokens of one."""
+    if isinstance(inputs, str | bytes | Mapping):
+        return True
+    return len(inputs) > 0 and not isinstance(inputs[0], str | Sequence | np.ndarray)

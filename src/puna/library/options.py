@@ -1,0 +1,63 @@
+"""The keyword arguments of everything that generates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypedDict, get_args
+
+from puna.engine.events import Priority
+from puna.errors import OptionError
+
+
+class RequestOptions(TypedDict, total=False):
+    """Options of a request, with Ollama's names and meanings, and how the request is treated.
+
+    What is not given is as the stored model says, else Ollama's default.
+    """
+
+    num_predict: int  # tokens to generate at most; -1: until the model ends
+    num_keep: int  # tokens at the start that stay when the context is full; -1: the whole prompt
+    stop: Sequence[str]  # texts that end the answer
+    seed: int  # -1: a random one
+    temperature: float  # 0: always the likeliest token
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repeat_last_n: int
+    repeat_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    logit_bias: Mapping[int, float]  # by token id, -100 to 100
+    speculate: Literal["off", "prompt", "draft"]  # draft tokens: the same answer, sooner
+    truncate: bool  # False: an error instead of cutting a prompt that is too long
+    shift: bool  # False: end when the context is full, instead of dropping old tokens
+    ignore_eos: bool  # go on after the model's end
+    cache_prompt: bool  # False: take nothing from the prefix cache and leave nothing in it
+    priority: Priority  # "batch" takes what interactive requests leave
+
+
+#: Those that are no sampling options but fields of the request.
+_TREATMENT: Final = ("truncate", "shift", "ignore_eos", "cache_prompt", "priority")
+#: Options that are decided when a model is loaded.
+_AT_LOAD: Final = ("num_ctx", "num_thread", "draft")
+
+
+def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Sampling options, and fields of the request. Raises `OptionError` for anything else."""
+    for name in given:
+        if name in _AT_LOAD:
+            raise OptionError(f"{name} is decided when the model is loaded: puna.load(..., {name}=...)")
+        if name not in RequestOptions.__annotations__:
+            raise OptionError(
+                f"unknown option: {name}; there are {', '.join(RequestOptions.__annotations__)}"
+            )
+    treatment = {name: given[name] for name in _TREATMENT if name in given}
+    for name, value in treatment.items():
+        if name == "priority":
+            if value not in get_args(Priority):
+                allowed = " or ".join(repr(choice) for choice in get_args(Priority))
+                raise OptionError(f"priority must be {allowed}, not {value!r}")
+        elif not isinstance(value, bool):
+            raise OptionError(f"{name} must be True or False, not {value!r}")
+    return {name: value for name, value in given.items() if name not in treatment}, treatment

@@ -1,0 +1,51 @@
+"""Gemma 2: every other layer sees a window of the last positions; attention scores and logits are capped.
+
+Gemma Team, arXiv:2408.00118. GGUF files hold the weights of norms with the 1 that the reference adds to them
+already added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from puna.model.decoder import Decoder
+from puna.model.layer_cache import Everything, Window
+from puna.model.metadata import required
+from puna.model.options import LayerOptions, TextOptions
+from puna.nn.feed_forward import GeluFeedForward
+from puna.nn.module import blocks, part
+from puna.nn.transformer_layer import SandwichNormLayer
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+_27B = 46  # layers
+
+
+class Layer(SandwichNormLayer):
+    feed_forward: GeluFeedForward = part()
+
+
+class Gemma2(Decoder):
+    layers: Sequence[Layer] = blocks("blk")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        hidden, window = required(file, "embedding_length"), required(file, "attention.sliding_window", 4096)
+        options = TextOptions.read(
+            file, neox=True, norm_eps=1e-6, head_dim=256, embedding_scale=math.sqrt(hidden),
+            attention_softcap=50.0, logit_softcap=30.0,
+        )  # fmt: skip
+
+        def own(index: int, layer: LayerOptions) -> LayerOptions:
+            divisor = hidden // layer.heads if options.block_count == _27B else layer.head_dim
+            return dataclasses.replace(
+                layer,
+                attention_scale=1 / math.sqrt(divisor),
+                remembers=Everything() if index % 2 else Window(window),
+            )
+
+        return options.each(own)

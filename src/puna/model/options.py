@@ -1,0 +1,257 @@
+"""Sizes and constants of a text model, read from its metadata and checked: what every architecture has.
+
+An architecture passes its defaults to `TextOptions.read`, and changes what it says otherwise layer by layer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from puna.errors import UnsupportedModelError
+from puna.kvcache.storage import KVShape
+from puna.model.layer_cache import Everything, Remembered, Window
+from puna.model.metadata import (
+    first_of,
+    flag,
+    flags,
+    invalid,
+    limit,
+    per_layer,
+    positive,
+    required,
+    scalar,
+    table_rows,
+)
+from puna.model.rope import RopeOptions
+from puna.ops import Routing
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+#: How `expert_gating_func` says that scores are sigmoids.
+_SIGMOID = {1: False, 2: True}
+
+
+@dataclass(frozen=True)
+class ExpertOptions:
+    """The experts of a layer."""
+
+    count: int
+    size: int  # of each
+    routing: Routing
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """One layer. Names of sizes are those that `weight(...)` uses."""
+
+    hidden_size: int
+    feed_forward_size: int  # without experts
+    heads: int
+    kv_heads: int  # 0: the layer does not attend
+    head_dim: int  # of queries and keys
+    value_dim: int  # of a value's head
+    norm_eps: float
+    attention_scale: float
+    attention_softcap: float  # 0: none
+    rope: RopeOptions | None  # None: queries and keys are not rotated
+    experts: ExpertOptions | None  # None: an ordinary feed-forward network
+    remembers: Remembered
+
+    @property
+    def query_size(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def key_size(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def value_size(self) -> int:
+        return self.kv_heads * self.value_dim
+
+    @property
+    def mixed_size(self) -> int:
+        return self.heads * self.value_dim
+
+    @property
+    def expert_count(self) -> int:
+        return self.experts.count if self.experts else 0
+
+    @property
+    def expert_feed_forward_size(self) -> int:
+        return self.experts.size if self.experts else 0
+
+    @property
+    def routing(self) -> Routing:
+        assert self.experts is not None, "a layer without experts has no routing"
+        return self.experts.routing
+
+    @property
+    def kv_shape(self) -> KVShape:
+        return KVShape(self.kv_heads, self.head_dim, self.value_dim)
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """What a model has once, and its layers."""
+
+    vocab_size: int
+    hidden_size: int
+    norm_eps: float
+    layers: tuple[LayerOptions, ...]
+    embedding_scale: float = 1.0
+    logit_softcap: float = 0.0  # 0: none
+
+    @property
+    def block_count(self) -> int:
+        return len(self.layers)
+
+    @property
+    def rope_pairs(self) -> int:
+        """Pairs that are rotated; 0 when none are."""
+        return max((layer.rope.pairs for layer in self.layers if layer.rope), default=0)
+
+    def each(self, change: Callable[[int, LayerOptions], LayerOptions]) -> Self:
+        """With every layer as `change(its index, the layer)` says."""
+        return dataclasses.replace(
+            self, layers=tuple(change(index, layer) for index, layer in enumerate(self.layers))
+        )
+
+    @classmethod
+    def read(
+        cls,
+        file: GGUFFile,
+        *,
+        head_dim: int | None = None,
+        norm_eps: float = 1e-5,
+        rope_base: float = 10000.0,
+        neox: bool = False,
+        routing: Routing | None = None,
+        embedding_scale: float = 1.0,
+        attention_softcap: float = 0.0,
+        logit_softcap: float = 0.0,
+        all_attend: bool = True,
+    ) -> Self:
+        """From the metadata of `file`, the arguments standing for what it does not say.
+
+        `head_dim` None is the hidden size divided among the heads; `neox` and `embedding_scale` are not in
+        files. Unless `all_attend`, layers may have 0 key/value heads, and remember something else. Raises
+        `ModelError` that names the key and its value, and `UnsupportedModelError`.
+        """
+        count, hidden = required(file, "block_count"), required(file, "embedding_length")
+        heads, kv_heads = _read_heads(file, count, all_attend)
+        dim_key = first_of(file, "attention.key_length", "attention.head_dim")
+        head_dim = required(file, dim_key, head_dim or max(hidden // max(heads), 1))
+        eps_key = first_of(file, "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
+        norm_eps = positive(file, eps_key, norm_eps)
+        value_dim = required(file, "attention.value_length", head_dim)
+        scale = limit(file, "attention.scale", 0.0) or 1 / math.sqrt(head_dim)
+        softcap = limit(file, "attn_logit_softcapping", attention_softcap)
+        rope = RopeOptions.read(file, head_dim, base=rope_base, neox=neox)
+        experts = _read_experts(file, count, routing or Routing(0))
+        feed_forward = per_layer(file, "feed_forward_length", count, 0 if all(experts) else None)
+        layers = tuple(
+            LayerOptions(
+                hidden_size=hidden,
+                feed_forward_size=feed_forward[i],
+                heads=heads[i],
+                kv_heads=kv_heads[i],
+                head_dim=head_dim,
+                value_dim=value_dim,
+                norm_eps=norm_eps,
+                attention_scale=scale,
+                attention_softcap=softcap,
+                rope=rope,
+                experts=experts[i],
+                remembers=Everything(),
+            )
+            for i in range(count)
+        )
+        for i, layer in enumerate(layers):
+            if not (layer.feed_forward_size or layer.experts):
+                raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
+        return cls(
+            vocab_size=table_rows(file, "token_embd.weight"),
+            hidden_size=hidden,
+            norm_eps=norm_eps,
+            layers=layers,
+            embedding_scale=embedding_scale,
+            logit_softcap=limit(file, "final_logit_softcapping", logit_softcap),
+        )
+
+
+def read_windows(file: GGUFFile, layers: int, *, period: int) -> tuple[Window | Everything, ...]:
+    """What each layer remembers where only some see a sliding window.
+
+    The file says which do, or every how many layers one sees everything, the last of them; if it does not,
+    that is `period`. Without a window all see everything. Raises `ModelError` that names the key.
+    """
+    key = "attention.sliding_window_pattern"
+    size = scalar(file, "attention.sliding_window", 0)
+    pattern = file.get(key)
+    if pattern is None or isinstance(pattern, int | float):
+        every = required(file, key, period if size else 1)
+        windowed = tuple((i + 1) % every != 0 for i in range(layers))
+    else:
+        windowed = flags(file, key, layers)
+    if size < 1 and any(windowed):
+        size = required(file, "attention.sliding_window")
+    return tuple(Window(size) if each else Everything() for each in windowed)
+
+
+def _read_heads(file: GGUFFile, layers: int, all_attend: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Query heads and key/value heads of each layer."""
+    heads = per_layer(file, "attention.head_count", layers)
+    kv_heads = per_layer(file, "attention.head_count_kv", layers, heads if all_attend else None)
+    for i, (count, kv_count) in enumerate(zip(heads, kv_heads, strict=True)):
+        if not kv_count and not all_attend:
+            continue
+        if not count:
+            raise invalid(file, "attention.head_count", f"should be positive, but is 0 for layer {i}")
+        if not kv_count or count % kv_count:
+            complaint = f"is {kv_count} for layer {i}, whose {count} query heads cannot share {kv_count}"
+            raise invalid(file, "attention.head_count_kv", complaint)
+    if not any(kv_heads):
+        raise invalid(file, "attention.head_count_kv", "is 0 for all layers, and one at least must attend")
+    return heads, kv_heads
+
+
+def _read_experts(file: GGUFFile, layers: int, routing: Routing) -> list[ExpertOptions | None]:
+    """The experts of each layer; `routing` stands for what the file does not say of it."""
+    count = scalar(file, "expert_count", 0)
+    if count < 0:
+        raise invalid(file, "expert_count", f"should be a number of experts, but is {count}")
+    if not count:
+        return [None] * layers
+    used = required(file, "expert_used_count")
+    if used > count:
+        raise invalid(file, "expert_used_count", f"is {used}, but there are only {count} experts")
+    groups = scalar(file, "expert_group_count", 0)
+    if groups > 1:
+        raise UnsupportedModelError(
+            f"{file.path}: '{file.architecture}.expert_group_count' is {groups}, but choosing experts by "
+            "group is not supported"
+        )
+    gating = scalar(file, "expert_gating_func", 0)
+    if gating and gating not in _SIGMOID:
+        raise UnsupportedModelError(
+            f"{file.path}: '{file.architecture}.expert_gating_func' {gating} is not supported"
+        )
+    experts = ExpertOptions(
+        count,
+        required(file, "expert_feed_forward_length", scalar(file, "feed_forward_length", 0)),
+        Routing(
+            used,
+            sigmoid=_SIGMOID.get(gating, routing.sigmoid),
+            normalize=flag(file, first_of(file, "norm_top_k_prob", "expert_weights_norm"), routing.normalize),
+            scale=positive(file, "expert_weights_scale", routing.scale),
+        ),
+    )
+    dense = scalar(file, "leading_dense_block_count", 0)
+    step = required(file, "interleave_moe_layer_step", 1)
+    return [experts if i >= dense and (i + 1) % step == 0 else None for i in range(layers)]

@@ -1,0 +1,41 @@
+"""Which module runs which architecture. Only the one that is asked for is imported."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+from puna.errors import UnsupportedModelError
+from puna.model.base import TextModel
+
+#: By `general.architecture`: the file in `puna.model.models` and the class in it.
+_MODELS: Final = {
+    "gemma2": ("gemma2", "Gemma2"),
+    "gemma3": ("gemma3", "Gemma3"),
+    "lfm2": ("lfm2", "Lfm2"),
+    "lfm2moe": ("lfm2", "Lfm2"),
+    "llama": ("llama", "Llama"),
+    "llama4": ("llama4", "Llama4"),
+    "mllama": ("mllama", "Mllama"),
+    "olmo2": ("olmo2", "Olmo2"),
+    "phi3": ("phi3", "Phi3"),
+    "qwen2": ("qwen2", "Qwen2"),
+    "qwen3": ("qwen3", "Qwen3"),
+    "qwen3moe": ("qwen3", "Qwen3"),
+}
+
+
+def model_for(architecture: str) -> type[TextModel]:
+    """The model of `architecture`. Raises `UnsupportedModelError` that names it and lists the supported."""
+    if architecture not in _MODELS:
+        raise UnsupportedModelError(
+            f"architecture '{architecture}' is not supported; supported: {', '.join(supported())}"
+        )
+    module, name = _MODELS[architecture]
+    model: type[TextModel] = getattr(importlib.import_module(f"puna.model.models.{module}"), name)
+    return model
+
+
+def supported() -> list[str]:
+    """All architectures there is a model for, sorted."""
+    return sorted(_MODELS)

@@ -1,0 +1,107 @@
+"""Layers: a half in which tokens see each other, a half in which they do not, and where the norms are."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from puna.batch import BatchArrays
+from puna.kvcache.cache import Cache
+from puna.nn.attention import SelfAttention
+from puna.nn.experts import MixtureOfExperts, dense_or_experts
+from puna.nn.feed_forward import FeedForward
+from puna.nn.layers import LayerNorm, RMSNorm
+from puna.nn.module import Module, part, weight
+from puna.ops import Array, Rope
+
+
+class Mixer(Protocol):
+    """The half of a layer in which tokens see each other."""
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+
+
+class TokenWise(Protocol):
+    """The half in which every token is on its own."""
+
+    def forward(self, hidden: Array) -> Array:
+        """[rows, hidden] to the same."""
+
+
+class Layer(Module):
+    """A layer of any kind; it says what its halves are."""
+
+    mixer: Mixer
+    feed_forward: TokenWise
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        raise NotImplementedError
+
+
+class PreNormLayer(Layer):
+    """Norms before both halves: nearly all current decoders."""
+
+    mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
+    mixer: SelfAttention = part()
+    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+    feed_forward: FeedForward | MixtureOfExperts = part(choose=dense_or_experts)
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
+        residual = hidden if rows is None else hidden[rows]
+        hidden, normed = self.feed_forward_norm.after_adding(mixed, residual)
+        return hidden + self.feed_forward.forward(normed)
+
+
+class SandwichNormLayer(PreNormLayer):
+    """Norms before both halves, and of what comes out of them (Gemma 2 and later)."""
+
+    post_mixer_norm: RMSNorm = weight("post_attention_norm", "hidden_size")
+    post_feed_forward_norm: RMSNorm = weight("post_ffw_norm", "hidden_size")
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
+        residual = hidden if rows is None else hidden[rows]
+        hidden, normed = self.feed_forward_norm.after_adding(self.post_mixer_norm(mixed), residual)
+        return hidden + self.post_feed_forward_norm(self.feed_forward.forward(normed))
+
+
+class PostNormLayer(Layer):
+    """Norms of what comes out of both halves, and none before them (OLMo 2 and 3)."""
+
+    mixer: SelfAttention = part()
+    post_mixer_norm: RMSNorm = weight("post_attention_norm", "hidden_size")
+    feed_forward: FeedForward | MixtureOfExperts = part(choose=dense_or_experts)
+    post_feed_forward_norm: RMSNorm = weight("post_ffw_norm", "hidden_size")
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        mixed = self.post_mixer_norm(self.mixer.forward(hidden, batch, cache, rope, rows))
+        hidden = mixed + (hidden if rows is None else hidden[rows])
+        return hidden + self.post_feed_forward_norm(self.feed_forward.forward(hidden))
+
+
+class ResidualNormLayer(Layer):
+    """Norms of the sums: the layer of the first transformers and of encoders (arXiv:1706.03762)."""
+
+    mixer: SelfAttention = part()
+    mixer_norm: LayerNorm = weight("attn_output_norm", "hidden_size")
+    feed_forward: TokenWise
+    feed_forward_norm: LayerNorm = weight("layer_output_norm", "hidden_size")
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        mixed = self.mixer.forward(hidden, batch, cache, rope, rows)
+        hidden = self.mixer_norm(mixed + (hidden if rows is None else hidden[rows]))
+        return self.feed_forward_norm(hidden + self.feed_forward.forward(hidden))

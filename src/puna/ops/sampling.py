@@ -1,0 +1,108 @@
+"""From one row of logits to a token, in numpy: each step a function.
+
+These are the definitions; `csrc/sample` does the same in one go. Candidates are kept in
+descending order of value, equal values in ascending order of id. Probabilities are float64.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Probabilities = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+
+def choose(
+    logits: Floats,
+    temperature: float,
+    k: int,
+    typical: float,
+    p: float,
+    least: float,
+    uniform: float,
+) -> int | None:
+    """See `Backend.choose`."""
+    if not logits.size:
+        return None
+    largest = logits.max()
+    if not np.isfinite(largest):  # a NaN makes the maximum NaN
+        return None
+    if temperature == 0:
+        return int(np.argmax(logits))
+    ids = top_k(logits, k)
+    if typical < 1:
+        ids = ids[typical_p(softmax(logits[ids]), typical)]
+    probabilities = softmax(temper(logits[ids], temperature))
+    probabilities = probabilities[: top_p(probabilities, p)]
+    probabilities = probabilities[: min_p(probabilities, least)]
+    return int(ids[draw(probabilities, uniform)])
+
+
+def sum_of_exponentials(logits: Floats, largest: float) -> float:
+    """The sum of `e ** (logit - largest)`."""
+    return float(np.exp((logits - np.float32(largest)).astype(np.float64)).sum())
+
+
+def top_k(logits: Floats, k: int) -> Ids:
+    """Ids of the `k` largest logits; of all if k is not positive. The lower id wins a tie at the cut."""
+    count = logits.size
+    if 0 < k < count:
+        least = np.partition(logits, count - k)[count - k]
+        above = np.flatnonzero(logits > least)
+        tied = np.flatnonzero(logits == least)[: k - above.size]
+        ids = np.sort(np.concatenate([above, tied]))
+        return ids[np.argsort(-logits[ids], kind="stable")]
+    return np.argsort(-logits, kind="stable")
+
+
+def temper(logits: Floats, temperature: float) -> Floats:
+    """Logits divided by the temperature, of which nothing below 1e-7 is taken seriously."""
+    return logits / np.float32(max(temperature, 1e-7))
+
+
+def softmax(logits: Floats) -> Probabilities:
+    """Probabilities of the given logits."""
+    weights = np.exp((logits - logits.max()).astype(np.float64))
+    probabilities: Probabilities = weights / weights.sum()
+    return probabilities
+
+
+def typical_p(probabilities: Probabilities, p: float) -> NDArray[np.bool_]:
+    """Which candidates are locally typical (Meister et al., arXiv:2202.00666).
+
+    Sorted by how far their surprise `-ln(probability)` is from the expected one, the first ones
+    up to a total probability above `p`. 1 keeps all; never empty.
+    """
+    if p >= 1:
+        return np.ones(probabilities.size, bool)
+    with np.errstate(divide="ignore"):
+        surprise = -np.log(probabilities)
+    possible = probabilities > 0
+    entropy = float(probabilities[possible] @ surprise[possible])
+    order = np.argsort(np.abs(surprise - entropy), kind="stable")
+    kept = np.zeros(probabilities.size, bool)
+    kept[order[: _prefix_above(probabilities[order], p)]] = True
+    return kept
+
+
+def top_p(probabilities: Probabilities, p: float) -> int:
+    """How many leading candidates have a total probability above `p`. 1 keeps all; never 0."""
+    return probabilities.size if p >= 1 else _prefix_above(probabilities, p)
+
+
+def min_p(probabilities: Probabilities, p: float) -> int:
+    """How many leading candidates have at least `p` times the first one's probability."""
+    return int(np.count_nonzero(probabilities >= p * probabilities[0]))
+
+
+def draw(probabilities: Probabilities, uniform: float) -> int:
+    """The first candidate at which the running sum reaches `uniform` of the total."""
+    sums = np.cumsum(probabilities)
+    return min(int(np.searchsorted(sums, uniform * sums[-1])), probabilities.size - 1)
+
+
+def _prefix_above(probabilities: Probabilities, total: float) -> int:
+    reached = int(np.searchsorted(np.cumsum(probabilities), total, side="right"))
+    return min(reached + 1, probabilities.size)

@@ -1,0 +1,95 @@
+"""What the author of a model says of it beside its weights, and what that makes of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import msgspec.structs
+
+from puna.errors import RequestError
+from puna.prompt.capabilities import capabilities
+from puna.prompt.format import Think
+from puna.prompt.messages import Chat, Message
+from puna.prompt.model_facts import facts_at
+
+
+class _Config(Protocol):
+    @property
+    def capabilities(self) -> tuple[str, ...] | None: ...
+
+
+class Stored(Protocol):
+    """What is asked of a model of the store (`puna.store.StoredModel` has it all)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def template(self) -> str | None: ...
+    @property
+    def system(self) -> str | None: ...
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]: ...
+    @property
+    def params(self) -> Mapping[str, Any]: ...
+    @property
+    def model_path(self) -> Path | None: ...
+    @property
+    def projector_paths(self) -> Sequence[Path]: ...
+    @property
+    def config(self) -> _Config: ...
+
+
+@dataclass(frozen=True)
+class Author:
+    """Of a model in the store, its Modelfile; of a file alone, nothing but what it can do."""
+
+    name: str
+    capabilities: tuple[str, ...]
+    template: str = ""  # empty: the file's own
+    system: str | None = None
+    opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, model: Stored, template: str = "") -> Author:
+        """That of a model of the store, with `template` instead of its own if that is given.
+
+        Raises TemplateError if the template does not parse, StoreError if it cannot be read. A model file
+        that is missing or damaged only means fewer capabilities.
+        """
+        template = template or model.template or ""
+        can = capabilities(
+            facts_at(model.model_path) if model.model_path else None,
+            template,
+            extra=model.config.capabilities or (),
+            sees=bool(model.projector_paths),
+        )
+        return cls(model.name, can, template, model.system, model.messages, model.params)
+
+    def think(self, asked: Think, name: str = "") -> Think:
+        """What the template is told: a model that can think does so unless the request says not to.
+
+        `name` is what the request calls the model. Raises RequestError if it is to think and cannot.
+        """
+        if "thinking" in self.capabilities:
+            return True if asked is None else asked
+        if asked:
+            raise RequestError(f'"{name or self.name}" does not support thinking')
+        return asked
+
+    def opened(self, chat: Chat, *, system: str = "", opening: bool = True) -> Chat:
+        """`chat` after the author's system text (or `system`), and with `opening` the messages after that.
+
+        There is no system text for a chat that begins with one of its own.
+        """
+        text = system or self.system
+        has_own = bool(chat.messages) and chat.messages[0].role == "system"
+        first = [Message(role="system", content=text)] if text and not has_own else []
+        examples = [
+            Message(role=str(item.get("role", "")), content=str(item.get("content", "")))
+            for item in (self.opening if opening else ())
+        ]
+        return msgspec.structs.replace(chat, messages=[*first, *examples, *chat.messages])

@@ -1,0 +1,42 @@
+"""What a model can do, as its file and its template's text say; the template is not run for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from puna.errors import RequestError
+from puna.prompt.choose import chat_format
+from puna.prompt.model_facts import ModelFacts
+
+#: Architectures that think in a channel of their own instead of between tags.
+_CHANNEL_THINKERS = ("gptoss", "gpt-oss")
+
+
+def capabilities(
+    facts: ModelFacts | None, template: str = "", *, extra: Collection[str] = (), sees: bool = False
+) -> tuple[str, ...]:
+    """As far as they apply: embedding or completion, vision, audio, tools, insert, thinking; in this order.
+
+    `facts` are None when the model's file cannot be read; `extra` are more that its author claims.
+    """
+    form = chat_format(facts or ModelFacts(), template)
+    found = {
+        "embedding": facts is not None and facts.embeds,
+        "completion": facts is not None and not facts.embeds,
+        "vision": sees or (facts is not None and facts.sees),
+        "audio": facts is not None and facts.hears,
+        **dict.fromkeys(extra, True),
+        "tools": form.takes_tools or "tools" in extra,
+        "insert": form.takes_suffix,
+        "thinking": (facts is not None and facts.architecture in _CHANNEL_THINKERS)
+        or form.thinking_tags is not None
+        or "thinking" in extra,
+    }
+    return tuple(name for name, there in found.items() if there)
+
+
+def check_capabilities(name: str, has: Collection[str], wanted: Collection[str]) -> None:
+    """Raises RequestError naming each capability of `wanted` that the model lacks."""
+    missing = [capability for capability in wanted if capability not in has]
+    if missing:
+        raise RequestError("\n".join(f'"{name}" does not support {capability}' for capability in missing))

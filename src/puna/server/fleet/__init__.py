@@ -1,0 +1,1 @@
+"""The runners: which models are in memory, loading them, watching them, ending them."""

@@ -1,0 +1,381 @@
+"""Which models are in memory: one runner process each, loaded one after another, ended when unused."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import time
+from collections.abc import AsyncIterator
+
+from puna.errors import (
+    CrashLoopError,
+    InsufficientMemoryError,
+    PunaError,
+    RunnerError,
+    ServerBusyError,
+)
+from puna.runner.client import Runner
+from puna.runner.protocol import Load
+from puna.server.fleet.crashes import Crashes
+from puna.server.fleet.looks import look
+from puna.server.fleet.resident import LoadPlan, ResidentModel, victim
+from puna.server.fleet.spare import SpareRunner
+from puna.server.fleet.watchdog import watch
+from puna.server.metrics import Metrics
+from puna.server.settings import DEFAULT_PARALLEL, Settings
+from puna.store import StoredModel
+
+#: A runner that does not answer within this time hangs and is replaced.
+PING_TIMEOUT_S = 10.0
+
+_LEAVING = "the server is shutting down"
+
+_log = logging.getLogger(__name__)
+
+
+class _Loading:
+    """A load that requests wait for; it is given up when the last of them leaves.
+
+    The task answers the model with one user more: the load's own hold on it, so that a model
+    with a keep-alive of 0 does not end before the requests that wait for it have taken it.
+    """
+
+    def __init__(self, name: str, task: asyncio.Task[ResidentModel]) -> None:
+        self.name = name  # of the model, for those who look
+        self.task = task
+        self.waiters = 0
+
+
+class Fleet:
+    """Hands out runners. All methods belong to the event loop's thread.
+
+    The key of a runner is the path of its model file: names sharing a file share the runner.
+    """
+
+    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._crashes = Crashes()
+        self._loaded: dict[str, ResidentModel] = {}
+        self._loads: dict[tuple[str, LoadPlan], _Loading] = {}
+        self._one_load = asyncio.Lock()
+        self._timers: dict[ResidentModel, asyncio.TimerHandle] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.spare = SpareRunner(settings.spare_runner, self._idle, self._promised)
+
+    # --- requests ---
+
+    @contextlib.asynccontextmanager
+    async def use(
+        self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None = None
+    ) -> AsyncIterator[Runner]:
+        """A runner for `model`, loaded as `plan` says; it stays for as long as the block runs.
+
+        Raises the error that loading met, ServerBusyError when too many requests wait for loads, and
+        CrashLoopError when the model's runner has died too often to be started again at once.
+        """
+        entry = await self._acquire(model, plan, keep_alive_s)
+        try:
+            if entry.runner is None:  # ended between the load and now
+                raise RunnerError(_LEAVING)
+            self._look_after(entry)
+            yield entry.runner
+        except RunnerError:
+            if self._closed:
+                raise RunnerError(_LEAVING) from None
+            raise
+        finally:
+            self._release(entry)
+
+    async def unload(self, path: str) -> None:
+        """End the runner of the model file `path`: now if idle, else when it is."""
+        entry = self._loaded.get(path)
+        if entry is None:
+            return
+        entry.keep_alive_s = 0.0
+        entry.touch()
+        if entry.users == 0 and entry.runner is not None:
+            await asyncio.shield(self._end(entry))
+
+    def loaded(self) -> list[ResidentModel]:
+        """Models in memory or being loaded, longest remaining first."""
+        living = [entry for entry in self._loaded.values() if entry.runner is None or entry.runner.alive]
+        return sorted(living, key=lambda entry: -entry.expires_s)
+
+    def waiting(self) -> dict[str, int]:
+        """How many requests wait for a load, by the name of the model."""
+        counts: dict[str, int] = {}
+        for load in self._loads.values():
+            counts[load.name] = counts.get(load.name, 0) + load.waiters
+        return counts
+
+    async def close(self) -> None:
+        """End all runners; streams in flight see a RunnerError."""
+        self._closed = True
+        for load in list(self._loads.values()):
+            load.task.cancel()
+        await asyncio.gather(*(load.task for load in self._loads.values()), return_exceptions=True)
+        for entry in list(self._loaded.values()):
+            self._end(entry)
+        await asyncio.gather(*self._ending, self.spare.close(), return_exceptions=True)
+
+    # --- inside ---
+
+    async def _acquire(self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None) -> ResidentModel:
+        path = str(model.runnable_path())
+        while True:
+            if self._closed:
+                raise RunnerError(_LEAVING)
+            entry = self._loaded.get(path)
+            fresh = entry is None or not entry.ready or not entry.serves(plan)
+            if entry is None or fresh:
+                entry = await self._wait_for_load(model, path, plan)
+            else:
+                entry.users += 1
+            self._stop_timer(entry)
+            if keep_alive_s is not None:
+                entry.keep_alive_s = keep_alive_s
+            entry.touch()
+            if fresh or entry.users > 1 or await self._answers(entry):
+                return entry
+            self._release(entry)
+
+    def _release(self, entry: ResidentModel) -> None:
+        entry.users -= 1
+        entry.touch()
+        if entry.users == 0:
+            if not entry.ready or entry.keep_alive_s <= 0 or self._closed:
+                self._end(entry)
+            elif not math.isinf(entry.keep_alive_s):
+                loop = asyncio.get_running_loop()
+                self._timers[entry] = loop.call_later(entry.keep_alive_s, self._end, entry)
+
+    async def _answers(self, entry: ResidentModel) -> bool:
+        """Whether an idle runner is still there; if it is not, it is marked for its end."""
+        assert entry.runner is not None
+        try:
+            await entry.runner.ping(PING_TIMEOUT_S)
+        except RunnerError as error:
+            _log.warning("the runner of %s does not answer (%s); it is replaced", entry.model.name, error)
+            entry.runner.kill(str(error))
+            entry.retiring = True
+            return False
+        except BaseException:
+            self._release(entry)
+            raise
+        return True
+
+    async def _wait_for_load(self, model: StoredModel, path: str, plan: LoadPlan) -> ResidentModel:
+        """The model, loaded by one task for all who wait for it, with one user more for the caller."""
+        if sum(load.waiters for load in self._loads.values()) > self._settings.max_queue:
+            raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
+        refusal = self._crashes.refusal(path, time.monotonic())
+        if refusal is not None:
+            raise CrashLoopError(refusal)
+        key = (path, plan)
+        load = self._loads.get(key)
+        if load is None:
+            task = asyncio.create_task(self._load(model, path, plan))
+            load = self._loads[key] = _Loading(model.name, task)
+        load.waiters += 1
+        try:
+            entry = await asyncio.shield(load.task)
+            entry.users += 1
+            return entry
+        except asyncio.CancelledError:
+            waiter = asyncio.current_task()
+            if load.task.cancelled() and waiter is not None and not waiter.cancelling():
+                raise RunnerError(_LEAVING) from None
+            raise
+        finally:
+            load.waiters -= 1
+            if load.waiters == 0:
+                if self._loads.get(key) is load:
+                    del self._loads[key]
+                self._give_up(load.task)
+
+    def _give_up(self, task: asyncio.Task[ResidentModel]) -> None:
+        """Nobody waits for this load any more: cancel it, or drop its hold on what it loaded."""
+
+        def drop(done: asyncio.Task[ResidentModel]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                self._release(done.result())
+
+        if task.done():
+            drop(task)
+        else:
+            task.add_done_callback(drop)
+            task.cancel()
+
+    async def _load(self, model: StoredModel, path: str, plan: LoadPlan) -> ResidentModel:
+        async with self._one_load:
+            entry = self._loaded.get(path)
+            if entry is not None and entry.ready and entry.serves(plan):
+                entry.users += 1
+                return entry
+            if entry is not None:
+                await self._retire(entry)
+            while len(self._loaded) >= self._settings.max_loaded:
+                await self._evict(list(self._loaded.values()))
+            await self._ended()
+            entry = ResidentModel(model=model, path=path, plan=plan, keep_alive_s=self._settings.keep_alive_s)
+            entry.touch()
+            self._loaded[path] = entry
+            try:
+                entry.runner = await self._start(entry)
+            except BaseException as error:
+                del self._loaded[path]
+                if isinstance(error, Exception):
+                    self._metrics.load_failed(model.name)
+                if isinstance(error, RunnerError):
+                    self._crashed(entry, error, after_success=False)
+                raise
+            entry.users += 1
+            return entry
+
+    async def _start(self, entry: ResidentModel) -> Runner:
+        began_s = time.monotonic()
+        runner = await self.spare.take()
+        try:
+            await self._load_into(runner, entry)
+        except BaseException:
+            await runner.close()
+            raise
+        entry.load_s = time.monotonic() - began_s
+        self._metrics.loaded(entry.model.name, entry.load_s)
+        _log.info(
+            "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",
+            entry.model.name,
+            entry.load_s,
+            _size_mib(runner),
+            runner.info.context_length,
+            runner.info.parallel,
+        )
+        self.spare.refill()
+        return runner
+
+    async def _load_into(self, runner: Runner, entry: ResidentModel) -> None:
+        """Load, making room or with fewer sequences if memory is short."""
+        parallel = self._settings.parallel or DEFAULT_PARALLEL
+        while True:
+            try:
+                await self._load_once(runner, entry, parallel)
+                return
+            except InsufficientMemoryError as error:
+                if await self._make_room(entry, error):
+                    continue
+                if parallel == 1 or self._settings.parallel is not None:
+                    raise
+                parallel = 1
+
+    async def _load_once(self, runner: Runner, entry: ResidentModel, parallel: int) -> None:
+        def on_progress(done: int, total: int) -> None:
+            entry.loading = done / total if total else 0.0
+
+        load = Load(
+            path=entry.path,
+            num_ctx=entry.plan.num_ctx,
+            parallel=parallel,
+            num_batch=entry.plan.num_batch,
+            num_thread=entry.plan.num_thread,
+            kv_cache_type=self._settings.kv_cache_type,
+            draft=entry.plan.draft,
+            speculate=self._settings.speculate,
+            reserved=await self._promised(besides=entry),
+        )
+        timeout_s = self._settings.load_timeout_s
+        await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)
+
+    async def _promised(self, besides: ResidentModel | None = None) -> int:
+        """Bytes that the caches of models in memory may yet come to take."""
+        others = [other for other in self._loaded.values() if other is not besides]
+        return sum(one.promised_bytes for one in await look(others))
+
+    def _idle(self) -> bool:
+        return not self._loads and not any(entry.users for entry in self._loaded.values())
+
+    async def _make_room(self, entry: ResidentModel, error: InsufficientMemoryError) -> bool:
+        """Unload other models as far as the load of `entry` needs it; False when that would not be enough."""
+        others = [other for other in self._loaded.values() if other is not entry]
+        looks = await look(others)
+        freed = {one.model.path: one.process_bytes + one.promised_bytes for one in looks}
+        missing = max(error.needed - error.available, 1)
+        if sum(freed.values()) < missing:
+            return False
+        while missing > 0 and (chosen := victim(others)) is not None:
+            _log.info("unloading %s to make room for %s", chosen.model.name, entry.model.name)
+            others.remove(chosen)
+            missing -= freed.get(chosen.path, 0)
+            await self._retire(chosen)
+        await self._ended()
+        return True
+
+    async def _evict(self, among: list[ResidentModel]) -> None:
+        chosen = victim(among)
+        if chosen is not None:
+            _log.info("unloading %s to make room", chosen.model.name)
+            await self._retire(chosen)
+
+    async def _retire(self, entry: ResidentModel) -> None:
+        """Take the model out once its requests have ended."""
+        entry.retiring = True
+        if entry.users == 0:
+            self._end(entry)
+        await entry.gone.wait()
+
+    def _end(self, entry: ResidentModel) -> asyncio.Task[None]:
+        """Take the model out of the table at once and end its process."""
+        self._stop_timer(entry)
+        entry.gone.set()
+        if self._loaded.get(entry.path) is entry:
+            del self._loaded[entry.path]
+            runner = entry.runner
+            if runner is not None and not runner.alive:
+                self._crashed(entry, runner.death(), after_success=runner.tally.finished > 0)
+        task = asyncio.create_task(self._close_runner(entry))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        return task
+
+    def _crashed(self, entry: ResidentModel, error: RunnerError, *, after_success: bool) -> None:
+        self._metrics.crashed(entry.model.name)
+        now_s = time.monotonic()
+        count = self._crashes.crashed(entry.path, str(error), now_s, after_success=after_success)
+        _log.warning("the runner of %s died, %d in a row: %s", entry.model.name, count, error)
+
+    def _look_after(self, entry: ResidentModel) -> None:
+        """Have the runner watched as long as it has users."""
+        if entry.runner is None or math.isinf(self._settings.step_timeout_s):
+            return
+        if entry.watch is None or entry.watch.done():
+            watching = watch(entry.runner, lambda: entry.users > 0, self._settings.step_timeout_s)
+            entry.watch = asyncio.create_task(watching)
+
+    async def _close_runner(self, entry: ResidentModel) -> None:
+        runner, entry.runner = entry.runner, None
+        if runner is None:
+            return
+        if entry.watch is not None:
+            entry.watch.cancel()
+        try:
+            await runner.close()
+        except PunaError as error:
+            _log.warning("ending the runner of %s: %s", entry.model.name, error)
+        _log.info("unloaded %s", entry.model.name)
+
+    async def _ended(self) -> None:
+        """Wait until processes on their way out have returned their memory."""
+        while self._ending:
+            await asyncio.wait(set(self._ending))
+
+    def _stop_timer(self, entry: ResidentModel) -> None:
+        timer = self._timers.pop(entry, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _size_mib(runner: Runner) -> int:
+    return (runner.info.weight_bytes + runner.info.cache_bytes) >> 20

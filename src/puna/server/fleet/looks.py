@@ -1,0 +1,117 @@
+"""How the models in memory are doing: asked of their runners when somebody looks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from puna.errors import RunnerError
+from puna.machine import process_memory
+from puna.runner.client import Runner
+from puna.runner.protocol import Pong
+from puna.server.fleet.resident import ResidentModel
+
+#: A runner that does not answer within this time is shown without what it would have said.
+_PATIENCE_S = 1.0
+
+
+@dataclass(frozen=True)
+class Look:
+    """A loaded model, what its runner said, and how much memory its process has."""
+
+    model: ResidentModel
+    runner: Runner
+    pong: Pong | None
+    process_bytes: int
+
+    @property
+    def promised_bytes(self) -> int:
+        """What the model's caches may still come to take; 0 when its runner did not say."""
+        return max(self.runner.info.cache_bytes - self.pong.cache_bytes, 0) if self.pong is not None else 0
+
+
+async def look(models: Sequence[ResidentModel]) -> list[Look]:
+    """At those of `models` that are loaded, all at once."""
+    looks = await asyncio.gather(*(_look(model) for model in models))
+    return [one for one in looks if one is not None]
+
+
+async def _look(model: ResidentModel) -> Look | None:
+    runner = model.runner
+    if runner is None:
+        return None
+    try:
+        pong = await runner.ping(_PATIENCE_S)
+    except RunnerError:
+        pong = None
+    return Look(model, runner, pong, process_memory(runner.pid))
+
+
+def own_fields(look: Look) -> dict[str, Any]:
+    """What `/api/ps` says of a loaded model beyond what Ollama does; without what the runner did not say."""
+    tally, info, pong = look.runner.tally, look.runner.info, look.pong
+    memory = {"process": look.process_bytes, "weights": info.weight_bytes, "cache_limit": info.cache_bytes}
+    fields: dict[str, Any] = {
+        "responding": pong is not None,
+        "parallel": info.parallel,
+        "memory": memory,
+        "tokens": {
+            "prompt": tally.prompt_tokens,
+            "cached": tally.cached_tokens,
+            "generated": tally.generated_tokens,
+        },
+        "tokens_per_second": round(tally.tokens_per_second, 2),
+        "load_duration": int(look.model.load_s * 1e9),
+    }
+    if pong is not None:
+        memory["cache"] = pong.cache_bytes
+        fields |= {"requests_running": pong.running, "requests_waiting": pong.active - pong.running}
+    return fields
+
+
+def families(looks: Sequence[Look], waiting_for_load: dict[str, int], spare_bytes: int) -> Iterator[Metric]:
+    """The metrics that are states, not sums. `waiting_for_load` are requests, by model."""
+    models = GaugeMetricFamily("puna_loaded_models", "Models in memory")
+    models.add_metric([], len(looks))
+    spare = GaugeMetricFamily("puna_spare_runner_bytes", "Memory of the process that waits for a model")
+    spare.add_metric([], spare_bytes)
+    running = _gauge("puna_requests_running", "Requests that take part in the steps", "model")
+    waiting = _gauge("puna_requests_waiting", "Requests that wait, for a load or for a slot", "model", "what")
+    memory = _gauge("puna_memory_bytes", "Memory of loaded models", "model", "what")
+    speed = _gauge(
+        "puna_tokens_per_second", "Tokens per second over the last 10 s of generating, all requests", "model"
+    )
+    step = _gauge("puna_step_age_seconds", "How long the present step has taken so far", "model")
+    cells = _gauge("puna_cache_cells", "Cells of the caches", "model", "cache", "state")
+    evicted = CounterMetricFamily(
+        "puna_cache_evicted_cells",
+        "Cells that finished requests had to give up for others, since the model was loaded",
+        labels=["model"],
+    )
+    for name, count in waiting_for_load.items():
+        waiting.add_metric([name, "load"], count)
+    for look in looks:
+        name, pong = look.model.model.name, look.pong
+        speed.add_metric([name], look.runner.tally.tokens_per_second)
+        memory.add_metric([name, "process"], look.process_bytes)
+        memory.add_metric([name, "weights"], look.runner.info.weight_bytes)
+        if pong is None:
+            continue
+        memory.add_metric([name, "cache"], pong.cache_bytes)
+        running.add_metric([name], pong.running)
+        waiting.add_metric([name, "slot"], pong.active - pong.running)
+        step.add_metric([name], pong.step_age_s)
+        evicted.add_metric([name], pong.evicted)
+        for counts in pong.cells:
+            cells.add_metric([name, counts.kind, "capacity"], counts.capacity)
+            cells.add_metric([name, counts.kind, "used"], counts.used)
+            cells.add_metric([name, counts.kind, "shared"], counts.shared)
+    yield from (models, spare, running, waiting, memory, speed, step, cells, evicted)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, meaning, labels=labels)

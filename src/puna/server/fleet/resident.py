@@ -1,0 +1,97 @@
+"""What is known of a loaded model, and the decisions made from it. No I/O here."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from puna.options import Options
+
+if TYPE_CHECKING:
+    from puna.runner.client import Runner
+    from puna.store import StoredModel
+
+#: "Forever" on the wire: the largest count of nanoseconds in 64 bits, about 292 years.
+_FOREVER_NS = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class LoadPlan:
+    """The options a model is loaded with. Another value of any of them means loading again.
+
+    `num_gpu`, `main_gpu` and `use_mmap` are not among them: they change nothing on a CPU.
+    """
+
+    num_ctx: int
+    num_batch: int = 512
+    num_thread: int = 0
+    draft: str = ""  # path of the model that guesses
+
+    @classmethod
+    def of(cls, options: Options, default_num_ctx: int, draft: str = "") -> LoadPlan:
+        num_ctx = default_num_ctx if options.num_ctx is None else options.num_ctx
+        return cls(num_ctx, min(options.num_batch, num_ctx), options.num_thread, draft)
+
+    def serves(self, wanted: LoadPlan, context_length: int) -> bool:
+        """Whether a model loaded by this plan, with `context_length` tokens in force, is as `wanted` asks.
+
+        Where the model's own limit cut `num_ctx` down, asking for anything above that limit is the same.
+        """
+        cut = context_length < self.num_ctx
+        same_context = self.num_ctx == wanted.num_ctx or (cut and wanted.num_ctx >= context_length)
+        batch, wanted_batch = min(self.num_batch, context_length), min(wanted.num_batch, context_length)
+        others = (batch, self.num_thread, self.draft) == (wanted_batch, wanted.num_thread, wanted.draft)
+        return same_context and others
+
+
+@dataclass(eq=False)
+class ResidentModel:
+    """One model in memory, or on its way there (then `runner` is None)."""
+
+    model: StoredModel  # under the name it was loaded by
+    path: str
+    plan: LoadPlan
+    keep_alive_s: float
+    runner: Runner | None = None
+    users: int = 0
+    retiring: bool = False  # takes no new requests; ends when the last one has
+    expires_s: float = 0.0  # on the monotonic clock, `math.inf` for never
+    loading: float = 0.0  # share of the weights in place, while loading
+    load_s: float = 0.0  # how long loading took
+    watch: asyncio.Task[None] | None = None  # looks after the runner while it is used
+    gone: asyncio.Event = field(default_factory=asyncio.Event)  # set once it is out of the table
+
+    @property
+    def ready(self) -> bool:
+        return self.runner is not None and self.runner.alive and not self.retiring
+
+    def serves(self, wanted: LoadPlan) -> bool:
+        return self.runner is not None and self.plan.serves(wanted, self.runner.info.context_length)
+
+    def touch(self) -> None:
+        """Start the keep-alive time anew."""
+        self.expires_s = time.monotonic() + self.keep_alive_s
+
+    @property
+    def expires_ns(self) -> int:
+        """Wall clock time since the epoch; in the past for a model that is busy beyond its time."""
+        remaining_s = self.expires_s - time.monotonic()
+        return time.time_ns() + (_FOREVER_NS if math.isinf(remaining_s) else int(remaining_s * 1e9))
+
+    @property
+    def size_bytes(self) -> int:
+        return 0 if self.runner is None else self.runner.info.weight_bytes + self.runner.info.cache_bytes
+
+    @property
+    def context_length(self) -> int:
+        return self.plan.num_ctx if self.runner is None else self.runner.info.context_length
+
+
+def victim(loaded: Collection[ResidentModel]) -> ResidentModel | None:
+    """The model to unload for another: the idle one kept shortest, else the busy one kept shortest."""
+    order = sorted(loaded, key=lambda model: (model.keep_alive_s, model.path))
+    return next((model for model in order if model.users == 0), order[0] if order else None)

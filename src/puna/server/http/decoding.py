@@ -1,0 +1,115 @@
+"""Request bodies: JSON as Go's decoder takes it, into the types of `wire`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from starlette.requests import Request
+
+from puna.errors import RequestError
+
+T = TypeVar("T", bound=BaseModel)
+
+
+class Body(BaseModel):
+    """Base of all request bodies and their parts."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fold_keys(cls, value: Any) -> Any:
+        names = {
+            (field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()
+        }
+        return fold_keys(value, names)
+
+
+async def read(request: Request, kind: type[T]) -> T:
+    """The body of `request` as `kind`. Raises RequestError naming what is wrong and where."""
+    return parse(await request.body(), kind)
+
+
+def parse(data: bytes, kind: type[T]) -> T:
+    value = parse_json(data)
+    if not isinstance(value, dict):
+        raise RequestError(f"the request body must be a JSON object, not {_described(value)}")
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        raise RequestError(_explained(error)) from error
+
+
+def parse_json(data: bytes) -> Any:
+    """The first JSON value in `data`; what follows it is ignored, `null` is an empty object."""
+    if not data.strip():
+        raise RequestError("missing request body")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"the request body is not valid UTF-8: byte {data[error.start]:#04x} at {error.start}"
+        ) from error
+    try:
+        value, _ = _DECODER.raw_decode(text.lstrip(" \t\r\n"))
+    except json.JSONDecodeError as error:
+        raise RequestError(
+            f"the request body is not valid JSON: {error.msg[0].lower()}{error.msg[1:]} "
+            f"(line {error.lineno}, column {error.colno})"
+        ) from error
+    except RecursionError as error:
+        raise RequestError("the request body is not valid JSON: nested too deeply") from error
+    except ValueError as error:
+        raise RequestError(f"the request body is not valid JSON: {error}") from error
+    if value is None:
+        return {}
+    # Escapes can spell half of a surrogate pair, which is no text.
+    return _with_valid_text(value) if "\\ud" in text or "\\uD" in text else value
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_constant)
+
+
+def _with_valid_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_with_valid_text(item) for item in value]
+    if isinstance(value, dict):
+        return {_with_valid_text(key): _with_valid_text(item) for key, item in value.items()}
+    return value
+
+
+def fold_keys(value: Any, names: Mapping[str, str]) -> Any:
+    """`value` with keys as `names` (lower case -> spelling) spells them, unknown and null ones dropped."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        names[key.lower()]: item
+        for key, item in value.items()
+        if item is not None and isinstance(key, str) and key.lower() in names
+    }
+
+
+def _explained(error: ValidationError) -> str:
+    first = error.errors(include_url=False)[0]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
+    what = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
+    if first["type"] == "value_error":
+        return what
+    value = _described(first["input"]) if first["type"].endswith("_type") else f"{first['input']!r:.40}"
+    return f'field "{where}": {what}, not {value}'
+
+
+_KINDS = {bool: "a boolean", int: "a number", str: "a string", list: "a list", dict: "an object"}
+
+
+def _described(value: Any) -> str:
+    return "null" if value is None else _KINDS.get(type(value), repr(value))

@@ -1,0 +1,79 @@
+"""A line in the log for each request, and the id by which its other lines are found."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from typing import Any, Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from puna.server.http.request_facts import RequestFacts, current
+
+#: What a client or a proxy may call its request; anything else could forge lines of the log.
+_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+
+#: Asked for again and again by those who watch the server; logged only with PUNA_DEBUG.
+_QUIET: Final = ("/", "/api/version", "/metrics")
+
+#: What the log says of a request that its client left before there was an answer.
+_LEFT: Final = 499
+
+_log = logging.getLogger("puna.server.request")
+
+
+class RequestLogMiddleware:
+    """Takes the id from X-Request-Id or makes one, answers it in that header, and logs the request's end."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.perf_counter()
+        given = Headers(scope=scope).get("x-request-id", "")
+        facts = RequestFacts(given if _ID.fullmatch(given) else uuid.uuid4().hex)
+        status = _LEFT
+
+        async def marked(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)["X-Request-Id"] = facts.id
+            await send(message)
+
+        token = current.set(facts)
+        try:
+            await self._app(scope, receive, marked)
+        finally:
+            quiet = scope["path"] in _QUIET and status < 400
+            fields = _fields(scope, status, facts, time.perf_counter() - began_s)
+            _log.log(logging.DEBUG if quiet else logging.INFO, "request", extra={"fields": fields})
+            current.reset(token)
+
+
+def _fields(scope: Scope, status: int, facts: RequestFacts, total_s: float) -> dict[str, Any]:
+    fields = {
+        "method": scope["method"],
+        "path": scope["path"],
+        "status": status,
+        "model": facts.model or None,
+        "outcome": facts.outcome or None,
+        "error": facts.error or None,
+        "prompt_tokens": facts.prompt_tokens,
+        "cached_tokens": facts.cached_tokens,
+        "generated_tokens": facts.generated_tokens,
+        "load_s": facts.load_s,
+        "first_token_s": facts.first_token_s,
+        "total_s": total_s,
+    }
+    return {
+        name: round(value, 6) if isinstance(value, float) else value
+        for name, value in fields.items()
+        if value is not None
+    }

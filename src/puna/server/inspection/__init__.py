@@ -1,0 +1,1 @@
+"""Looking at a running server: metrics, and what the caches hold."""

@@ -1,0 +1,214 @@
+"""What every API is made of: finding a model, holding its runner, generating."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Any
+
+from puna.errors import ModelNotFoundError, RequestError
+from puna.options import Options
+from puna.runner.client import Runner
+from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
+from puna.server.fleet.fleet import Fleet
+from puna.server.fleet.resident import LoadPlan
+from puna.server.http.request_facts import facts
+from puna.server.jobs.merge import merged
+from puna.server.metrics import Metrics, Observation
+from puna.server.settings import Settings
+from puna.store import Store, StoredModel
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Order:
+    """Which model is to be in memory, loaded as these `options` say, and for how long after it was used."""
+
+    model: StoredModel
+    options: Options
+    keep_alive_s: float | None = None
+    arrived_ns: int = field(default_factory=time.perf_counter_ns)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """More of an answer. Log-probabilities may come before the text they belong to.
+
+    Answers are numbered by `choice`: all samples of the first prompt, then those of the second, ...
+    """
+
+    text: str
+    thinking: str = ""
+    logprobs: Sequence[TokenLogprob] = ()
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class Echo:
+    """The prompt, before anything else of an answer. Without a score, `logprobs` is empty.
+
+    A begin token that was put before the text is not in it. The first token of all, where it is in it, comes
+    after nothing: its log-probability is None, and `first` its text.
+    """
+
+    text: str
+    logprobs: Sequence[TokenLogprob | None] = ()
+    first: str = ""
+    choice: int = 0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The end of an answer. Durations in nanoseconds, from the arrival of the request."""
+
+    done: Done
+    total_duration: int
+    load_duration: int
+    context: list[int]  # tokens of the prompt and the answer
+    choice: int = 0
+
+
+Part = Piece | Echo | Finished
+
+
+class Backend:
+    """The store, the fleet and the settings, and what the routes do with them."""
+
+    def __init__(self, store: Store, fleet: Fleet, settings: Settings, metrics: Metrics) -> None:
+        self.store = store
+        self.fleet = fleet
+        self.settings = settings
+        self.metrics = metrics
+
+    def find(self, name: str) -> StoredModel:
+        """The model a request names. Raises RequestError, InvalidNameError or ModelNotFoundError."""
+        if not name.strip():
+            raise RequestError("model is required")
+        facts().model = name
+        return self._named(name)
+
+    def _named(self, name: str) -> StoredModel:
+        try:
+            return self.store.get(name)
+        except ModelNotFoundError as error:
+            raise ModelNotFoundError(f"model '{name}' not found") from error
+
+    def options(self, model: StoredModel, given: Mapping[str, Any]) -> Options:
+        """Options of a request: the model's own under those `given`."""
+        unknown = Options.unknown(given)
+        if unknown:
+            _log.warning("options that do not exist are ignored: %s", ", ".join(sorted(unknown)))
+        return Options.merge(model.params, given)
+
+    def plan(self, options: Options) -> LoadPlan:
+        draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
+        return LoadPlan.of(options, self.settings.context_length, draft)
+
+    @contextlib.asynccontextmanager
+    async def runner(self, order: Order) -> AsyncIterator[Runner]:
+        """The runner of the model that `order` names, for as long as the block runs."""
+        async with self.fleet.use(order.model, self.plan(order.options), order.keep_alive_s) as runner:
+            yield runner
+
+    async def load(self, order: Order) -> None:
+        """Bring the model into memory and leave it there for its keep-alive time."""
+        async with self.runner(order):
+            pass
+
+    async def unload(self, model: StoredModel) -> None:
+        await self.fleet.unload(str(model.runnable_path()))
+
+    async def render(self, order: Order, request: Generate) -> str:
+        """The prompt alone, without generating."""
+        async with self.runner(order) as runner:
+            return (await runner.render(request)).text
+
+    async def generate(
+        self, order: Order, requests: Sequence[Generate], *, echo: bool = False
+    ) -> AsyncGenerator[Part, None]:
+        """The answers to all `requests` part by part, each ending with `Finished`.
+
+        With `echo` each begins with its prompt. Closing it stops the generation.
+        """
+        choices = sum(request.samples for request in requests)
+        with self.metrics.observation(order.model.name, order.arrived_ns, choices) as observation:
+            async with self.runner(order) as runner:
+                observation.loaded()
+                loaded_ns = time.perf_counter_ns()
+                first = accumulate((request.samples for request in requests), initial=0)
+                answers = [
+                    _Answers(order, request, number, echo, loaded_ns, observation).parts(runner)
+                    for request, number in zip(requests, first, strict=False)
+                ]
+                async with contextlib.aclosing(merged(answers)) as parts:
+                    async for part in parts:
+                        yield part
+
+
+@dataclass
+class _Sample:
+    """What is known of one answer so far."""
+
+    begun: bool = False
+    scores: list[TokenLogprob | None] = field(default_factory=list)  # of the prompt
+    tokens: list[int] = field(default_factory=list)
+
+
+class _Answers:
+    """The answers to one request, numbered from `first` on."""
+
+    def __init__(
+        self,
+        order: Order,
+        request: Generate,
+        first: int,
+        echo: bool,
+        loaded_ns: int,
+        observation: Observation,
+    ) -> None:
+        self._order = order
+        self._request = request
+        self._first = first
+        self._echo = echo
+        self._loaded_ns = loaded_ns
+        self._observation = observation
+        self._samples = [_Sample() for _ in range(request.samples)]
+        self._prompt = Prompted(id=0, text="", tokens=[])  # until it is known
+
+    async def parts(self, runner: Runner) -> AsyncGenerator[Part, None]:
+        async with contextlib.aclosing(runner.generate(self._request)) as events:
+            async for event in events:
+                if isinstance(event, Prompted):
+                    self._prompt = event
+                    continue
+                sample, choice = self._samples[event.sample], self._first + event.sample
+                if isinstance(event, Scored):
+                    sample.scores += event.logprobs
+                    continue
+                if self._echo and not sample.begun:
+                    prompt = self._prompt
+                    yield Echo(prompt.text, sample.scores[prompt.begin :], prompt.first, choice)
+                sample.begun = True
+                if isinstance(event, Chunk):
+                    self._observation.chunk(choice, event)
+                    sample.tokens += event.tokens
+                    if event.text or event.thinking or event.logprobs:
+                        yield Piece(event.text, event.thinking, event.logprobs, choice)
+                else:
+                    self._observation.done(choice, event)
+                    yield self._finished(event, choice)
+
+    def _finished(self, done: Done, choice: int) -> Finished:
+        arrived_ns = self._order.arrived_ns
+        return Finished(
+            done=done,
+            total_duration=time.perf_counter_ns() - arrived_ns,
+            load_duration=max(self._loaded_ns - arrived_ns, 1),
+            context=self._prompt.tokens + self._samples[done.sample].tokens,
+            choice=choice,
+        )

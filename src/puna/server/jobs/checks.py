@@ -1,0 +1,44 @@
+"""Checks of requests that every generating endpoint makes, in the order clients know."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from puna.errors import RequestError, UnavailableError
+from puna.options import THINK_LEVELS
+
+_THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, or false"
+
+
+def check_top_logprobs(count: int, name: str = "top_logprobs") -> None:
+    if not 0 <= count <= 20:
+        raise RequestError(f"{name} must be between 0 and 20")
+
+
+def check_think(value: Any) -> bool | str | None:
+    """A request's `think`, which is returned: None when absent, a switch, or a level."""
+    if value is None or isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise RequestError(f"think must be a boolean or string ({_THINK_VALUES})")
+    if value not in THINK_LEVELS:
+        raise RequestError(f'invalid think value: "{value}" (must be {_THINK_VALUES})')
+    return value
+
+
+def check_format(value: Any) -> None:
+    """`format` and `response_format`: nothing but their absence is possible yet."""
+    if value not in (None, ""):
+        raise UnavailableError("structured output (format) is not available yet in this version")
+
+
+def check_images(images: Collection[Any], name: str) -> None:
+    if images:
+        raise RequestError(f'"{name}" does not support images (vision) in this version of Puna')
+
+
+def check_answers(name: str, has: Collection[str], endpoint: str) -> None:
+    """Raises RequestError for an embedding model. A damaged one has no capabilities; loading it says why."""
+    if "embedding" in has:
+        raise RequestError(f'"{name}" does not support {endpoint}')

@@ -1,0 +1,59 @@
+"""Vectors of texts, for the embedding endpoints of both APIs."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from puna.errors import ModelNotFoundError
+from puna.runner.protocol import Embed, Embedded
+from puna.server.jobs.backend import Backend, Order
+from puna.store import StoredModel
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Vectors in the order of their texts; durations in nanoseconds, from the arrival of the request."""
+
+    vectors: Sequence[Embedded] = ()
+    total_duration: int = 0
+    load_duration: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return sum(vector.prompt_eval_count for vector in self.vectors)
+
+
+def find(backend: Backend, name: str) -> StoredModel:
+    """The model a request names, with the errors that clients of these endpoints know."""
+    if not name.strip():
+        raise ModelNotFoundError("model '' not found")
+    try:
+        return backend.find(name)
+    except ModelNotFoundError as error:
+        raise ModelNotFoundError(f'model "{name}" not found, try pulling it first') from error
+
+
+async def embed(backend: Backend, order: Order, request: Embed) -> Vectors:
+    """Vectors of the inputs of `request`; without any, the model is loaded and that is all."""
+    if not request.inputs:
+        await backend.load(order)
+        return Vectors()
+    with backend.metrics.observation(order.model.name, order.arrived_ns) as observation:
+        async with backend.runner(order) as runner:
+            observation.loaded()
+            loaded_ns = time.perf_counter_ns()
+            vectors = await runner.embed(request)
+            observation.embedded(vectors)
+    return Vectors(
+        vectors,
+        total_duration=time.perf_counter_ns() - order.arrived_ns,
+        load_duration=max(loaded_ns - order.arrived_ns, 1),
+    )
+
+
+def floats(vector: bytes) -> tuple[float, ...]:
+    """The values of little-endian float32."""
+    return struct.unpack(f"<{len(vector) // 4}f", vector)

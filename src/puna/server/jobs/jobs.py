@@ -1,0 +1,120 @@
+"""From what a request of either API asks for to what is to be done: checks, options, prompts.
+
+The order of the checks is part of the contract: it decides which error a request with several faults gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import msgspec.structs
+
+from puna.engine.events import Generate, Prompt
+from puna.errors import RequestError, TemplateError
+from puna.prompt.author import Author
+from puna.prompt.capabilities import check_capabilities
+from puna.prompt.messages import Chat
+from puna.server.jobs import checks
+from puna.server.jobs.backend import Backend, Order
+from puna.server.settings import keep_alive_s
+from puna.store import StoredModel
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a request asks for, before its model is looked up and anything of it is checked.
+
+    `request` is what will be generated, as far as it does not depend on the model: each of `prompts` is to be
+    put into it, and the model's template, opening messages and options are to be added. With `echo` answers
+    begin with their prompt.
+    """
+
+    model: str
+    endpoint: Literal["generate", "chat"]
+    request: Generate
+    prompts: Sequence[Prompt]  # none: only load the model
+    options: Mapping[str, Any] = field(default_factory=dict)
+    keep_alive: Any = None
+    think: Any = None
+    format: Any = None
+    system: str = ""  # instead of the model's own
+    images: Sequence[Any] = ()
+    needs: Sequence[str] = ()  # capabilities
+    raw: bool = False
+    echo: bool = False
+
+
+@dataclass(frozen=True)
+class Unload:
+    """End the model's runner."""
+
+    model: StoredModel
+
+
+@dataclass(frozen=True)
+class Preload:
+    """Load the model and generate nothing: the request has no prompt."""
+
+    order: Order
+
+
+@dataclass(frozen=True)
+class Job:
+    """Generate what `requests` ask for, once the model is there."""
+
+    order: Order
+    requests: Sequence[Generate]  # one for each prompt
+    raw: bool = False
+    echo: bool = False
+
+    @property
+    def logprobs(self) -> bool:
+        return self.requests[0].logprobs
+
+    @property
+    def choices(self) -> int:
+        """How many answers there will be."""
+        return sum(request.samples for request in self.requests)
+
+
+def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
+    """Raises the error of the first check that fails."""
+    request = asked.request
+    checks.check_top_logprobs(request.top_logprobs)
+    keep_s = keep_alive_s(asked.keep_alive)
+    model = backend.find(asked.model)
+    if not asked.prompts and keep_s == 0:
+        return Unload(model)
+    if asked.raw and (request.template or asked.system or request.context):
+        raise RequestError("raw mode does not support template, system, or context")
+    author = _author(model, request.template)
+    think = author.think(checks.check_think(asked.think), asked.model)
+    has = author.capabilities
+    checks.check_answers(asked.model, has, asked.endpoint)
+    check_capabilities(asked.model, has, asked.needs)
+    checks.check_images(asked.images, asked.model)
+    checks.check_format(asked.format)
+    options = backend.options(model, asked.options)
+    order = Order(model, options, keep_s)
+    if not asked.prompts:
+        return Preload(order)
+    whole = msgspec.structs.replace(request, options=options, think=think, template=author.template)
+
+    def opened(prompt: Prompt) -> Prompt:
+        if not isinstance(prompt, Chat):
+            return prompt
+        return author.opened(prompt, system=asked.system, opening=request.context is None)
+
+    requests = [msgspec.structs.replace(whole, prompt=opened(prompt)) for prompt in asked.prompts]
+    return Job(order, requests, asked.raw, asked.echo)
+
+
+def _author(model: StoredModel, template: str) -> Author:
+    try:
+        return Author.of(model, template)
+    except TemplateError as error:
+        if template:  # the request's own
+            raise RequestError(f"template error: {error}") from error
+        raise

@@ -1,0 +1,1 @@
+"""Ollama's API: routes, request bodies and replies."""

@@ -1,0 +1,103 @@
+"""`/api/create`: a model from uploaded files or from another model, with progress."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from puna.errors import (
+    GGUFError,
+    InvalidNameError,
+    ModelNotFoundError,
+    RequestError,
+    TemplateError,
+    UnavailableError,
+)
+from puna.prompt.choose import check_template
+from puna.server.http.decoding import read
+from puna.server.http.error_replies import native_error_line
+from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
+from puna.server.http.routing import route
+from puna.server.jobs.backend import Backend
+from puna.server.ollama.wire import CreateRequest
+from puna.store import ModelName, ModelSpec
+
+
+def routes(backend: Backend) -> list[Route]:
+    async def create(request: Request) -> ASGIApp:
+        body = await read(request, CreateRequest)
+        spec = _spec(backend, body)
+        statuses = _create(backend, body.wanted, spec)
+        if body.stream:
+            return StreamReply(await started(json_lines(statuses)), NDJSON, native_error_line)
+        async with contextlib.aclosing(statuses):
+            heard = [status async for status in statuses]
+        return json_reply(heard[-1], content_type="application/json")
+
+    return [route("/api/create", create, "POST")]
+
+
+def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
+    """The request, checked as far as can be without touching files."""
+    try:
+        ModelName.parse(body.wanted.strip())
+    except InvalidNameError as error:
+        raise InvalidNameError("invalid model name") from error
+    if not body.from_model and body.files is None:
+        raise RequestError("neither 'from' or 'files' was specified")
+    if not body.from_model and not body.files:
+        raise RequestError("unknown type: 'files' is empty")
+    if len(body.adapters) > 1:
+        raise RequestError("only one adapter is currently supported")
+    if body.quantize or body.quantization:
+        raise UnavailableError("quantizing (quantize) is not available yet in this version")
+    if body.template:
+        try:
+            check_template(body.template)
+        except TemplateError as error:
+            raise RequestError(f"template error: {error}") from error
+    if body.from_model and not backend.store.exists(body.from_model):
+        raise ModelNotFoundError(
+            f"model '{body.from_model}' not found; pulling models is not available yet in this version"
+        )
+    return ModelSpec(
+        from_model=body.from_model or None,
+        files=body.files or {},
+        adapters=body.adapters,
+        template=body.template or None,
+        system=body.system or None,
+        license=body.licenses,
+        parameters={name: value for name, value in body.parameters.items() if value is not None},
+        messages=[{"role": message.role, "content": message.content} for message in body.messages],
+        renderer=body.renderer or None,
+        parser=body.parser or None,
+        requires=body.requires or None,
+    )
+
+
+async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
+    """Each status as the store reports it. A client that leaves does not stop the work half-way."""
+    loop = asyncio.get_running_loop()
+    statuses: asyncio.Queue[str | None] = asyncio.Queue()
+
+    def report(status: str) -> None:
+        loop.call_soon_threadsafe(statuses.put_nowait, status)
+
+    def work() -> None:
+        try:
+            backend.store.create(name, spec, report)
+        except GGUFError as error:
+            raise RequestError(str(error)) from error  # the file came with the request
+        finally:
+            loop.call_soon_threadsafe(statuses.put_nowait, None)
+
+    working = asyncio.ensure_future(asyncio.to_thread(work))
+    while (status := await statuses.get()) is not None:
+        yield {"status": status}
+    await working

@@ -1,0 +1,111 @@
+"""`/api/embed` and `/api/embeddings`: vectors of texts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from pydantic import Field
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from puna.errors import EmbeddingError, GenerationError, RequestError, UnavailableError
+from puna.runner.protocol import Embed
+from puna.server.http.decoding import Body, read
+from puna.server.http.replies import json_reply
+from puna.server.http.routing import route
+from puna.server.jobs import embeddings
+from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.embeddings import Vectors
+from puna.server.settings import keep_alive_s
+
+
+class EmbedRequest(Body):
+    """`/api/embed`"""
+
+    model: str = ""
+    input: Any = None
+    truncate: bool = True
+    dimensions: int = 0
+    options: dict[str, Any] = Field(default_factory=dict)
+    keep_alive: Any = None
+
+    def request(self) -> Embed:
+        return Embed(inputs=self.inputs, truncate=self.truncate, dimensions=self.dimensions)
+
+    @property
+    def inputs(self) -> list[str | list[int]]:
+        """None for an empty text, and one for an empty text in a list. Raises RequestError."""
+        given = [] if self.input in (None, "") else self.input
+        texts = [given] if isinstance(given, str) else given
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise RequestError("invalid input type")
+        return list(texts)
+
+
+class EmbeddingsRequest(Body):
+    """`/api/embeddings`, of older clients"""
+
+    model: str = ""
+    prompt: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
+    keep_alive: Any = None
+
+    def request(self) -> Embed:
+        return Embed(inputs=[self.prompt] if self.prompt else [], truncate=False, normalize=False)
+
+
+class EmbedReply(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The reply of `/api/embed`. Durations in nanoseconds.
+
+    `truncated` is Puna's own: tokens of the texts that were cut off because they were too long.
+    """
+
+    model: str
+    embeddings: list[tuple[float, ...]]
+    total_duration: int = 0
+    load_duration: int = 0
+    prompt_eval_count: int = 0
+    truncated: int = 0
+
+
+def routes(backend: Backend) -> list[Route]:
+    async def embed(request: Request) -> Response:
+        body = await read(request, EmbedRequest)
+        wanted = body.request()
+        order = _order(backend, body)
+        return json_reply(_reply(body.model, await embeddings.embed(backend, order, wanted)))
+
+    async def old_embeddings(request: Request) -> Response:
+        body = await read(request, EmbeddingsRequest)
+        if not body.model.strip():
+            raise RequestError("model is required")
+        order = _order(backend, body)
+        try:
+            found = await embeddings.embed(backend, order, body.request())
+        except (RequestError, UnavailableError, EmbeddingError) as error:
+            # Status 500, whatever it is that cannot be embedded: what clients of this endpoint know.
+            raise GenerationError(str(error)) from error
+        return json_reply({"embedding": embeddings.floats(found.vectors[0].vector) if found.vectors else []})
+
+    return [
+        route("/api/embed", embed, "POST"),
+        route("/api/embeddings", old_embeddings, "POST"),
+    ]
+
+
+def _order(backend: Backend, body: EmbedRequest | EmbeddingsRequest) -> Order:
+    model = embeddings.find(backend, body.model)
+    return Order(model, backend.options(model, body.options), keep_alive_s(body.keep_alive))
+
+
+def _reply(name: str, found: Vectors) -> EmbedReply:
+    return EmbedReply(
+        model=name,
+        embeddings=[embeddings.floats(vector.vector) for vector in found.vectors],
+        total_duration=found.total_duration,
+        load_duration=found.load_duration,
+        prompt_eval_count=found.tokens,
+        truncated=sum(vector.truncated for vector in found.vectors),
+    )

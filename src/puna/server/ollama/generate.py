@@ -1,0 +1,109 @@
+"""`/api/generate` and `/api/chat`: generations as the native API writes them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any, Literal
+
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from puna.server.http.decoding import read
+from puna.server.http.error_replies import native_error_line
+from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
+from puna.server.http.routing import route
+from puna.server.jobs.backend import Backend, Finished, Piece
+from puna.server.jobs.jobs import Job, Preload, Unload, job
+from puna.server.ollama.replies import Logprob, Reply, ReplyMessage
+from puna.server.ollama.times import utc_now
+from puna.server.ollama.wire import ChatRequest, GenerateRequest, GenerationBody
+
+Kind = Literal["generate", "chat"]
+
+
+def routes(backend: Backend) -> list[Route]:
+    async def generate(request: Request) -> ASGIApp:
+        body = await read(request, GenerateRequest)
+        return await _answer(backend, "generate", body, job(backend, body.asked()))
+
+    async def chat(request: Request) -> ASGIApp:
+        body = await read(request, ChatRequest)
+        return await _answer(backend, "chat", body, job(backend, body.asked()))
+
+    return [
+        route("/api/generate", generate, "POST"),
+        route("/api/chat", chat, "POST"),
+    ]
+
+
+async def _answer(
+    backend: Backend, kind: Kind, body: GenerationBody, todo: Job | Preload | Unload
+) -> ASGIApp:
+    """The response. Replies without a generation are one object, whether or not a stream was asked for."""
+    match todo:
+        case Unload(model):
+            await backend.unload(model)
+            return json_reply(_reply(kind, body.model, done=True, done_reason="unload"))
+        case Preload(order):
+            await backend.load(order)
+            return json_reply(_reply(kind, body.model, done=True, done_reason="load"))
+    if body.render_only:
+        prompt = await backend.render(todo.order, todo.requests[0])
+        return json_reply(_reply(kind, body.model, debug_info={"rendered_template": prompt}))
+    replies = _replies(backend, kind, body.model, todo)
+    if body.stream:
+        return StreamReply(await started(json_lines(replies)), NDJSON, native_error_line)
+    return json_reply(await _collected(replies))
+
+
+async def _replies(backend: Backend, kind: Kind, name: str, todo: Job) -> AsyncGenerator[Reply, None]:
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
+        async for item in items:
+            if isinstance(item, Piece):
+                logprobs = [Logprob.of(entry) for entry in item.logprobs]
+                yield _reply(kind, name, item.text, item.thinking, logprobs=logprobs)
+            elif isinstance(item, Finished):
+                context = item.context if kind == "generate" and not todo.raw else []
+                yield _reply(kind, name, done=True, context=context, **_metrics(item))
+
+
+async def _collected(replies: AsyncGenerator[Reply, None]) -> Reply:
+    """The last reply, with the text and the log-probabilities of all."""
+    text: list[str] = []
+    thinking: list[str] = []
+    logprobs: list[Logprob] = []
+    async with contextlib.aclosing(replies):
+        async for item in replies:
+            text.append(item.text)
+            thinking.append(item.thought)
+            logprobs += item.logprobs
+    return item.with_text("".join(text), "".join(thinking), logprobs)
+
+
+def _reply(
+    kind: Kind, name: str, text: str = "", thinking: str = "", *, done: bool = False, **fields: Any
+) -> Reply:
+    if kind == "generate":
+        fields |= {"response": text, "thinking": thinking}
+    else:
+        fields["message"] = ReplyMessage(role="assistant", content=text, thinking=thinking)
+    return Reply(model=name, created_at=utc_now(), done=done, **fields)
+
+
+def _metrics(item: Finished) -> dict[str, Any]:
+    return {
+        "done_reason": item.done.reason,
+        "total_duration": item.total_duration,
+        "load_duration": item.load_duration,
+        "prompt_eval_count": item.done.prompt_eval_count,
+        "prompt_eval_duration": item.done.prompt_eval_duration,
+        "eval_count": item.done.eval_count,
+        "eval_duration": item.done.eval_duration,
+        "truncated": item.done.truncated,
+        "shifted": item.done.shifted,
+        "cached": item.done.cached,
+        "drafted": item.done.drafted,
+        "accepted": item.done.accepted,
+    }

@@ -1,0 +1,163 @@
+"""The models in the store and in memory: tags, show, ps, copy, delete, version, and the greeting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from puna import __version__
+from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError
+from puna.prompt.author import Author
+from puna.server.fleet.looks import Look, look, own_fields
+from puna.server.fleet.resident import ResidentModel
+from puna.server.http.decoding import read
+from puna.server.http.replies import empty, json_reply, text_reply
+from puna.server.http.routing import route
+from puna.server.jobs.backend import Backend
+from puna.server.ollama.times import in_local_time
+from puna.server.ollama.wire import CopyRequest, ModelRequest, ShowRequest
+from puna.store import ModelName, StoredModel
+from puna.store.show import model_info, modelfile_text, parameters_text, tensor_list
+
+#: The Ollama version whose API this server speaks: clients compare it to learn what they may use.
+OLLAMA_VERSION: Final = "0.24.0"
+
+_log = logging.getLogger(__name__)
+
+
+def routes(backend: Backend) -> list[Route]:
+    async def greeting(request: Request) -> Response:
+        return text_reply("Ollama is running")
+
+    async def version(request: Request) -> Response:
+        return json_reply({"version": OLLAMA_VERSION, "puna": __version__})
+
+    async def tags(request: Request) -> Response:
+        return json_reply({"models": await asyncio.to_thread(_tags, backend)})
+
+    async def show(request: Request) -> Response:
+        body = await read(request, ShowRequest)
+        model = backend.find(body.wanted)
+        value = await asyncio.to_thread(_show, model, body)
+        if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
+            value["model_info"]["general.basename"] = body.wanted
+        return json_reply(value)
+
+    async def ps(request: Request) -> Response:
+        entries = backend.fleet.loaded()
+        looks = {one.model: one for one in await look(entries)}
+        return json_reply({"models": [_running(entry, looks.get(entry)) for entry in entries]})
+
+    async def copy(request: Request) -> Response:
+        body = await read(request, CopyRequest)
+        for what in ("source", "destination"):
+            _check_name(getattr(body, what), f'{what} "{getattr(body, what)}" is invalid')
+        try:
+            await asyncio.to_thread(backend.store.copy, body.source, body.destination)
+        except ModelNotFoundError as error:
+            raise ModelNotFoundError(f'model "{body.source}" not found') from error
+        return empty(200)
+
+    async def delete(request: Request) -> Response:
+        name = (await read(request, ModelRequest)).wanted
+        if not name:
+            raise RequestError("model is required")
+        _check_name(name, f'name "{name}" is invalid')
+        await asyncio.to_thread(backend.store.delete, name)
+        return empty(200)
+
+    return [
+        route("/", greeting, "GET", "HEAD"),
+        route("/api/version", version, "GET", "HEAD"),
+        route("/api/tags", tags, "GET", "HEAD"),
+        route("/api/show", show, "POST"),
+        route("/api/ps", ps, "GET"),
+        route("/api/copy", copy, "POST"),
+        route("/api/delete", delete, "DELETE"),
+    ]
+
+
+def _check_name(name: str, message: str) -> None:
+    try:
+        ModelName.parse(name.strip())
+    except InvalidNameError as error:
+        raise InvalidNameError(message) from error
+
+
+def _capabilities(model: StoredModel) -> list[str]:
+    try:
+        return list(Author.of(model).capabilities)
+    except (PunaError, OSError) as error:
+        _log.warning("cannot tell what %s can do: %s", model.name, error)
+        return []
+
+
+def _tags(backend: Backend) -> list[dict[str, Any]]:
+    return [_tag(model) for model in backend.store.list()]
+
+
+def _tag(model: StoredModel) -> dict[str, Any]:
+    facts = model.facts
+    details = dict(model.details)
+    if facts is not None:
+        lengths = {"context_length": facts.context_length, "embedding_length": facts.embedding_length}
+        details |= {name: length for name, length in lengths.items() if length}
+    value = {
+        "name": model.name,
+        "model": model.name,
+        "modified_at": in_local_time(model.modified_ns),
+        "size": model.size,
+        "digest": model.digest,
+        "details": details,
+    }
+    capabilities = _capabilities(model)
+    if capabilities:
+        value["capabilities"] = capabilities
+    if model.is_remote:
+        value |= {"remote_model": model.config.remote_model, "remote_host": model.config.remote_host}
+    return value
+
+
+def _show(model: StoredModel, body: ShowRequest) -> dict[str, Any]:
+    optional = {
+        "license": "\n".join(model.license),
+        "parameters": parameters_text(model.params),
+        "template": model.template or (model.facts.chat_template if model.facts else None),
+        "system": body.system or model.system,
+        "messages": [
+            {"role": item.get("role", ""), "content": item.get("content", "")} for item in model.messages
+        ],
+        "tensors": tensor_list(model),
+        "capabilities": _capabilities(model),
+        "requires": model.config.requires,
+    }
+    return {
+        "modelfile": modelfile_text(model, system=body.system or None, parameters=body.options),
+        "details": model.details,
+        "model_info": model_info(model, verbose=body.verbose),
+        "modified_at": in_local_time(model.modified_ns),
+        **{name: value for name, value in optional.items() if value},
+    }
+
+
+def _running(entry: ResidentModel, seen: Look | None) -> dict[str, Any]:
+    running = {
+        "name": entry.model.name,
+        "model": entry.model.name,
+        "size": entry.size_bytes,
+        "digest": entry.model.digest,
+        "details": entry.model.details,
+        "expires_at": in_local_time(entry.expires_ns),
+        "size_vram": 0,
+        "context_length": entry.context_length,
+    }
+    if seen is not None:
+        running |= own_fields(seen)
+    elif entry.runner is None:
+        running["loading"] = round(entry.loading, 4)  # Puna's own: the share of the weights in place
+    return running

@@ -1,0 +1,160 @@
+"""Request bodies of the native API, with the defaults that hold when a key is absent or null.
+
+Unknown keys are ignored and key case does not matter, as with the decoder that clients were written against.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import Field, field_validator
+
+from puna.engine.events import Prompt
+from puna.prompt.messages import Chat, Insert
+from puna.prompt.messages import Message as PromptMessage
+from puna.server.http.decoding import Body
+from puna.server.jobs.jobs import Asked
+from puna.server.jobs.own_fields import OwnFields
+
+
+class Message(Body):
+    """One message of a chat. The role is not checked: templates decide what they know."""
+
+    role: str = ""
+    content: str = ""
+    thinking: str = ""
+    images: list[str] = Field(default_factory=list)
+    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
+    tool_name: str = ""
+    tool_call_id: str = ""
+
+    @field_validator("role")
+    @classmethod
+    def _lower(cls, value: str) -> str:
+        return value.lower()
+
+
+class GenerationBody(OwnFields):
+    """What generate and chat have in common."""
+
+    model: str = ""
+    format: Any = None
+    options: dict[str, Any] = Field(default_factory=dict)
+    keep_alive: Any = None
+    think: Any = None
+    stream: bool = True
+    truncate: bool = True
+    shift: bool = True
+    logprobs: bool = False
+    top_logprobs: int = 0
+    render_only: bool = Field(default=False, alias="_debug_render_only")
+
+    def _asked(self, endpoint: Literal["generate", "chat"], prompts: list[Prompt], **more: Any) -> Asked:
+        request = self.request(
+            truncate=self.truncate,
+            shift=self.shift,
+            logprobs=self.logprobs,
+            top_logprobs=self.top_logprobs,
+            template=more.pop("template", ""),
+            context=more.pop("context", None),
+        )
+        return Asked(
+            model=self.model,
+            endpoint=endpoint,
+            request=request,
+            prompts=prompts,
+            options=self.options,
+            keep_alive=self.keep_alive,
+            think=self.think,
+            format=self.format,
+            **more,
+        )
+
+
+class GenerateRequest(GenerationBody):
+    prompt: str = ""
+    suffix: str = ""
+    system: str = ""
+    template: str = ""
+    raw: bool = False
+    context: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
+    images: list[str] = Field(default_factory=list)
+
+    def asked(self) -> Asked:
+        return self._asked(
+            "generate",
+            [self._prompt()] if self.prompt else [],
+            template=self.template,
+            context=self.context,
+            system=self.system,
+            images=self.images,
+            needs=["insert"] if self.suffix else [],
+            raw=self.raw,
+        )
+
+    def _prompt(self) -> Prompt:
+        if self.raw:
+            return self.prompt
+        if self.suffix:
+            return Insert(before=self.prompt, after=self.suffix)
+        # A template given for the occasion may say something that must not be left out.
+        return Chat(messages=[PromptMessage(role="user", content=self.prompt)], shorten=not self.template)
+
+
+class ChatRequest(GenerationBody):
+    messages: list[Message] = Field(default_factory=list)
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+
+    def asked(self) -> Asked:
+        messages = [msgspec.convert(message.model_dump(), PromptMessage) for message in self.messages]
+        return self._asked(
+            "chat",
+            [Chat(messages=messages, tools=self.tools)] if messages else [],
+            images=[image for message in self.messages for image in message.images],
+            needs=["tools"] if self.tools else [],
+        )
+
+
+class ModelRequest(Body):
+    """Requests that name one model: as `model`, or as `name` from older clients."""
+
+    model: str = ""
+    name: str = ""
+
+    @property
+    def wanted(self) -> str:
+        return self.model or self.name
+
+
+class ShowRequest(ModelRequest):
+    verbose: bool = False
+    system: str = ""
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class CopyRequest(Body):
+    source: str = ""
+    destination: str = ""
+
+
+class CreateRequest(ModelRequest):
+    from_model: str = Field(default="", alias="from")
+    files: dict[str, str] | None = None
+    adapters: dict[str, str] = Field(default_factory=dict)
+    template: str = ""
+    system: str = ""
+    license: str | list[str] = Field(default_factory=list)
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    messages: list[Message] = Field(default_factory=list)
+    quantize: str = ""
+    quantization: str = ""
+    renderer: str = ""
+    parser: str = ""
+    requires: str = ""
+    info: dict[str, Any] = Field(default_factory=dict)
+    stream: bool = True
+
+    @property
+    def licenses(self) -> list[str]:
+        return [text for text in ([self.license] if isinstance(self.license, str) else self.license) if text]

@@ -1,0 +1,125 @@
+"""`/v1/chat/completions`, `/v1/completions` and `/v1/models`: generations as the OpenAI API writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from puna.errors import RequestError
+from puna.server.http.decoding import read
+from puna.server.http.error_replies import openai_error_event
+from puna.server.http.replies import SSE, StreamReply, encode, json_reply, started
+from puna.server.http.routing import route
+from puna.server.jobs.backend import Backend, Echo, Finished, Piece
+from puna.server.jobs.jobs import Job, Preload, Unload, job
+from puna.server.openai.shapes import ChatShape, Choice, Entry, Shape, TextShape, Usage, echoed, joined
+from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, OpenAIRequest
+from puna.store import StoredModel
+
+
+def routes(backend: Backend) -> list[Route]:
+    async def chat(request: Request) -> ASGIApp:
+        body = await read(request, ChatCompletionRequest)
+        return await _answer(backend, ChatShape(body.model), body, job(backend, body.asked()))
+
+    async def completion(request: Request) -> ASGIApp:
+        body = await read(request, CompletionRequest)
+        return await _answer(backend, TextShape(body.model), body, job(backend, body.asked()))
+
+    async def models(request: Request) -> Response:
+        stored = await asyncio.to_thread(backend.store.list)
+        return json_reply({"object": "list", "data": [_model(model, model.name) for model in stored]})
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["model"]
+        return json_reply(_model(backend.find(name), name))
+
+    return [
+        route("/v1/chat/completions", chat, "POST"),
+        route("/v1/completions", completion, "POST"),
+        route("/v1/models", models, "GET"),
+        route("/v1/models/{model}", model, "GET"),
+    ]
+
+
+def _model(model: StoredModel, name: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": model.modified_ns // 10**9,
+        "owned_by": model.model_name.namespace,
+    }
+
+
+async def _answer(
+    backend: Backend, shape: Shape, body: OpenAIRequest, todo: Job | Preload | Unload
+) -> ASGIApp:
+    if isinstance(todo, Unload):  # only a keep_alive asks for it, which this API does not have
+        raise RequestError("nothing to generate")
+    if isinstance(todo, Preload):
+        await backend.load(todo.order)
+        return json_reply(shape.whole([Choice(reason="load")], Usage()))
+    if body.stream:
+        events = _events(backend, shape, todo, body.stream_options.include_usage)
+        return StreamReply(await started(events), SSE, openai_error_event)
+    return json_reply(await _collected(backend, shape, todo))
+
+
+async def _collected(backend: Backend, shape: Shape, todo: Job) -> dict[str, Any]:
+    """The reply with all answers, when nothing is streamed."""
+    used = Usage()
+    parts: list[list[Choice]] = [[] for _ in range(todo.choices)]
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
+        async for item in items:
+            parts[item.choice].append(_part(item, todo.logprobs))
+            if isinstance(item, Finished):
+                used.count(item.done)
+    return shape.whole([joined(answer, todo.logprobs) for answer in parts], used)
+
+
+async def _events(
+    backend: Backend, shape: Shape, todo: Job, include_usage: bool
+) -> AsyncGenerator[bytes, None]:
+    used = Usage()
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
+        async for item in items:
+            part = _part(item, todo.logprobs)
+            if isinstance(item, Finished):
+                used.count(item.done)
+                yield _event(shape.part(part))
+            else:
+                for split in shape.split(part):
+                    yield _event(shape.part(split))
+    if include_usage:
+        yield _event(shape.end(used))
+    yield b"data: [DONE]\n\n"
+
+
+def _part(item: Piece | Echo | Finished, logprobs: bool) -> Choice:
+    """What the backend says, as part of an answer."""
+    match item:
+        case Echo():
+            return Choice(item.choice, item.text, logprobs=echoed(item) if logprobs else None)
+        case Piece():
+            entries = [Entry.of(entry) for entry in item.logprobs] if logprobs else None
+            return Choice(item.choice, item.text, item.thinking, entries)
+    ending = [Entry.of(entry) for entry in item.done.ending]
+    cut = {"truncated": item.done.truncated, "shifted": item.done.shifted}
+    return Choice(
+        item.choice,
+        logprobs=[] if ending else None,
+        ending=ending,
+        reason=item.done.reason,
+        cut={name: count for name, count in cut.items() if count},
+    )
+
+
+def _event(value: Any) -> bytes:
+    return b"data: " + encode(value) + b"\n\n"

@@ -1,0 +1,84 @@
+"""`/v1/embeddings`: vectors of texts."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from puna.errors import RequestError
+from puna.runner.protocol import Embed
+from puna.server.http.decoding import Body, read
+from puna.server.http.replies import json_reply
+from puna.server.http.routing import route
+from puna.server.jobs import embeddings
+from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.embeddings import Vectors
+from puna.server.jobs.own_fields import texts_or_tokens
+
+_ENCODINGS: Final = ("float", "base64")
+
+
+class EmbeddingRequest(Body):
+    """`/v1/embeddings`"""
+
+    model: str = ""
+    input: Any = None
+    dimensions: int = 0
+    encoding_format: str = "float"
+
+    def request(self) -> Embed:
+        return Embed(inputs=self.inputs, dimensions=self.dimensions)
+
+    @property
+    def inputs(self) -> list[str | list[int]]:
+        """A text, several, the token ids of one, or those of several. Raises RequestError."""
+        given = self.input
+        if given is None or given == []:
+            raise RequestError("invalid input")
+        inputs = texts_or_tokens(given)
+        if inputs is None:
+            raise RequestError("invalid input type")
+        return inputs
+
+    @property
+    def encoding(self) -> str:
+        """Raises RequestError."""
+        if (encoding := self.encoding_format.lower()) not in _ENCODINGS:
+            raise RequestError(
+                f"Invalid value for 'encoding_format' = {self.encoding_format}. "
+                f"Supported values: {list(_ENCODINGS)}."
+            )
+        return encoding
+
+
+def routes(backend: Backend) -> list[Route]:
+    async def embed(request: Request) -> Response:
+        body = await read(request, EmbeddingRequest)
+        wanted, encoding = body.request(), body.encoding
+        model = embeddings.find(backend, body.model)
+        order = Order(model, backend.options(model, {}))
+        found = await embeddings.embed(backend, order, wanted)
+        return json_reply(_reply(body.model, found, encoding))
+
+    return [route("/v1/embeddings", embed, "POST")]
+
+
+def _reply(name: str, found: Vectors, encoding: str) -> dict[str, Any]:
+    return {
+        "object": "list",
+        "data": [
+            {"object": "embedding", "embedding": _encoded(vector.vector, encoding), "index": index}
+            for index, vector in enumerate(found.vectors)
+        ],
+        "model": name,
+        "usage": {"prompt_tokens": found.tokens, "total_tokens": found.tokens},
+    }
+
+
+def _encoded(vector: bytes, encoding: str) -> str | tuple[float, ...]:
+    """A vector as OpenAI's clients ask for it."""
+    return base64.b64encode(vector).decode() if encoding == "base64" else embeddings.floats(vector)

@@ -1,0 +1,13 @@
+"""All routes of OpenAI's API."""
+
+from __future__ import annotations
+
+from starlette.routing import Route
+
+from puna.server.jobs.backend import Backend
+from puna.server.openai import completions, embeddings
+
+
+def routes(backend: Backend) -> list[Route]:
+    modules = (completions, embeddings)
+    return [route for module in modules for route in module.routes(backend)]

@@ -1,0 +1,216 @@
+"""Replies of the OpenAI API: whole ones and the chunks of a stream."""
+
+from __future__ import annotations
+
+import codecs
+import random
+import time
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from puna.runner.protocol import Done, TokenLogprob, TopLogprob
+from puna.server.jobs.backend import Echo
+
+_utf8_decoder = codecs.getincrementaldecoder("utf-8")
+
+
+class Usage:
+    """Tokens of all answers to a request. A prompt counts once, however many samples it has."""
+
+    def __init__(self) -> None:
+        self._prompt = self._cached = self._completion = 0
+
+    def count(self, done: Done) -> None:
+        """An answer has ended."""
+        self._completion += done.eval_count
+        if done.sample == 0:
+            self._prompt += done.prompt_eval_count
+            self._cached += done.cached
+
+    def reply(self) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self._prompt,
+            "completion_tokens": self._completion,
+            "total_tokens": self._prompt + self._completion,
+            "prompt_tokens_details": {"cached_tokens": self._cached},
+        }
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A token: its bytes, and its log-probability unless it comes after nothing."""
+
+    data: bytes
+    logprob: float | None = None
+    top: Sequence[TopLogprob] = ()
+
+    @classmethod
+    def of(cls, entry: TokenLogprob) -> Entry:
+        return cls(bytes(entry.bytes), entry.logprob, entry.top)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An answer or a part of one, which of the choices it is, and in its end why and what was cut.
+
+    `logprobs` is None when they were not asked for; `ending` has those of tokens without text.
+    """
+
+    choice: int = 0
+    text: str = ""
+    thinking: str = ""
+    logprobs: Sequence[Entry] | None = None
+    ending: Sequence[Entry] = ()
+    reason: str | None = None
+    cut: Mapping[str, int] = field(default_factory=dict)
+
+
+def echoed(echo: Echo) -> list[Entry]:
+    """The tokens of a prompt that is given back."""
+    entries = [Entry(echo.first.encode()) if one is None else Entry.of(one) for one in echo.logprobs]
+    if b"".join(entry.data for entry in entries) == b" " + echo.text.encode():
+        # The space is one that the tokenizer puts before a text.
+        entries[0] = replace(entries[0], data=entries[0].data[1:])
+    return entries
+
+
+def joined(parts: Sequence[Choice], logprobs: bool) -> Choice:
+    """One whole answer; the last of its `parts` is its end."""
+    return replace(
+        parts[-1],
+        text="".join(part.text for part in parts),
+        thinking="".join(part.thinking for part in parts),
+        logprobs=[entry for part in parts for entry in part.logprobs or ()] if logprobs else None,
+    )
+
+
+class Shape(ABC):
+    """How one request's answers are written. All chunks share an id and a time."""
+
+    prefix: str
+    object_whole: str
+    object_part: str
+
+    def __init__(self, model: str) -> None:
+        self._head = {
+            "id": f"{self.prefix}-{random.randrange(10**9)}",
+            "created": int(time.time()),
+            "model": model,
+            "system_fingerprint": "fp_ollama",
+        }
+
+    def whole(self, answers: Sequence[Choice], used: Usage) -> dict[str, Any]:
+        """The reply when nothing is streamed."""
+        choices = [self._choice(answer, "message") for answer in answers]
+        return {**self._head, "object": self.object_whole, "choices": choices, "usage": used.reply()}
+
+    def split(self, answer: Choice) -> list[Choice]:
+        """`answer` as the chunks it is streamed in: thinking and text never share one."""
+        if not answer.thinking or not answer.text:
+            return [answer]
+        return [replace(answer, text=""), Choice(answer.choice, answer.text)]
+
+    def part(self, answer: Choice) -> dict[str, Any]:
+        """One chunk of a stream; the one that ends the text has a reason."""
+        return {**self._head, "object": self.object_part, "choices": [self._choice(answer, "delta")]}
+
+    def end(self, used: Usage) -> dict[str, Any]:
+        """The chunk after the end, for who asked for the usage."""
+        return {**self._head, "object": self.object_part, "choices": [], "usage": used.reply()}
+
+    def _choice(self, answer: Choice, key: str) -> dict[str, Any]:
+        written = self._written(answer, key)
+        return {**written, "index": answer.choice, "finish_reason": answer.reason, **answer.cut}
+
+    @abstractmethod
+    def _written(self, answer: Choice, key: str) -> dict[str, Any]:
+        """The text of `answer`, under `key` where that is the format's, and its log-probabilities."""
+
+
+class ChatShape(Shape):
+    prefix = "chatcmpl"
+    object_whole = "chat.completion"
+    object_part = "chat.completion.chunk"
+
+    def _written(self, answer: Choice, key: str) -> dict[str, Any]:
+        message = {"role": "assistant", "content": answer.text}
+        if answer.thinking:
+            message["reasoning"] = answer.thinking
+        written: dict[str, Any] = {key: message}
+        if answer.logprobs is not None:
+            written["logprobs"] = {"content": [_chat_logprob(entry) for entry in answer.logprobs]}
+        return written
+
+
+class TextShape(Shape):
+    """Thinking has no place here, and is left out."""
+
+    prefix = "cmpl"
+    object_whole = "text_completion"
+    object_part = "text_completion"
+
+    def __init__(self, model: str) -> None:
+        super().__init__(model)
+        self._offsets: dict[int, _Offsets] = defaultdict(_Offsets)  # of each choice
+
+    def split(self, answer: Choice) -> list[Choice]:
+        return [answer] if answer.text or answer.logprobs else []
+
+    def _written(self, answer: Choice, key: str) -> dict[str, Any]:
+        written: dict[str, Any] = {"text": answer.text}
+        if answer.logprobs is not None:
+            entries = [*answer.logprobs, *answer.ending]
+            offsets = self._offsets[answer.choice]
+            written["logprobs"] = {
+                "tokens": [_spelled(entry.data) for entry in entries],
+                "token_logprobs": [entry.logprob for entry in entries],
+                "top_logprobs": [_likeliest(entry) for entry in entries],
+                "text_offset": [offsets.of(entry.data) for entry in entries],
+            }
+        return written
+
+
+class _Offsets:
+    """Where tokens begin in a text, in characters; one that begins inside of one begins where that does."""
+
+    def __init__(self) -> None:
+        self._decoder = _utf8_decoder(errors="replace")
+        self._next = 0
+
+    def of(self, data: bytes) -> int:
+        """The place of the next token."""
+        offset = self._next
+        self._next += len(self._decoder.decode(data))
+        return offset
+
+
+def _spelled(data: bytes) -> str:
+    """A token's text; one that is only a part of a character as OpenAI writes it, `bytes:\\xe2\\x82`."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
+
+
+def _likeliest(entry: Entry) -> dict[str, float] | None:
+    """The alternatives to a token and itself; of those that are spelled alike the likeliest."""
+    if entry.logprob is None:
+        return None
+    found: dict[str, float] = {}
+    for other in entry.top:
+        found.setdefault(_spelled(bytes(other.bytes)), other.logprob)
+    found.setdefault(_spelled(entry.data), entry.logprob)
+    return found
+
+
+def _chat_logprob(entry: Entry) -> dict[str, Any]:
+    top = [{"token": other.token, "logprob": other.logprob, "bytes": other.bytes} for other in entry.top]
+    return {
+        "token": entry.data.decode(errors="replace"),
+        "logprob": entry.logprob,
+        "bytes": list(entry.data),
+        "top_logprobs": top,
+    }

@@ -1,0 +1,267 @@
+"""Request bodies of the OpenAI API, and what they ask for."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec.structs
+from pydantic import Field
+
+from puna.engine.events import MOST_SAMPLES, Prompt
+from puna.errors import RequestError, UnavailableError
+from puna.options import THINK_LEVELS
+from puna.prompt.messages import Chat, Insert, Message
+from puna.server.http.decoding import Body
+from puna.server.jobs.checks import check_top_logprobs
+from puna.server.jobs.jobs import Asked
+from puna.server.jobs.own_fields import OwnFields, texts_or_tokens
+
+_EFFORTS: dict[str, bool | str] = {**{level: level for level in THINK_LEVELS}, "none": False}
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+
+
+class Reasoning(Body):
+    effort: str = ""
+
+
+class ChatMessage(Body):
+    role: str = ""
+    content: Any = None
+    name: str = ""
+    reasoning: str = ""
+    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
+    tool_call_id: str = ""
+
+
+#: All answers of one request.
+_MOST_CHOICES = 2048
+_MOST_TOKEN = 2**31 - 1
+
+
+class OpenAIRequest(OwnFields):
+    """What both kinds of completion have in common."""
+
+    model: str = ""
+    stream: bool = False
+    stream_options: StreamOptions = StreamOptions()
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    stop: Any = None
+    n: int = 1
+    logit_bias: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def stops(self) -> list[str]:
+        if self.stop is None:
+            return []
+        if isinstance(self.stop, str):
+            return [self.stop]
+        if isinstance(self.stop, list) and all(isinstance(item, str) for item in self.stop):
+            return list(self.stop)
+        raise RequestError("invalid type for 'stop': give a string or a list of strings")
+
+    def options(self, max_tokens: int | None) -> dict[str, Any]:
+        """Native options. Temperature and top_p default to 1 here, whatever the model itself says."""
+        self._check()
+        given = {
+            "temperature": 1.0 if self.temperature is None else self.temperature,
+            "top_p": 1.0 if self.top_p is None else self.top_p,
+            "seed": self.seed,
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+            "num_predict": max_tokens,
+            "stop": self.stops or None,
+            "logit_bias": self.logit_bias or None,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+    def _check(self) -> None:
+        if not 1 <= self.n <= MOST_SAMPLES:
+            raise RequestError(f"n must be between 1 and {MOST_SAMPLES}, not {self.n}")
+
+
+class ChatCompletionRequest(OpenAIRequest):
+    messages: list[ChatMessage] = Field(default_factory=list)
+    max_completion_tokens: int | None = None
+    response_format: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] = Field(default_factory=list)
+    reasoning: Reasoning = Reasoning()
+    reasoning_effort: str = ""
+    logprobs: bool = False
+    top_logprobs: int = 0
+
+    def asked(self) -> Asked:
+        if not self.messages:
+            raise RequestError("[] is too short - 'messages'")
+        messages = [part for message in self.messages for part in _messages(message, self.messages)]
+        limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
+        return Asked(
+            model=self.model,
+            endpoint="chat",
+            request=self.request(samples=self.n, logprobs=self.logprobs, top_logprobs=self.top_logprobs),
+            prompts=[Chat(messages=messages, tools=self.tools)],
+            think=self._think(),
+            format=self._format(),
+            options=self.options(limit),
+            images=[image for message in messages for image in message.images],
+            needs=["tools"] if self.tools else [],
+        )
+
+    def _think(self) -> bool | str | None:
+        effort = self.reasoning.effort or self.reasoning_effort
+        if not effort:
+            return None
+        if effort not in _EFFORTS:
+            levels = ", ".join(f'"{level}"' for level in THINK_LEVELS)
+            raise RequestError(f"invalid reasoning value: '{effort}' (must be {levels}, or \"none\")")
+        return _EFFORTS[effort]
+
+    def _format(self) -> Any:
+        kind = (self.response_format or {}).get("type")
+        return self.response_format if kind in ("json_object", "json_schema") else None
+
+
+class CompletionRequest(OpenAIRequest):
+    prompt: Any = ""
+    suffix: str = ""
+    logprobs: int | None = None
+    echo: bool = False
+    best_of: int | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """What is to be continued, each a text or token ids."""
+        prompts = texts_or_tokens(self.prompt)
+        if prompts is None or not all(isinstance(one, str) or _are_tokens(one) for one in prompts):
+            raise RequestError(_PROMPT_KINDS)
+        if len(prompts) > 1 and len(prompts) * self.n > _MOST_CHOICES:
+            raise RequestError(
+                f"{len(prompts)} prompts with n={self.n} are {len(prompts) * self.n} choices, and at most "
+                f"{_MOST_CHOICES} are allowed in one request"
+            )
+        return prompts
+
+    @property
+    def generates(self) -> bool:
+        """Whether anything is to be generated; else the prompts are evaluated, and that is all."""
+        return self.max_tokens != 0
+
+    def asked(self) -> Asked:
+        """What is echoed, scored or token ids stands as it is: else its template would be scored as well."""
+        if self.best_of not in (None, self.n):
+            raise RequestError(
+                f"best_of must be n ({self.n}) or left out, not {self.best_of}: "
+                f"ask for n={self.best_of} with logprobs, and choose among the answers"
+            )
+        if self.logprobs is not None:
+            check_top_logprobs(self.logprobs, "logprobs")
+        prompts = self.prompts
+        raw = self.echo or not all(isinstance(prompt, str) for prompt in prompts)
+        if raw and self.suffix:
+            raise RequestError("suffix is for a prompt given as text, without echo: leave it out")
+        return Asked(
+            model=self.model,
+            endpoint="generate",
+            request=self.request(
+                samples=self.n,
+                truncate=not self.echo,
+                logprobs=self.logprobs is not None,
+                top_logprobs=self.logprobs or 0,
+                prompt_logprobs=not self.generates or (self.echo and self.logprobs is not None),
+            ),
+            prompts=[self._prompt(prompt, raw) for prompt in prompts] if any(prompts) else [],
+            think=False if raw else None,
+            options=self.options(self.max_tokens),
+            needs=["insert"] if self.suffix else [],
+            raw=raw,
+            echo=self.echo,
+        )
+
+    def _prompt(self, prompt: str | list[int], raw: bool) -> Prompt:
+        if raw or not isinstance(prompt, str):
+            return prompt
+        if self.suffix:
+            return Insert(before=prompt, after=self.suffix)
+        return Chat(messages=[Message(role="user", content=prompt)])
+
+
+_PROMPT_KINDS = (
+    "prompt must be a text, a list of token ids (not empty, none negative), "
+    "or a list of texts or of such lists"
+)
+
+
+def _are_tokens(ids: list[int]) -> bool:
+    return all(0 <= id <= _MOST_TOKEN for id in ids)
+
+
+def _messages(message: ChatMessage, all_of_them: list[ChatMessage]) -> list[Message]:
+    """The messages of a prompt that one of a request comes to: one for each part of a list content."""
+    role = message.role.lower()
+    role = "system" if role == "developer" else role
+    calls = [_tool_call(call) for call in message.tool_calls]
+    if isinstance(message.content, str) or (message.content is None and calls):
+        parts = [Message(role=role, content=message.content or "")]
+    elif isinstance(message.content, list):
+        parts = [_part(role, part) for part in message.content] or [Message(role=role)]
+    else:
+        kind = "null" if message.content is None else type(message.content).__name__
+        raise RequestError(f"invalid message content type: {kind}; give a string or a list of parts")
+    extra: dict[str, Any] = {"tool_calls": calls, "thinking": message.reasoning}
+    if role == "tool":
+        extra |= {
+            "tool_call_id": message.tool_call_id,
+            "tool_name": message.name or _called_name(message.tool_call_id, all_of_them),
+        }
+    parts[-1] = msgspec.structs.replace(parts[-1], **extra)
+    return parts
+
+
+def _part(role: str, part: Any) -> Message:
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        return Message(role=role, content=part["text"])
+    if kind == "image_url":
+        url = part.get("image_url")
+        url = url.get("url") if isinstance(url, dict) else url
+        if not isinstance(url, str):
+            raise RequestError("invalid message format: image_url needs a url")
+        if url.startswith(("http://", "https://")):
+            raise RequestError(
+                "image URLs are not currently supported, please use base64 encoded data instead"
+            )
+        return Message(role=role, images=[url.partition(",")[2]])
+    if kind == "input_audio":
+        raise UnavailableError("audio input (input_audio) is not available yet in this version")
+    raise RequestError(f"invalid message format: a part of type {kind!r} is not known")
+
+
+def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        raise RequestError("invalid tool call: it needs a function with a name")
+    text = function.get("arguments") or "{}"
+    try:
+        arguments = json.loads(text) if isinstance(text, str) else None
+    except ValueError:
+        arguments = None
+    if not isinstance(arguments, dict):
+        raise RequestError("invalid tool call arguments: they must be a JSON object, as a string")
+    return {"id": call.get("id", ""), "function": {"name": function["name"], "arguments": arguments}}
+
+
+def _called_name(call_id: str, messages: list[ChatMessage]) -> str:
+    """The name of the function that the call `call_id` called."""
+    for message in reversed(messages):
+        for call in message.tool_calls:
+            if call_id and call.get("id") == call_id:
+                return str((call.get("function") or {}).get("name", ""))
+    return ""

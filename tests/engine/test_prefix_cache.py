@@ -1,0 +1,402 @@
+"""What finished requests leave behind, who shares it, and what goes first when room is needed.
+
+Scenarios of the specification by number. There a prompt is looked for in as many slots as requests can run,
+by one of two policies; here a tree knows all that is remembered, which is more, and any of it can be shared.
+A request for which there is no slot is an error there (scenario 197) and waits here. A removal of an end
+cannot fail here: the cache is asked first where the sequence can be resumed (scenario 202).
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from puna.batch import Batch
+from puna.engine.prefix_cache import PrefixCache, PrefixEntry
+from puna.errors import CacheFileError, CacheFullError
+from puna.kvcache.cache import Cache
+from puna.kvcache.causal import CausalCache, KVShape
+from puna.kvcache.recurrent import RecurrentCache
+from puna.kvcache.sliding import SlidingCache
+
+SHAPES = [KVShape(1, 4, 4)]
+
+
+class World:
+    """A cache without a model, and its memories."""
+
+    def __init__(self, rows: int = 4, cache: Cache | None = None) -> None:
+        self.cache = cache or CausalCache(SHAPES, sequences=rows, context=64, capacity=200)
+        self.prefix_cache = PrefixCache(self.cache, rows)
+
+    def begin(self, keys: list, *, come: int | None = None) -> tuple[PrefixEntry, int]:
+        """A request with the prompt `keys` that runs, evaluated up to `come`, and how much it shared."""
+        found = self.prefix_cache.find(keys, len(keys) - 1)
+        entry = self.prefix_cache.acquire(found.entry, found.count)
+        shared = entry.evaluated
+        self.prefix_cache.index(entry, keys)
+        self.evaluate(entry, (len(keys) if come is None else come) - shared)
+        return entry, shared
+
+    def evaluate(self, entry: PrefixEntry, count: int) -> None:
+        begin = entry.evaluated
+        if count > 0:
+            positions = list(range(begin, begin + count))
+            self.cache.start_forward(Batch.of([0] * count, positions, [entry.row] * count, []))
+            entry.evaluated += count
+
+    def finished(self, keys: list) -> PrefixEntry:
+        entry, _ = self.begin(keys)
+        self.prefix_cache.release(entry, keys)
+        return entry
+
+    def free(self) -> int:
+        assert isinstance(self.cache, CausalCache)
+        self.cache.cells.check()
+        return self.cache.cells.free
+
+
+@pytest.mark.scenario(191)
+def test_where_nothing_is_remembered_all_is_evaluated() -> None:
+    world = World()
+    entry, shared = world.begin([1])
+    assert (shared, entry.evaluated) == (0, 1)
+
+
+@pytest.mark.scenario(192, 194, 196)
+def test_the_longest_match_is_shared_whoever_holds_it() -> None:
+    world = World()
+    short = world.finished([1])
+    long, _ = world.begin([1, 2, 3])  # goes on in the first, and runs
+    assert long.row == short.row
+    entry, shared = world.begin([1, 2, 9])
+    assert (entry.row != long.row, shared) == (True, 2)
+
+
+@pytest.mark.scenario(198)
+def test_a_continued_conversation_needs_no_second_row() -> None:
+    world = World()
+    first = world.finished([1, 2])
+    second, shared = world.begin([1, 2, 3])
+    assert (second.row, shared) == (first.row, 2)
+
+
+@pytest.mark.scenario(188, 199)
+def test_an_equal_prompt_leaves_one_input_to_evaluate() -> None:
+    world = World()
+    world.finished([1, 2])
+    assert world.begin([1, 2])[1] == 1
+
+
+@pytest.mark.scenario(193, 195, 206)
+def test_what_differs_is_left_alone_while_there_are_rows() -> None:
+    world = World(rows=3)
+    conversations = [[1, 2, 3], [1, 2, 4]]  # two that share a system prompt
+    for turn in range(4):
+        for number, keys in enumerate(conversations):
+            entry, shared = world.begin(keys)
+            assert shared == (2 if (turn, number) == (0, 1) else len(keys) - 1 if turn else 0)
+            keys.append(10 * turn + number)
+            world.evaluate(entry, 1)
+            world.prefix_cache.release(entry, keys)
+            keys.append(5)
+    assert world.begin([8, 8])[1] == 0
+    assert all(world.prefix_cache.find(keys, 99).count == len(keys) - 1 for keys in conversations)
+
+
+def test_the_least_recently_used_goes_when_rows_run_out() -> None:
+    world = World(rows=3)
+    for keys in ([1, 1], [2, 2], [3, 3]):
+        world.finished(keys)
+    world.begin([1, 1])  # used again, and running
+    world.begin([4, 4])
+    counts = [world.prefix_cache.find([key, key, 0], 2).count for key in (1, 2, 3, 4)]
+    assert counts == [2, 0, 2, 2]
+
+
+def test_a_beginning_of_another_gives_its_row_first() -> None:
+    world = World(rows=3)
+    world.finished([9, 9])
+    old, _ = world.begin([1, 2])
+    new, _ = world.begin([1, 2, 3])
+    world.prefix_cache.release(new, [1, 2, 3])
+    world.prefix_cache.release(old, [1, 2])
+    world.begin([5, 5])
+    assert world.prefix_cache.find([9, 9, 0], 2).count == 2
+    assert world.prefix_cache.find([1, 2, 3, 0], 3).count == 3
+
+
+def test_leaves_are_evicted_in_order_of_use_and_what_they_share_stays() -> None:
+    world = World(rows=8)
+    prefix = list(range(100, 120))
+    for number in range(4):
+        world.finished([*prefix, *[number] * 10])
+    assert world.free() == 200 - 20 - 4 * 10
+    assert world.prefix_cache.evict()
+    assert world.free() == 200 - 20 - 3 * 10
+    assert [world.prefix_cache.find([*prefix, number, 0], 99).count for number in range(4)] == [
+        20,
+        21,
+        21,
+        21,
+    ]
+    while world.prefix_cache.evict():
+        pass
+    assert world.free() == 200
+
+
+def test_what_was_evaluated_twice_goes_in_order_of_use_too() -> None:
+    world = World(rows=8)
+    keys = list(range(40))
+    world.finished(keys)
+    world.finished(list(range(50, 80)))
+    twin = world.prefix_cache.acquire()  # with cells of its own, as after a prompt that could not be resumed
+    world.prefix_cache.index(twin, keys)
+    world.evaluate(twin, 40)
+    world.prefix_cache.release(twin, keys)
+    free = world.free()
+    assert world.prefix_cache.evict()
+    assert world.free() == free + 40
+    assert world.prefix_cache.find([*keys, 0], 40).count == 40
+    assert world.prefix_cache.find([*range(50, 80), 0], 30).count == 30
+
+
+def test_what_is_spared_is_not_evicted() -> None:
+    world = World()
+    kept = world.finished([1, 2])
+    assert not world.prefix_cache.evict(except_for=kept)
+    assert world.prefix_cache.evict()
+
+
+def test_with_one_row_left_the_match_is_cut_back() -> None:  # what one slot would do
+    world = World(rows=1)
+    only = world.finished([1, 2, 3, 4])
+    entry, shared = world.begin([1, 2, 9])
+    assert (entry.row, shared) == (only.row, 2)
+    assert world.free() == 200 - 3
+
+
+def test_what_a_running_request_will_have_evaluated_is_said() -> None:
+    world = World()
+    running, _ = world.begin([1, 2, 3, 4, 5, 6], come=2)
+    found = world.prefix_cache.find([1, 2, 3, 4, 9], 4)
+    assert (found.entry, found.count) == (running, 2)
+    assert (found.pending, found.pending_count) == (running, 4)
+    world.evaluate(running, 2)
+    found = world.prefix_cache.find([1, 2, 3, 4, 9], 4)
+    assert (found.count, found.pending) == (4, None)
+
+
+def test_what_another_has_already_is_not_said_to_be_coming() -> None:
+    world = World()
+    world.finished([1, 2, 3, 4])
+    world.prefix_cache.acquire()
+    slow = world.prefix_cache.acquire()
+    world.prefix_cache.index(slow, [1, 2, 3, 4, 5])
+    found = world.prefix_cache.find([1, 2, 3, 4, 9], 4)
+    assert found.pending_count <= found.count == 4
+
+
+def test_generated_inputs_can_be_shared_too() -> None:
+    world = World()
+    entry, _ = world.begin([1, 2])
+    for key in (3, 4):
+        world.prefix_cache.extend(entry, key)
+        world.evaluate(entry, 1)
+    assert world.prefix_cache.find([1, 2, 3, 4, 5], 4).count == 4
+
+
+def test_what_is_unfollowed_is_shared_no_more() -> None:
+    world = World()
+    entry, _ = world.begin([1, 2, 3, 4])
+    world.prefix_cache.unindex(entry)
+    assert world.prefix_cache.find([1, 2, 3], 2).count == 0
+    world.prefix_cache.release(entry, [1, 2])  # only so much of it may be
+    assert world.prefix_cache.find([1, 2, 3], 2).count == 2
+    assert world.free() == 200 - 2
+
+
+def test_what_was_never_evaluated_is_not_remembered() -> None:
+    world = World(rows=1)
+    entry, _ = world.begin([1, 2, 3], come=0)
+    world.prefix_cache.release(entry, [1, 2, 3])
+    assert world.prefix_cache.find([1, 2, 3], 2).count == 0
+    assert world.begin([4])[0].row == entry.row
+
+
+@pytest.mark.scenario(120, 121)
+def test_images_are_told_apart() -> None:
+    world = World()
+    world.finished([1, (0, 77), 0, 0, 5])
+    assert world.prefix_cache.find([1, (0, 78), 0, 0, 5], 5).count == 1
+    assert world.prefix_cache.find([1, (0, 77), 0, 0, 6], 5).count == 4
+
+
+@pytest.mark.scenario(200)
+@pytest.mark.parametrize(("length", "shared"), [(8, 8), (20, 0)])
+def test_a_window_that_is_gone_cannot_be_shared(length: int, shared: int) -> None:
+    cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
+    world = World(cache=cache)
+    entry, _ = world.begin(list(range(length)))
+    world.prefix_cache.release(entry, list(range(length)))
+    world.evaluate(world.prefix_cache.acquire(), 1)  # a pass starts, and what nobody sees goes
+    assert world.prefix_cache.find([*range(8), 99], 8).count == shared
+
+
+def test_where_a_prompt_ended_stays_although_its_window_slides_on() -> None:
+    cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
+    world = World(cache=cache)
+    entry, _ = world.begin(list(range(20)))
+    for _ in range(2):  # a second mark would be the same again
+        world.prefix_cache.checkpoint(entry, list(range(20)))
+    for key in range(20, 40):
+        world.prefix_cache.extend(entry, key)
+        world.evaluate(entry, 1)
+    world.prefix_cache.release(entry, list(range(40)))
+    assert [world.prefix_cache.find([*range(count), 99], count).count for count in (19, 20, 30, 40)] == [
+        19,
+        20,
+        20,
+        40,
+    ]
+    assert len({world.prefix_cache.acquire().row for _ in range(2)} | {entry.row}) == 3
+    cache.cells.check()
+
+
+def test_a_mark_stays_for_all_who_begin_there_and_goes_when_it_was_not_used_for_long() -> None:
+    cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
+    world = World(rows=4, cache=cache)
+    prefix = list(range(20))
+    first, _ = world.begin(prefix)
+    world.prefix_cache.checkpoint(first, prefix)
+    world.prefix_cache.release(first, prefix)
+    for number in range(6):
+        entry, shared = world.begin([*prefix, 50 + number, *range(100, 110)])
+        assert shared == 20
+        world.prefix_cache.release(entry, [*prefix, 50 + number, *range(100, 110)])
+    for number in range(4):
+        world.finished([200 + number, 5])
+    assert world.prefix_cache.find([*prefix, 99], 20).shared == 0
+
+
+@pytest.mark.parametrize(
+    ("prompt", "used"), [([0, 50], False), ([0, 1, 2, 3], True), ([0, 1, 2, 3, 4], True)]
+)
+def test_a_mark_of_which_only_a_beginning_is_shared_was_not_used(prompt: list[int], used: bool) -> None:
+    world = World(cache=SlidingCache(SHAPES, sequences=4, context=64, window=6))
+    marked, _ = world.begin([0, 1, 2, 3])
+    world.prefix_cache.checkpoint(marked, [0, 1, 2, 3])
+    world.prefix_cache.drop(marked)
+    world.finished([7, 8, 9])
+    _, shared = world.begin(prompt)
+    assert shared == min(len(prompt) - 1, 4)
+    assert world.prefix_cache.evict()
+    assert world.prefix_cache.find([7, 8, 9, 1], 3).count == (0 if used else 3)
+
+
+def test_of_several_that_match_the_one_that_still_has_the_window_is_found() -> None:
+    cache = SlidingCache(SHAPES, sequences=6, context=64, window=6)
+    world = World(rows=6, cache=cache)
+    for tail in range(3):
+        world.prefix_cache.release(*_grown(world, [*range(8), *[50 + tail] * 20]))
+    near = world.finished([*range(8), 30])
+    world.evaluate(world.prefix_cache.acquire(), 1)
+    found = world.prefix_cache.find([*range(8), 99], 8)
+    assert (found.entry, found.count) == (near, 8)
+
+
+def _grown(world: World, keys: list) -> tuple[PrefixEntry, list]:
+    entry, _ = world.begin(keys)
+    return entry, keys
+
+
+@pytest.mark.scenario(202)
+def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:
+    cache = RecurrentCache({0: {"state": (2,)}}, sequences=4)
+    world = World(cache=cache)
+    entry, _ = world.begin(list(range(40)))
+    world.prefix_cache.release(entry, list(range(40)))
+    assert world.begin([*range(40), 50])[1] == 40
+    assert world.begin([*range(30), 60])[1] == 0  # no state was kept before the end of the prompt
+
+
+# --- what was saved -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["causal", "sliding", "recurrent"])
+def test_what_was_saved_is_shared_elsewhere_as_if_it_had_been_evaluated_there(kind: str) -> None:
+    def world() -> World:
+        return World(
+            cache={
+                "causal": lambda: None,
+                "sliding": lambda: SlidingCache(SHAPES, sequences=4, context=64, window=6),
+                "recurrent": lambda: RecurrentCache({0: {"state": (2,)}}, sequences=4),
+            }[kind]()
+        )
+
+    here, there = world(), world()
+    keys = list(range(30))
+    here.finished(keys)
+    here.finished([50, 51])
+    saved = here.prefix_cache.snapshot(keys)
+    assert saved is not None
+    there.finished([0, 1, 2])
+    there.prefix_cache.restore(saved, keys)
+    assert there.begin([*keys, 99])[1] == 30
+    assert here.prefix_cache.snapshot([0, 1]) is None  # longer ones know more than that
+    assert here.prefix_cache.snapshot([*keys, 99]) is None
+
+
+def test_what_is_known_already_is_not_adopted_again() -> None:
+    world = World()
+    world.finished([1, 2, 3])
+    saved = world.prefix_cache.snapshot([1, 2, 3])
+    assert saved is not None
+    before = world.free()
+    world.prefix_cache.restore(saved, [1, 2, 3])
+    assert world.free() == before
+
+
+def test_what_is_adopted_takes_the_room_of_what_was_used_least_recently() -> None:
+    keys = list(range(100, 160))
+    source = World()
+    source.finished(keys)
+    saved = source.prefix_cache.snapshot(keys)
+    assert saved is not None
+    world = World(rows=5)
+    for number in range(4):
+        world.finished([number] * 45)
+    world.prefix_cache.restore(saved, keys)
+    assert world.prefix_cache.find([*keys, 0], 60).count == 60
+    assert [world.prefix_cache.find([number] * 46, 45).count for number in range(4)] == [0, 45, 45, 45]
+    while world.prefix_cache.evict():
+        pass
+    assert world.free() == 200
+
+
+def test_without_room_beside_running_requests_nothing_is_adopted() -> None:
+    source = World()
+    source.finished(list(range(60)))
+    saved = source.prefix_cache.snapshot(list(range(60)))
+    assert saved is not None
+    rows = World(rows=1)
+    rows.begin([7])
+    with pytest.raises(CacheFullError, match="use all cache sequences"):
+        rows.prefix_cache.restore(saved, list(range(60)))
+    cells = World()
+    for number in range(3):
+        cells.begin([number] * 50)
+    with pytest.raises(CacheFullError):
+        cells.prefix_cache.restore(saved, list(range(60)))
+    assert cells.free() == 50
+    cells.begin([9] * 20)  # its row is free
+
+
+def test_tokens_that_are_not_those_saved_are_refused() -> None:
+    source, world = World(), World()
+    source.finished([1, 2, 3])
+    saved = source.prefix_cache.snapshot([1, 2, 3])
+    assert saved is not None
+    with pytest.raises(CacheFileError, match="3 positions of 4 tokens; the file is damaged"):
+        world.prefix_cache.restore(saved, [1, 2, 3, 4])
+    assert world.free() == 200
+    assert world.prefix_cache.find([1, 2, 3, 4], 4).count == 0

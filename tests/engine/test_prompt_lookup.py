@@ -1,0 +1,50 @@
+"""What prompt lookup finds is what a search through the whole list finds."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from puna.engine.prefix_tree import Key
+from puna.engine.prompt_lookup import MATCH_LENGTHS, PromptLookup
+
+
+def search(keys: list[Key], most: int) -> tuple[int, list[Key]]:
+    """The latest earlier place of the longest run that the list ends with, and what followed it."""
+    for length in MATCH_LENGTHS:
+        for place in range(len(keys) - 1, length - 1, -1):
+            if len(keys) > length and keys[place - length : place] == keys[-length:]:
+                following = list(keys[place:])
+                while len(following) < most:
+                    following += keys[place:]
+                return length, following[:most]
+    return 0, []
+
+
+@given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 8))
+def test_the_latest_and_longest_match_is_found_however_the_list_grew(keys: list[int], most: int) -> None:
+    grown: list[Key] = []
+    lookup = PromptLookup(grown)
+    for index, key in enumerate(keys):
+        grown.append(key)
+        if key != 2 or index == len(keys) - 1:  # not asked after every input
+            assert lookup.look_up(most) == search(grown, most)
+
+
+def test_what_repeats_is_taken_to_go_on() -> None:
+    assert PromptLookup([1, 2, 3, 1, 2, 3, 1, 2]).look_up(7) == (4, [3, 1, 2, 3, 1, 2, 3])
+
+
+def test_parts_of_images_are_matched_and_never_guessed() -> None:
+    image = (5, 99)
+    assert PromptLookup([image, 1, 2, image, 7, image, 1]).look_up(4) == (2, [2])
+    assert PromptLookup([image, 1, 2, 3, (6, 99), 1]).look_up(4) == (0, [])
+
+
+def test_nothing_is_found_in_nothing() -> None:
+    assert (
+        PromptLookup([]).look_up(4)
+        == PromptLookup([1]).look_up(4)
+        == PromptLookup([1, 2, 3]).look_up(4)
+        == (0, [])
+    )

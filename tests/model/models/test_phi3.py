@@ -1,0 +1,60 @@
+"""What only Phi-3 has: rotations that depend on how long a context is to be."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from puna.model.load import load_model
+from tests.model.models.parity import FLOATS, random_tokens, read, reference_log_probabilities
+from tests.tiny_decoders import TinyDecoder, original, tiny_decoder_gguf
+
+PAIRS, FIRST, CONTEXT = 6, 32, 256
+SHORT, LONG = [1.0 + 0.1 * i for i in range(PAIRS)], [1.5 + 2.0 * i for i in range(PAIRS)]
+TINY = TinyDecoder(
+    "phi3", "phi3",
+    {
+        "pad_token_id": 0, "num_hidden_layers": 1, "original_max_position_embeddings": FIRST,
+        "rope_parameters": {
+            "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+            "short_factor": SHORT, "long_factor": LONG, "original_max_position_embeddings": FIRST,
+        },
+    },
+    {
+        "rope.dimension_count": 2 * PAIRS, "rope.scaling.original_context_length": FIRST,
+        # Of the converter, which has it from the paper.
+        "rope.scaling.attn_factor": math.sqrt(1 + math.log(CONTEXT / FIRST) / math.log(FIRST)),
+    },
+    extra={"rope_factors_short.weight": tuple(SHORT), "rope_factors_long.weight": tuple(LONG)},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("context", "count"), [(FIRST, 30), (CONTEXT, 70)], ids=["short", "long"])
+def test_the_context_decides_by_which_factors_it_turns(
+    tmp_path: Path, implementation: str, context: int, count: int
+) -> None:
+    """The reference decides by the length of the text, so texts here are as long as their contexts allow."""
+    theirs = original(TINY)
+    ours = load_model(tiny_decoder_gguf(tmp_path / "phi3.gguf", TINY, model=theirs))
+    tokens = random_tokens(ours, count, 11)
+    cache = ours.make_cache(sequences=1, context=context, types=FLOATS)
+    ours.make_cache(sequences=1, context=FIRST + CONTEXT - context, types=FLOATS)  # one does not mind another
+    expected = reference_log_probabilities(theirs, tokens)
+    assert (read(ours, cache, 0, tokens[:20]) - expected[:20]).abs().max() < 1e-3
+    assert (read(ours, cache, 0, tokens[20:]) - expected[20:]).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(("context", "count"), [(FIRST, 20), (CONTEXT, 60)], ids=["short", "long"])
+def test_a_shift_turns_as_the_context_does(tmp_path: Path, context: int, count: int) -> None:
+    """With one layer nothing that is kept depends on what was removed."""
+    theirs = original(TINY)
+    ours = load_model(tiny_decoder_gguf(tmp_path / "phi3.gguf", TINY, model=theirs))
+    tokens = random_tokens(ours, count + 11, 12)
+    cache = ours.make_cache(sequences=1, context=context, types=FLOATS)
+    read(ours, cache, 0, tokens[: count + 5])
+    cache.remove(0, 3, 8)
+    found = read(ours, cache, 0, tokens[count + 5 :])
+    expected = reference_log_probabilities(theirs, [*tokens[:3], *tokens[8:]])
+    assert (found - expected[-len(found) :]).abs().max() < 1e-3

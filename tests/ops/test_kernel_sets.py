@@ -1,0 +1,39 @@
+"""What the extension says about which levels run the same code, against what is known of the levels."""
+
+from __future__ import annotations
+
+import pytest
+
+from puna.gguf import GGMLType
+
+_native = pytest.importorskip("puna._native", reason="the C++ extension is not built", exc_type=ImportError)
+
+VECTORS = {"avx_vnni": "avx2", "amx": "avx512", "dotprod": "neon"}
+
+
+@pytest.mark.parametrize("operation", ["attention", "rms_norm", "rope", "store_rows", "choose"])
+def test_operations_on_vectors_run_the_code_of_the_vectors(operation: str) -> None:
+    for level in _native.cpu_levels():
+        assert _native.kernel_set(operation, level) == VECTORS.get(level, level)
+
+
+def test_operations_without_kernels_run_the_same_code_everywhere() -> None:
+    for operation in ("route", "embed", "add"):
+        assert {_native.kernel_set(operation, level) for level in _native.cpu_levels()} == {"portable"}
+
+
+def test_products_of_integers_differ_at_every_level_and_products_of_floats_do_not() -> None:
+    for operation in ("linear", "experts"):
+        for level in _native.cpu_levels():
+            assert _native.kernel_set(operation, level) == level
+            assert _native.kernel_set(operation, level, GGMLType.Q4_K) == level
+            assert _native.kernel_set(operation, level, GGMLType.F32) == VECTORS.get(level, level)
+
+
+def test_what_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match="no operation 'lineal'"):
+        _native.kernel_set("lineal", "portable")
+    with pytest.raises(ValueError, match="cannot run the kernels 'avx1024'"):
+        _native.kernel_set("linear", "avx1024")
+    with pytest.raises(ValueError, match="type are not packed"):
+        _native.kernel_set("linear", "portable", 99)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import math
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from puna.options import Options
+from puna.server.fleet.resident import LoadPlan, ResidentModel, victim
+from puna.store import StoredModel
+
+MODEL = cast("StoredModel", SimpleNamespace(name="m"))
+
+
+def plan(**values: Any) -> LoadPlan:
+    return LoadPlan.of(Options(**values), default_num_ctx=4096)
+
+
+def entry(path: str, keep_alive_s: float, users: int = 0) -> ResidentModel:
+    return ResidentModel(model=MODEL, path=path, plan=plan(), keep_alive_s=keep_alive_s, users=users)
+
+
+def test_the_default_context_counts_when_none_is_given() -> None:
+    assert plan() == LoadPlan(num_ctx=4096, num_batch=512, num_thread=0)
+
+
+def test_a_batch_is_no_larger_than_the_context() -> None:
+    assert plan(num_ctx=128).num_batch == 128
+
+
+@pytest.mark.parametrize(
+    ("loaded", "wanted", "context_length", "serves"),
+    [
+        ({}, {}, 4096, True),
+        ({}, {"temperature": 0.1}, 4096, True),
+        ({}, {"num_ctx": 4096}, 4096, True),
+        ({}, {"num_ctx": 2048}, 4096, False),
+        ({"num_ctx": 2048}, {}, 2048, False),
+        ({}, {"num_thread": 2}, 4096, False),
+        ({}, {"num_batch": 64}, 4096, False),
+        ({}, {"num_gpu": 0, "main_gpu": 1, "use_mmap": True}, 4096, True),
+        # the model was trained for 256 tokens only
+        ({}, {"num_ctx": 10_000}, 256, True),
+        ({}, {"num_ctx": 300}, 256, True),
+        ({}, {"num_ctx": 256}, 256, True),
+        ({}, {"num_ctx": 255}, 256, False),
+        ({"num_ctx": 255}, {"num_ctx": 256}, 255, False),
+    ],
+)
+def test_only_other_load_options_mean_loading_again(
+    loaded: dict[str, Any], wanted: dict[str, Any], context_length: int, serves: bool
+) -> None:
+    assert plan(**loaded).serves(plan(**wanted), context_length) is serves
+
+
+def test_another_draft_model_means_loading_again() -> None:
+    with_draft = LoadPlan.of(Options(), 4096, "/models/small.gguf")
+    assert with_draft.serves(with_draft, 4096)
+    assert not with_draft.serves(plan(), 4096)
+    assert not plan().serves(with_draft, 4096)
+
+
+def test_the_idle_model_kept_shortest_goes_first() -> None:
+    busy = entry("a", 10, users=1)
+    short = entry("c", 60)
+    long = entry("b", math.inf)
+    assert victim([long, short, busy]) is short
+    assert victim([long, busy]) is long
+
+
+def test_equals_go_by_path() -> None:
+    first, second = entry("a", 60), entry("b", 60)
+    assert victim([second, first]) is first
+
+
+def test_when_all_are_busy_the_one_kept_shortest_goes() -> None:
+    short, long = entry("b", 60, users=2), entry("a", 300, users=1)
+    assert victim([long, short]) is short
+    assert victim([]) is None
+
+
+def test_the_time_of_expiry_is_on_the_wall_clock() -> None:
+    model = entry("a", 300)
+    before = time.time()
+    model.touch()
+    assert before + 300 <= model.expires_ns / 1e9 <= time.time() + 300
+    model.keep_alive_s = math.inf
+    model.touch()
+    assert model.expires_ns > 2**63 - 1  # some 292 years from now

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import socket
+
+import psutil
+import pytest
+
+from puna.server.http.host_check import host_name, is_local_address, is_local_name
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        ("localhost:11434", "localhost"),
+        ("LOCALHOST", "localhost"),
+        ("127.0.0.1:11434", "127.0.0.1"),
+        ("[::1]:11434", "::1"),
+        ("[::1]", "::1"),
+        ("::1", "::1"),
+        ("", ""),
+        (":11434", ""),
+    ],
+)
+def test_the_port_does_not_matter(header: str, name: str) -> None:
+    assert host_name(header) == name
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.0.0.1", "127.8.8.8", "::1", "0.0.0.0", "::", "10.1.2.3", "172.16.0.1", "192.168.1.1", "fd00::1"],
+)
+def test_loopback_private_and_unspecified_addresses_are_local(host: str) -> None:
+    assert is_local_address(host)
+
+
+@pytest.mark.parametrize(
+    "host", ["8.8.8.8", "172.32.0.1", "2001:4860:4860::8888", "203.0.113.5", "localhost", ""]
+)
+def test_other_addresses_and_names_are_not_local_addresses(host: str) -> None:
+    assert not is_local_address(host)
+
+
+def test_an_address_of_this_machine_is_local() -> None:
+    entries = [entry for found in psutil.net_if_addrs().values() for entry in found]
+    addresses = [entry.address for entry in entries if entry.family == socket.AF_INET]
+    assert addresses
+    assert all(is_local_address(address) for address in addresses)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "localhost", "a.localhost", "box.local", "api.internal", socket.gethostname().lower()]
+)
+def test_names_of_this_machine_and_private_networks_are_local(name: str) -> None:
+    assert is_local_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["example.com", "localhost.example.com", "local", "evil-localhost", "8.8.8.8"]
+)
+def test_other_names_are_not(name: str) -> None:
+    assert not is_local_name(name)

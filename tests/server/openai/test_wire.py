@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from puna.errors import PunaError
+from puna.prompt.messages import Chat, Message
+from puna.server.http.decoding import parse
+from puna.server.jobs.jobs import Asked
+from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest
+
+
+def chat(*messages: dict[str, Any], **fields: Any) -> Asked:
+    body = {"model": "m", "messages": list(messages) or [{"role": "user", "content": "hi"}], **fields}
+    return parse(json.dumps(body).encode(), ChatCompletionRequest).asked()
+
+
+def messages(asked: Asked) -> list[Message]:
+    (prompt,) = asked.prompts
+    assert isinstance(prompt, Chat)
+    return prompt.messages
+
+
+def test_temperature_and_top_p_default_to_1_here() -> None:
+    assert chat().options == {"temperature": 1.0, "top_p": 1.0}
+    given = chat(temperature=0, top_p=0.5, seed=3, frequency_penalty=0.1, presence_penalty=0.2, stop="x")
+    assert given.options == {
+        "temperature": 0,
+        "top_p": 0.5,
+        "seed": 3,
+        "frequency_penalty": 0.1,
+        "presence_penalty": 0.2,
+        "stop": ["x"],
+    }
+
+
+def test_the_newer_name_of_max_tokens_wins() -> None:
+    assert chat(max_tokens=5).options["num_predict"] == 5
+    assert chat(max_tokens=5, max_completion_tokens=7).options["num_predict"] == 7
+    assert "num_predict" not in chat(max_tokens=None).options
+
+
+@pytest.mark.parametrize(
+    ("fields", "think"),
+    [
+        ({}, None),
+        ({"reasoning_effort": "low"}, "low"),
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning": {"effort": "high"}, "reasoning_effort": "low"}, "high"),
+    ],
+)
+def test_reasoning_effort_is_think(fields: dict[str, Any], think: object) -> None:
+    assert chat(**fields).think == think
+
+
+def test_each_part_of_a_list_content_is_a_message() -> None:
+    request = chat(
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "a"},
+                {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+            ],
+        }
+    )
+    assert [(m.role, m.content, m.images) for m in messages(request)] == [
+        ("user", "a", ()),
+        ("user", "", ["QUJD"]),
+    ]
+
+
+def test_a_tool_call_and_its_result_find_each_other() -> None:
+    call = {
+        "id": "call_1",
+        "type": "function",
+        "function": {"name": "weather", "arguments": '{"city": "Lima"}'},
+    }
+    request = chat(
+        {"role": "user", "content": "weather?"},
+        {"role": "assistant", "content": None, "tool_calls": [call], "reasoning": "hmm"},
+        {"role": "tool", "tool_call_id": "call_1", "content": "sunny"},
+    )
+    _, assistant, tool = messages(request)
+    assert assistant.tool_calls == [
+        {"id": "call_1", "function": {"name": "weather", "arguments": {"city": "Lima"}}}
+    ]
+    assert (assistant.content, assistant.thinking) == ("", "hmm")
+    assert (tool.tool_name, tool.tool_call_id, tool.content) == ("weather", "call_1", "sunny")
+
+
+def test_the_developer_is_the_system() -> None:
+    assert messages(chat({"role": "developer", "content": "x"}))[0].role == "system"
+
+
+def test_formats_other_than_json_are_none() -> None:
+    assert chat(response_format={"type": "text"}).format is None
+    assert chat(response_format={"type": "json_object"}).format is not None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user"},
+        {"role": "user", "content": 5},
+        {"role": "user", "content": [{"type": "video"}]},
+        {"role": "user", "content": ["text"]},
+        {"role": "user", "content": [{"type": "image_url"}]},
+        {"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "[]"}}]},
+        {"role": "assistant", "tool_calls": [{}]},
+    ],
+)
+def test_a_message_that_makes_no_sense_is_refused(message: dict[str, Any]) -> None:
+    with pytest.raises(PunaError) as caught:
+        chat(message)
+    assert caught.value.status in (400, 501)
+
+
+@pytest.mark.parametrize("stop", [[1], {"a": 1}, 3])
+def test_a_stop_that_is_no_text_is_refused(stop: object) -> None:
+    with pytest.raises(PunaError, match="stop"):
+        chat(stop=stop)
+
+
+def test_the_number_of_log_probabilities_of_a_completion_is_also_the_switch() -> None:
+    def completion(**fields: Any) -> tuple[bool, int]:
+        body = json.dumps({"model": "m", "prompt": "x", **fields}).encode()
+        request = parse(body, CompletionRequest).asked().request
+        return request.logprobs, request.top_logprobs
+
+    assert completion() == (False, 0)
+    assert completion(logprobs=0) == (True, 0)
+    assert completion(logprobs=3) == (True, 3)

@@ -1,0 +1,134 @@
+"""Tiny random models of architectures that transformers and GGUF name alike, but for what is said here.
+
+An architecture is a transformers config, what its file says beyond the usual, and names that are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from puna.gguf import GGUFWriter
+from tests.tiny import add_tokenizer, vocabulary
+
+#: What modules of a layer are called in files.
+NAMES = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
+    "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
+}  # fmt: skip
+#: Where norms follow the halves of a layer.
+POST_NORMS = {
+    "post_attention_layernorm": "post_attention_norm",
+    "pre_feedforward_layernorm": "ffn_norm",
+    "post_feedforward_layernorm": "post_ffw_norm",
+}
+SIZES = {
+    "vocab_size": len(vocabulary()), "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256,
+}  # fmt: skip
+#: Keys of files, and what transformers calls their values.
+KEYS = {
+    "block_count": "num_hidden_layers", "context_length": "max_position_embeddings",
+    "embedding_length": "hidden_size", "feed_forward_length": "intermediate_size",
+    "attention.head_count": "num_attention_heads", "attention.head_count_kv": "num_key_value_heads",
+    "attention.key_length": "head_dim", "attention.value_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps", "expert_count": "num_experts",
+    "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
+    "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class TinyDecoder:
+    """A model of `architecture`, which transformers calls `hf`, with `settings` of its config."""
+
+    architecture: str
+    hf: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file; None: without that key
+    names: Mapping[str, str] = field(default_factory=dict)  # that are not in `NAMES`
+    norm_offset: float = 0.0  # what a file's weights of norms have that the original's lack
+    extra: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # tensors of the file alone
+    seed: int = 0
+
+    def config(self) -> Any:
+        from transformers import AutoConfig
+
+        return AutoConfig.for_model(self.hf, **{**SIZES, **self.settings})
+
+    def build(self) -> Any:
+        """The model as transformers runs it, float32, random weights."""
+        from transformers import AutoModelForCausalLM
+
+        torch.manual_seed(self.seed)
+        model = AutoModelForCausalLM.from_config(self.config(), attn_implementation="eager").float().eval()
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "norm" in name:
+                    parameter.copy_(1 - self.norm_offset + 0.2 * torch.randn_like(parameter))
+                elif name.endswith("bias"):
+                    parameter.copy_(0.3 * torch.randn_like(parameter))
+                else:
+                    parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+        return model
+
+    def tensors(self, model: Any) -> dict[str, np.ndarray]:
+        """Of `model`, under their names in files."""
+        names = {**NAMES, **self.names}
+        found: dict[str, np.ndarray] = {}
+        for name, tensor in model.state_dict().items():
+            array = tensor.detach().numpy() + (self.norm_offset if "norm" in name else 0)
+            match name.split("."):
+                case ["model", "embed_tokens", "weight"]:
+                    found["token_embd.weight"] = array
+                case ["model", "norm", "weight"]:
+                    found["output_norm.weight"] = array
+                case ["lm_head", "weight"]:
+                    if not model.config.tie_word_embeddings:
+                        found["output.weight"] = array
+                case ["model", "layers", layer, "mlp", "experts", "gate_up_proj"]:
+                    found[f"blk.{layer}.ffn_gate_exps.weight"], found[f"blk.{layer}.ffn_up_exps.weight"] = (
+                        np.ascontiguousarray(half) for half in np.split(array, 2, axis=1)
+                    )
+                case ["model", "layers", layer, "mlp", "experts", "down_proj"]:
+                    found[f"blk.{layer}.ffn_down_exps.weight"] = array
+                case ["model", "layers", layer, *module, kind]:
+                    found[f"blk.{layer}.{names['.'.join(module)]}.{kind}"] = array
+                case _:
+                    raise AssertionError(f"{name} has no place in the file")
+        return found | {name: np.array(values, np.float32) for name, values in self.extra.items()}
+
+    def keys(self, config: Any) -> dict[str, Any]:
+        """The metadata of the file, without the architecture's name."""
+        rope = config.rope_parameters
+        found = {key: getattr(config, theirs, None) for key, theirs in KEYS.items()}
+        return {**found, "rope.freq_base": float(rope["rope_theta"]), **self.metadata}
+
+
+@cache
+def original(tiny: TinyDecoder) -> Any:
+    """The model of transformers, built once."""
+    return tiny.build()
+
+
+def tiny_decoder_gguf(path: Path, tiny: TinyDecoder, *, model: Any = None) -> Path:
+    """Write the model to `path` and return that."""
+    model = model or tiny.build()
+    writer = GGUFWriter(path, tiny.architecture)
+    for key, value in tiny.keys(model.config).items():
+        if value is not None:
+            writer.add(f"{tiny.architecture}.{key}", value)
+    add_tokenizer(writer)
+    for name, array in tiny.tensors(model).items():
+        writer.add_tensor(name, array)
+    writer.write()
+    return path
