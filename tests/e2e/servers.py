@@ -22,6 +22,7 @@ import torch
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
 from tests.tiny_gemma3 import TinyGemma3
 from tests.tiny_lfm2 import TinyLfm2
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -46,6 +47,12 @@ class Server:
         """The model processes that live now."""
         children = psutil.Process(self.process.pid).children()
         return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+    def unload(self) -> None:
+        """Until no model is in memory."""
+        for model in self.client.ps().models:
+            self.client.generate(model.model or "", keep_alive=0)
+        wait_until(lambda: self.client.ps().models == [] and not self.runners(), "an empty memory")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End the server and return its exit status."""

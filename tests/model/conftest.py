@@ -7,7 +7,7 @@ import pytest
 from puna import ops
 
 
-@pytest.fixture(scope="module", params=["reference", "cpu"])
+@pytest.fixture(scope="module", params=[pytest.param("reference", marks=pytest.mark.slow), "cpu"])
 def implementation(request: pytest.FixtureRequest):
     if request.param == "cpu":
         pytest.importorskip("puna._native", reason="the C++ kernels are not built")

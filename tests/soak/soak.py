@@ -30,6 +30,7 @@ SETTINGS = {
     "PUNA_CONTEXT_LENGTH": str(CONTEXT),
     "PUNA_MAX_LOADED_MODELS": "2",
     "PUNA_MAX_QUEUE": "11",
+    "PUNA_NUM_THREADS": "2",
     "PYTHONWARNINGS": "always::ResourceWarning",  # so that what is not closed is in the log
 }
 #: Questions asked again after each round; at the end, all are.
