@@ -1,6 +1,6 @@
 """Puna: run open language models on your own machine.
 
-`puna.load("demo")` gives a model to generate and chat with; see `puna.library`. The command line is
+`puna.load("demo")` returns a model that generates and chats; see `puna.library`. For the command line see
 `puna --help`.
 """
 
@@ -19,7 +19,7 @@ __all__ = ["Completion", "Model", "PunaError", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    # The library imports torch, which takes a second: only whoever uses it waits for it.
+    # Imported on use: the library imports torch, which takes a second.
     if name in ("Completion", "Model", "load"):
         from puna import library
 
