@@ -22,8 +22,8 @@ from demo.corpus import about, arithmetic, dialogues, facts, stories
 from demo.packing import segments
 from demo.story_checks import problems
 from demo.train import OUT
-from puna.demo import path as bundled_path
 from puna.batch import Batch
+from puna.demo import path as bundled_path
 from puna.model.load import load_model
 
 RESULTS = Path(__file__).parent / "evaluation.json"

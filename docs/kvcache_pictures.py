@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from puna.batch import Batch
 from puna.errors import CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
@@ -19,7 +20,6 @@ from puna.kvcache.picture import picture
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
-from puna.batch import Batch
 
 ONE = KVShape(1, 1, 1)
 Step = tuple[str, Callable[[], object]]
@@ -191,7 +191,9 @@ def show_recurrent() -> None:
 
 def show_wrapper() -> None:
     how = {"sequences": 2, "context": 12}
-    cache = WrapperCache(SlidingCache(OPS, {0: ONE}, window=2, **how), CausalCache(OPS, {1: ONE}, capacity=6, **how))
+    cache = WrapperCache(
+        SlidingCache(OPS, {0: ONE}, window=2, **how), CausalCache(OPS, {1: ONE}, capacity=6, **how)
+    )
     store(cache, "AAA")
 
     def fail() -> None:

@@ -36,7 +36,9 @@ class WholeTextCache(Cache):
         self._before: dict[int, int] = {}
         self._stored: dict[KVShape, Stored] = {}
         self._room = 0  # rows that the storage is for
-        self.batch_cells = self.row_cells = self.row_starts = self.row_counts = ops.array(np.empty(0, np.int32))
+        self.batch_cells = self.row_cells = self.row_starts = self.row_counts = ops.array(
+            np.empty(0, np.int32)
+        )
 
     @property
     def layers(self) -> Iterable[int]:

@@ -19,6 +19,7 @@ _MODELS: Final = {
     "llama4": ("llama4", "Llama4"),
     "mllama": ("mllama", "Mllama"),
     "olmo2": ("olmo2", "Olmo2"),
+    "olmo3": ("olmo2", "Olmo2"),
     "phi3": ("phi3", "Phi3"),
     "qwen2": ("qwen2", "Qwen2"),
     "qwen3": ("qwen3", "Qwen3"),

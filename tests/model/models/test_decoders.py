@@ -67,6 +67,21 @@ MODELS = {
         "olmo2", "olmo2", {"pad_token_id": 0, "num_key_value_heads": 4, "num_hidden_layers": 3}, {},
         POST_NORMS, seed=10,
     ),
+    "olmo3, yarn where all is seen": TinyDecoder(
+        "olmo3", "olmo3",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 4, "sliding_window": 8,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+                "full_attention": {"rope_theta": 5000.0, **YARN},
+            },
+        },
+        {
+            **YARN_KEYS, "rope.freq_base": 5000.0, "attention.sliding_window": 8,
+            "attention.sliding_window_pattern": [True, True, True, False], "rope.scaling.attn_factor": 1.2,
+        },
+        POST_NORMS, seed=11,
+    ),
 }  # fmt: skip
 
 
