@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,14 @@ for name in [name for name in os.environ if name.startswith(("PUNA_", "OLLAMA_")
 # Requests to servers of the tests' own must not take a way round.
 for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
     del os.environ[name]
+# Terminals that tests open are of a known kind and size, whatever the tests are started from.
+for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE"):
+    os.environ.pop(name, None)
+os.environ["TERM"] = "xterm-256color"
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Hundreds of processes are started from here, and each would compile all it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # In the background a shell has Ctrl-C ignored, and all processes started from here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

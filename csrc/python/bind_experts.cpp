@@ -1,11 +1,12 @@
-// Experts and their router as functions of addresses and sizes.
+// Experts and their router.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 
-#include "address.h"
+#include "bind_array.h"
 #include "experts/experts.h"
 #include "program.h"
 #include "registrations.h"
@@ -20,43 +21,70 @@ namespace {
 void check_chosen(const int32_t* chosen, int64_t places, int64_t count) {
     for (int64_t i = 0; i < places; i++) {
         if (chosen[i] < 0 || chosen[i] >= count) {
-            throw std::out_of_range("expert " + std::to_string(chosen[i]) + " is not among the " +
-                                    std::to_string(count) + " experts there are");
+            throw std::out_of_range("there are " + std::to_string(count) + " experts, and no expert " +
+                                    std::to_string(chosen[i]));
         }
     }
 }
 
-void bind_experts(const PackedMatrix& gate, const PackedMatrix& up, const PackedMatrix& down, uintptr_t gate_bias,
-                  uintptr_t up_bias, uintptr_t down_bias, int64_t count, int activation, bool scale_inputs,
-                  uintptr_t x, uintptr_t chosen, uintptr_t shares, int64_t tokens, int64_t per_token, uintptr_t out) {
+NewArray<float> bind_experts(const PackedMatrix& gate, const PackedMatrix& up, const PackedMatrix& down,
+                        OptionalArgument gate_bias_, OptionalArgument up_bias_, OptionalArgument down_bias_,
+                        int64_t count, int activation, bool scale_inputs, Argument x_, Argument chosen_,
+                        Argument weights_) {
     if (count < 1 || gate.rows() != count * down.columns() || up.rows() != gate.rows() || down.rows() % count ||
         up.columns() != gate.columns()) {
         throw nb::value_error("experts: the matrices do not fit together");
     }
-    const Experts layer = {count, &gate, &up, &down, at<float>(gate_bias), at<float>(up_bias), at<float>(down_bias),
+    const auto x = array<float>(x_, "experts x"), weights = array<float>(weights_, "experts weights");
+    const auto chosen = array<int32_t>(chosen_, "experts chosen");
+    if (x.dims != 2 || x.shape[1] != gate.columns() || chosen.dims != 2 || chosen.shape[0] != x.shape[0] ||
+        !weights.same_shape(chosen.shape, chosen.dims)) {
+        throw misfit("experts", {{"x", x_}, {"chosen", chosen_}, {"weights", weights_}});
+    }
+    const auto gate_bias = optional_array<float>(gate_bias_, "experts gate bias"),
+               up_bias = optional_array<float>(up_bias_, "experts up bias"),
+               down_bias = optional_array<float>(down_bias_, "experts down bias");
+    if ((gate_bias.given() && gate_bias.size != gate.rows()) || (up_bias.given() && up_bias.size != up.rows()) ||
+        (down_bias.given() && down_bias.size != down.rows())) {
+        throw misfit("experts", {{"gate bias", gate_bias_.argument()}, {"up bias", up_bias_.argument()},
+                                 {"down bias", down_bias_.argument()}});
+    }
+    auto y = new_array<float>({x.shape[0], static_cast<intptr_t>(down.rows() / count)});
+    const Experts layer = {count, &gate, &up, &down, gate_bias.data, up_bias.data, down_bias.data,
                            static_cast<Gate>(activation), scale_inputs};
-    perform("experts", [=] {
-        check_chosen(at<int32_t>(chosen), tokens * per_token, count);
-        experts(layer, at<float>(x), at<int32_t>(chosen), at<float>(shares), tokens, per_token, at<float>(out));
+    perform("experts", [=, tokens = x.shape[0], used = chosen.shape[1], out = y.data] {
+        check_chosen(chosen.data, tokens * used, count);
+        experts(layer, x.data, chosen.data, weights.data, tokens, used, out);
     });
+    return y;
 }
 
-void bind_route(uintptr_t logits, uintptr_t bias, int64_t tokens, int64_t count, int64_t per_token, bool sigmoid,
-                bool normalize, float scale, uintptr_t chosen, uintptr_t shares) {
-    const Routing routing = {count, per_token, sigmoid, normalize, scale, at<float>(bias)};
-    perform("route", [=] { route(routing, at<float>(logits), tokens, at<int32_t>(chosen), at<float>(shares)); });
+std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, OptionalArgument bias_, int64_t used, bool sigmoid, bool normalize,
+                     float scale) {
+    const auto logits = array<float>(logits_, "route logits");
+    const auto bias = optional_array<float>(bias_, "route bias");
+    if (logits.dims != 2 || used < 1 || used > logits.shape[1] || (bias.given() && !bias.is({logits.shape[1]}))) {
+        throw nb::value_error(("route: cannot choose " + std::to_string(used) + " experts by logits " +
+                               shape_text(logits_) + (bias.given() ? " and bias " + shape_text(bias_.argument()) : ""))
+                                  .c_str());
+    }
+    const int64_t tokens = logits.shape[0];
+    auto chosen = new_array<int32_t>({logits.shape[0], static_cast<intptr_t>(used)});
+    auto weights = new_array<float>({logits.shape[0], static_cast<intptr_t>(used)});
+    const Routing routing = {logits.shape[1], used, sigmoid, normalize, scale, bias.data};
+    perform("route", [=, ids = chosen.data, out = weights.data] { route(routing, logits.data, tokens, ids, out); });
+    return {chosen, weights};
 }
 
 }  // namespace
 
 void register_experts(nb::module_& m) {
-    m.def("experts", &bind_experts, "gate"_a, "up"_a, "down"_a, "gate_bias"_a, "up_bias"_a, "down_bias"_a, "count"_a,
-          "activation"_a, "scale_inputs"_a, "x"_a, "chosen"_a, "shares"_a, "tokens"_a, "per_token"_a, "out"_a,
+    m.def("experts", &bind_experts, "gate"_a, "up"_a, "down"_a, "gate_bias"_a.none(), "up_bias"_a.none(),
+          "down_bias"_a.none(), "count"_a, "activation"_a, "scale_inputs"_a, "x"_a, "chosen"_a, "weights"_a,
           "Feed-forward networks chosen per token, the matrices of all `count` experts one below the other.\n\n"
-          "0 stands for no bias. Raises IndexError for experts that do not exist.");
-    m.def("route", &bind_route, "logits"_a, "bias"_a, "tokens"_a, "count"_a, "per_token"_a, "sigmoid"_a,
-          "normalize"_a, "scale"_a, "chosen"_a, "shares"_a,
-          "Writes the int32 numbers of the best experts of each token and their float32 shares.");
+          "Raises IndexError for experts that do not exist.");
+    m.def("route", &bind_route, "logits"_a, "bias"_a.none(), "used"_a, "sigmoid"_a, "normalize"_a, "scale"_a,
+          "The int32 numbers of the best experts of each token and their float32 weights.");
 }
 
 }  // namespace puna

@@ -4,7 +4,7 @@
 #include <stdexcept>
 #include <string>
 
-#include "address.h"
+#include "bind_array.h"
 #include "core/pool.h"
 #include "matrix/linear.h"
 #include "matrix/pack.h"
@@ -17,43 +17,77 @@ using namespace nb::literals;
 namespace puna {
 namespace {
 
-void call_linear(const std::vector<const PackedMatrix*>& matrices, const std::vector<uintptr_t>& biases, uintptr_t x,
-                 int64_t tokens, int64_t columns, const std::vector<uintptr_t>& outputs) {
-    if (biases.size() != matrices.size() || outputs.size() != matrices.size()) {
-        throw nb::value_error("as many biases and outputs as matrices are needed");
+std::vector<NewArray<float>> bind_linear(Argument x_, const std::vector<const PackedMatrix*>& matrices,
+                     const std::vector<OptionalArgument>& biases) {
+    if (biases.size() != matrices.size()) {
+        throw nb::value_error(("linear: " + std::to_string(matrices.size()) + " weights and " +
+                               std::to_string(biases.size()) + " biases")
+                                  .c_str());
     }
+    const auto x = array<float>(x_, "linear x");
+    std::vector<NewArray<float>> results;
     std::vector<Product> products;
     products.reserve(matrices.size());
     for (size_t i = 0; i < matrices.size(); i++) {
-        if (matrices[i]->columns() != columns) throw nb::value_error("a matrix has another number of columns than x");
-        products.push_back({matrices[i], at<const float>(biases[i]), at<float>(outputs[i])});
+        const PackedMatrix* matrix = matrices[i];
+        const auto bias = optional_array<float>(biases[i], "linear bias");
+        if (x.dims != 2 || x.shape[1] != matrix->columns() || (bias.given() && !bias.is({matrix->rows()}))) {
+            throw nb::value_error(("linear: x " + shape_text(x_) +
+                                   (bias.given() ? " and bias " + shape_text(biases[i].argument()) + " do" : " does") +
+                                   " not fit a weight [" + std::to_string(matrix->rows()) + ", " +
+                                   std::to_string(matrix->columns()) + "]")
+                                      .c_str());
+        }
+        auto y = new_array<float>({x.shape[0], static_cast<intptr_t>(matrix->rows())});
+        products.push_back({matrix, bias.data, y.data});
+        results.push_back(y);
     }
-    perform("linear", [products = std::move(products), x, tokens, columns] {
-        linear(products, at<const float>(x), tokens, columns);
-    });
+    perform("linear", [products = std::move(products), x] { linear(products, x.data, x.shape[0], x.shape[1]); });
+    return results;
 }
 
 // Rows that `ids` name, of a matrix [rows, columns] as the file has it.
-void embed(uintptr_t data, int type, int64_t rows, int64_t columns, uintptr_t ids, int64_t tokens, uintptr_t out) {
+NewArray<float> bind_embed(Argument data_, int type, int64_t rows, int64_t columns, Argument ids_) {
     const auto of_type = static_cast<FileType>(type);
     const BlockType* of = block_type(of_type);
     if (!of) throw nb::value_error("this type has no native dequantisation");
+    const auto data = array<uint8_t>(data_, "embedding weight");
+    const auto ids = array<int32_t>(ids_, "embedding tokens");
     const int64_t row_bytes = columns / of->elements * of->bytes;
-    perform("embed", [=] {
-        const int32_t* row = at<const int32_t>(ids);
+    if (ids.dims != 1 || data.size != rows * row_bytes) {
+        throw misfit("embedding", {{"tokens", ids_}, {"weight bytes", data_}});
+    }
+    auto y = new_array<float>({ids.shape[0], static_cast<intptr_t>(columns)});
+    perform("embed", [=, tokens = ids.size, out = y.data] {
         for (int64_t t = 0; t < tokens; t++) {
-            if (row[t] < 0 || row[t] >= rows) {
+            if (ids.data[t] < 0 || ids.data[t] >= rows) {
                 throw std::out_of_range("the matrix has " + std::to_string(rows) + " rows, asked for row " +
-                                        std::to_string(row[t]));
+                                        std::to_string(ids.data[t]));
             }
         }
         parallel_ranges(tokens, 16, [&](int64_t begin, int64_t end, int) {
             for (int64_t t = begin; t < end; t++) {
-                dequantize_row(of_type, at<const uint8_t>(data) + row[t] * row_bytes, columns,
-                               at<float>(out) + t * columns);
+                dequantize_row(of_type, data.data + ids.data[t] * row_bytes, columns, out + t * columns);
             }
         });
     });
+    return y;
+}
+
+NewArray<float> unpack_rows(const PackedMatrix& self, Argument ids_) {
+    const auto ids = array<int32_t>(ids_, "rows");
+    for (int64_t i = 0; i < ids.size; i++) {
+        if (ids.data[i] < 0 || ids.data[i] >= self.rows()) {
+            throw std::out_of_range("the matrix has " + std::to_string(self.rows()) + " rows, asked for row " +
+                                    std::to_string(ids.data[i]));
+        }
+    }
+    auto y = new_array<float>({static_cast<intptr_t>(ids.size), static_cast<intptr_t>(self.columns())});
+    nb::gil_scoped_release release;
+    parallel_ranges(ids.size, 16, [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; i++) self.unpack_row(ids.data[i], y.data + i * self.columns());
+    });
+    return y;
 }
 
 }  // namespace
@@ -62,36 +96,26 @@ void register_matrix(nb::module_& m) {
     nb::class_<PackedMatrix>(m, "Matrix", "A matrix [rows, columns] in the layout of the kernels. Immutable.")
         .def(
             "__init__",
-            [](PackedMatrix* self, uintptr_t data, size_t bytes, int type, int64_t rows, int64_t columns) {
+            [](PackedMatrix* self, Argument data_, int type, int64_t rows, int64_t columns) {
+                const auto data = array<uint8_t>(data_, "matrix data");
                 nb::gil_scoped_release release;
-                new (self) PackedMatrix(at<const uint8_t>(data), bytes, static_cast<FileType>(type), rows, columns);
+                new (self) PackedMatrix(data.data, data.size, static_cast<FileType>(type), rows, columns);
             },
-            "data"_a, "bytes"_a, "type"_a, "rows"_a, "columns"_a,
-            "Packs `bytes` bytes of a GGUF type at the address `data`. Raises ValueError on a wrong size.")
+            "data"_a, "type"_a, "rows"_a, "columns"_a,
+            "Packs the bytes `data` of a GGUF type. Raises ValueError when there are too many or too few.")
         .def_prop_ro("rows", &PackedMatrix::rows)
         .def_prop_ro("columns", &PackedMatrix::columns)
         .def_prop_ro("nbytes", &PackedMatrix::bytes)
-        .def(
-            "unpack_rows",
-            [](const PackedMatrix& self, uintptr_t ids, int64_t count, uintptr_t out) {
-                nb::gil_scoped_release release;
-                parallel_ranges(count, 16, [&](int64_t begin, int64_t end, int) {
-                    for (int64_t i = begin; i < end; i++) {
-                        self.unpack_row(at<const int32_t>(ids)[i], at<float>(out) + i * self.columns());
-                    }
-                });
-            },
-            "ids"_a, "count"_a, "out"_a,
-            "out [count, columns] float32 = the rows `ids` (int32, in range).");
+        .def("unpack_rows", &unpack_rows, "ids"_a,
+             "The rows `ids` (int32) as float32 [count, columns]; raises IndexError for rows that do not exist.");
     m.def(
         "can_decode", [](int type) { return block_type(static_cast<FileType>(type)) != nullptr; }, "type"_a,
         "Whether matrices of this GGUF type can be packed and embedded without converting them first.");
-    m.def("linear", &call_linear, "matrices"_a, "biases"_a, "x"_a, "tokens"_a, "columns"_a, "outputs"_a,
-          "outputs[i] [tokens, rows] = x [tokens, columns] @ matrices[i].T + biases[i].\n\n"
-          "All are addresses of float32 values; 0 stands for no bias.");
-    m.def("embed", &embed, "data"_a, "type"_a, "rows"_a, "columns"_a, "ids"_a, "tokens"_a, "out"_a,
-          "out [tokens, columns] float32 = the rows `ids` (int32) of a matrix [rows, columns] as the file has it.\n\n"
-          "Raises IndexError for rows there are not.");
+    m.def("linear", &bind_linear, "x"_a, "matrices"_a, "biases"_a,
+          "x [tokens, columns] @ matrices[i].T + biases[i]: [tokens, rows] for each matrix; a bias may be None.");
+    m.def("embed", &bind_embed, "data"_a, "type"_a, "rows"_a, "columns"_a, "ids"_a,
+          "The rows `ids` (int32) of a matrix [rows, columns] as the file has it: float32 [tokens, columns].\n\n"
+          "Raises IndexError for rows that do not exist.");
 }
 
 }  // namespace puna

@@ -1,14 +1,14 @@
-// Attention and the row operations as functions of addresses and sizes. Shapes are the caller's to check;
-// the values of indices are checked here.
+// Attention and the row operations. Shapes and dtypes are checked here, and the values of indices.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
 
-#include "address.h"
 #include "attention/attention.h"
+#include "bind_array.h"
 #include "program.h"
 #include "registrations.h"
 #include "rows/rows.h"
@@ -21,14 +21,14 @@ namespace {
 
 // Throws std::out_of_range, Python's IndexError, unless 0 <= cells[i] < capacity for all i.
 void check_cells(const int32_t* cells, int64_t count, int64_t capacity) {
-    int32_t least = 0, most = -1;
+    int32_t min = 0, max = -1;
     for (int64_t i = 0; i < count; i++) {
-        least = cells[i] < least ? cells[i] : least;
-        most = cells[i] > most ? cells[i] : most;
+        min = cells[i] < min ? cells[i] : min;
+        max = cells[i] > max ? cells[i] : max;
     }
-    if (least < 0 || most >= capacity) {
-        throw std::out_of_range("cell " + std::to_string(least < 0 ? least : most) + " is not among the " +
-                                std::to_string(capacity) + " cells there are");
+    if (min < 0 || max >= capacity) {
+        throw std::out_of_range("there are " + std::to_string(capacity) + " cells, and no cell " +
+                                std::to_string(min < 0 ? min : max));
     }
 }
 
@@ -47,19 +47,145 @@ void check_lists(const AttentionCall& call, int64_t listed, int64_t capacity) {
     }
 }
 
-void bind_attention(uintptr_t q, uintptr_t keys, int key_type, uintptr_t values, int value_type, uintptr_t cells,
-                    uintptr_t starts, uintptr_t counts, uintptr_t sinks, uintptr_t out, int rows, int heads,
-                    int kv_heads, int dim, int value_dim, int64_t capacity, int64_t listed, float scale,
-                    float softcap) {
-    const AttentionCall call = {at<float>(q),        at<void>(keys),     at<void>(values), at<int32_t>(cells),
-                                at<int32_t>(starts), at<int32_t>(counts), at<float>(sinks), at<float>(out),
-                                rows,                heads,              kv_heads,         dim,
-                                value_dim,           KVType(key_type),   KVType(value_type), scale,
+NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, Argument values_, int value_type,
+                          Argument cells_, Argument starts_, Argument counts_, float scale, float softcap,
+                          OptionalArgument sinks_) {
+    const auto q = array<float>(q_, "attention q");
+    const Stored keys = stored(keys_, key_type, "attention keys");
+    const Stored values = stored(values_, value_type, "attention values");
+    const auto cells = array<int32_t>(cells_, "attention cells"), starts = array<int32_t>(starts_, "attention starts"),
+               counts = array<int32_t>(counts_, "attention counts");
+    const auto sinks = optional_array<float>(sinks_, "attention sinks");
+    bool fits = q.dims == 3 && keys.dims == 3 && values.dims == 3 && cells.dims == 1;
+    fits = fits && keys.shape[0] == values.shape[0] && keys.shape[1] == values.shape[1] && keys.shape[2] == q.shape[2];
+    fits = fits && values.shape[1] > 0 && q.shape[1] % values.shape[1] == 0;
+    fits = fits && starts.is({q.shape[0]}) && counts.is({q.shape[0]}) && (!sinks.given() || sinks.is({q.shape[1]}));
+    if (!fits) {
+        throw misfit("attention", {{"q", q_}, {"keys", keys_}, {"values", values_}, {"cells", cells_},
+                                   {"starts", starts_}, {"counts", counts_}, {"sinks", sinks_.argument()}});
+    }
+    auto out = new_array<float>({q.shape[0], q.shape[1], static_cast<intptr_t>(values.shape[2])});
+    const AttentionCall call = {q.data, keys.data, values.data, cells.data, starts.data, counts.data, sinks.data,
+                                out.data, static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]),
+                                static_cast<int>(values.shape[1]), static_cast<int>(q.shape[2]),
+                                static_cast<int>(values.shape[2]), KVType(key_type), KVType(value_type), scale,
                                 softcap};
-    perform("attention", [=] {
+    perform("attention", [call, listed = cells.size, capacity = values.shape[0]] {
         check_lists(call, listed, capacity);
         attention(call);
     });
+    return out;
+}
+
+void bind_store_rows(Argument target_, int type, Argument cells_, Argument rows_) {
+    const Stored target = stored(target_, type, "store_rows target");
+    const auto cells = array<int32_t>(cells_, "store_rows cells");
+    const auto rows = array<float>(rows_, "store_rows rows");
+    bool fits = cells.dims == 1 && rows.dims == target.dims && rows.shape[0] == cells.shape[0];
+    for (int i = 1; fits && i < rows.dims; i++) fits = rows.shape[i] == target.shape[i];
+    if (!fits) throw misfit("store_rows", {{"target", target_}, {"cells", cells_}, {"rows", rows_}});
+    if (!cells.size) return;
+    perform("store_rows", [=, capacity = target.shape[0], width = rows.size / cells.size] {
+        check_cells(cells.data, cells.size, capacity);
+        store_rows(target.data, KVType(type), cells.data, rows.data, cells.size, width);
+    });
+}
+
+NewArray<float> bind_rms_norm(Argument x_, Argument weight_, float eps) {
+    const auto x = array<float>(x_, "rms_norm x"), weight = array<float>(weight_, "rms_norm weight");
+    const int64_t width = weight.size;
+    if (x.dims < 1 || x.last() != width) throw misfit("rms_norm", {{"x", x_}, {"weight", weight_}});
+    auto y = new_array_like<float>(x);
+    perform("rms_norm", [=, rows = x.size / std::max<int64_t>(width, 1), out = y.data] {
+        rms_norm(x.data, nullptr, weight.data, eps, rows, width, nullptr, out);
+    });
+    return y;
+}
+
+std::pair<NewArray<float>, NewArray<float>> bind_add_rms_norm(Argument x_, Argument residual_, Argument weight_, float eps) {
+    const auto x = array<float>(x_, "add_rms_norm x"), residual = array<float>(residual_, "add_rms_norm residual"),
+               weight = array<float>(weight_, "add_rms_norm weight");
+    const int64_t width = weight.size;
+    if (x.dims < 1 || x.last() != width || !x.same_shape(residual.shape, residual.dims)) {
+        throw misfit("add_rms_norm", {{"x", x_}, {"residual", residual_}, {"weight", weight_}});
+    }
+    auto total = new_array_like<float>(x), y = new_array_like<float>(x);
+    perform("rms_norm", [=, rows = x.size / std::max<int64_t>(width, 1), sum = total.data, out = y.data] {
+        rms_norm(x.data, residual.data, weight.data, eps, rows, width, sum, out);
+    });
+    return {total, y};
+}
+
+NewArray<float> bind_layer_norm(Argument x_, Argument weight_, OptionalArgument bias_, float eps) {
+    const auto x = array<float>(x_, "layer_norm x"), weight = array<float>(weight_, "layer_norm weight");
+    const auto bias = optional_array<float>(bias_, "layer_norm bias");
+    const int64_t width = weight.size;
+    if (x.dims < 1 || x.last() != width || (bias.given() && !bias.same_shape(weight.shape, weight.dims))) {
+        throw misfit("layer_norm", {{"x", x_}, {"weight", weight_}, {"bias", bias_.argument()}});
+    }
+    auto y = new_array_like<float>(x);
+    perform("layer_norm", [=, rows = x.size / std::max<int64_t>(width, 1), out = y.data] {
+        layer_norm(x.data, weight.data, bias.data, eps, rows, width, out);
+    });
+    return y;
+}
+
+void bind_rope(Argument x_, Argument positions_, Argument frequencies_, OptionalArgument axes_, int64_t axis_count,
+               float magnitude, bool neox) {
+    const auto x = written<float>(x_, "rope_ x");
+    const auto positions = array<int32_t>(positions_, "rope_ positions");
+    const auto frequencies = array<float>(frequencies_, "rope_ frequencies");
+    const bool several = positions.dims == 2 && !axes_.is_none();
+    const auto axes = several ? optional_array<int32_t>(axes_, "rope_ axes") : Array<int32_t>{};
+    if (!several) axis_count = 1;
+    if (x.dims != 3 || 2 * frequencies.size > x.shape[2] ||
+        !(several ? positions.is({x.shape[0], axis_count}) : positions.is({x.shape[0]})) ||
+        (several && !axes.is({frequencies.size}))) {
+        throw misfit("rope_", {{"x", x_}, {"positions", positions_}, {"frequencies", frequencies_}});
+    }
+    perform("rope", [=, rows = x.shape[0], heads = x.shape[1], dim = x.shape[2]] {
+        rope(x.data, positions.data, axes.data, frequencies.data, magnitude, neox, rows, heads, dim, frequencies.size,
+             axis_count);
+    });
+}
+
+void bind_temper(Argument x_, Argument positions_, double scale, double floor_scale) {
+    const auto x = written<float>(x_, "temper_ x");
+    const auto positions = array<int32_t>(positions_, "temper_ positions");
+    if (x.dims < 1 || !positions.is({x.shape[0]})) throw misfit("temper_", {{"x", x_}, {"positions", positions_}});
+    const int64_t rows = x.shape[0];
+    perform("temper", [=, width = x.size / std::max<int64_t>(rows, 1)] {
+        temper(x.data, positions.data, scale, floor_scale, rows, width);
+    });
+}
+
+// y [n] of two arrays of equal shape, value by value.
+template <void (*kernel)(const float*, const float*, int64_t, float*)>
+NewArray<float> bind_pairs(const char* name, const char* first, const char* second, Argument a_, Argument b_) {
+    const std::string prefix = std::string(name) + " ";
+    const auto a = array<float>(a_, (prefix + first).c_str()), b = array<float>(b_, (prefix + second).c_str());
+    if (!a.same_shape(b.shape, b.dims)) throw misfit(name, {{first, a_}, {second, b_}});
+    auto y = new_array_like<float>(a);
+    perform(name, [=, out = y.data] { kernel(a.data, b.data, a.size, out); });
+    return y;
+}
+
+// y [n] of one array, value by value.
+template <void (*kernel)(const float*, int64_t, float*)>
+NewArray<float> bind_single(const char* name, Argument x_) {
+    const auto x = array<float>(x_, name);
+    auto y = new_array_like<float>(x);
+    perform(name, [=, out = y.data] { kernel(x.data, x.size, out); });
+    return y;
+}
+
+// y [n] of one array and a number, value by value.
+template <void (*kernel)(const float*, float, int64_t, float*)>
+NewArray<float> bind_each(const char* name, Argument x_, float number) {
+    const auto x = array<float>(x_, name);
+    auto y = new_array_like<float>(x);
+    perform(name, [=, out = y.data] { kernel(x.data, number, x.size, out); });
+    return y;
 }
 
 // Throws std::out_of_range unless the rows and slots named exist.
@@ -77,122 +203,73 @@ void check_states(const ShortConv& call, int64_t slots) {
     }
 }
 
+NewArray<float> bind_short_conv(Argument projected_, Argument weight_, OptionalArgument bias_, Argument states_,
+                           Argument starts_, Argument sources_, Argument targets_) {
+    const auto projected = array<float>(projected_, "short_conv projected");
+    const auto weight = array<float>(weight_, "short_conv weight");
+    const auto bias = optional_array<float>(bias_, "short_conv bias");
+    const auto states = written<float>(states_, "short_conv states");
+    const auto starts = array<int32_t>(starts_, "short_conv starts"),
+               sources = array<int32_t>(sources_, "short_conv sources"),
+               targets = array<int32_t>(targets_, "short_conv targets");
+    bool fits = weight.dims == 2 && projected.dims == 2 && states.dims == 3 && weight.shape[0] > 0;
+    if (fits) {
+        const int64_t rows = projected.shape[0], taps = weight.shape[0], channels = weight.shape[1];
+        fits = projected.shape[1] == 3 * channels && states.shape[1] == taps - 1 && states.shape[2] == channels &&
+               starts.is({rows}) && sources.is({rows}) && targets.is({rows}) && (!bias.given() || bias.is({channels}));
+    }
+    if (!fits) {
+        throw misfit("short_conv", {{"projected", projected_}, {"weight", weight_}, {"bias", bias_.argument()},
+                                    {"states", states_}, {"starts", starts_}, {"sources", sources_},
+                                    {"targets", targets_}});
+    }
+    auto y = new_array<float>({projected.shape[0], weight.shape[1]});
+    const ShortConv call = {projected.data, weight.data, bias.data, states.data, starts.data, sources.data,
+                            targets.data, y.data, projected.shape[0], weight.shape[1], weight.shape[0]};
+    perform("short_conv", [call, slots = states.shape[0]] {
+        check_states(call, slots);
+        short_conv(call);
+    });
+    return y;
+}
+
 }  // namespace
 
 void register_rows(nb::module_& m) {
     m.def("attention", &bind_attention, "q"_a, "keys"_a, "key_type"_a, "values"_a, "value_type"_a, "cells"_a,
-          "starts"_a, "counts"_a, "sinks"_a, "out"_a, "rows"_a, "heads"_a, "kv_heads"_a, "dim"_a, "value_dim"_a,
-          "capacity"_a, "listed"_a, "scale"_a, "softcap"_a,
+          "starts"_a, "counts"_a, "scale"_a, "softcap"_a, "sinks"_a.none(),
           "Attention over index lists; raises IndexError for cells that do not exist.");
+    m.def("store_rows", &bind_store_rows, "target"_a, "type"_a, "cells"_a, "rows"_a,
+          "Writes rows of floats to cells; raises IndexError for cells that do not exist.");
+    m.def("rms_norm", &bind_rms_norm, "x"_a, "weight"_a, "eps"_a, "RMS norm of rows.");
+    m.def("add_rms_norm", &bind_add_rms_norm, "x"_a, "residual"_a, "weight"_a, "eps"_a,
+          "x + residual, and the RMS norm of its rows.");
+    m.def("layer_norm", &bind_layer_norm, "x"_a, "weight"_a, "bias"_a.none(), "eps"_a, "Layer norm of rows.");
+    m.def("rope", &bind_rope, "x"_a, "positions"_a, "frequencies"_a, "axes"_a.none(), "axis_count"_a, "magnitude"_a,
+          "neox"_a, "Rotary embedding, in place; axes count where a row has several positions.");
+    m.def("temper", &bind_temper, "x"_a, "positions"_a, "scale"_a, "floor_scale"_a,
+          "Attention temperature tuning of rows, in place.");
     m.def(
-        "rms_norm",
-        [](uintptr_t x, uintptr_t residual, uintptr_t weight, float eps, int64_t rows, int64_t width, uintptr_t sum,
-           uintptr_t y) {
-            perform("rms_norm", [=] {
-                rms_norm(at<float>(x), at<float>(residual), at<float>(weight), eps, rows, width, at<float>(sum),
-                         at<float>(y));
-            });
-        },
-        "x"_a, "residual"_a, "weight"_a, "eps"_a, "rows"_a, "width"_a, "sum"_a, "y"_a,
-        "RMS norm of rows, of x + residual when residual is not 0.");
+        "swiglu", [](Argument gate, Argument up) { return bind_pairs<swiglu>("swiglu", "gate", "up", gate, up); },
+        "gate"_a, "up"_a, "silu(gate) * up.");
     m.def(
-        "layer_norm",
-        [](uintptr_t x, uintptr_t weight, uintptr_t bias, float eps, int64_t rows, int64_t width, uintptr_t y) {
-            perform("layer_norm", [=] {
-                layer_norm(at<float>(x), at<float>(weight), at<float>(bias), eps, rows, width, at<float>(y));
-            });
-        },
-        "x"_a, "weight"_a, "bias"_a, "eps"_a, "rows"_a, "width"_a, "y"_a,
-        "Layer norm of rows; with bias 0 nothing is added.");
+        "geglu", [](Argument gate, Argument up) { return bind_pairs<geglu>("geglu", "gate", "up", gate, up); },
+        "gate"_a, "up"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
+    m.def("gelu", [](Argument x) { return bind_single<gelu>("gelu", x); }, "x"_a, "GELU, exactly.");
     m.def(
-        "rope",
-        [](uintptr_t x, uintptr_t positions, uintptr_t axes, uintptr_t frequencies, float magnitude, bool neox,
-           int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count) {
-            perform("rope", [=] {
-                rope(at<float>(x), at<int32_t>(positions), at<int32_t>(axes), at<float>(frequencies), magnitude, neox,
-                     rows, heads, dim, pairs, axis_count);
-            });
-        },
-        "x"_a, "positions"_a, "axes"_a, "frequencies"_a, "magnitude"_a, "neox"_a, "rows"_a, "heads"_a, "dim"_a,
-        "pairs"_a, "axis_count"_a, "Rotary embedding, in place; with axes 0 a row has one position.");
+        "softcap", [](Argument x, float cap) { return bind_each<softcap>("softcap", x, cap); }, "x"_a, "cap"_a,
+        "cap * tanh(x / cap).");
     m.def(
-        "swiglu",
-        [](uintptr_t gate, uintptr_t up, int64_t count, uintptr_t y) {
-            perform("swiglu", [=] { swiglu(at<float>(gate), at<float>(up), count, at<float>(y)); });
-        },
-        "gate"_a, "up"_a, "count"_a, "y"_a, "silu(gate) * up.");
+        "add", [](Argument a, Argument b) { return bind_pairs<add>("add", "a", "b", a, b); }, "a"_a, "b"_a, "a + b.");
     m.def(
-        "geglu",
-        [](uintptr_t gate, uintptr_t up, int64_t count, uintptr_t y) {
-            perform("geglu", [=] { geglu(at<float>(gate), at<float>(up), count, at<float>(y)); });
-        },
-        "gate"_a, "up"_a, "count"_a, "y"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
+        "multiply", [](Argument a, Argument b) { return bind_pairs<multiply>("multiply", "a", "b", a, b); }, "a"_a,
+        "b"_a, "a * b.");
     m.def(
-        "gelu",
-        [](uintptr_t x, int64_t count, uintptr_t y) {
-            perform("gelu", [=] { gelu(at<float>(x), count, at<float>(y)); });
-        },
-        "x"_a, "count"_a, "y"_a, "GELU, exactly.");
-    m.def(
-        "softcap",
-        [](uintptr_t x, float cap, int64_t count, uintptr_t y) {
-            perform("softcap", [=] { softcap(at<float>(x), cap, count, at<float>(y)); });
-        },
-        "x"_a, "cap"_a, "count"_a, "y"_a, "cap * tanh(x / cap).");
-    m.def(
-        "temper",
-        [](uintptr_t x, uintptr_t positions, double scale, double floor_scale, int64_t rows, int64_t width) {
-            perform("temper",
-                    [=] { temper(at<float>(x), at<int32_t>(positions), scale, floor_scale, rows, width); });
-        },
-        "x"_a, "positions"_a, "scale"_a, "floor_scale"_a, "rows"_a, "width"_a,
-        "Attention temperature tuning of rows, in place.");
-    m.def(
-        "add",
-        [](uintptr_t a, uintptr_t b, int64_t count, uintptr_t y) {
-            perform("add", [=] { add(at<float>(a), at<float>(b), count, at<float>(y)); });
-        },
-        "a"_a, "b"_a, "count"_a, "y"_a, "a + b.");
-    m.def(
-        "multiply",
-        [](uintptr_t a, uintptr_t b, int64_t count, uintptr_t y) {
-            perform("multiply", [=] { multiply(at<float>(a), at<float>(b), count, at<float>(y)); });
-        },
-        "a"_a, "b"_a, "count"_a, "y"_a, "a * b.");
-    m.def(
-        "scale",
-        [](uintptr_t a, float factor, int64_t count, uintptr_t y) {
-            perform("scale", [=] { scale(at<float>(a), factor, count, at<float>(y)); });
-        },
-        "a"_a, "factor"_a, "count"_a, "y"_a, "a * factor.");
-    m.def(
-        "short_conv",
-        [](uintptr_t projected, uintptr_t weights, uintptr_t bias, uintptr_t states, uintptr_t starts,
-           uintptr_t sources, uintptr_t targets, uintptr_t y, int64_t rows, int64_t channels, int64_t taps,
-           int64_t slots) {
-            const ShortConv call = {at<float>(projected), at<float>(weights),   at<float>(bias),
-                                    at<float>(states),    at<int32_t>(starts),  at<int32_t>(sources),
-                                    at<int32_t>(targets), at<float>(y),         rows,
-                                    channels,             taps};
-            perform("short_conv", [=] {
-                check_states(call, slots);
-                short_conv(call);
-            });
-        },
-        "projected"_a, "weights"_a, "bias"_a, "states"_a, "starts"_a, "sources"_a, "targets"_a, "y"_a, "rows"_a,
-        "channels"_a, "taps"_a, "slots"_a,
-        "Gated short convolution; raises IndexError for rows and states that do not exist.");
-    m.def(
-        "store_rows",
-        [](uintptr_t target, int type, uintptr_t cells, uintptr_t from, int64_t rows, int64_t width,
-           int64_t capacity) {
-            perform("store_rows", [=] {
-                check_cells(at<int32_t>(cells), rows, capacity);
-                store_rows(at<void>(target), KVType(type), at<int32_t>(cells), at<float>(from), rows, width);
-            });
-        },
-        "target"_a, "type"_a, "cells"_a, "source"_a, "rows"_a, "width"_a, "capacity"_a,
-        "Writes rows of floats to cells; raises IndexError for cells that do not exist.");
+        "scale", [](Argument a, float factor) { return bind_each<scale>("scale", a, factor); }, "a"_a, "factor"_a,
+        "a * factor.");
+    m.def("short_conv", &bind_short_conv, "projected"_a, "weight"_a, "bias"_a.none(), "states"_a, "starts"_a,
+          "sources"_a, "targets"_a,
+          "Gated short convolution; raises IndexError for rows and states that do not exist.");
 }
 
 }  // namespace puna

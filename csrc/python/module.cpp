@@ -1,7 +1,8 @@
 #include "registrations.h"
 
 NB_MODULE(_native, m) {
-    m.doc() = "Kernels of Puna. Arrays are passed as addresses and sizes; nothing here knows torch.";
+    m.doc() = "Kernels of Puna, on arrays of numpy.";
+    puna::register_array(m);
     puna::register_system(m);
     puna::register_matrix(m);
     puna::register_experts(m);

@@ -9,6 +9,7 @@
 #include "registrations.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace puna {
 namespace {
@@ -21,14 +22,24 @@ Program* Program::recording() { return current; }
 
 Program::~Program() { end(); }
 
-void Program::begin() {
+void Program::begin(nb::object memory) {
     if (current) throw std::logic_error("a program is being recorded already");
+    memory_ = std::move(memory);
     current = this;
 }
 
 void Program::end() {
     if (current == this) current = nullptr;
+    memory_.reset();
 }
+
+nb::object Program::empty(const intptr_t* shape, int dims, const char* dtype) {
+    nb::list sizes;
+    for (int i = 0; i < dims; i++) sizes.append(static_cast<int64_t>(shape[i]));
+    return memory_.attr("empty")(nb::tuple(sizes), dtype);
+}
+
+void Program::uses(PyObject* array) { memory_.attr("uses")(nb::handle(array)); }
 
 void Program::add(const char* name, std::function<void()> call) { calls_.emplace_back(name, std::move(call)); }
 
@@ -56,8 +67,9 @@ std::vector<std::string> Program::names() const {
 void register_program(nb::module_& m) {
     nb::class_<Program>(m, "Program", "Kernel calls that were noted while they were made.")
         .def(nb::init<>())
-        .def("begin", &Program::begin,
-             "Notes the kernel calls of this thread from now on. Raises RuntimeError inside another recording.")
+        .def("begin", &Program::begin, "memory"_a,
+             "Notes the kernel calls of this thread from now on. Raises RuntimeError inside another recording.\n\n"
+             "What kernels compute goes to `memory.empty(shape, dtype)`; `memory.uses(array)` is told of what they read.")
         .def("end", &Program::end, "Stops noting.")
         .def("run", &Program::run, nb::call_guard<nb::gil_scoped_release>(),
              "Makes all calls again. The addresses they were given must still be valid.")

@@ -17,11 +17,15 @@ public:
     Program(const Program&) = delete;
     ~Program();
 
-    // Throws std::logic_error if another program is being recorded on this thread.
-    void begin();
+    // `memory` is a Python object with the methods `empty(shape, dtype)`, which makes the arrays that kernels write,
+    // and `uses(array)`, which is told of those they are given. Throws std::logic_error if another program is being
+    // recorded on this thread.
+    void begin(nanobind::object memory);
     void end();
 
     void add(const char* name, std::function<void()> call);
+    nanobind::object empty(const intptr_t* shape, int dims, const char* dtype);
+    void uses(PyObject* array);
 
     // All calls in order. What one of them throws ends the run.
     void run() const;
@@ -36,6 +40,7 @@ public:
 
 private:
     std::vector<std::pair<const char*, std::function<void()>>> calls_;
+    nanobind::object memory_;   // while recording
 };
 
 // Makes a kernel call without Python's lock, and notes it if a program is being recorded. Every function of the

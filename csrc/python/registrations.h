@@ -4,6 +4,7 @@
 
 namespace puna {
 
+void register_array(nanobind::module_& m);    // numpy
 void register_system(nanobind::module_& m);   // threads and CPU features
 void register_matrix(nanobind::module_& m);   // packed matrices, linear, embedding
 void register_experts(nanobind::module_& m);  // mixtures of experts

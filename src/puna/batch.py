@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-
-from puna.ops import Array
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from puna.ops import Array, Backend
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +46,16 @@ class ImageStates:
 
 @dataclass(slots=True)
 class Batch:
-    """The inputs of one forward pass, rows of several sequences one after another.
+    """The inputs of one forward pass, rows of several sequences one after another; all on the host.
 
     Rows of one sequence are adjacent and in order of position. A row sees itself and earlier positions
     of its sequence; the rows of a span, which are of one sequence (an image, say), also later ones of it.
     """
 
-    tokens: Array  # int32 [rows]
-    positions: Array  # int32 [rows], relative to the row's sequence
+    tokens: NDArray[np.int32]  # [rows]
+    positions: NDArray[np.int32]  # [rows], relative to the row's sequence
     sequences: NDArray[np.int32]  # [rows], cache sequence of each row
-    outputs: Array | None  # int64 [wanted], rows whose logits are asked for, ascending; None: all
+    outputs: NDArray[np.int64] | None  # [wanted], rows whose logits are asked for, ascending; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)  # (row, payload) of non-text inputs
     spans: list[tuple[int, int]] = field(default_factory=list)  # rows [begin, end) that all see each other
 
@@ -72,8 +71,31 @@ class Batch:
                 f"{len(tokens)} tokens, {len(positions)} positions, {len(sequences)} sequences"
             )
         return cls(
-            tokens=torch.tensor(tokens, dtype=torch.int32),
-            positions=torch.tensor(positions, dtype=torch.int32),
-            sequences=np.array(sequences, dtype=np.int32),
-            outputs=torch.tensor(outputs, dtype=torch.int64),
+            tokens=np.array(tokens, np.int32),
+            positions=np.array(positions, np.int32),
+            sequences=np.array(sequences, np.int32),
+            outputs=np.array(outputs, np.int64),
         )
+
+    def on(self, ops: Backend) -> BatchArrays:
+        """What a model that computes with `ops` reads."""
+        return BatchArrays(
+            tokens=ops.array(self.tokens),
+            positions=ops.array(self.positions),
+            outputs=None if self.outputs is None else ops.array(self.outputs),
+            payloads=self.payloads,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchArrays:
+    """What a model reads of a batch: arrays of its backend.
+
+    Which sequences the rows are of is known to the cache alone, so that a pass can be recorded and replayed
+    for other sequences.
+    """
+
+    tokens: Array  # int32 [rows]
+    positions: Array  # int32 [rows]
+    outputs: Array | None  # int64 [wanted], rows whose logits are asked for; None: all
+    payloads: list[tuple[int, Any]] = field(default_factory=list)

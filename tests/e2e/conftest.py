@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,29 @@ def endless_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Iterator[Server]:
-    """One server for all tests that leave it as they find it; it has the model `tiny`."""
-    with running(tmp_path_factory.mktemp("models")) as started:
-        add_model(started, "tiny", tiny_file)
-        yield started
+def servers(
+    tmp_path_factory: pytest.TempPathFactory, tiny_file: Path, endless_file: Path
+) -> Iterator[Callable[..., Server]]:
+    """Gives the one server with these settings, with the models `tiny` and `endless`.
+
+    It is for tests that leave it as they find it; who ends it starts one with `running`.
+    """
+    started: dict[frozenset[tuple[str, str]], Server] = {}
+    with ExitStack() as stack:
+
+        def server_with(**settings: str) -> Server:
+            key = frozenset(settings.items())
+            if key not in started:
+                server = stack.enter_context(running(tmp_path_factory.mktemp("models"), **settings))
+                add_model(server, "tiny", tiny_file)
+                add_model(server, "endless", endless_file)
+                started[key] = server
+            return started[key]
+
+        yield server_with
+
+
+@pytest.fixture(scope="session")
+def server(servers: Callable[..., Server]) -> Server:
+    """The server without settings of its own."""
+    return servers()

@@ -22,6 +22,7 @@ import torch
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
 from tests.tiny_gemma3 import TinyGemma3
 from tests.tiny_lfm2 import TinyLfm2
+from tests.waiting import wait_until
 
 
 @dataclass
@@ -46,6 +47,12 @@ class Server:
         """The model processes that live now."""
         children = psutil.Process(self.process.pid).children()
         return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+
+    def unload(self) -> None:
+        """Until no model is in memory."""
+        for model in self.client.ps().models:
+            self.client.generate(model.model or "", keep_alive=0)
+        wait_until(lambda: self.client.ps().models == [] and not self.runners(), "an empty memory")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End the server and return its exit status."""
@@ -84,7 +91,6 @@ def environment(models: Path, **settings: str) -> dict[str, str]:
     return (
         kept
         | {"PUNA_MODELS": str(models), "PUNA_HOME": str(models / "home"), "PUNA_HOST": "127.0.0.1:0"}
-        | {"PUNA_SPARE_RUNNER": "0"}  # every process of a server is then a model's
         | settings
     )
 

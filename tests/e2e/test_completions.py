@@ -6,8 +6,7 @@ What a text's probability should be comes from transformers, with the weights th
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import openai
@@ -16,7 +15,7 @@ import torch
 from openai.types import Completion, CompletionChoice
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.e2e.servers import Server, add_model, running
+from tests.e2e.servers import Server
 from tests.e2e.test_metrics import Samples, request_line
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
 from tests.waiting import wait_until
@@ -37,11 +36,9 @@ def reference() -> Any:
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path) -> Iterator[Server]:
-    """A server with the model `tiny`, which logs JSON."""
-    with running(tmp_path_factory.mktemp("models"), PUNA_LOG_FORMAT="json") as started:
-        add_model(started, "tiny", tiny_file)
-        yield started
+def plain(servers: Callable[..., Server]) -> Server:
+    """A server that logs JSON."""
+    return servers(PUNA_LOG_FORMAT="json")
 
 
 @pytest.fixture(scope="module")
@@ -403,19 +400,16 @@ def test_metrics_and_the_log_count_a_request_of_several_answers(plain: Server, c
     assert {name: tokens()[name] - ps[name] for name in sums} == sums
 
 
-def test_leaving_stops_all_samples_of_all_prompts(
-    tmp_path_factory: pytest.TempPathFactory, endless_file: Path
-) -> None:
-    with running(tmp_path_factory.mktemp("models"), PUNA_NUM_PARALLEL="6") as server:
-        add_model(server, "endless", endless_file)
-        body = {"model": "endless", "prompt": ["once", "hello"], "n": 3, "stream": True, "temperature": 0}
-        with server.http.stream("POST", "/v1/completions", json=body, timeout=20) as answer:
-            seen = set()
-            lines = answer.iter_lines()  # dropping it would close the stream
-            while len(seen) < 6:
-                line = next(lines)
-                if line.startswith("data: "):
-                    seen.add(json.loads(line.removeprefix("data: "))["choices"][0]["index"])
-            assert Samples(server)("puna_requests_running") == 6
-        wait_until(lambda: Samples(server)("puna_requests_running") == 0, "the end of all")
-        assert Samples(server)("puna_requests_total", outcome="cancelled") == 1
+def test_leaving_stops_all_samples_of_all_prompts(servers: Callable[..., Server]) -> None:
+    server = servers(PUNA_NUM_PARALLEL="6")
+    body = {"model": "endless", "prompt": ["once", "hello"], "n": 3, "stream": True, "temperature": 0}
+    with server.http.stream("POST", "/v1/completions", json=body, timeout=20) as answer:
+        seen = set()
+        lines = answer.iter_lines()  # dropping it would close the stream
+        while len(seen) < 6:
+            line = next(lines)
+            if line.startswith("data: "):
+                seen.add(json.loads(line.removeprefix("data: "))["choices"][0]["index"])
+        assert Samples(server)("puna_requests_running") == 6
+    wait_until(lambda: Samples(server)("puna_requests_running") == 0, "the end of all")
+    assert Samples(server)("puna_requests_total", outcome="cancelled") == 1

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 
-from tests.e2e.servers import Server, add_model, running
+from tests.e2e.servers import Server
 
 pytestmark = pytest.mark.e2e
 
 NOT_IN_MEMORY = "model 'tiny' is not in memory; ask it something first"
 
 
-@pytest.fixture(scope="module")
-def fresh(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path):
-    """A server with the model `tiny`, none in memory."""
-    with running(tmp_path_factory.mktemp("debug")) as server:
-        add_model(server, "tiny", tiny_file)
-        yield server
+@pytest.fixture
+def fresh(server: Server) -> Server:
+    """A server without a model in memory."""
+    server.unload()
+    return server
 
 
 def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
@@ -57,34 +55,31 @@ def test_caches_of_models_in_memory_are_shown(fresh: Server) -> None:
     ],
 )
 def test_a_model_that_goes_while_it_is_looked_at_is_left_out(
-    tmp_path: Path, tiny_file: Path, query: dict[str, str], expected: object
+    fresh: Server, query: dict[str, str], expected: object
 ) -> None:
-    with running(tmp_path, PUNA_SPARE_RUNNER="0") as server, ThreadPoolExecutor(1) as pool:
-        add_model(server, "tiny", tiny_file)
-        server.client.generate(model="tiny", prompt="hello", options={"num_predict": 1})
-        (runner,) = server.runners()
+    with ThreadPoolExecutor(1) as pool:
+        fresh.client.generate(model="tiny", prompt="hello", options={"num_predict": 1})
+        (runner,) = fresh.runners()
         runner.suspend()
-        look = pool.submit(server.http.get, "/api/debug/cache", params=query)
+        look = pool.submit(fresh.http.get, "/api/debug/cache", params=query)
         time.sleep(0.5)  # whether the question is asked by then or not, the answer is the same
         assert not look.done()
         runner.kill()
         assert look.result(timeout=30).json() == expected
 
 
-def test_a_model_at_work_is_shown_between_its_steps(tmp_path: Path, endless_file: Path) -> None:
-    with running(tmp_path) as server:
-        add_model(server, "endless", endless_file)
-        stream = server.client.generate(
-            model="endless", prompt="once", stream=True, options={"num_predict": -1, "temperature": 0}
-        )
-        next(stream)
-        lengths = []
-        with server.http as http:
-            for _ in range(3):
-                (model,) = http.get("/api/debug/cache").json()["models"]
-                (held,) = [s for s in model["caches"][0]["sequences"] if s["cells"]]
-                assert held["positions"] == list(range(len(held["cells"])))
-                lengths.append(len(held["cells"]))
-                next(stream)
-        assert lengths == sorted(lengths)
-        stream.close()
+def test_a_model_at_work_is_shown_between_its_steps(fresh: Server) -> None:
+    stream = fresh.client.generate(
+        model="endless", prompt="once", stream=True, options={"num_predict": -1, "temperature": 0}
+    )
+    next(stream)
+    lengths = []
+    with fresh.http as http:
+        for _ in range(3):
+            (model,) = http.get("/api/debug/cache").json()["models"]
+            (held,) = [s for s in model["caches"][0]["sequences"] if s["cells"]]
+            assert held["positions"] == list(range(len(held["cells"])))
+            lengths.append(len(held["cells"]))
+            next(stream)
+    assert lengths == sorted(lengths)
+    stream.close()

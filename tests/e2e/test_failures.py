@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,11 +32,11 @@ SHORT_BODY = {"model": "endless", "prompt": "hello", "stream": False, "options":
 
 
 @pytest.fixture(scope="module")
-def one_at_a_time(tmp_path_factory: pytest.TempPathFactory, endless_file: Path) -> Iterator[Server]:
+def one_at_a_time(servers: Callable[..., Server]) -> Server:
     """A server that computes one request at a time, so that a stray generation would block the next."""
-    with running(tmp_path_factory.mktemp("models"), PUNA_NUM_PARALLEL="1") as started:
-        add_model(started, "endless", endless_file)
-        yield started
+    server = servers(PUNA_NUM_PARALLEL="1")
+    server.unload()
+    return server
 
 
 def answers(server: Server) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.servers import Server, add_model, running
+from tests.e2e.servers import Server
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -27,12 +27,9 @@ LONG = {"temperature": 0, "num_predict": -1, "num_ctx": 8192}
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory: pytest.TempPathFactory, endless_file: Path) -> Iterator[Server]:
-    """A server of one slot that logs JSON, with the model `endless`."""
-    models = tmp_path_factory.mktemp("models")
-    with running(models, PUNA_LOG_FORMAT="json", PUNA_NUM_PARALLEL="1") as server:
-        add_model(server, "endless", endless_file)
-        yield server
+def watched(servers: Callable[..., Server]) -> Server:
+    """A server of one slot that logs JSON."""
+    return servers(PUNA_LOG_FORMAT="json", PUNA_NUM_PARALLEL="1")
 
 
 class Samples:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -19,13 +19,11 @@ GREEDY = {"temperature": 0, "num_predict": 8}
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory, tiny_file: Path, endless_file: Path) -> Iterator[Server]:
+def small(servers: Callable[..., Server], tiny_file: Path) -> Server:
     """A server that keeps one model in memory; `twin` shares its file with `tiny`."""
-    with running(tmp_path_factory.mktemp("models"), PUNA_MAX_LOADED_MODELS="1") as started:
-        add_model(started, "tiny", tiny_file)
-        add_model(started, "twin", tiny_file)
-        add_model(started, "endless", endless_file)
-        yield started
+    server = servers(PUNA_MAX_LOADED_MODELS="1")
+    add_model(server, "twin", tiny_file)
+    return server
 
 
 def loaded(server: Server) -> list[str | None]:

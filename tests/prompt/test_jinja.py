@@ -57,6 +57,7 @@ def templates(folder: Path) -> list[Path]:
     return sorted((folder / "templates").glob("*.jinja"))
 
 
+@pytest.mark.slow
 def test_every_published_template_renders_as_in_transformers(test_data: Path) -> None:
     pytest.importorskip("transformers")
     compared: set[str] = set()

@@ -30,8 +30,8 @@ def bench(
     results: list[dict[str, Any]] = []
     with terminal.StatusLine() as line:
         line.show(f"loading {model}")
-        from puna import ops
         from puna.engine.bench import run_bench
+        from puna.ops import default_backend
 
         measured = run_bench(
             path,
@@ -44,7 +44,7 @@ def bench(
         for number in range(1, tests + 1):
             line.show(f"measuring {model}: {number} of {tests}")
             results.append(next(measured))
-        used = ops.threads()
+        used = default_backend().threads()
     if as_json:
         print(json.dumps({"model": model, "threads": used, "results": results}))
     else:

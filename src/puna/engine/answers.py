@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from puna.model.tokenizer import Tokenizer
+    from puna.ops import Backend
 
 
 class Answers:
     """Turns logits into tokens and events, for sequences of up to `context` inputs."""
 
-    def __init__(self, tokenizer: Tokenizer, context: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, context: int, ops: Backend) -> None:
+        self._ops = ops
         self._tokenizer = tokenizer
         self._context = context
 
@@ -101,7 +103,7 @@ class Answers:
         )
 
     def _logprob(self, sequence: Generation, logits: NDArray[np.float32], token: int) -> TokenLogprob:
-        chosen, best = log_probabilities(logits, token, sequence.request.top_logprobs)
+        chosen, best = log_probabilities(logits, token, sequence.request.top_logprobs, self._ops)
         tops = []
         for other, value in best:
             data = self._tokenizer.piece(other)

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 import numpy as np
-import torch
 
 from puna.batch import Batch, Input
 from puna.engine.drafts import Draft
@@ -144,10 +143,10 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
         positions += range(begin, begin + batch_slice.rows)
         sequences += [entry.row] * batch_slice.rows
     return Batch(
-        tokens=torch.from_numpy(np.array([item.token for item in inputs], np.int32)),
-        positions=torch.from_numpy(np.array(positions, np.int32)),
+        tokens=np.array([item.token for item in inputs], np.int32),
+        positions=np.array(positions, np.int32),
         sequences=np.array(sequences, np.int32),
-        outputs=None if len(outputs) == len(inputs) else torch.tensor(outputs, dtype=torch.int64),
+        outputs=None if len(outputs) == len(inputs) else np.array(outputs, np.int64),
         payloads=[(row, item.payload) for row, item in enumerate(inputs) if item.payload is not None],
         spans=[(row, row + item.span) for row, item in enumerate(inputs) if item.span > 1],
     )

@@ -7,15 +7,15 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import torch
+import numpy as np
 
-from puna import ops
 from puna.batch import Batch
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
+from puna.ops import default_backend
 from puna.options import Options
 
 _SEED = 7
@@ -29,15 +29,15 @@ class Bench:
     """A model loaded for measuring, for up to `parallel` sequences of `context` tokens."""
 
     def __init__(self, path: str | Path, *, context: int, parallel: int, threads: int = 0) -> None:
+        ops = default_backend()
         ops.set_threads(threads)
         types = KVTypes.from_env()
-        loaded = load_model(path, context=context, parallel=parallel, cache_types=types)
+        loaded = load_model(path, context=context, parallel=parallel, cache_types=types, ops=ops)
         if loaded.trained_context and context > loaded.trained_context:
             raise RequestError(
                 f"{context} tokens of context are needed, and the model was trained for "
                 f"{loaded.trained_context}; use fewer prompt or generated tokens"
             )
-        ops.leave_cores_to_kernels()  # this thread is the one that steps
         self._engine = Engine(loaded, context=context, parallel=parallel, cache_types=types)
         self._vocab = loaded.tokenizer.vocab_size
         self._dice = random.Random(_SEED)
@@ -72,15 +72,16 @@ class Bench:
         engine, tokens = self._engine, self._tokens(depth)
         entry = engine.prefix_cache.acquire()
         shapes = engine.loaded.model.kv_shapes()
-        generator = torch.Generator().manual_seed(_SEED)
+        random = np.random.default_rng(_SEED)
+        ops = engine.loaded.ops
         for start in range(0, depth, _CHUNK):
             part = range(start, min(start + _CHUNK, depth))
             batch = Batch.of(tokens[part.start : part.stop], list(part), [entry.row] * len(part), [])
             engine.cache.start_forward(batch)
             for index, shape in shapes.items():
-                keys = torch.randn(len(part), shape.kv_heads, shape.key_dim, generator=generator)
-                values = torch.randn(len(part), shape.kv_heads, shape.value_dim, generator=generator)
-                engine.cache.layer(index).put(keys, values)
+                keys = random.standard_normal((len(part), shape.kv_heads, shape.key_dim), np.float32)
+                values = random.standard_normal((len(part), shape.kv_heads, shape.value_dim), np.float32)
+                engine.cache.layer(index).put(ops.array(keys), ops.array(values))
         entry.evaluated = depth
         engine.prefix_cache.release(entry, list(tokens))
         self._filled = tokens

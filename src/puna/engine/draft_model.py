@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from puna.batch import Batch
 from puna.engine.payoff import Recent
@@ -211,10 +210,10 @@ class DraftModel:
         ends = np.cumsum([len(keys) for _, keys in parts]) - 1
         self._prefix_cache.room(len(tokens))
         batch = Batch.of(tokens, positions, sequences, [])
-        batch.outputs = None if len(tokens) <= _ALL_ROWS else torch.from_numpy(ends)
+        batch.outputs = None if len(tokens) <= _ALL_ROWS else ends
         self._cache.start_forward(batch)
         try:
-            logits = self._replay.forward(batch).numpy()
+            logits = self._model.ops.numpy(self._replay.forward(batch))
         except BaseException:
             self._cache.undo_forward()
             raise

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from puna import ops
 from puna.engine.answers import Answers, fail
 from puna.engine.batching import BatchSlice, StepLoad
 from puna.engine.draft_model import DraftModel
@@ -29,6 +28,7 @@ from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
+from puna.kvcache.cache import Compacting
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel
@@ -72,7 +72,7 @@ class Engine:
         self.loaded = loaded
         self.context = context
         self.parallel = parallel
-        ops.keep_freed_memory()
+        loaded.ops.keep_freed_memory()
         self.cache, rows = build_cache(
             loaded,
             parallel=parallel,
@@ -116,7 +116,7 @@ class Engine:
             self.cache_bytes += draft_model.cache_bytes
         self._draft_model = draft_model
         self._speculation = Speculation(self.cache, context, draft_model=draft_model, default=speculate)
-        self._answers = Answers(loaded.tokenizer, context)
+        self._answers = Answers(loaded.tokenizer, context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
         self._cancelled: set[int] = set()
@@ -142,7 +142,7 @@ class Engine:
         elif not self.loaded.generates:
             raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
         else:
-            sequences = generations = prepare(request, sink, tokenizer, self.context, prompt)
+            sequences = generations = prepare(request, sink, tokenizer, self.context, self.loaded.ops, prompt)
             self._speculation.enable(generations)
         with self._changed:
             self._refuse_if_closing()
@@ -226,7 +226,6 @@ class Engine:
     # --- on the stepping thread --------------------------------------------------------
 
     def _run_or_die(self) -> None:
-        ops.leave_cores_to_kernels()
         try:
             self._run()
         except BaseException as error:
@@ -248,13 +247,16 @@ class Engine:
                 if self._closing:
                     return
             try:
-                tidying = self.step() or (tidying and self.cache.compact())
+                tidying = self.step() or (tidying and self._compact())
             except Exception as error:  # a defect, but no request may wait for ever because of it
                 log.exception("a step failed")
                 for sequence in list(self.scheduler):
                     self._fail(sequence, error)
                 if self._is_fatal(error):
                     raise
+
+    def _compact(self) -> bool:
+        return isinstance(self.cache, Compacting) and self.cache.compact()
 
     def _has_work(self) -> bool:
         return bool(self.active or self._cancelled or self._asked or self._closing)

@@ -7,7 +7,6 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from puna.engine.batching import assemble
 from puna.engine.embedding import Embedding
@@ -55,16 +54,17 @@ class Executor:
         counts = [len(batch_slice.outputs) for batch_slice in slices]
         embeds = [isinstance(batch_slice.sequence, Embedding) for batch_slice in slices]
         # Some files pad the output beyond the vocabulary; those rows are no tokens.
-        vocab = self._loaded.tokenizer.vocab_size
+        vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
         if not any(embeds):
-            return _split(self._replay.forward(batch).numpy()[:, :vocab], counts)
-        with torch.inference_mode():
-            hidden = self._loaded.model.hidden(batch, self._cache)
-            if all(embeds):
-                return _split(hidden.numpy(), counts)
-            logits = self._loaded.model.logits(hidden[torch.from_numpy(~np.repeat(embeds, counts))])
+            return _split(ops.numpy(self._replay.forward(batch))[:, :vocab], counts)
+        hidden = model.hidden(batch.on(ops), self._cache)
+        if all(embeds):
+            return _split(ops.numpy(hidden), counts)
+        predicted = np.flatnonzero(~np.repeat(embeds, counts))
+        logits = model.logits(hidden[ops.array(predicted)])
         predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]
-        states, predictions = _split(hidden.numpy(), counts), _split(logits.numpy()[:, :vocab], predicting)
+        states = _split(ops.numpy(hidden), counts)
+        predictions = _split(ops.numpy(logits)[:, :vocab], predicting)
         return [
             state if embed else prediction
             for embed, state, prediction in zip(embeds, states, predictions, strict=True)

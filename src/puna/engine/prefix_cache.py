@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.engine.prefix_tree import Key, PrefixTree
-from puna.errors import CacheFileError, CacheFullError
+from puna.errors import CacheFileError, CacheFullError, NotSupportedError
+from puna.kvcache.cache import Saving
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from puna.kvcache.cache import Cache, Saved
+    from puna.kvcache.cache import Cache
+    from puna.kvcache.saved import Saved
 
 #: Candidates examined per request. More than a few are only useful with caches that forget.
 _MAX_CANDIDATES = 32
@@ -156,7 +158,7 @@ class PrefixCache:
             if shared < len(keys):
                 break
             if entry.evaluated == len(keys):
-                return self._cache.save(entry.row)
+                return self._saving.save(entry.row)
         return None
 
     def restore(self, saved: Saved, keys: Sequence[Key]) -> None:
@@ -181,10 +183,16 @@ class PrefixCache:
         self._tree.insert(entry, [*keys])
         self._idle[entry] = None
 
+    @property
+    def _saving(self) -> Saving:
+        if not isinstance(self._cache, Saving):
+            raise NotSupportedError("this model caches nothing of a text, so there is nothing to save")
+        return self._cache
+
     def _restore(self, row: int, saved: Saved) -> None:
         while True:
             try:
-                restore = self._cache.plan_restore(row, saved)
+                restore = self._saving.plan_restore(row, saved)
             except CacheFullError:
                 if not self.evict():
                     raise

@@ -1,10 +1,10 @@
 """Forward passes without Python in the way: a decode step recorded once and replayed afterwards.
 
 Only batches of which every row is wanted come into question: one row per stream that is decoding. The second
-time a number of rows is seen, its pass is recorded (`ops/record.py`). The third time the program is tried:
-its memory is filled with nonsense, it runs, the model runs as usual, and only if both gave the same bits is
-the program used from then on. So a model, cache or kernel that breaks the rules of replaying costs speed,
-never a wrong answer. With PUNA_REPLAY=0 nothing is recorded.
+time a number of rows is seen, its pass is recorded, if the model's backend can do that (`Backend.recorder`).
+The third time the program is tried: its memory is filled with nonsense, it runs, the model runs as usual, and
+only if both gave the same bits is the program used from then on. So a model, cache or kernel that breaks the
+rules of replaying costs speed, never a wrong answer. With PUNA_REPLAY=0 nothing is recorded.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
-from puna import ops
-from puna.batch import Batch
+from puna.batch import Batch, BatchArrays
 from puna.config import env_bool
 
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
     from puna.model.base import TextModel
-    from puna.ops.record import Memory, Program
+    from puna.ops import Array, Backend, IndexBuffer
+    from puna.ops.recording import Program
 
 log = logging.getLogger("puna.engine")
 
 #: With more rows than this, what Python takes is not worth a program.
-_MOST_ROWS = 64
+_MAX_ROWS = 64
 
 
 class Replay:
@@ -37,25 +37,24 @@ class Replay:
     def __init__(self, model: TextModel, cache: Cache) -> None:
         self._model = model
         self._cache = cache
-        self._enabled = env_bool("REPLAY", True)
+        self._recorder = model.ops.recorder() if env_bool("REPLAY", True) else None
         self._seen: Counter[int] = Counter()
         self._steps: dict[int, _Step] = {}  # by rows
-        self._memory: Memory | None = None  # of all programs
         self._generation: int | None = None
 
-    def forward(self, batch: Batch) -> torch.Tensor:
-        """`model.forward(batch, cache)` in inference mode, after `cache.start_forward(batch)`.
+    def forward(self, batch: Batch) -> Array:
+        """`model.forward` of a batch, after `cache.start_forward(batch)`.
 
         Raises the same errors. The logits may lie in memory that the next call overwrites.
         """
         rows = len(batch)
-        if not self._enabled or batch.outputs is not None or batch.payloads or rows > _MOST_ROWS:
+        if self._recorder is None or batch.outputs is not None or batch.payloads or rows > _MAX_ROWS:
             return self._evaluate(batch)
         generation = self._cache.generation
         if generation != self._generation:
             self._steps.clear()
             self._generation = generation
-        if generation is None or ops.implementation() != "cpu":
+        if generation is None:
             return self._evaluate(batch)
         step = self._steps.get(rows)
         if step is not None:
@@ -67,16 +66,11 @@ class Replay:
 
     def close(self) -> None:
         """Let go of all programs and what they keep alive, the cache's storage among it."""
-        self._enabled = False
+        self._recorder = None
         self._steps.clear()
-        self._memory = None
 
-    def _evaluate(self, batch: Batch) -> torch.Tensor:
-        with torch.inference_mode():
-            return self._model.forward(batch, self._cache)
-
-    def _replay(self, step: _Step, batch: Batch) -> torch.Tensor:
-        step.take(batch)
+    def _replay(self, step: _Step, batch: Batch) -> Array:
+        step.inputs.take(batch)
         if not step.proven:
             return self._try(step, batch)
         try:
@@ -85,14 +79,13 @@ class Replay:
             return self._evaluate(batch)
         return step.program.result
 
-    def _record(self, batch: Batch) -> torch.Tensor:
+    def _record(self, batch: Batch) -> Array:
         """The usual pass, recorded if that is possible."""
-        from puna.ops.record import Memory, record
-
-        self._memory = self._memory or Memory()
-        fixed = Batch(batch.tokens.clone(), batch.positions.clone(), _SEALED, None)
+        assert self._recorder is not None
+        inputs = _Inputs(self._model.ops, len(batch))
+        inputs.take(batch)
         try:
-            recorded = record(lambda: self._evaluate(fixed), self._memory)
+            recorded = self._recorder.record(self._forward, [inputs.tokens, inputs.positions])
         except Exception as error:
             logits = self._evaluate(batch)
             self._give_up(f"{type(error).__name__}: {error}")  # which the usual way has not met
@@ -100,21 +93,29 @@ class Replay:
         if recorded.program is None:
             self._give_up(recorded.obstacle)
             return recorded.result
-        self._steps[len(batch)] = _Step(recorded.program, fixed)
+        self._steps[len(batch)] = _Step(recorded.program, inputs)
         return recorded.result
 
-    def _try(self, step: _Step, batch: Batch) -> torch.Tensor:
+    def _evaluate(self, batch: Batch) -> Array:
+        return self._model.forward(batch.on(self._model.ops), self._cache)
+
+    def _forward(self, tokens: Array, positions: Array) -> Array:
+        return self._model.forward(BatchArrays(tokens, positions, outputs=None), self._cache)
+
+    def _try(self, step: _Step, batch: Batch) -> Array:
         """Both ways; the program is kept if they agree to the bit."""
+        numpy = self._model.ops.numpy
         step.program.spoil()
         try:
             step.program.run()
-            replayed = step.program.result.clone()
+            replayed = numpy(step.program.result).copy()
         except Exception as error:
             replayed, complaint = None, f"{type(error).__name__}: {error}"
         else:
             complaint = "its logits differ"
         logits = self._evaluate(batch)
-        if replayed is not None and torch.equal(replayed.view(torch.int32), logits.view(torch.int32)):
+        expected = numpy(logits)
+        if replayed is not None and np.array_equal(replayed.view(np.int32), expected.view(np.int32)):
             step.proven = True
         else:
             self._give_up(f"a replayed pass is not the same as the model's: {complaint}")
@@ -125,30 +126,24 @@ class Replay:
         self.close()
 
 
+class _Inputs:
+    """What a recorded pass reads of a batch, at addresses that stay."""
+
+    def __init__(self, ops: Backend, rows: int) -> None:
+        self.tokens: IndexBuffer = ops.index_buffer(rows)
+        self.positions: IndexBuffer = ops.index_buffer(rows)
+
+    def take(self, batch: Batch) -> None:
+        self.tokens.host[:] = batch.tokens
+        self.positions.host[:] = batch.positions
+        self.tokens.upload()
+        self.positions.upload()
+
+
 @dataclass
 class _Step:
     """A recorded pass and the inputs it reads."""
 
     program: Program
-    inputs: Batch
+    inputs: _Inputs
     proven: bool = False
-
-    def __post_init__(self) -> None:
-        self._tokens = self.inputs.tokens.numpy()
-        self._positions = self.inputs.positions.numpy()
-
-    def take(self, batch: Batch) -> None:
-        self._tokens[:] = batch.tokens.numpy()
-        self._positions[:] = batch.positions.numpy()
-
-
-class _Sealed:
-    """Stands for `Batch.sequences` in a recorded pass: what a model made of them would never change."""
-
-    def _refuse(self, *_: Any) -> Any:
-        raise TypeError("it reads Batch.sequences")
-
-    __getattr__ = __getitem__ = __iter__ = __len__ = __array__ = __eq__ = _refuse
-
-
-_SEALED: Any = _Sealed()

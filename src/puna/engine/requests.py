@@ -13,6 +13,7 @@ from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError
 from puna.model.tokenizer import Tokenizer
+from puna.ops import Backend
 from puna.prompt.thinking import Tags
 from puna.sample import Sampler
 
@@ -32,7 +33,12 @@ class FittedPrompt:
 
 
 def prepare(
-    request: Generate, sink: Sink, tokenizer: Tokenizer, context: int, prompt: FittedPrompt | None = None
+    request: Generate,
+    sink: Sink,
+    tokenizer: Tokenizer,
+    context: int,
+    ops: Backend,
+    prompt: FittedPrompt | None = None,
 ) -> list[Generation]:
     """The sequences of `request`, one for each of its samples; `prompt` is what its own came to.
 
@@ -56,7 +62,7 @@ def prepare(
     sequences = []
     for sample in range(request.samples):
         seed = options.seed if options.seed < 0 else options.seed + sample
-        sampler = Sampler(msgspec.structs.replace(options, seed=seed), tokenizer.vocab_size)
+        sampler = Sampler(msgspec.structs.replace(options, seed=seed), tokenizer.vocab_size, ops)
         for item in inputs:
             sampler.accept(item.token)
         sequences.append(

@@ -5,20 +5,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol, runtime_checkable
 
-import torch
-
-from puna.errors import CacheFileError
+from puna.batch import Batch
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
-
-if TYPE_CHECKING:
-    from puna.batch import Batch
+from puna.kvcache.saved import Saved
+from puna.ops import Array, Storage
 
 #: Rotates cached keys float32 [cells, heads, head_dim] of a layer in place as if each had been stored
 #: `offset` positions further on (negative: earlier).
-Shift = Callable[[int, torch.Tensor, int], None]
+Shift = Callable[[int, Array, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +25,13 @@ class KVView:
     Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in order of position.
     """
 
-    keys: torch.Tensor  # [cells, kv_heads, key_dim]
-    values: torch.Tensor  # [cells, kv_heads, value_dim]
-    cells: torch.Tensor  # int32 [n]
-    starts: torch.Tensor  # int32 [rows]
-    counts: torch.Tensor  # int32 [rows]
+    keys: Storage  # [cells, kv_heads, key_dim]
+    values: Storage  # [cells, kv_heads, value_dim]
+    cells: Array  # int32 [n]
+    starts: Array  # int32 [rows]
+    counts: Array  # int32 [rows]
 
-    def of(self, rows: torch.Tensor) -> KVView:
+    def of(self, rows: Array) -> KVView:
         """What only `rows` (int64) of the batch see."""
         return replace(self, starts=self.starts[rows], counts=self.counts[rows])
 
@@ -45,7 +42,7 @@ class LayerCache(Protocol):
     A layer that uses the keys and values of another takes that one's `view` and puts nothing itself.
     """
 
-    def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def put(self, keys: Array, values: Array) -> None:
         """Store the batch's keys float32 [rows, kv_heads, key_dim] and values [rows, kv_heads, value_dim]."""
 
     def view(self) -> KVView:
@@ -56,31 +53,6 @@ class LayerCache(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """One sequence of a cache, ready for a file. Names of tensors begin with the number of their layer."""
-
-    tensors: dict[str, torch.Tensor]
-    facts: dict[str, list[int]]
-
-    def fact(self, name: str) -> list[int]:
-        """Raises `CacheFileError` when there is none of that name."""
-        if name not in self.facts:
-            raise CacheFileError(f"a cache of this kind needs '{name}', which was not saved; evaluate again")
-        return self.facts[name]
-
-    def rows(self, name: str, storage: torch.Tensor, count: int) -> torch.Tensor:
-        """The `count` rows of `storage` saved as `name`. Raises `CacheFileError` when they are not that."""
-        found, expected = self.tensors.get(name), (count, *storage.shape[1:])
-        if found is None or found.shape != expected or found.dtype != storage.dtype:
-            was = "nothing" if found is None else f"{list(found.shape)} {found.dtype}"
-            raise CacheFileError(
-                f"'{name}' is {list(expected)} {storage.dtype} in this cache, and {was} was saved; "
-                "use the same model and the same types of keys and values, or evaluate again"
-            )
-        return found
-
-
-@dataclass(frozen=True, slots=True)
 class StateSlots:
     """Where a pass finds and leaves the states of its sequences, for each row of the batch: int32 [rows].
 
@@ -88,48 +60,27 @@ class StateSlots:
     `sources[t]`. The state after row t goes to slot `targets[t]`, a fresh one, or nowhere if that is -1.
     """
 
-    starts: torch.Tensor
-    sources: torch.Tensor
-    targets: torch.Tensor
+    starts: Array
+    sources: Array
+    targets: Array
 
 
 class LayerState:
     """The states of one recurrent layer during a forward pass.
 
     A pass reads what each sequence's state was before its rows, and writes what it is after them, and what
-    it is after some of them. Operations with a kernel do so in `states` where `slots` says, others go through
-    `stretches`.
+    it is after some of them, in `states` where `slots` says.
     """
 
-    def __init__(self, states: dict[str, torch.Tensor]) -> None:
-        self.states = states  # [slots, ...] float32
-        nothing = torch.empty(0, dtype=torch.int32)
-        self.slots = StateSlots(nothing, nothing, nothing)
-
-    @property
-    def stretches(self) -> list[tuple[int, int, int, int]]:
-        """Rows [begin, end) from a state to the next that is wanted, with the slots read and written.
-
-        A sequence has one such stretch or several; a later one reads what the one before it has written.
-        """
-        found: list[tuple[int, int, int, int]] = []
-        starts, sources, targets = (
-            part.tolist() for part in (self.slots.starts, self.slots.sources, self.slots.targets)
-        )
-        for row, target in enumerate(targets):
-            if target < 0:
-                continue
-            begin, source = starts[row], sources[row]
-            if found and found[-1][1] > begin:
-                _, begin, _, source = found[-1]
-            found.append((begin, row + 1, source, target))
-        return found
+    def __init__(self, states: dict[str, Storage], slots: StateSlots) -> None:
+        self.states = states  # [slots, ...] float32, by name
+        self.slots = slots
 
 
 class Cache(ABC):
-    """What a model remembers of several sequences.
+    """What a model remembers of several sequences: the contract of a forward pass, and of what comes between.
 
-    One forward pass is `start_forward`, then for each layer `layer(i)` with `put` and `view`. If the
+    A cache may have the abilities `Saving`, `Picturing` and `Compacting` besides. One forward pass is `start_forward`, then for each layer `layer(i)` with `put` and `view`. If the
     pass fails after `start_forward`, `undo_forward` takes its entries back. Between passes the other
     operations may be called. A failing operation changes nothing: those that can fail are made of a plan,
     which finds out whether they can be done, and of the deed it returns, which cannot fail.
@@ -228,10 +179,6 @@ class Cache(ABC):
         """
 
     @abstractmethod
-    def contents(self) -> list[Contents]:
-        """What is kept where, for pictures of it; one entry, of a wrapper one for each of its caches."""
-
-    @abstractmethod
     def counts(self) -> list[CellCounts]:
         """How full it is; one entry, of a wrapper one for each of its caches.
 
@@ -247,18 +194,6 @@ class Cache(ABC):
     def kind(self) -> str:
         """`causal`, `sliding`, ..."""
         return type(self).__name__.removesuffix("Cache").lower()
-
-    @abstractmethod
-    def save(self, sequence: int) -> Saved:
-        """All that is remembered of `sequence`, copied."""
-
-    @abstractmethod
-    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
-        """What makes `sequence`, whatever it held, what was saved.
-
-        Raises `CacheFileError` when that does not fit this cache and `CacheFullError` when there is no room;
-        nothing is changed by that.
-        """
 
     @property
     @abstractmethod
@@ -278,15 +213,42 @@ class Cache(ABC):
         """Bytes of storage that memory has been provided for so far."""
 
     @abstractmethod
+    def close(self) -> None:
+        """Give all memory back."""
+
+
+@runtime_checkable
+class Saving(Protocol):
+    """The ability to save what is remembered of a sequence, and to restore it."""
+
+    def save(self, sequence: int) -> Saved:
+        """All that is remembered of `sequence`, copied."""
+
+    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
+        """What makes `sequence`, whatever it held, what was saved.
+
+        Raises `CacheFileError` when that does not fit this cache and `CacheFullError` when there is no room;
+        nothing is changed by that.
+        """
+
+
+@runtime_checkable
+class Picturing(Protocol):
+    """The ability to say what is kept where."""
+
+    def contents(self) -> list[Contents]:
+        """What is kept where; one entry, of a wrapper one for each of its caches."""
+
+
+@runtime_checkable
+class Compacting(Protocol):
+    """The ability to bring together what has been scattered, and give back what is behind it."""
+
     def compact(self, most: int = 256) -> bool:
         """Move up to `most` cells to where the sequences' cells lie together; True when there is more to do.
 
         Changes no result. When all is in place, storage behind the last cell is given back to the system.
         """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Give all memory back."""
 
 
 def check_removal(sequence: int, begin: int, end: int | None) -> None:

@@ -7,20 +7,18 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
-from puna import ops
+from puna.batch import Batch
 from puna.errors import CacheFileError, CacheFullError, NotSupportedError
-from puna.kvcache.cache import KVView, Saved, Shift, check_removal
-from puna.kvcache.celled import CellCache, cell_index
+from puna.kvcache.cache import KVView, Shift, check_removal
+from puna.kvcache.celled import CellCache
+from puna.kvcache.saved import Saved
 from puna.kvcache.storage import KVShape, Stored
 from puna.kvcache.types import HALVES, KVTypes
-from puna.ops import kv_pack, kv_unpack
+from puna.ops import Array, Backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from puna.batch import Batch
 
 __all__ = ["CausalCache", "KVShape"]
 
@@ -39,6 +37,7 @@ class CausalCache(CellCache):
 
     def __init__(
         self,
+        ops: Backend,
         shapes: Sequence[KVShape] | Mapping[int, KVShape],
         *,
         sequences: int,
@@ -48,9 +47,8 @@ class CausalCache(CellCache):
         shift: Shift | None = None,
     ) -> None:
         named = shapes if isinstance(shapes, Mapping) else dict(enumerate(shapes))
-        super().__init__(named, sequences=sequences, longest=context, capacity=capacity, types=types)
+        super().__init__(ops, named, sequences=sequences, longest=context, capacity=capacity, types=types)
         self._shift = shift
-        self._types = types
         self._layers = {index: _Layer(self, index, stored) for index, stored in self.storage.layers.items()}
         self._generation = 0
         self._make_row_buffers(64)
@@ -74,7 +72,7 @@ class CausalCache(CellCache):
     # --- a forward pass ---------------------------------------------------------------------------
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
-        cells, sequences, positions = self.cells, batch.sequences, batch.positions.numpy()
+        cells, sequences, positions = self.cells, batch.sequences, batch.positions
         self._check_continues(sequences, positions)
         begins, ends = self._first_visible(positions), positions + 1
         for begin, end in batch.spans:
@@ -105,25 +103,27 @@ class CausalCache(CellCache):
         self._lengths_before = cells.length.copy()
         self._passes += 1
         cells.append(sequences, positions, placed)
-        if rows > self._row_buffers.shape[1]:
+        if rows > self._row_buffers.host.shape[1]:
             self._make_row_buffers(2 * rows)
         if rows != len(self._batch_cells):
             self._show_rows(rows)
-        buffers = self._row_buffers
+        buffers = self._row_buffers.host
         buffers[0, :rows] = placed
         np.multiply(sequences, cells.table.shape[1], out=buffers[1, :rows])
         buffers[1, :rows] += begins
         np.subtract(ends, begins, out=buffers[2, :rows])
+        self._row_buffers.upload()
+        self._upload_table()
 
     def _make_row_buffers(self, rows: int) -> None:
         """Buffers for what `start_forward` says of each row; they stay where they are, see `generation`."""
         self._generation += 1
-        self._row_buffers = np.zeros((3, rows), dtype=np.int32)
+        self._row_buffers = self._ops.index_buffer(3, rows)
         self._show_rows(0)
 
     def _show_rows(self, rows: int) -> None:
-        tensors = torch.from_numpy(self._row_buffers)[:, :rows]
-        self._batch_cells, self._starts, self._counts = tensors.unbind()
+        array = self._row_buffers.array
+        self._batch_cells, self._starts, self._counts = (array[i, :rows] for i in range(3))
 
     def _check_continues(self, sequences: NDArray[np.int32], positions: NDArray[np.int32]) -> None:
         cells = self.cells
@@ -205,17 +205,17 @@ class CausalCache(CellCache):
         shared = (cells.references[row] > 1).nonzero()[0]
         if len(shared):
             fresh = self._allocate(len(shared))
-            self.storage.copy(cell_index(row[shared]), cell_index(fresh))
+            self.storage.copy(row[shared], fresh)
             cells.replace(sequence, shared + begin, fresh)
         for piece in range(0, len(row), _ROTATED_TOGETHER):
-            self._rotate(cell_index(row[piece : piece + _ROTATED_TOGETHER]), offset)
+            self._rotate(row[piece : piece + _ROTATED_TOGETHER], offset)
 
-    def _rotate(self, cells: torch.Tensor, offset: int) -> None:
+    def _rotate(self, cells: NDArray[np.int32], offset: int) -> None:
         assert self._shift is not None
         for index, stored in self.storage.layers.items():
-            keys = kv_unpack(stored.keys[cells])
+            keys = stored.keys.numbers(cells)
             self._shift(index, keys, offset)
-            stored.keys[cells] = kv_pack(keys, self._types.keys)
+            stored.keys.put(cells, keys)
 
     def resume_point(self, sequence: int, position: int) -> int:
         position = min(position, self.length(sequence))
@@ -225,7 +225,7 @@ class CausalCache(CellCache):
     def save(self, sequence: int) -> Saved:
         cells = self.cells
         extent = [int(cells.first[sequence]), int(cells.length[sequence])]
-        return Saved(self.storage.read(cell_index(cells.cells(sequence))), {"extent": extent})
+        return Saved(self.storage.read(cells.cells(sequence)), {"extent": extent})
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
         cells = self.cells
@@ -250,7 +250,7 @@ class CausalCache(CellCache):
         cells.truncate(sequence, 0)
         placed = self._allocate(length - first)
         cells.put(sequence, first, placed)
-        self.storage.write(cell_index(placed), saved)
+        self.storage.write(placed, saved)
 
     def close(self) -> None:
         self._layers.clear()
@@ -267,13 +267,13 @@ class _Layer:
         self.keys = stored.keys
         self.values = stored.values
 
-    def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def put(self, keys: Array, values: Array) -> None:
         cells = self._cache._batch_cells
         rows = len(cells)
         if len(keys) != rows or len(values) != rows:
             raise ValueError(f"the batch has {rows} rows, got {len(keys)} keys and {len(values)} values")
-        ops.store_rows(self.keys, cells, keys)
-        ops.store_rows(self.values, cells, values)
+        self._cache._ops.store_rows(self.keys, cells, keys)
+        self._cache._ops.store_rows(self.values, cells, values)
         self._put_in_pass = self._cache._passes
 
     def view(self) -> KVView:

@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from puna.kvcache.cache import Cache
-from puna.kvcache.cells import Cells
+from puna.kvcache.cells import Cells, table_shape
 from puna.kvcache.compaction import move, plan_moves
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents, Held
 from puna.kvcache.storage import KVShape, KVStorage
 from puna.kvcache.types import KVTypes
+from puna.ops import Backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,6 +25,7 @@ class CellCache(Cache):
 
     def __init__(
         self,
+        ops: Backend,
         shapes: Mapping[int, KVShape],
         *,
         sequences: int,
@@ -32,9 +33,11 @@ class CellCache(Cache):
         capacity: int | None,
         types: KVTypes,
     ) -> None:
-        self.cells = Cells(capacity or sequences * longest, sequences, longest)
-        self.storage = KVStorage(shapes, self.cells.capacity, types)
-        self._cell_table = torch.from_numpy(self.cells.table.reshape(-1))
+        self._ops = ops
+        self._table = ops.index_buffer(*table_shape(sequences, longest))
+        self._cell_table = self._table.array.reshape(-1)
+        self.cells = Cells(capacity or sequences * longest, longest, self._table.host)
+        self.storage = KVStorage(ops, shapes, self.cells.capacity, types)
 
     @property
     def layers(self) -> Iterable[int]:
@@ -46,6 +49,11 @@ class CellCache(Cache):
         if count:
             self.storage.provide(int(placed[-1]) + 1)
         return placed
+
+    def _upload_table(self) -> None:
+        """Let operations see the lists of cells as they are now."""
+        for begin, end in self.cells.take_changes():
+            self._table.upload(begin, end)
 
     def room(self, wanted: int) -> int:
         return min(wanted, self.cells.free)
@@ -89,14 +97,9 @@ class CellCache(Cache):
         if moves is None:
             self.storage.shrink(self.cells.highest_used)
             return False
-        self.storage.copy(*map(cell_index, moves))
+        self.storage.copy(*moves)
         move(self.cells, *moves)
         return True
 
     def close(self) -> None:
         self.storage.close()
-
-
-def cell_index(cells: NDArray[np.int32]) -> torch.Tensor:
-    """`cells` as torch takes indices."""
-    return torch.from_numpy(cells.astype(np.int64))

@@ -26,19 +26,24 @@ if TYPE_CHECKING:
 _ROW_ALIGNMENT = 512
 
 
-class Cells:
-    """Bookkeeping of `capacity` cells for `sequences` sequences of at most `longest` entries."""
+def table_shape(sequences: int, longest: int) -> tuple[int, int]:
+    """Of the table with the lists of `sequences` sequences of at most `longest` entries."""
+    return sequences, -(-longest // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
 
-    def __init__(self, capacity: int, sequences: int, longest: int) -> None:
+
+class Cells:
+    """Bookkeeping of `capacity` cells for the sequences that `table` has rows for (see `table_shape`)."""
+
+    def __init__(self, capacity: int, longest: int, table: NDArray[np.int32]) -> None:
+        sequences = len(table)
         self.capacity = capacity
-        self.longest = longest
-        # np.zeros is lazily backed: rows never used cost address space, not memory.
-        stride = -(-longest // _ROW_ALIGNMENT) * _ROW_ALIGNMENT
-        self.table: NDArray[np.int32] = np.zeros((sequences, stride), dtype=np.int32)
+        self.longest = longest  # entries of a sequence
+        self.table = table
         self.first: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.length: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.references: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
         self.free_cells = FreeCells(capacity)
+        self._changed: dict[int, int] = {}  # by sequence, the first entry written since `take_changes`
 
     @property
     def free(self) -> int:
@@ -88,12 +93,18 @@ class Cells:
         Rows of one sequence are in ascending order of entry.
         """
         self.table[sequences, entries] = cells
+        # Of several rows of a sequence the first one counts.
+        for sequence, entry in dict(
+            zip(sequences[::-1].tolist(), entries[::-1].tolist(), strict=True)
+        ).items():
+            self._change(sequence, entry)
         self.length[sequences] = entries + 1  # of several rows of a sequence the last one counts
 
     def put(self, sequence: int, first: int, cells: NDArray[np.int32]) -> None:
         """Already allocated `cells` become all there is of `sequence`, which is empty, from `first` on."""
         end = first + len(cells)
         self.table[sequence, first:end] = cells
+        self._change(sequence, first)
         self.first[sequence], self.length[sequence] = first, end
 
     def share(self, source: int, target: int, count: int) -> None:
@@ -104,6 +115,7 @@ class Cells:
         self.references[shared] += 1  # before releasing: target may hold the same cells
         self.release(self.cells(target))
         self.table[target, first:count] = shared
+        self._change(target, first)
         self.first[target], self.length[target] = first, count
 
     def truncate(self, sequence: int, length: int) -> None:
@@ -121,6 +133,7 @@ class Cells:
         moved = row[max(end, first) : length].copy()
         length -= end - begin
         row[length - len(moved) : length] = moved
+        self._change(sequence, length - len(moved))
         self.first[sequence] = first if first < begin else max(begin, first - (end - begin))
         self.length[sequence] = length
 
@@ -157,6 +170,29 @@ class Cells:
         """Put already allocated `cells` in the place of `entries` (indices) of `sequence`."""
         self.release(self.table[sequence, entries])
         self.table[sequence, entries] = cells
+        if len(entries):
+            self._change(sequence, int(entries[0]))
+
+    def moved(self, places: NDArray[np.int32]) -> None:
+        """What every cell c holds has been moved to cell `places[c]`."""
+        for sequence in range(len(self.length)):
+            row = self.cells(sequence)
+            row[:] = places[row]
+            self._change(sequence, int(self.first[sequence]))
+
+    def take_changes(self) -> list[tuple[int, int]]:
+        """The stretches [begin, end) of the flattened table that were written since this was last called."""
+        stride = self.table.shape[1]
+        changes = [
+            (sequence * stride + entry, sequence * stride + int(self.length[sequence]))
+            for sequence, entry in self._changed.items()
+            if entry < self.length[sequence]
+        ]
+        self._changed.clear()
+        return changes
+
+    def _change(self, sequence: int, entry: int) -> None:
+        self._changed[sequence] = min(entry, self._changed.get(sequence, entry))
 
     def check(self) -> None:
         """Raise `AssertionError` if the books do not balance. For tests; O(capacity)."""

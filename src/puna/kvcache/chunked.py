@@ -9,6 +9,7 @@ import numpy as np
 
 from puna.kvcache.limited import LimitedCache
 from puna.kvcache.storage import KVShape
+from puna.ops import Backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,6 +25,7 @@ class ChunkedCache(LimitedCache):
 
     def __init__(
         self,
+        ops: Backend,
         shapes: Sequence[KVShape] | Mapping[int, KVShape],
         *,
         chunk: int,
@@ -33,7 +35,7 @@ class ChunkedCache(LimitedCache):
         memory = chunk if memory is None else memory
         if chunk < 1 or memory < 0:
             raise ValueError(f"chunks of {chunk} positions with a memory of {memory} make no sense")
-        super().__init__(shapes, span=chunk, reach=memory, **options)
+        super().__init__(ops, shapes, span=chunk, reach=memory, **options)
         self._chunk = chunk
 
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -41,9 +41,7 @@ def move(cells: Cells, sources: NDArray[np.int32], targets: NDArray[np.int32]) -
     """Books what `plan_moves` said, after the contents were copied."""
     places = np.arange(cells.highest_used, dtype=np.int32)
     places[sources] = targets
-    for sequence in range(len(cells.length)):
-        row = cells.cells(sequence)
-        row[:] = places[row]
+    cells.moved(places)
     references = cells.references[sources]
     cells.references[sources] = 0
     cells.references[targets] = references

@@ -8,19 +8,18 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
-from puna import ops
+from puna.batch import Batch
 from puna.errors import CacheFileError, CacheFullError
-from puna.kvcache.cache import KVView, Saved, check_removal
-from puna.kvcache.celled import CellCache, cell_index
+from puna.kvcache.cache import KVView, check_removal
+from puna.kvcache.celled import CellCache
+from puna.kvcache.saved import Saved
 from puna.kvcache.storage import KVShape, Stored
 from puna.kvcache.types import HALVES, KVTypes
+from puna.ops import Array, Backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from puna.batch import Batch
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,7 @@ class EncoderCache(CellCache):
 
     def __init__(
         self,
+        ops: Backend,
         shapes: Mapping[int, KVShape],
         *,
         sequences: int,
@@ -51,15 +51,14 @@ class EncoderCache(CellCache):
         entries: Callable[[Any], int],
         types: KVTypes = HALVES,
     ) -> None:
-        super().__init__(shapes, sequences=sequences, longest=longest, capacity=None, types=types)
+        super().__init__(ops, shapes, sequences=sequences, longest=longest, capacity=None, types=types)
         self._layers = {index: _Layer(self, index, stored) for index, stored in self.storage.layers.items()}
         self._entries = entries
         self._images: list[list[_Image]] = [[] for _ in range(sequences)]
         self._lengths = [0] * sequences
         self._before: dict[int, tuple[int, int]] = {}  # what the last pass changed: length and images before
         self._passes = 0
-        self._new_cells = torch.empty(0, dtype=torch.int32)
-        self._starts = self._counts = self._new_cells
+        self._new_cells = self._starts = self._counts = ops.array(np.empty(0, np.int32))
 
     @property
     def generation(self) -> int | None:
@@ -86,7 +85,7 @@ class EncoderCache(CellCache):
                 )
             sizes.append((sequence, positions[row], size))
         self.cells.check_room(sum(size for _, _, size in sizes), self.cells.free)
-        return partial(self._begin, batch.sequences, batch.positions.numpy(), sizes)
+        return partial(self._begin, batch.sequences, batch.positions, sizes)
 
     def _begin(
         self, sequences: NDArray[np.int32], positions: NDArray[np.int32], sizes: list[tuple[int, int, int]]
@@ -103,7 +102,7 @@ class EncoderCache(CellCache):
             self.cells.append(np.full(size, sequence, np.int32), entries, placed[used : used + size])
             self._images[sequence].append(_Image(position, begin, begin + size))
             used += size
-        self._new_cells = torch.from_numpy(placed)
+        self._new_cells = self._ops.array(placed)
         seen = np.zeros((2, len(sequences)), dtype=np.int32)
         begin = 0
         for sequence, end in zip(present, ends, strict=True):
@@ -111,7 +110,8 @@ class EncoderCache(CellCache):
                 seen[:, begin:end] = self._seen(sequence, positions[begin:end])
             self._lengths[sequence] = int(positions[end - 1]) + 1
             begin = end
-        self._starts, self._counts = torch.from_numpy(seen).unbind()
+        self._starts, self._counts = self._ops.array(seen[0]), self._ops.array(seen[1])
+        self._upload_table()
 
     def _seen(
         self, sequence: int, positions: NDArray[np.int32]
@@ -183,7 +183,7 @@ class EncoderCache(CellCache):
         return [image.position for image in self._images[sequence] for _ in range(image.begin, image.end)]
 
     def save(self, sequence: int) -> Saved:
-        cells = cell_index(self.cells.cells(sequence))
+        cells = self.cells.cells(sequence)
         images = [number for i in self._images[sequence] for number in (i.position, i.begin, i.end)]
         return Saved(self.storage.read(cells), {"images": images, "length": [self._lengths[sequence]]})
 
@@ -205,7 +205,7 @@ class EncoderCache(CellCache):
         self._keep(sequence, [])
         placed = self._allocate(images[-1].end if images else 0)
         self.cells.put(sequence, 0, placed)
-        self.storage.write(cell_index(placed), saved)
+        self.storage.write(placed, saved)
         self._images[sequence] = images
         self._lengths[sequence] = saved.fact("length")[0]
 
@@ -223,7 +223,7 @@ class _Layer:
         self._put_in_pass = 0
         self._stored = stored
 
-    def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def put(self, keys: Array, values: Array) -> None:
         """Store the keys [entries, kv_heads, key_dim] and values of the batch's images."""
         cells = self._cache._new_cells
         if len(keys) != len(cells) or len(values) != len(cells):
@@ -231,8 +231,8 @@ class _Layer:
                 f"the images of this batch have {len(cells)} entries, "
                 f"got {len(keys)} keys and {len(values)} values"
             )
-        ops.store_rows(self._stored.keys, cells, keys)
-        ops.store_rows(self._stored.values, cells, values)
+        self._cache._ops.store_rows(self._stored.keys, cells, keys)
+        self._cache._ops.store_rows(self._stored.values, cells, values)
         self._put_in_pass = self._cache._passes
 
     def view(self) -> KVView:

@@ -11,14 +11,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+import numpy as np
 
 from puna.errors import CacheFileError
-from puna.kvcache.cache import Saved
+from puna.kvcache.saved import Saved
 
-_FORMAT = "puna-sequence-1"
+_FORMAT = "puna-sequence-2"
 
 
 def write_sequence(saved: Saved, path: str | Path, *, model: str, tokens: Sequence[int]) -> None:
@@ -26,12 +24,14 @@ def write_sequence(saved: Saved, path: str | Path, *, model: str, tokens: Sequen
 
     A file of that name is replaced when all is written. Raises `OSError` when the file cannot be written.
     """
-    tensors = {name: tensor.contiguous() for name, tensor in saved.tensors.items()}
-    tensors["tokens"] = torch.tensor(tokens, dtype=torch.int32)
+    from safetensors.numpy import save_file
+
+    arrays = {name: np.ascontiguousarray(array) for name, array in saved.arrays.items()}
+    arrays["tokens"] = np.array(tokens, np.int32)
     facts = {"format": _FORMAT, "model": model, "facts": json.dumps(saved.facts)}
     unfinished = Path(f"{path}.{os.getpid()}.unfinished")
     try:
-        save_file(tensors, unfinished, metadata=facts)
+        save_file(arrays, unfinished, metadata=facts)
         unfinished.replace(path)
     finally:
         unfinished.unlink(missing_ok=True)
@@ -42,15 +42,17 @@ def read_sequence(path: str | Path, *, model: str) -> tuple[Saved, list[int]]:
 
     Raises `CacheFileError` when the file is damaged or of another model, `FileNotFoundError`.
     """
+    from safetensors import SafetensorError, safe_open
+
     try:
-        with safe_open(path, framework="pt") as file:
+        with safe_open(path, framework="np") as file:
             facts = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        saved = Saved(tensors, json.loads(facts.get("facts", "{}")))
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        saved = Saved(arrays, json.loads(facts.get("facts", "{}")))
     except (SafetensorError, ValueError) as error:
         raise CacheFileError(f"{path}: this is no saved sequence: {error}") from None
-    tokens = saved.tensors.pop("tokens", None)
-    if facts.get("format") != _FORMAT or tokens is None or tokens.dtype != torch.int32 or tokens.ndim != 1:
+    tokens = saved.arrays.pop("tokens", None)
+    if facts.get("format") != _FORMAT or tokens is None or tokens.dtype != np.int32 or tokens.ndim != 1:
         raise CacheFileError(f"{path}: this is no sequence saved by this version of Puna; evaluate again")
     if facts.get("model") != model:
         raise CacheFileError(

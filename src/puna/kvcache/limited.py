@@ -10,6 +10,7 @@ import numpy as np
 
 from puna.kvcache.causal import CausalCache
 from puna.kvcache.storage import KVShape
+from puna.ops import Backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,10 +26,16 @@ class LimitedCache(CausalCache):
     """
 
     def __init__(
-        self, shapes: Sequence[KVShape] | Mapping[int, KVShape], *, span: int, reach: int, **options: Any
+        self,
+        ops: Backend,
+        shapes: Sequence[KVShape] | Mapping[int, KVShape],
+        *,
+        span: int,
+        reach: int,
+        **options: Any,
     ) -> None:
         """`span` is the most positions an input ever sees."""
-        super().__init__(shapes, **options)
+        super().__init__(ops, shapes, **options)
         self._span = span
         self._reach = reach
 

@@ -12,20 +12,20 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
-import torch
 
+from puna.batch import Batch
 from puna.errors import NotSupportedError
-from puna.kvcache.cache import Cache, LayerState, Saved, StateSlots, check_removal
+from puna.gguf import GGMLType
+from puna.kvcache.cache import Cache, LayerState, StateSlots, check_removal
 from puna.kvcache.checkpoints import MOST, Checkpoints
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.free import FreeCells
 from puna.kvcache.picture import Contents, Held
-from puna.kvcache.storage import Region
+from puna.kvcache.saved import Saved
+from puna.ops import Backend, Storage
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-    from puna.batch import Batch
 
 #: The state of a sequence that has just begun: all zeros, never written.
 _BEGINNING = 0
@@ -42,15 +42,21 @@ class RecurrentCache(Cache):
     """
 
     def __init__(
-        self, shapes: Mapping[int, Mapping[str, tuple[int, ...]]], *, sequences: int, checkpoints: int = MOST
+        self,
+        ops: Backend,
+        shapes: Mapping[int, Mapping[str, tuple[int, ...]]],
+        *,
+        sequences: int,
+        checkpoints: int = MOST,
     ) -> None:
+        self._ops = ops
         self._most = checkpoints
         self._capacity = self._slots_for(sequences)
         self._free = FreeCells(self._capacity)
         self._references = np.zeros(self._capacity, dtype=np.int32)
-        self._regions: list[Region] = []
         self._slot_bytes: dict[int, int] = {}  # by layer
-        self._layers = {index: self._make_layer(index, states) for index, states in shapes.items()}
+        self._states = {index: self._make_states(index, states) for index, states in shapes.items()}
+        self._layers: dict[int, LayerState] = {}  # with the slots of the present pass
         self._free.take(1)
         self._references[_BEGINNING] = 1
         self._slots = [_BEGINNING] * sequences
@@ -69,17 +75,15 @@ class RecurrentCache(Cache):
         """The beginning; of each sequence: checkpoints, and before and after a pass the state and its eve."""
         return 1 + sequences * (self._most + 4)
 
-    def _make_layer(self, index: int, shapes: Mapping[str, tuple[int, ...]]) -> LayerState:
+    def _make_states(self, index: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Storage]:
         states = {}
         self._slot_bytes[index] = 0
         for name, shape in shapes.items():
-            size = 4 * int(np.prod(shape))
-            if size <= 0:
+            if min(shape, default=0) <= 0:
                 raise ValueError(f"a state '{name}' of shape {list(shape)} holds nothing")
-            self._regions.append(Region(self._capacity, size))
-            self._slot_bytes[index] += size
-            states[name] = self._regions[-1].bytes.view(torch.float32).view(self._capacity, *shape)
-        return LayerState(states)
+            states[name] = self._ops.storage(GGMLType.F32, self._capacity, shape)
+            self._slot_bytes[index] += states[name].row_bytes
+        return states
 
     @property
     def generation(self) -> int | None:
@@ -91,7 +95,7 @@ class RecurrentCache(Cache):
 
     @property
     def layers(self) -> Iterable[int]:
-        return self._layers.keys()
+        return self._states.keys()
 
     def positions_kept(self, sequence: int) -> list[int]:
         """The positions of a sequence's checkpoints."""
@@ -140,26 +144,27 @@ class RecurrentCache(Cache):
         ends = np.array([end for _, _, end in runs], dtype=np.int64)
         sources = [self._slots[sequence] for sequence, _, _ in runs]
         rows = int(ends[-1])
-        if rows > self._row_buffers.shape[1]:
+        if rows > self._row_buffers.host.shape[1]:
             self._make_row_buffers(2 * rows)
         if rows != self._shown:
             self._show_rows(rows)
-        buffers = self._row_buffers
+        buffers = self._row_buffers.host
         buffers[:2, :rows] = np.repeat([begins, sources], ends - begins, axis=1)
         buffers[2, :rows] = -1
         buffers[2, ends - 1] = targets
         buffers[2, ends[ends - begins > 1] - 2] = eves
+        self._row_buffers.upload()
 
     def _make_row_buffers(self, rows: int) -> None:
         """Buffers for what a pass is told of each row; they stay where they are, see `generation`."""
         self._generation += 1
-        self._row_buffers = np.zeros((3, rows), dtype=np.int32)
+        self._row_buffers = self._ops.index_buffer(3, rows)
         self._show_rows(0)
 
     def _show_rows(self, rows: int) -> None:
-        slots = StateSlots(*torch.from_numpy(self._row_buffers)[:, :rows].unbind())
-        for layer in self._layers.values():
-            layer.slots = slots
+        array = self._row_buffers.array
+        slots = StateSlots(*(array[i, :rows] for i in range(3)))
+        self._layers = {index: LayerState(states, slots) for index, states in self._states.items()}
         self._shown = rows
 
     def _checkpoint(self, sequence: int, *, several: bool) -> None:
@@ -298,19 +303,19 @@ class RecurrentCache(Cache):
     def save(self, sequence: int) -> Saved:
         """The checkpoints, the state before the last input and, last, the one now."""
         lengths = self._kept_lengths(sequence)
-        slots = torch.tensor([self._slot_at(sequence, length) for length in lengths])
-        tensors = {
-            f"{index}.{name}": states[slots]
-            for index, layer in self._layers.items()
-            for name, states in layer.states.items()
-        }
-        return Saved(tensors, {"lengths": lengths})
+        slots = np.array([self._slot_at(sequence, length) for length in lengths])
+        arrays = {name: states.read(slots) for name, states in self._named_states()}
+        return Saved(arrays, {"lengths": lengths})
+
+    def _named_states(self) -> Iterable[tuple[str, Storage]]:
+        for index, named in self._states.items():
+            for name, states in named.items():
+                yield f"{index}.{name}", states
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
         lengths = saved.fact("lengths")
-        for index, layer in self._layers.items():
-            for name, states in layer.states.items():
-                saved.rows(f"{index}.{name}", states, len(lengths))
+        for name, states in self._named_states():
+            saved.check(name, states, len(lengths))
         return partial(self._restore, sequence, lengths, saved)
 
     def _restore(self, sequence: int, lengths: list[int], saved: Saved) -> None:
@@ -320,9 +325,8 @@ class RecurrentCache(Cache):
         slots = self._free.take(len(lengths) - kept)
         self._provided = max(self._provided, int(slots[-1]) + 1)
         self._references[slots] = 1
-        for index, layer in self._layers.items():
-            for name, states in layer.states.items():
-                states[torch.from_numpy(slots.astype(np.int64))] = saved.tensors[f"{index}.{name}"][kept:]
+        for name, states in self._named_states():
+            states.write(slots, saved.arrays[name][kept:])
         for length, slot in zip(lengths[kept:-1], slots[:-1].tolist(), strict=True):
             self._checkpoints[sequence].record(length - 1, slot)
         self._slots[sequence], self._lengths[sequence] = int(slots[-1]), lengths[-1]
@@ -340,14 +344,16 @@ class RecurrentCache(Cache):
 
     def compact(self, most: int = 256) -> bool:
         used = self._free.highest_used()
-        for region in self._regions:
-            region.give_back(used, self._provided)
+        for _, states in self._named_states():
+            states.give_back(used, self._provided)
         self._provided = min(self._provided, used)
         return False
 
     def close(self) -> None:
+        for _, states in self._named_states():
+            states.close()
         self._layers.clear()
-        self._regions.clear()
+        self._states.clear()
         self._slot_bytes.clear()
 
     def check(self) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 
 from puna.kvcache.limited import LimitedCache
 from puna.kvcache.storage import KVShape
+from puna.ops import Backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -26,6 +27,7 @@ class SlidingCache(LimitedCache):
 
     def __init__(
         self,
+        ops: Backend,
         shapes: Sequence[KVShape] | Mapping[int, KVShape],
         *,
         window: int,
@@ -35,7 +37,7 @@ class SlidingCache(LimitedCache):
         memory = window if memory is None else memory
         if window < 1 or memory < window:
             raise ValueError(f"a sliding window of {window} positions cannot keep {memory} of them")
-        super().__init__(shapes, span=window, reach=memory - window + 1, **options)
+        super().__init__(ops, shapes, span=window, reach=memory - window + 1, **options)
         self._window = window
 
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:

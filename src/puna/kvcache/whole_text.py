@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from puna.batch import Batch
 from puna.errors import NotSupportedError
-from puna.kvcache.cache import Cache, KVView, Saved, check_removal
+from puna.gguf import GGMLType
+from puna.kvcache.cache import Cache, KVView, check_removal
 from puna.kvcache.counts import CellCounts
-from puna.kvcache.picture import Contents
-from puna.kvcache.storage import KVShape
+from puna.kvcache.storage import KVShape, Stored
+from puna.ops import Array, Backend
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Cells (see `ops.attention`).
 _ALIGNED = 512
@@ -26,11 +29,16 @@ class WholeTextCache(Cache):
     A text is read in one pass: what has been read of it cannot be taken up again, so `resume_point` is 0.
     """
 
-    def __init__(self, shapes: Mapping[int, KVShape], *, sequences: int) -> None:
-        self._layers = {index: _Layer(self) for index in shapes}
+    def __init__(self, ops: Backend, shapes: Mapping[int, KVShape], *, sequences: int) -> None:
+        self.ops = ops
+        self._layers = {index: _Layer(self, shape) for index, shape in shapes.items()}
         self._lengths = [0] * sequences
         self._before: dict[int, int] = {}
-        self.row_cells = self.row_starts = self.row_counts = torch.empty(0, dtype=torch.int32)
+        self._stored: dict[KVShape, Stored] = {}
+        self._room = 0  # rows that the storage is for
+        self.batch_cells = self.row_cells = self.row_starts = self.row_counts = ops.array(
+            np.empty(0, np.int32)
+        )
 
     @property
     def layers(self) -> Iterable[int]:
@@ -45,7 +53,7 @@ class WholeTextCache(Cache):
         return False
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
-        sequences, positions = batch.sequences, batch.positions.numpy()
+        sequences, positions = batch.sequences, batch.positions
         begins = np.flatnonzero(np.diff(sequences, prepend=-1))  # of each sequence's rows
         if positions[begins].any():
             raise NotSupportedError(
@@ -53,20 +61,40 @@ class WholeTextCache(Cache):
             )
         return partial(self._begin, sequences, begins)
 
-    def _begin(self, sequences: np.ndarray, begins: np.ndarray) -> None:
-        lengths = np.diff(begins, append=len(sequences))
+    def _begin(self, sequences: NDArray[np.int32], begins: NDArray[np.integer[Any]]) -> None:
+        rows = len(sequences)
+        lengths = np.diff(begins, append=rows)
         present = sequences[begins].tolist()
         self._before = {sequence: self._lengths[sequence] for sequence in present}
         for sequence, length in zip(present, lengths.tolist(), strict=True):
             self._lengths[sequence] = length
+        self._make_room(rows)
+        self.batch_cells = self.ops.array(np.arange(rows, dtype=np.int32))
         # A row's result is the same bits wherever its list begins, if that is at a multiple of this.
         starts = np.cumsum([0, *(-(-lengths // _ALIGNED) * _ALIGNED)])
         cells = np.zeros(starts[-1], np.int32)
         for start, begin, length in zip(starts[:-1].tolist(), begins.tolist(), lengths.tolist(), strict=True):
             cells[start : start + length] = range(begin, begin + length)
-        self.row_cells = torch.from_numpy(cells)
-        self.row_starts = torch.from_numpy(np.repeat(starts[:-1], lengths).astype(np.int32))
-        self.row_counts = torch.from_numpy(np.repeat(lengths, lengths).astype(np.int32))
+        self.row_cells = self.ops.array(cells)
+        self.row_starts = self.ops.array(np.repeat(starts[:-1], lengths).astype(np.int32))
+        self.row_counts = self.ops.array(np.repeat(lengths, lengths).astype(np.int32))
+
+    def _make_room(self, rows: int) -> None:
+        """Storage for one layer's keys and values of a batch, which all layers of that shape use in turn."""
+        if rows <= self._room:
+            return
+        for stored in self._stored.values():
+            stored.close()
+        self._room = 1 << (rows - 1).bit_length()
+        for shape in {layer.shape for layer in self._layers.values()}:
+            self._stored[shape] = Stored(
+                self.ops.storage(GGMLType.F32, self._room, (shape.kv_heads, shape.key_dim)),
+                self.ops.storage(GGMLType.F32, self._room, (shape.kv_heads, shape.value_dim)),
+            )
+
+    def stored(self, shape: KVShape) -> Stored:
+        """Where a layer of `shape` has its keys and values while it attends."""
+        return self._stored[shape]
 
     def undo_forward(self) -> None:
         for sequence, length in self._before.items():
@@ -98,20 +126,8 @@ class WholeTextCache(Cache):
     def resume_point(self, sequence: int, position: int) -> int:
         return 0
 
-    def contents(self) -> list[Contents]:
-        return []
-
     def counts(self) -> list[CellCounts]:
         return []
-
-    def save(self, sequence: int) -> Saved:
-        self._refuse_files()
-
-    def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
-        self._refuse_files()
-
-    def _refuse_files(self) -> NoReturn:
-        raise NotSupportedError("this model remembers nothing of a text, so there is nothing to save")
 
     @property
     def allocated_bytes(self) -> int:
@@ -124,24 +140,28 @@ class WholeTextCache(Cache):
     def provided_bytes(self) -> int:
         return 0
 
-    def compact(self, most: int = 256) -> bool:
-        return False
-
     def close(self) -> None:
+        for stored in self._stored.values():
+            stored.close()
         self._layers.clear()
+        self._stored.clear()
 
 
 class _Layer:
     """One layer during a pass."""
 
-    def __init__(self, cache: WholeTextCache) -> None:
+    def __init__(self, cache: WholeTextCache, shape: KVShape) -> None:
         self._cache = cache
+        self.shape = shape
         self._seen: KVView | None = None
 
-    def put(self, keys: torch.Tensor, values: torch.Tensor) -> None:
+    def put(self, keys: Array, values: Array) -> None:
         """Hold the batch's keys [rows, kv_heads, key_dim] and values until the next layer has its own."""
         cache = self._cache
-        self._seen = KVView(keys, values, cache.row_cells, cache.row_starts, cache.row_counts)
+        stored = cache.stored(self.shape)
+        cache.ops.store_rows(stored.keys, cache.batch_cells, keys)
+        cache.ops.store_rows(stored.values, cache.batch_cells, values)
+        self._seen = KVView(stored.keys, stored.values, cache.row_cells, cache.row_starts, cache.row_counts)
 
     def view(self) -> KVView:
         seen, self._seen = self._seen, None

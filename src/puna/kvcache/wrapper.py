@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from puna.kvcache.cache import Cache, LayerCache, LayerState, Saved
+from puna.batch import Batch
+from puna.errors import NotSupportedError
+from puna.kvcache.cache import Cache, Compacting, LayerCache, LayerState, Picturing, Saving
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
-
-if TYPE_CHECKING:
-    from puna.batch import Batch
+from puna.kvcache.saved import Saved
 
 S = TypeVar("S")
 T = TypeVar("T", bound=Hashable)
@@ -89,28 +89,34 @@ class WrapperCache(Cache):
             position = min(points)
 
     def contents(self) -> list[Contents]:
-        return [held for cache in self.caches for held in cache.contents()]
+        return [held for cache in self.caches if isinstance(cache, Picturing) for held in cache.contents()]
 
     def counts(self) -> list[CellCounts]:
         return [counts for cache in self.caches for counts in cache.counts()]
 
     def save(self, sequence: int) -> Saved:
-        tensors, facts = {}, {}
-        for number, cache in enumerate(self.caches):
+        arrays, facts = {}, {}
+        for number, cache in enumerate(self._saving()):
             saved = cache.save(sequence)
-            tensors.update(saved.tensors)  # layers' numbers keep them apart
+            arrays.update(saved.arrays)  # layers' numbers keep them apart
             facts.update({f"{number}.{name}": fact for name, fact in saved.facts.items()})
-        return Saved(tensors, facts)
+        return Saved(arrays, facts)
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
         plans = []
-        for number, cache in enumerate(self.caches):
+        for number, cache in enumerate(self._saving()):
             prefix = f"{number}."
             facts = {
                 name.removeprefix(prefix): f for name, f in saved.facts.items() if name.startswith(prefix)
             }
-            plans.append(cache.plan_restore(sequence, Saved(saved.tensors, facts)))
+            plans.append(cache.plan_restore(sequence, Saved(saved.arrays, facts)))
         return _all_of(plans)
+
+    def _saving(self) -> Iterable[Saving]:
+        for cache in self.caches:
+            if not isinstance(cache, Saving):
+                raise NotSupportedError(f"what a {cache.kind} cache remembers cannot be saved")
+            yield cache
 
     @property
     def allocated_bytes(self) -> int:
@@ -127,7 +133,8 @@ class WrapperCache(Cache):
         return sum(cache.provided_bytes for cache in self.caches)
 
     def compact(self, most: int = 256) -> bool:
-        return any(cache.compact(most) for cache in self.caches)  # one at a time
+        compacting = (cache for cache in self.caches if isinstance(cache, Compacting))
+        return any(cache.compact(most) for cache in compacting)  # one at a time
 
     def close(self) -> None:
         for cache in self.caches:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from puna import ops
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.gguf import open_gguf
@@ -14,6 +13,7 @@ from puna.kvcache.types import KVTypes
 from puna.library.checks import checked_number
 from puna.library.model import Model
 from puna.model.load import load_model
+from puna.ops import default_backend
 from puna.options import Options, speculate_from_env
 from puna.prompt.author import Author
 from puna.prompt.capabilities import capabilities
@@ -59,12 +59,13 @@ def load(
     chosen = Options.merge(stored.params if stored is not None else None)
     context = num_ctx or chosen.num_ctx
     draft = draft or chosen.draft
+    ops = default_backend()
     ops.set_threads(num_thread)
     with open_gguf(path) as file:
         if context is not None:
             context = min(context, file.get("context_length") or context)
         facts = read_facts(file)
-    author = Author.of(stored) if stored is not None else Author(path.name, capabilities(facts))
+    author = Author.of(stored) if stored is not None else Author(path.name, lambda: capabilities(facts))
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     loaded = load_model(
         path,
@@ -72,6 +73,7 @@ def load(
         parallel=parallel,
         cache_types=types,
         draft=_find(draft)[0] if draft else None,
+        ops=ops,
         progress=progress,
     )
     engine = Engine(

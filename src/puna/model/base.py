@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from puna.batch import Batch
+from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
@@ -38,13 +38,15 @@ class TextModel(Module):
         """
         sizes = CacheSizes(sequences, context, capacity, types, self.shift_within(context))
         layers = self.options.layers
-        return build_cache([layer.remembers for layer in layers], [layer.kv_shape for layer in layers], sizes)
+        return build_cache(
+            self.ops, [layer.remembers for layer in layers], [layer.kv_shape for layer in layers], sizes
+        )
 
     def shift_within(self, context: int) -> Shift | None:
         """What moves keys of a cache for `context` positions; None: nothing can."""
         return None
 
-    def forward(self, batch: Batch, cache: Cache) -> Array:
+    def forward(self, batch: BatchArrays, cache: Cache) -> Array:
         """Logits float32 [wanted, vocab] of the rows `batch.outputs`; the cache remembers all rows."""
         return self.logits(self.hidden(batch, cache))
 
@@ -53,7 +55,7 @@ class TextModel(Module):
         return {i: layer.kv_shape for i, layer in enumerate(self.options.layers) if layer.kv_heads}
 
     @abstractmethod
-    def hidden(self, batch: Batch, cache: Cache) -> Array:
+    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         """Hidden states float32 [wanted, hidden] of the rows `batch.outputs`, after the last norm.
 
         The cache remembers all rows. Embeddings are made of these, and logits.

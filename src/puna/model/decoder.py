@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from puna.batch import Batch
+from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, Shift
 from puna.model.base import TextModel
 from puna.nn.layers import Embedding, Linear, RMSNorm
@@ -33,8 +33,9 @@ class Decoder(TextModel):
     def loaded(self) -> None:
         short = self.rope_factors if self.short_rope_factors is None else self.short_rope_factors
         long = short if self.long_rope_factors is None else self.long_rope_factors
+        factors = [None if each is None else self.ops.numpy(each) for each in (short, long)]
         used = {layer.rope for layer in self.options.layers if layer.rope}
-        built = {rope: (rope.original_context, rope.build(short), rope.build(long)) for rope in used}
+        built = {rope: (rope.original_context, *map(rope.build, factors)) for rope in used}
         self._ropes = [None if layer.rope is None else built[layer.rope] for layer in self.options.layers]
 
     def layer_ropes(self, context: int) -> list[Rope | None]:
@@ -56,7 +57,7 @@ class Decoder(TextModel):
 
         return shift
 
-    def hidden(self, batch: Batch, cache: Cache) -> Array:
+    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         hidden, scale = self.token_embedding(batch.tokens), self.options.embedding_scale
         if scale != 1:
             hidden = hidden * scale

@@ -16,6 +16,7 @@ from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
 from puna.kvcache.whole_text import WholeTextCache
 from puna.kvcache.wrapper import WrapperCache
+from puna.ops import Backend
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ class CacheSizes:
 class Everything:
     """Keys and values of all positions."""
 
-    def build(self, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
-        return CausalCache(shapes, **sizes.of_cells)
+    def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
+        return CausalCache(ops, shapes, **sizes.of_cells)
 
 
 @dataclass(frozen=True)
@@ -51,8 +52,8 @@ class Window:
 
     size: int
 
-    def build(self, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
-        return SlidingCache(shapes, window=self.size, **sizes.of_cells)
+    def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
+        return SlidingCache(ops, shapes, window=self.size, **sizes.of_cells)
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class Chunk:
 
     size: int
 
-    def build(self, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
-        return ChunkedCache(shapes, chunk=self.size, **sizes.of_cells)
+    def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
+        return ChunkedCache(ops, shapes, chunk=self.size, **sizes.of_cells)
 
 
 @dataclass(frozen=True)
@@ -76,10 +77,10 @@ class Images:
     entries: int
     count: int
 
-    def build(self, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
+    def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
         longest = self.entries * min(self.count, sizes.context)
         return EncoderCache(
-            shapes, sequences=sizes.sequences, longest=longest, entries=len, types=sizes.types
+            ops, shapes, sequences=sizes.sequences, longest=longest, entries=len, types=sizes.types
         )
 
 
@@ -87,8 +88,8 @@ class Images:
 class WholeText:
     """Keys and values of the text being read, all of which each of its tokens sees; none afterwards."""
 
-    def build(self, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
-        return WholeTextCache(shapes, sequences=sizes.sequences)
+    def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
+        return WholeTextCache(ops, shapes, sequences=sizes.sequences)
 
 
 @dataclass(frozen=True)
@@ -114,8 +115,10 @@ Attended = Everything | Window | Chunk | Images | WholeText
 Remembered = Attended | State | KeysOf | Nothing
 
 
-def build_cache(remembered: Sequence[Remembered], shapes: Sequence[KVShape], sizes: CacheSizes) -> Cache:
-    """The cache of a model whose layers remember this, with keys and values of these shapes.
+def build_cache(
+    ops: Backend, remembered: Sequence[Remembered], shapes: Sequence[KVShape], sizes: CacheSizes
+) -> Cache:
+    """The cache, in storage of `ops`, of a model whose layers remember this, with keys and values of these shapes.
 
     Raises `ValueError` when no layer remembers anything, or one uses the keys of a layer that has none.
     """
@@ -131,8 +134,8 @@ def build_cache(remembered: Sequence[Remembered], shapes: Sequence[KVShape], siz
         elif not isinstance(kept, Nothing):
             kinds.setdefault(kept, {})[index] = shape
     if states:
-        caches.append(RecurrentCache(states, sequences=sizes.sequences))
-    caches += [kind.build(found, sizes) for kind, found in kinds.items()]
+        caches.append(RecurrentCache(ops, states, sequences=sizes.sequences))
+    caches += [kind.build(ops, found, sizes) for kind, found in kinds.items()]
     if not caches:
         raise ValueError("no layer of this model remembers anything")
     cache = caches[0] if len(caches) == 1 else WrapperCache(*caches)

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from puna import ops
 from puna.errors import ModelError, UnsupportedModelError
 from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
@@ -19,7 +18,7 @@ from puna.model.base import TextModel
 from puna.model.memory import Forecast
 from puna.model.pooling import Pooling, read_pooling
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
-from puna.ops import Array, Backend, ExpertWeights, Weight
+from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
 
 Progress = Callable[[int, int], None]
 
@@ -35,6 +34,11 @@ class LoadedModel:
     weight_bytes: int
     pooling: Pooling | None  # how it embeds texts; None: not at all
     draft: LoadedModel | None = None  # guesses what this one will say
+
+    @property
+    def ops(self) -> Backend:
+        """What computes the model; its arrays, caches and samples are of this backend."""
+        return self.model.ops
 
     @property
     def generates(self) -> bool:
@@ -58,9 +62,12 @@ def load_model(
     reserved: int = 0,
     cache_types: KVTypes = HALVES,
     draft: str | Path | None = None,
+    ops: Backend | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
+
+    `ops` computes them, by default `default_backend()`.
 
     Memory must suffice for `parallel` sequences of `context` tokens (0: for the weights alone), with a cache
     of `cache_types`, in both models, and leave `reserved` bytes, which others have been promised. `progress`
@@ -70,11 +77,12 @@ def load_model(
     tensors), `TokenizerError`, `InsufficientMemoryError` and `NotSupportedError` (its heads do not fill the
     blocks of a quantised cache).
     """
-    file, forecast = _look_ahead(path, cache_types)
+    ops = ops or default_backend()
+    file, forecast = _look_ahead(path, cache_types, ops)
     needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
     drafts = 0
     if draft:
-        _, beside = _look_ahead(draft, cache_types)
+        _, beside = _look_ahead(draft, cache_types, ops)
         table = beside.table(context=context, parallel=parallel, batch=batch_size)
         drafts = table.total - table.process  # which they share
     forecast.check(needs, available_memory() - reserved, drafts)
@@ -94,16 +102,16 @@ def load_model(
         file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
     )
     if draft:  # for which there is memory: it was counted above
-        loaded.draft = load_model(draft, cache_types=cache_types)
+        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)
     return loaded
 
 
-def _look_ahead(path: str | Path, cache_types: KVTypes) -> tuple[GGUFFile, Forecast]:
+def _look_ahead(path: str | Path, cache_types: KVTypes, ops: Backend) -> tuple[GGUFFile, Forecast]:
     """The file of a model, and what the model will take."""
     file = open_gguf(path)
     if file.get("general.type", "model") not in ("model",):
         raise UnsupportedModelError(f"{file.path}: this is a {file.get('general.type')} file, not a model")
-    return file, Forecast(file, cache_types)
+    return file, Forecast(file, cache_types, ops)
 
 
 class _FileSource:

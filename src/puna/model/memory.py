@@ -14,13 +14,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from puna import ops
 from puna.errors import InsufficientMemoryError
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.base import TextModel
 from puna.model.metadata import scalar
 from puna.model.registry import model_for
-from puna.ops import packed_bytes
+from puna.ops import Backend, default_backend
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
@@ -32,7 +31,7 @@ UNSTATED_CONTEXT: Final = 4096
 _FLOAT_BYTES = 4
 #: Of a vocabulary, for each token: its text, merges and the tables of the tokenizer.
 _TOKEN_BYTES = 800
-#: What torch and Python come to take of their own once a model runs: code imported late, stacks of threads.
+#: What Python and its libraries come to take of their own once a model runs: code imported late, stacks of threads.
 _PROCESS_BYTES = 48 << 20
 #: Rows of the hidden size beside the results of products: the residual, its norm, sums.
 _HIDDEN_ROWS = 4
@@ -75,7 +74,7 @@ class MemoryTable:
 
     @property
     def total(self) -> int:
-        """All of it, beside what a process has that has imported torch."""
+        """All of it, beside what a process has that has imported what it needs."""
         return sum(map(self.on, self.devices))
 
     def on(self, device: str) -> int:
@@ -96,14 +95,16 @@ class Forecast:
     when its heads do not fill the blocks of a quantised cache.
     """
 
-    def __init__(self, file: GGUFFile, types: KVTypes = HALVES) -> None:
+    def __init__(self, file: GGUFFile, types: KVTypes = HALVES, ops: Backend | None = None) -> None:
+        ops = ops or default_backend()
+        self._device = ops.device
         self.architecture = model_for(file.architecture)
         self.options = self.architecture.read_options(file)
         self.trained_context: int = scalar(file, "context_length", 0)
         self._name = file.path.name
         self._cache = small_cache(self.architecture(self.options, ops), types)
         self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name)]
-        self._weights = _weights_by_part(self._tensors)
+        self._weights = _weights_by_part(self._tensors, ops)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0))
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
         self._vocab = len(file.get("tokenizer.ggml.tokens") or ())
@@ -120,11 +121,11 @@ class Forecast:
         cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
         layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))
         parts = [
-            PartMemory(f"layer {i}", "CPU", self._weights.get(i, 0), cache.get(i, 0) if context else 0)
+            PartMemory(f"layer {i}", self._device, self._weights.get(i, 0), cache.get(i, 0) if context else 0)
             for i in layers
         ]
-        parts.insert(0, PartMemory("input", "CPU", self._weights.get("input", 0), 0))
-        parts.append(PartMemory("output", "CPU", self._weights.get("output", 0), 0))
+        parts.insert(0, PartMemory("input", self._device, self._weights.get("input", 0), 0))
+        parts.append(PartMemory("output", self._device, self._weights.get("output", 0), 0))
         return MemoryTable(
             context=context,
             parallel=parallel,
@@ -194,12 +195,12 @@ def size_text(count: int) -> str:
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
 
-def _weights_by_part(tensors: list[TensorInfo]) -> dict[int | str, int]:
+def _weights_by_part(tensors: list[TensorInfo], ops: Backend) -> dict[int | str, int]:
     """Bytes in memory by the number of the layer, and of `input` and `output`."""
     sizes: dict[int | str, int] = {}
     names = {tensor.name for tensor in tensors}
     for tensor in tensors:
-        packed = _packed_bytes(tensor)
+        packed = _packed_bytes(tensor, ops)
         if tensor.name == "token_embd.weight":
             sizes["input"] = tensor.nbytes  # rows are read as the file has them
             if "output.weight" in names:
@@ -210,11 +211,11 @@ def _weights_by_part(tensors: list[TensorInfo]) -> dict[int | str, int]:
     return sizes
 
 
-def _packed_bytes(tensor: TensorInfo) -> int:
+def _packed_bytes(tensor: TensorInfo, ops: Backend) -> int:
     *rows, columns = tensor.shape
     if not rows:
         return columns * _FLOAT_BYTES
-    return packed_bytes(tensor.type, (math.prod(rows), columns))  # experts lie below each other
+    return ops.packed_bytes(tensor.type, (math.prod(rows), columns))  # experts lie below each other
 
 
 def _row_values(tensors: list[TensorInfo], experts_used: int) -> int:

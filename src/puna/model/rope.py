@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from puna.errors import ModelError, UnsupportedModelError
 from puna.model.metadata import first_of, number, positive, required, scalar
-from puna.ops import Array, Rope, Yarn
+from puna.ops import Rope, Yarn
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from puna.gguf import GGUFFile
 
 
@@ -66,7 +68,7 @@ class RopeOptions:
             original_context=_original_context(file),
         )
 
-    def build(self, factors: Array | None = None) -> Rope:
+    def build(self, factors: NDArray[Any] | None = None) -> Rope:
         """The rotation itself."""
         return Rope.build(
             self.dims,

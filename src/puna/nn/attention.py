@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from puna.batch import Batch
+from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.nn.layers import Linear, RMSNorm, StackedLinear, linear_many
 from puna.nn.module import Module, weight
@@ -89,7 +89,7 @@ class SelfAttention(Module):
         return query, key
 
     def forward(
-        self, hidden: Array, batch: Batch, cache: Cache, rope: Rope | None, rows: Array | None
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         """[rows, hidden] to the same, or to `rows` of it (int64)."""
         o, count = self.options, len(hidden)

@@ -46,7 +46,7 @@ class ExpertLinear:
         if found is None:
             return None
         weights, bias = found
-        weights.pack()
+        source.ops.pack(weights.weight)
         return cls(weights, None if bias is None else source.ops.array(np.ascontiguousarray(bias)))
 
 

@@ -23,7 +23,7 @@ class Linear:
         weight = source.matrix(f"{name}.weight", shape)
         if weight is None:
             return None
-        weight.pack()
+        source.ops.pack(weight)
         return cls(source.ops, weight, source.vector(f"{name}.bias", shape[0]))
 
     def __call__(self, x: Array) -> Array:
@@ -58,7 +58,7 @@ class StackedLinear:
         linears, begin = [], 0
         for size in parts:
             weight = joined.row_range(begin, begin + size)
-            weight.pack()
+            source.ops.pack(weight)
             linears.append(Linear(source.ops, weight, None if bias is None else bias[begin : begin + size]))
             begin += size
         return cls(linears)

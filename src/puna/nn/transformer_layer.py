@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from puna.batch import Batch
+from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache
 from puna.nn.attention import SelfAttention
 from puna.nn.experts import MixtureOfExperts, dense_or_experts
@@ -18,7 +18,7 @@ class Mixer(Protocol):
     """The half of a layer in which tokens see each other."""
 
     def forward(
-        self, hidden: Array, batch: Batch, cache: Cache, rope: Rope | None, rows: Array | None
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         """[rows, hidden] to the same, or to `rows` of it (int64)."""
 
@@ -37,7 +37,7 @@ class Layer(Module):
     feed_forward: TokenWise
 
     def forward(
-        self, hidden: Array, batch: Batch, cache: Cache, rope: Rope | None, rows: Array | None
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         """[rows, hidden] to the same, or to `rows` of it (int64)."""
         raise NotImplementedError
@@ -52,7 +52,7 @@ class PreNormLayer(Layer):
     feed_forward: FeedForward | MixtureOfExperts = part(choose=dense_or_experts)
 
     def forward(
-        self, hidden: Array, batch: Batch, cache: Cache, rope: Rope | None, rows: Array | None
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
         residual = hidden if rows is None else hidden[rows]
@@ -67,7 +67,7 @@ class SandwichNormLayer(PreNormLayer):
     post_feed_forward_norm: RMSNorm = weight("post_ffw_norm", "hidden_size")
 
     def forward(
-        self, hidden: Array, batch: Batch, cache: Cache, rope: Rope | None, rows: Array | None
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
         residual = hidden if rows is None else hidden[rows]
@@ -84,7 +84,7 @@ class PostNormLayer(Layer):
     post_feed_forward_norm: RMSNorm = weight("post_ffw_norm", "hidden_size")
 
     def forward(
-        self, hidden: Array, batch: Batch, cache: Cache, rope: Rope | None, rows: Array | None
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         mixed = self.post_mixer_norm(self.mixer.forward(hidden, batch, cache, rope, rows))
         hidden = mixed + (hidden if rows is None else hidden[rows])
@@ -100,7 +100,7 @@ class ResidualNormLayer(Layer):
     feed_forward_norm: LayerNorm = weight("layer_output_norm", "hidden_size")
 
     def forward(
-        self, hidden: Array, batch: Batch, cache: Cache, rope: Rope | None, rows: Array | None
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         mixed = self.mixer.forward(hidden, batch, cache, rope, rows)
         hidden = self.mixer_norm(mixed + (hidden if rows is None else hidden[rows]))

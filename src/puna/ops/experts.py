@@ -1,15 +1,18 @@
-"""Mixtures of experts: the weights of a layer, and how a router's scores become shares."""
+"""Mixtures of experts: the weights of a layer, and how a router's scores become weights."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from puna.ops.array import Array
 from puna.ops.weight import Weight
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: What an expert makes of its gate and up products, in the order of the kernels' numbers.
 ACTIVATIONS = ("swiglu", "clamped_swiglu")
@@ -17,11 +20,11 @@ ACTIVATIONS = ("swiglu", "clamped_swiglu")
 
 @dataclass(frozen=True)
 class Routing:
-    """How a token's experts are chosen (see `ops.route`)."""
+    """How a token's experts are chosen (see `Backend.route`)."""
 
     used: int  # experts per token
     sigmoid: bool = False  # scores are sigmoids of the logits, else their softmax over all experts
-    normalize: bool = True  # shares are divided by their sum
+    normalize: bool = True  # weights are divided by their sum
     scale: float = 1.0  # ... and multiplied by this
 
 
@@ -60,28 +63,24 @@ class ExpertWeights:
         weight = Weight(name, chosen, self.weight.type, (count * chosen.shape[1], columns))
         return ExpertWeights(weight, count)
 
-    def pack(self) -> None:
-        """Bring the matrices into the layout the kernels read (see `Weight.pack`)."""
-        self.weight.pack()
-
-    def dequantize(self, expert: int) -> Tensor:
-        """The values of one expert's matrix, float32 [out, in]."""
+    def values(self, expert: int) -> NDArray[np.float32]:
+        """The values of one expert's matrix [out, in]."""
         rows = self.shape[1]
-        return self.weight.rows(torch.arange(expert * rows, (expert + 1) * rows, dtype=torch.int32))
+        return self.weight.rows(np.arange(expert * rows, (expert + 1) * rows))
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The feed-forward networks of one layer (see `ops.experts`). Raises `ValueError` if they do not fit."""
+    """The feed-forward networks of one layer (see `Backend.experts`). Raises `ValueError` if they do not fit."""
 
     gate: ExpertWeights  # [experts, width, in]
     up: ExpertWeights  # [experts, width, in]
     down: ExpertWeights  # [experts, out, width]
-    gate_bias: Tensor | None = None  # [experts, width]
-    up_bias: Tensor | None = None  # [experts, width]
-    down_bias: Tensor | None = None  # [experts, out]
+    gate_bias: Array | None = None  # [experts, width]
+    up_bias: Array | None = None  # [experts, width]
+    down_bias: Array | None = None  # [experts, out]
     activation: str = "swiglu"
-    scale_inputs: bool = False  # shares multiply what goes into an expert, not what comes out (Llama 4)
+    scale_inputs: bool = False  # weights multiply what goes into an expert, not what comes out (Llama 4)
 
     def __post_init__(self) -> None:
         count, width, _ = self.gate.shape

@@ -1,4 +1,4 @@
-"""Rotary position embedding: which angles a model turns its queries and keys by."""
+"""Rotary position embedding: by which angles a model rotates its queries and keys."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True)
 class Yarn:
     """Settings of YaRN context extension (Peng et al., arXiv:2309.00071).
 
-    Pairs that turn more than `beta_fast` times over the original context keep their
-    frequency, those that turn less than `beta_slow` times are slowed down by `factor`,
+    Pairs that rotate more than `beta_fast` times over the original context keep their
+    frequency, those that rotate less than `beta_slow` times are slowed down by `factor`,
     and the ones between are blended. `extrapolation` 0 switches the blend off.
     """
 
@@ -35,11 +38,11 @@ class Yarn:
 
         return max(0, math.floor(pair(self.beta_fast))), min(dims - 1, math.ceil(pair(self.beta_slow)))
 
-    def slowdown(self, dims: int, base: float) -> Tensor:
+    def slowdown(self, dims: int, base: float) -> NDArray[np.float64]:
         """What each pair's frequency is multiplied by: float64 [dims/2], between 1/factor and 1."""
         low, high = self.bounds(dims, base)
-        pairs = torch.arange(dims // 2, dtype=torch.float64)
-        kept = (1 - ((pairs - low) / max(0.001, high - low)).clamp(0, 1)) * self.extrapolation
+        pairs = np.arange(dims // 2, dtype=np.float64)
+        kept = (1 - ((pairs - low) / max(0.001, high - low)).clip(0, 1)) * self.extrapolation
         return (1 - kept) / self.factor + kept
 
     @property
@@ -50,39 +53,38 @@ class Yarn:
         return self.attention_factor * (1 + 0.1 * math.log(self.factor))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rope:
-    """Pair j of a head's first `2 * pairs` values is turned by `position * frequencies[j]`.
+    """Pair j of a head's first `2 * pairs` values is rotated by `position * frequencies[j]`.
 
     A pair is (2j, 2j+1), or (j, j + pairs) when `neox`. The rest of the head passes unchanged.
-    The turned values are multiplied by `magnitude`.
+    The rotated values are multiplied by `magnitude`.
 
     With `axes`, a token has a position on each of `axis_count` axes (time, height and width, say), and
-    `axes[j]` is the one that turns pair j. A token with one position has it on all of them.
+    `axes[j]` is the one that rotates pair j. A token with one position has it on all of them.
     """
 
-    frequencies: Tensor  # float32 [pairs], radians per position
+    frequencies: NDArray[np.float32]  # [pairs], radians per position
     magnitude: float = 1.0
     neox: bool = False
-    axes: Tensor | None = None  # int32 [pairs]
+    axes: NDArray[np.int32] | None = None  # [pairs]
     axis_count: int = dataclasses.field(init=False, default=1)
 
     def __post_init__(self) -> None:
         kept = self.frequencies
-        if kept.dtype != torch.float32 or kept.dim() != 1 or not kept.is_contiguous():
+        if kept.dtype != np.float32 or kept.ndim != 1 or not kept.flags.c_contiguous:
             raise ValueError(
                 f"rope frequencies must be contiguous float32 [pairs], not {kept.dtype} {list(kept.shape)}"
             )
         if self.axes is not None:
             axes = self.axes
-            if axes.dtype != torch.int32 or axes.shape != kept.shape or not axes.is_contiguous():
+            if axes.dtype != np.int32 or axes.shape != kept.shape or not axes.flags.c_contiguous:
                 raise ValueError(
                     f"rope axes must be contiguous int32 [{len(kept)}], one for each pair, "
                     f"not {axes.dtype} {list(axes.shape)}"
                 )
             if int(axes.min()) < 0:
                 raise ValueError(f"rope axes are numbered from 0, got {int(axes.min())}")
-            # Kept as a number: looking at a tensor's values would keep a forward pass from being replayed.
             object.__setattr__(self, "axis_count", int(axes.max()) + 1)
 
     @classmethod
@@ -92,7 +94,7 @@ class Rope:
         base: float = 10000.0,
         *,
         neox: bool = False,
-        factors: Tensor | None = None,
+        factors: NDArray[Any] | None = None,
         linear_factor: float = 1.0,
         yarn: Yarn | None = None,
         magnitude: float = 1.0,
@@ -104,42 +106,42 @@ class Rope:
         factors: [dims/2], a model's own table (`rope_freqs.weight`).
         linear_factor: positions are divided by it (linear context extension).
         yarn: extends the context its way instead; its magnitude multiplies `magnitude`.
-        sections: how many pairs each axis turns (M-RoPE: Wang et al., arXiv:2409.12191), axis after axis, or,
+        sections: how many pairs each axis rotates (M-RoPE: Wang et al., arXiv:2409.12191), axis after axis, or,
         when `interleaved` (Qwen3-VL), the first three in turn for as long as the second and third have some.
         """
         if dims <= 0 or dims % 2:
             raise ValueError(
-                f"rope turns pairs: the number of rotated values must be even and positive, not {dims}"
+                f"rope rotates pairs: the number of rotated values must be even and positive, not {dims}"
             )
-        if factors is not None and factors.numel() != dims // 2:
-            raise ValueError(f"rope factors: {factors.numel()} values for {dims // 2} pairs")
-        frequencies = base ** (-2 * torch.arange(dims // 2, dtype=torch.float64) / dims)
+        if factors is not None and factors.size != dims // 2:
+            raise ValueError(f"rope factors: {factors.size} values for {dims // 2} pairs")
+        frequencies = base ** (-2 * np.arange(dims // 2, dtype=np.float64) / dims)
         if factors is not None:
-            frequencies = frequencies / factors.double().flatten()
+            frequencies = frequencies / factors.reshape(-1).astype(np.float64)
         frequencies = frequencies / linear_factor
         if yarn is not None:
             frequencies = frequencies * yarn.slowdown(dims, base)
             magnitude *= yarn.magnitude
         axes = None if sections is None else _axes(dims // 2, sections, interleaved)
-        return cls(frequencies.float(), magnitude, neox, axes)
+        return cls(frequencies.astype(np.float32), magnitude, neox, axes)
 
     @property
     def pairs(self) -> int:
-        return self.frequencies.numel()
+        return self.frequencies.size
 
     def without_magnitude(self) -> Rope:
-        """For turning keys that were turned before (context shift), whose magnitude is already in."""
+        """For keys that were rotated before (context shift), which have the magnitude already."""
         return dataclasses.replace(self, magnitude=1.0)
 
 
-def _axes(pairs: int, sections: Sequence[int], interleaved: bool) -> Tensor:
-    """Which axis turns each pair: int32 [pairs]. More pairs than the sections have begin them anew."""
+def _axes(pairs: int, sections: Sequence[int], interleaved: bool) -> NDArray[np.int32]:
+    """Which axis rotates each pair: int32 [pairs]. More pairs than the sections have begin them anew."""
     if min(sections, default=0) < 0 or not sum(sections) or (interleaved and len(sections) < 3):
         wanted = "at least three" if interleaved else "one or more"
         raise ValueError(f"rope sections are the pairs of each axis, {wanted} of them, not {list(sections)}")
-    place = torch.arange(pairs) % sum(sections)
+    place = np.arange(pairs) % sum(sections)
     if interleaved:
-        turn = place % 3
-        ends = torch.tensor([0, 3 * sections[1] + 1, 3 * sections[2] + 2])
-        return torch.where(place < ends[turn], turn, 0).int()
-    return torch.arange(len(sections)).repeat_interleave(torch.tensor(sections))[place].int()
+        axis = place % 3
+        ends = np.array([0, 3 * sections[1] + 1, 3 * sections[2] + 2])
+        return np.where(place < ends[axis], axis, 0).astype(np.int32)
+    return np.arange(len(sections)).repeat(sections)[place].astype(np.int32)

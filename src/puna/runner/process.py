@@ -13,15 +13,16 @@ from typing import NoReturn
 
 import msgspec
 
-from puna import ops
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
+from puna.kvcache.cache import Picturing
 from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
+from puna.ops import default_backend
 from puna.prompt.model_facts import ModelFacts, facts_at
 from puna.runner.frames import Channel
 from puna.runner.protocol import (
@@ -106,10 +107,6 @@ def _leave(error: BaseException) -> NoReturn:
 def _await_model(channel: _Parent) -> ChatModel | None:
     """Wait for a model that can be loaded; None when the parent hangs up, or the load failed for good."""
     while (message := channel.receive()) is not None:
-        if isinstance(message, Ping):
-            idle = Pong(id=message.id, active=0, running=0, step_age_s=0, cache_bytes=0, cells=[], evicted=0)
-            channel.send(idle)
-            continue
         if not isinstance(message, Load):
             raise RequestError(f"the first message must be Load, not {type(message).__name__}")
         try:
@@ -124,6 +121,7 @@ def _await_model(channel: _Parent) -> ChatModel | None:
 
 def _load(request: Load, channel: _Parent) -> ChatModel:
     cache_types = KVTypes.parse(request.kv_cache_type)
+    ops = default_backend()
     ops.set_threads(request.num_thread)
     last = 0.0
 
@@ -142,6 +140,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         reserved=request.reserved,
         cache_types=cache_types,
         draft=request.draft,
+        ops=ops,
         progress=report,
     )
     engine = Engine(
@@ -227,4 +226,5 @@ def _inspect(message: Inspect, engine: Engine, channel: _Parent) -> None:
         else:
             channel.send(Inspected(id=message.id, caches=done.result()))
 
-    engine.ask(engine.cache.contents).add_done_callback(answer)
+    cache = engine.cache
+    engine.ask(lambda: cache.contents() if isinstance(cache, Picturing) else []).add_done_callback(answer)

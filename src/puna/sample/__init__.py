@@ -1,4 +1,4 @@
-"""From logits to tokens: penalties, transforms, draws and log-probabilities, in C++ and numpy."""
+"""From logits to tokens: penalties, options, draws and log-probabilities."""
 
 from puna.sample.log_probabilities import log_probabilities
 from puna.sample.sampler import Sampler

@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import GenerationError
-from puna.ops import implementation
-from puna.sample import transforms
+from puna.ops import Backend
 
 
 def log_probabilities(
-    logits: NDArray[np.float32], token: int, top: int
+    logits: NDArray[np.float32], token: int, top: int, ops: Backend
 ) -> tuple[float, list[tuple[int, float]]]:
     """The log-probability of `token`, and the `top` likeliest tokens with theirs, descending.
 
@@ -24,29 +23,10 @@ def log_probabilities(
     largest = logits.max()
     if not np.isfinite(largest):
         raise GenerationError("log-probabilities: the model computed no finite logits")
-    logarithm = np.float32(np.log(_sum_of_exponentials(logits, largest)))
-    ids = _top(logits, min(max(top, 0), logits.size))
+    logarithm = np.float32(np.log(ops.sum_of_exponentials(logits, float(largest))))
+    count = min(max(top, 0), logits.size)
+    ids = ops.top_k(logits, count).tolist() if count else []  # as an option of sampling, 0 would mean all
     return (
         float(logits[token] - largest - logarithm),
-        [(int(i), float(logits[i] - largest - logarithm)) for i in ids],
+        [(i, float(logits[i] - largest - logarithm)) for i in ids],
     )
-
-
-def _sum_of_exponentials(logits: NDArray[np.float32], largest: np.float32) -> float:
-    if implementation() == "cpu":
-        from puna import _native
-
-        return float(_native.sum_of_exponentials(logits.ctypes.data, logits.size, float(largest)))
-    return float(np.exp((logits - largest).astype(np.float64)).sum())
-
-
-def _top(logits: NDArray[np.float32], count: int) -> NDArray[np.int64]:
-    if count == 0:
-        return np.empty(0, np.int64)  # as an option of sampling, top-k of 0 would mean all
-    if implementation() == "cpu":
-        from puna import _native
-
-        ids = np.empty(count, np.int64)
-        _native.top_k(logits.ctypes.data, logits.size, count, ids.ctypes.data)
-        return ids
-    return transforms.top_k(logits, count)

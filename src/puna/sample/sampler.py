@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import GenerationError, OptionError
+from puna.ops import Backend
 from puna.options import Options
-from puna.sample.choice import choose
 from puna.sample.penalties import Penalties
 from puna.sample.random import Random
 
@@ -20,9 +20,10 @@ class Sampler:
     call of `sample` draws exactly one.
     """
 
-    def __init__(self, options: Options, vocab_size: int) -> None:
+    def __init__(self, options: Options, vocab_size: int, ops: Backend) -> None:
         """Raises `OptionError` for a bias on a token that does not exist."""
         self._options = options
+        self._ops = ops
         self._vocab_size = vocab_size
         self._biased = np.array([token for token, _ in options.logit_bias], np.int64)
         self._bias = np.array([bias for _, bias in options.logit_bias], np.float32)
@@ -64,7 +65,7 @@ class Sampler:
             logits = np.where(_unpacked(allowed, self._vocab_size), logits, np.float32(-np.inf))
         options = self._options
         temperature = max(options.temperature, 0.0)
-        token = choose(
+        token = self._ops.choose(
             np.ascontiguousarray(logits),
             temperature=temperature,
             top_k=options.top_k,

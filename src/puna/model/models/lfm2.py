@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from puna.batch import Batch
+from puna.batch import BatchArrays
 from puna.errors import UnsupportedModelError
 from puna.kvcache.cache import Cache, LayerState
 from puna.model.decoder import Decoder
@@ -73,7 +73,7 @@ class ShortConvolution(Module):
     output: Linear = weight("shortconv.out_proj", "hidden_size", "hidden_size")
 
     def forward(
-        self, hidden: Array, batch: Batch, cache: Cache, rope: Rope | None, rows: Array | None
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         mixed = self.convolution(self.input(hidden), cache.state(self.index))
         return self.output(mixed if rows is None else mixed[rows])

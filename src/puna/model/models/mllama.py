@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from puna.batch import Batch
+from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Images
@@ -81,7 +81,7 @@ class CrossLayer(Layer):
         return self.ops.array(np.tanh(self.ops.numpy(gate)))
 
     def forward(
-        self, hidden: Array, batch: Batch, cache: Cache, rope: Rope | None, rows: Array | None
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
     ) -> Array:
         own, images = cache.layer(self.index), [payload.states for _, payload in batch.payloads]
         if images:

@@ -1,4 +1,4 @@
-"""From logits to the tokens that may be drawn: each step a function on plain arrays.
+"""From one row of logits to a token, in numpy: each step a function.
 
 These are the definitions; `csrc/sample` does the same in one go. Candidates are kept in
 descending order of value, equal values in ascending order of id. Probabilities are float64.
@@ -14,8 +14,39 @@ Probabilities = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 
+def choose(
+    logits: Floats,
+    temperature: float,
+    k: int,
+    typical: float,
+    p: float,
+    least: float,
+    uniform: float,
+) -> int | None:
+    """See `Backend.choose`."""
+    if not logits.size:
+        return None
+    largest = logits.max()
+    if not np.isfinite(largest):  # a NaN makes the maximum NaN
+        return None
+    if temperature == 0:
+        return int(np.argmax(logits))
+    ids = top_k(logits, k)
+    if typical < 1:
+        ids = ids[typical_p(softmax(logits[ids]), typical)]
+    probabilities = softmax(temper(logits[ids], temperature))
+    probabilities = probabilities[: top_p(probabilities, p)]
+    probabilities = probabilities[: min_p(probabilities, least)]
+    return int(ids[draw(probabilities, uniform)])
+
+
+def sum_of_exponentials(logits: Floats, largest: float) -> float:
+    """The sum of `e ** (logit - largest)`."""
+    return float(np.exp((logits - np.float32(largest)).astype(np.float64)).sum())
+
+
 def top_k(logits: Floats, k: int) -> Ids:
-    """Ids of the `k` largest logits; of all when k is not positive. The lower id wins a tie at the cut."""
+    """Ids of the `k` largest logits; of all if k is not positive. The lower id wins a tie at the cut."""
     count = logits.size
     if 0 < k < count:
         least = np.partition(logits, count - k)[count - k]

@@ -1,0 +1,266 @@
+"""What a backend is: where models are computed, and with what.
+
+Every operation is declared here, once; `puna.ops.reference` is the specification in numpy, `puna.ops.cpu` has
+C++ kernels. Nothing outside a backend asks which one it is, takes an address, or assumes memory that this
+process can read: arrays are used as `puna.ops.Array` says.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from puna.ops import sampling
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from puna.gguf import GGMLType
+    from puna.ops.array import Array, IndexBuffer
+    from puna.ops.experts import Experts, Routing
+    from puna.ops.recording import Recorder
+    from puna.ops.rope import Rope
+    from puna.ops.storage import Storage
+    from puna.ops.weight import Weight
+
+
+class Backend(ABC):
+    """The operations models are made of, on one device.
+
+    Arrays are contiguous float32, indices int32, unless stated. `T` is the number of tokens in the batch. A
+    token's row does not depend on the rest of the batch, nor on the number of threads. Operations raise
+    `ValueError` for wrong shapes or dtypes and `IndexError` for indices out of range; the reference leaves
+    that to numpy.
+    """
+
+    name: ClassVar[str]
+    device: ClassVar[str] = "CPU"  # what holds weights and caches, for the table of a model's memory
+
+    # --- arrays ----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def array(self, values: NDArray[Any]) -> Array:
+        """Values of the host as an array. The host must not change them afterwards."""
+
+    @abstractmethod
+    def numpy(self, array: Array) -> NDArray[Any]:
+        """The values of an array on the host, for reading only; good until the array is written."""
+
+    @abstractmethod
+    def index_buffer(self, *shape: int) -> IndexBuffer:
+        """Indices int32 of `shape`, zero at first, that the host writes and operations read."""
+
+    @abstractmethod
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        """Arrays [n, ...] one after another: the sum of their rows."""
+
+    @abstractmethod
+    def pad(self, x: Array, width: int, value: float) -> Array:
+        """The rows of `x` [T, n] followed by `value` up to a length of `width`."""
+
+    # --- weights and storage ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def pack(self, weight: Weight) -> None:
+        """Bring a matrix into the layout the operations read, and let go of the file's bytes.
+
+        Does nothing the second time. Embeddings read single rows and are better left unpacked.
+        """
+
+    @abstractmethod
+    def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
+        """What `pack` will hold for a matrix of `shape` [out, in] of `type`."""
+
+    @abstractmethod
+    def storage(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> Storage:
+        """Rows of numbers [rows, *row_shape] that stay between passes, all zero.
+
+        Raises `NotSupportedError` when the last size does not fill the blocks of `kind`.
+        """
+
+    # --- operations ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def embedding(self, tokens: Array, weight: Weight) -> Array:
+        """Rows `tokens` [T] of `weight` [vocabulary, width], dequantised: [T, width]."""
+
+    @abstractmethod
+    def linear(self, x: Array, weight: Weight, bias: Array | None = None) -> Array:
+        """`x @ weight.T + bias`: x [T, in], weight [out, in], bias [out], result [T, out]."""
+
+    @abstractmethod
+    def linear_many(
+        self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None] | None = None
+    ) -> list[Array]:
+        """`linear` of the same `x` with several weights, preparing `x` once."""
+
+    @abstractmethod
+    def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
+        """Which experts each token goes through, and the weight of each.
+
+        Of `logits` [T, experts] the scores are the softmax or the sigmoids. The `routing.used` best are those
+        with the largest logits or, where there is a `bias` [experts], the largest score + bias; of equal ones
+        the lower number wins. Returns `chosen` int32 and `weights` float32, both [T, used] and best first: a
+        weight is the score, divided by the sum of the chosen ones where `routing.normalize`, times
+        `routing.scale`.
+        """
+
+    @abstractmethod
+    def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
+        """Every token through its chosen experts: x [T, in], chosen and weights [T, used], result [T, out].
+
+        The sum over a token's experts of `weight * down(activation(gate(x), up(x)))`, or of
+        `down(activation(gate(weight * x), up(weight * x)))` where `layer.scale_inputs`. The activation
+        `swiglu` is `silu(gate) * up`; `clamped_swiglu` is gpt-oss's `g * sigmoid(1.702 g) * (u + 1)` with
+        gates g of at most 7 and ups u within -7 and 7.
+        """
+
+    @abstractmethod
+    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+        """`x / sqrt(mean(x²) + eps) * weight` over the last axis: x [..., d], weight [d]."""
+
+    @abstractmethod
+    def add_rms_norm(self, x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
+        """`total = x + residual` and `rms_norm(total)`: x and residual [..., d]; returns (total, normed)."""
+
+    @abstractmethod
+    def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+        """`(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis: x [..., d], weight, bias [d].
+
+        The variance is that of the d values themselves (divided by d, not by d - 1).
+        """
+
+    @abstractmethod
+    def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
+        """Rotate the heads of `x` [T, heads, head_dim] by their `positions` (may be negative), in place.
+
+        `positions` are [T], or [T, rope.axis_count] where pairs rotate by positions on several axes.
+        """
+
+    @abstractmethod
+    def swiglu(self, gate: Array, up: Array) -> Array:
+        """`silu(gate) * up`, both [T, n]."""
+
+    @abstractmethod
+    def geglu(self, gate: Array, up: Array) -> Array:
+        """`gelu(gate) * up`, both [T, n], with GELU `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`."""
+
+    @abstractmethod
+    def gelu(self, x: Array) -> Array:
+        """`x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: GELU itself, not its approximation with tanh."""
+
+    @abstractmethod
+    def softcap(self, x: Array, cap: float) -> Array:
+        """`cap * tanh(x / cap)` of x [T, n]: nearly x where that is small, never beyond `cap`, which is not 0."""
+
+    @abstractmethod
+    def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float) -> None:
+        """Multiply rows of `x` [T, ...] by `1 + scale * ln(1 + floor((position + 1) / floor_scale))`, in place.
+
+        This sharpens the attention of queries at late `positions` [T], which have more keys to choose from:
+        the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399.
+        """
+
+    @abstractmethod
+    def short_conv(
+        self,
+        projected: Array,
+        weight: Array,
+        bias: Array | None,
+        states: Storage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        """A gated short convolution of each channel over the rows of each sequence: [T, channels].
+
+        `projected` [T, 3 * channels] holds b, c and x. Row t comes out as `c * (bias + sum of weight * recent)`,
+        `recent` being the products `b * x` of that row and the `taps - 1` before it, the latest last: weight
+        [taps, channels], bias [channels].
+
+        The sequence of row t has the rows from `starts[t]` on. What precedes them, zeros at first, is the
+        state `sources[t]` of `states` [slots, taps - 1, channels], stored as F32. State `targets[t]` becomes
+        what precedes the row after t; with -1 none does. States that are written are distinct, and none of
+        them is read. starts, sources and targets are [T]. A row's result is the same bits however its
+        sequence is cut into batches.
+        """
+
+    @abstractmethod
+    def store_rows(self, target: Storage, cells: Array, rows: Array) -> None:
+        """`target[cells] = rows`, rounded or quantised: rows [T, heads, dim], cells [T] distinct."""
+
+    @abstractmethod
+    def attention(
+        self,
+        q: Array,
+        keys: Storage,
+        values: Storage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: Array | None = None,
+    ) -> Array:
+        """Attention where every row has its own list of cells.
+
+        Row t of `q` [T, heads, head_dim] sees `cells[starts[t] : starts[t] + counts[t]]` of
+        `keys` [capacity, kv_heads, head_dim] and `values` [capacity, kv_heads, value_dim], each stored as any
+        of `KV_TYPES`. Query head h reads key/value head `h * kv_heads // heads`. The result
+        [T, heads, value_dim] is `softmax(scale * q k) v`; where `softcap` is not 0 the scores go through
+        `softcap * tanh(score / softcap)` first, and `sinks` [heads] join the softmax's denominator as one
+        more score per head. A row with a count of 0 gives zeros.
+
+        Neighbouring rows that see parts of the same stretch of `cells` share the work on it: a prompt
+        (one start, growing counts), a sliding window (both growing), an image (equal ranges). A row's
+        result is the same bits whatever else is in the batch, wherever the cells lie, and wherever the
+        list begins as long as that is the same modulo 512.
+        """
+
+    # --- sampling: of one row of logits [vocabulary] on the host -----------------------------------------
+
+    def choose(
+        self,
+        logits: NDArray[np.float32],
+        *,
+        temperature: float,
+        top_k: int,
+        typical_p: float,
+        top_p: float,
+        min_p: float,
+        uniform: float,
+    ) -> int | None:
+        """The token at `uniform` in [0, 1) of the distribution, or the likeliest at temperature 0.
+
+        `logits` are contiguous. None when there is nothing to choose: no logits, a NaN or +inf among
+        them, or all -inf.
+        """
+        return sampling.choose(logits, temperature, top_k, typical_p, top_p, min_p, uniform)
+
+    def top_k(self, logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+        """Ids of the `k` largest logits, descending; the lower id wins a tie. `k` is at least 1."""
+        return sampling.top_k(logits, k)
+
+    def sum_of_exponentials(self, logits: NDArray[np.float32], largest: float) -> float:
+        """The sum of `e ** (logit - largest)`."""
+        return sampling.sum_of_exponentials(logits, largest)
+
+    # --- the process -----------------------------------------------------------------------------------
+
+    def recorder(self) -> Recorder | None:
+        """Something that records computations so that they can be replayed, or None where that is no use."""
+        return None
+
+    def threads(self) -> int:
+        """Threads of this process the operations use."""
+        return 1
+
+    def set_threads(self, count: int) -> None:
+        """Use `count` threads from now on; 0 leaves their number as it is. Raises `ValueError` below that."""
+        if count < 0:
+            raise ValueError(f"the number of threads must be positive, or 0 for automatic, not {count}")
+
+    def keep_freed_memory(self) -> None:
+        """Have this process keep freed memory for the next time, as one that computes does well to."""

@@ -1,0 +1,194 @@
+"""The operations by C++ kernels, on this machine's processor.
+
+The kernels check what they are given and allocate what they return (`csrc/bind_*.cpp`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna import _native
+from puna.config import env_int
+from puna.errors import OptionError
+from puna.gguf import GGMLType
+from puna.ops.backend import Backend
+from puna.ops.cpu import packing
+from puna.ops.cpu.recorder import Recorder
+from puna.ops.cpu.traced import Traced, read
+from puna.ops.experts import ACTIVATIONS, Experts, Routing
+from puna.ops.host import HostIndexBuffer, HostStorage
+from puna.ops.rope import Rope
+from puna.ops.weight import Weight
+
+Array = NDArray[Any]
+
+
+class CPU(Backend):
+    """Raises `OptionError` when `PUNA_CPU` names kernels that this processor cannot run."""
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        level = os.environ.get("PUNA_CPU")
+        if level and level not in _native.cpu_levels():
+            raise OptionError(
+                f"PUNA_CPU: '{level}' names no kernels that this processor runs; use one of "
+                f"{', '.join(_native.cpu_levels())}, or leave it out for the best"
+            )
+        if (count := env_int("NUM_THREADS", 0)) > 0:
+            _native.set_threads(count)
+
+    def array(self, values: Array) -> Array:
+        return values
+
+    def numpy(self, array: Array) -> Array:
+        return read(array)
+
+    def index_buffer(self, *shape: int) -> HostIndexBuffer:
+        return HostIndexBuffer(shape, Traced)
+
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)
+
+    def pad(self, x: Array, width: int, value: float) -> Array:
+        return np.pad(x, [(0, 0), (0, width - x.shape[1])], constant_values=value)
+
+    def pack(self, weight: Weight) -> None:
+        if weight.packed is None:
+            weight.packed = packing.pack(weight)
+            weight.drop_data()
+
+    def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
+        return packing.packed_bytes(type, shape)
+
+    def storage(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> HostStorage:
+        return HostStorage(kind, rows, row_shape)
+
+    def embedding(self, tokens: Array, weight: Weight) -> Array:
+        data = weight.data
+        try:
+            if data is None:
+                return packing.matrix(weight).unpack_rows(tokens)
+            if _native.can_decode(weight.type):
+                return _native.embed(data, weight.type, *weight.shape, tokens)
+        except IndexError:
+            weight.check_rows(tokens)  # says which weight
+            raise
+        return weight.rows(read(tokens))
+
+    def linear(self, x: Array, weight: Weight, bias: Array | None = None) -> Array:
+        return _native.linear(x, [weight.packed or packing.matrix(weight)], [bias])[0]
+
+    def linear_many(
+        self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None] | None = None
+    ) -> list[Array]:
+        matrices = [weight.packed or packing.matrix(weight) for weight in weights]
+        return _native.linear(x, matrices, biases or [None] * len(matrices))
+
+    def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
+        return _native.route(logits, bias, routing.used, routing.sigmoid, routing.normalize, routing.scale)
+
+    def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
+        gate, up, down = (packing.matrix(part.weight) for part in (layer.gate, layer.up, layer.down))
+        return _native.experts(
+            gate, up, down, layer.gate_bias, layer.up_bias, layer.down_bias, layer.gate.shape[0],
+            ACTIVATIONS.index(layer.activation), layer.scale_inputs, x, chosen, weights,
+        )  # fmt: skip
+
+    rms_norm = staticmethod(_native.rms_norm)
+    add_rms_norm = staticmethod(_native.add_rms_norm)
+    layer_norm = staticmethod(_native.layer_norm)
+    swiglu = staticmethod(_native.swiglu)
+    geglu = staticmethod(_native.geglu)
+    gelu = staticmethod(_native.gelu)
+    softcap = staticmethod(_native.softcap)
+    temper_ = staticmethod(_native.temper)
+
+    def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
+        _native.rope(x, positions, rope.frequencies, rope.axes, rope.axis_count, rope.magnitude, rope.neox)
+
+    def short_conv(
+        self,
+        projected: Array,
+        weight: Array,
+        bias: Array | None,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        return _native.short_conv(projected, weight, bias, states.stored, starts, sources, targets)
+
+    def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:
+        _native.store_rows(target.stored, target.kind, cells, rows)
+
+    def attention(
+        self,
+        q: Array,
+        keys: HostStorage,
+        values: HostStorage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: Array | None = None,
+    ) -> Array:
+        return _native.attention(
+            q,
+            keys.stored,
+            keys.kind,
+            values.stored,
+            values.kind,
+            cells,
+            starts,
+            counts,
+            scale,
+            softcap,
+            sinks,
+        )
+
+    def choose(
+        self,
+        logits: NDArray[np.float32],
+        *,
+        temperature: float,
+        top_k: int,
+        typical_p: float,
+        top_p: float,
+        min_p: float,
+        uniform: float,
+    ) -> int | None:
+        token = _native.choose(logits, temperature, top_k, typical_p, top_p, min_p, uniform)
+        return None if token < 0 else token
+
+    def top_k(self, logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+        return _native.top_k(logits, k)
+
+    def sum_of_exponentials(self, logits: NDArray[np.float32], largest: float) -> float:
+        return _native.sum_of_exponentials(logits, largest)
+
+    def recorder(self) -> Recorder:
+        return Recorder()
+
+    def threads(self) -> int:
+        """Physical cores within the control group's quota, unless set."""
+        return _native.threads()
+
+    def set_threads(self, count: int) -> None:
+        super().set_threads(count)
+        if count:
+            _native.set_threads(count)
+
+    def keep_freed_memory(self) -> None:
+        """Up to 256 MiB.
+
+        Otherwise the large intermediate results of prompts go back to the system in every layer, which clears
+        the same pages again and again.
+        """
+        _native.keep_freed_memory()

@@ -1,0 +1,77 @@
+"""Arrays, indices and storage of backends that compute in this process's own memory, with numpy's arrays."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.gguf import GGMLType
+from puna.ops import quantized
+from puna.ops.storage import Storage, stored_form
+
+#: Bytes of a region from which on large pages are asked for: faster to look up, but provided 2 MiB at a time.
+_LARGE = 4 << 20
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0)
+
+
+class HostIndexBuffer:
+    """What the host writes is what operations read."""
+
+    def __init__(self, shape: Sequence[int], array_type: type[NDArray[Any]] = np.ndarray) -> None:
+        # np.zeros is backed lazily: what is never used costs address space, not memory.
+        self.host: NDArray[np.int32] = np.zeros(shape, np.int32)
+        self.array = self.host.view(array_type)
+
+    def upload(self, begin: int = 0, end: int | None = None) -> None:
+        pass
+
+
+class HostStorage(Storage):
+    """Address space for all rows; memory for those that were written.
+
+    The system provides memory when a page is first written, and takes it back when told that nothing in it is
+    needed.
+    """
+
+    def __init__(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> None:
+        super().__init__(kind, rows, row_shape)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
+        self._map = mmap.mmap(-1, max(rows * self.row_bytes, 1), flags=flags)
+        dtype, form = stored_form(kind, row_shape)
+        # The array keeps the mapping alive.
+        self.stored: NDArray[Any] = np.frombuffer(self._map, dtype, rows * self.row_bytes // dtype.itemsize)
+        self.stored = self.stored.reshape(rows, *form)
+
+    def provide(self, rows: int) -> None:
+        size = rows * self.row_bytes
+        if size >= _LARGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            self._map.madvise(mmap.MADV_HUGEPAGE, 0, min(size, len(self._map)))
+
+    def give_back(self, begin: int, end: int) -> None:
+        first = -(-begin * self.row_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        last = min(end * self.row_bytes, len(self._map))
+        if first < last:
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def copy(self, sources: NDArray[np.integer], targets: NDArray[np.integer]) -> None:
+        self.stored[targets] = self.stored[sources]
+
+    def read(self, rows: NDArray[np.integer]) -> NDArray[Any]:
+        found: NDArray[Any] = self.stored[rows]
+        return found
+
+    def write(self, rows: NDArray[np.integer], stored: NDArray[Any]) -> None:
+        self.stored[rows] = stored
+
+    def numbers(self, rows: NDArray[np.integer]) -> NDArray[np.float32]:
+        return quantized.unpack(self.stored[rows], self.kind)
+
+    def put(self, rows: NDArray[np.integer], numbers: NDArray[Any]) -> None:  # type: ignore[override]
+        self.stored[rows] = quantized.pack(numbers, self.kind)
+
+    def close(self) -> None:
+        del self.stored, self._map

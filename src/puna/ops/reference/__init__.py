@@ -1,0 +1,216 @@
+"""The operations in plain numpy: short, obviously right, and therefore the specification.
+
+Everything is computed in the dtype of the activations, which is float32 in use and float64 when a test wants
+the exact answer. Indices are taken as they are: negative or out-of-range ones are the caller's mistake.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.gguf import GGMLType
+from puna.ops import quantized
+from puna.ops.backend import Backend
+from puna.ops.experts import Experts, ExpertWeights, Routing
+from puna.ops.host import HostIndexBuffer, HostStorage
+from puna.ops.rope import Rope
+from puna.ops.weight import Weight
+
+Array = NDArray[Any]
+
+
+class Reference(Backend):
+    """On one thread of this process, in numpy."""
+
+    name = "reference"
+
+    def array(self, values: Array) -> Array:
+        return values
+
+    def numpy(self, array: Array) -> Array:
+        return array
+
+    def index_buffer(self, *shape: int) -> HostIndexBuffer:
+        return HostIndexBuffer(shape)
+
+    def concatenate(self, arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays)
+
+    def pad(self, x: Array, width: int, value: float) -> Array:
+        return np.pad(x, [(0, 0), (0, width - x.shape[1])], constant_values=value)
+
+    def pack(self, weight: Weight) -> None:
+        """The file's bytes are what it reads."""
+
+    def packed_bytes(self, type: GGMLType, shape: tuple[int, ...]) -> int:
+        return type.nbytes(shape[0] * shape[1])
+
+    def storage(self, kind: GGMLType, rows: int, row_shape: tuple[int, ...]) -> HostStorage:
+        return HostStorage(kind, rows, row_shape)
+
+    def embedding(self, tokens: Array, weight: Weight) -> Array:
+        return weight.rows(tokens)
+
+    def linear(self, x: Array, weight: Weight, bias: Array | None = None) -> Array:
+        result = x @ weight.values().astype(x.dtype, copy=False).T
+        return result if bias is None else result + bias
+
+    def linear_many(
+        self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None] | None = None
+    ) -> list[Array]:
+        biases = biases or [None] * len(weights)
+        return [self.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
+
+    def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
+        scores = _sigmoid(logits) if routing.sigmoid else _softmax(logits)
+        ranks = logits if bias is None else scores + bias
+        order = np.argsort(np.where(np.isnan(ranks), -np.inf, -ranks), axis=-1, kind="stable")
+        chosen = order[:, : routing.used]
+        weights = np.take_along_axis(scores, chosen, axis=1)
+        if routing.normalize:
+            weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-20)
+        return chosen.astype(np.int32), weights * routing.scale
+
+    def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
+        result = np.zeros((len(x), layer.down.shape[1]), x.dtype)
+        activate = {"swiglu": self.swiglu, "clamped_swiglu": _clamped_swiglu}[layer.activation]
+        for expert in np.unique(chosen).tolist():
+            tokens, places = np.nonzero(chosen == expert)
+            weight = weights[tokens, places, None].astype(x.dtype)
+            given = x[tokens] * weight if layer.scale_inputs else x[tokens]
+            gate = _of_expert(given, layer.gate, layer.gate_bias, expert)
+            up = _of_expert(given, layer.up, layer.up_bias, expert)
+            back = _of_expert(activate(gate, up), layer.down, layer.down_bias, expert)
+            np.add.at(result, tokens, back if layer.scale_inputs else back * weight)
+        return result
+
+    def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
+        return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + x.dtype.type(eps)) * weight
+
+    def add_rms_norm(self, x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
+        total = x + residual
+        return total, self.rms_norm(total, weight, eps)
+
+    def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+        centred = x - x.mean(-1, keepdims=True)
+        normed = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + x.dtype.type(eps)) * weight
+        return normed if bias is None else normed + bias
+
+    def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
+        # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004.
+        at = positions.astype(np.float64)
+        at = at[:, None] if rope.axes is None or at.ndim == 1 else at[:, rope.axes]
+        angles = at * rope.frequencies.astype(np.float64)  # [T, pairs]
+        cos = (np.cos(angles) * rope.magnitude).astype(x.dtype)[:, None]  # [T, 1, pairs]
+        sin = (np.sin(angles) * rope.magnitude).astype(x.dtype)[:, None]
+        pairs = rope.pairs
+        if rope.neox:
+            first, second = x[..., :pairs], x[..., pairs : 2 * pairs]
+        else:
+            first, second = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
+        first[:], second[:] = first * cos - second * sin, first * sin + second * cos
+
+    def swiglu(self, gate: Array, up: Array) -> Array:
+        return gate * _sigmoid(gate) * up
+
+    def geglu(self, gate: Array, up: Array) -> Array:
+        inner = np.sqrt(2 / np.pi).astype(gate.dtype) * (gate + gate.dtype.type(0.044715) * gate**3)
+        return gate / 2 * (1 + np.tanh(inner)) * up
+
+    def gelu(self, x: Array) -> Array:
+        return x / 2 * _erfc(-x / x.dtype.type(math.sqrt(2)))
+
+    def softcap(self, x: Array, cap: float) -> Array:
+        return cap * np.tanh(x / x.dtype.type(cap))
+
+    def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float) -> None:
+        at = positions.astype(np.float64)
+        factors = 1 + scale * np.log1p(np.floor((at + 1) / floor_scale))  # [T]
+        x *= factors.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
+
+    def short_conv(
+        self,
+        projected: Array,
+        weight: Array,
+        bias: Array | None,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        taps, channels = weight.shape
+        b, c, x = projected.reshape(len(projected), 3, channels).transpose(1, 0, 2)
+        products, result = b * x, np.empty(x.shape, x.dtype)
+        for t, (start, source, target) in enumerate(zip(starts, sources, targets, strict=True)):
+            recent = np.concatenate([states.stored[source], products[start : t + 1]])[-taps:]
+            total = (weight * recent).sum(0)
+            result[t] = c[t] * (total if bias is None else total + bias)
+            if target >= 0:
+                states.stored[target] = recent[1:]
+        return result
+
+    def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:
+        target.put(cells, rows)
+
+    def attention(
+        self,
+        q: Array,
+        keys: HostStorage,
+        values: HostStorage,
+        cells: Array,
+        starts: Array,
+        counts: Array,
+        scale: float,
+        softcap: float = 0.0,
+        sinks: Array | None = None,
+    ) -> Array:
+        rows, heads, _ = q.shape
+        group = heads // keys.shape[1]
+        result = np.zeros((rows, heads, values.shape[2]), q.dtype)
+        for t, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            if count == 0:
+                continue
+            seen = cells[start : start + count]
+            key = quantized.unpack(keys.stored[seen], keys.kind).astype(q.dtype).repeat(group, axis=1)
+            value = quantized.unpack(values.stored[seen], values.kind).astype(q.dtype).repeat(group, axis=1)
+            scores = np.einsum("hd,nhd->hn", q[t], key) * scale
+            if softcap:
+                scores = softcap * np.tanh(scores / softcap)
+            if sinks is not None:  # one more logit per head that takes its share and gives nothing
+                scores = np.concatenate([scores, sinks.astype(q.dtype)[:, None]], axis=1)
+            shares = _softmax(scores)[:, :count]
+            result[t] = np.einsum("hn,nhd->hd", shares, value)
+        return result
+
+
+def _of_expert(x: Array, weights: ExpertWeights, biases: Array | None, expert: int) -> Array:
+    result: Array = x @ weights.values(expert).astype(x.dtype, copy=False).T
+    return result if biases is None else result + biases[expert].astype(x.dtype, copy=False)
+
+
+def _clamped_swiglu(gate: Array, up: Array) -> Array:
+    gate = np.minimum(gate, 7)
+    result: Array = gate * _sigmoid(gate.dtype.type(1.702) * gate) * (up.clip(-7, 7) + 1)
+    return result
+
+
+def _erfc(x: Array) -> Array:
+    result: Array = np.frompyfunc(math.erfc, 1, 1)(x).astype(x.dtype)
+    return result
+
+
+def _sigmoid(x: Array) -> Array:
+    with np.errstate(over="ignore"):  # of e^-x: the sigmoid is 0 there
+        result: Array = 1 / (1 + np.exp(-x))
+    return result
+
+
+def _softmax(x: Array) -> Array:
+    weights = np.exp(x - x.max(axis=-1, keepdims=True))
+    result: Array = weights / weights.sum(axis=-1, keepdims=True)
+    return result
