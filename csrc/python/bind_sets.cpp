@@ -53,7 +53,7 @@ std::string kernel_set(const std::string& operation, const std::string& level, s
     const auto of = std::find_if(levels.begin(), levels.end(), named);
     if (of == levels.end()) throw nb::value_error(("this CPU cannot run the kernels '" + level + "'").c_str());
     const auto same = [&](CpuLevel each) { return runs_the_same(operation, each, *of, type); };
-    return cpu_level_name(*std::find_if(levels.begin(), of, same));
+    return cpu_level_name(*std::find_if(levels.begin(), of + 1, same));
 }
 
 }  // namespace
