@@ -64,13 +64,7 @@ def test_the_engine_computes_what_torch_computes(model: DemoModel, exported: Pat
         rows = list(range(len(ids)))
         batch = Batch.of(ids, rows, [0] * len(rows), rows)
         cache.start_forward(batch)
-<<<<<<< HEAD
-        got = torch.log_softmax(
-            torch.as_tensor(loaded.model.forward(batch.on(loaded.model.ops), cache)).float(), -1
-        )
-=======
         got = torch.log_softmax(logits_of(loaded.model, batch, cache), -1)
->>>>>>> backend
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
