@@ -11,22 +11,37 @@ from __future__ import annotations
 
 import argparse
 
-import torch
+import numpy as np
 from kernels import read_bandwidth, seconds
 
-from puna import _native, ops
+from puna import _native
+from puna.gguf import GGMLType
 from puna.kvcache.types import KVTypes
+from puna.ops import Backend, Storage, default_backend
 
 WORKING_SET = 512 << 20  # bytes of keys and values gone through in turn
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q8_0,q4_0")
 
 
-def caches(types: KVTypes, cells: int, kv_heads: int, dim: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def caches(
+    ops: Backend, types: KVTypes, cells: int, kv_heads: int, dim: int
+) -> list[tuple[Storage, Storage]]:
     """Keys and values of as many layers as make up the working set, at most 16."""
-    rows = torch.randn(cells, kv_heads, dim)
-    keys, values = ops.kv_pack(rows, types.keys), ops.kv_pack(rows, types.values)
-    count = min(16, max(1, WORKING_SET // (keys.nbytes + values.nbytes)))
-    return [(keys.clone(), values.clone()) for _ in range(count)]
+    rows = np.random.default_rng(0).standard_normal((cells, kv_heads, dim), np.float32)
+
+    def stored(kind: GGMLType) -> Storage:
+        storage = ops.storage(kind, cells, (kv_heads, dim))
+        storage.put(np.arange(cells), ops.array(rows))
+        return storage
+
+    first = stored(types.keys), stored(types.values)
+    count = min(16, max(1, WORKING_SET // size_of(first)))
+    return [first, *((stored(types.keys), stored(types.values)) for _ in range(count - 1))]
+
+
+def size_of(layer: tuple[Storage, Storage]) -> int:
+    """Bytes of a layer's keys and values."""
+    return sum(storage.shape[0] * storage.row_bytes for storage in layer)
 
 
 def main() -> None:
@@ -42,6 +57,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="default: physical cores")
     parser.add_argument("--cpu", help="kernels to use: portable, avx2, avx512")
     arguments = parser.parse_args()
+    ops = default_backend()
     ops.set_threads(arguments.threads)
     if arguments.cpu:
         _native.set_cpu_level(arguments.cpu)
@@ -54,18 +70,19 @@ def main() -> None:
     for name in arguments.types:
         types = KVTypes.parse(name)
         for cells in arguments.cells:
-            stored = caches(types, cells, kv_heads, dim)
-            listed = torch.arange(cells, dtype=torch.int32)
+            stored = caches(ops, types, cells, kv_heads, dim)
+            listed = np.arange(cells, dtype=np.int32)
             for rows in (rows for rows in arguments.rows if rows <= cells):
-                q, starts = torch.randn(rows, heads, dim), torch.zeros(rows, dtype=torch.int32)
-                counts = torch.arange(cells - rows + 1, cells + 1, dtype=torch.int32)
+                q = np.random.default_rng(1).standard_normal((rows, heads, dim), np.float32)
+                starts = np.zeros(rows, np.int32)
+                counts = np.arange(cells - rows + 1, cells + 1, dtype=np.int32)
 
                 def run(i: int, q=q, starts=starts, counts=counts, listed=listed, stored=stored) -> None:
                     ops.attention(q, *stored[i % len(stored)], listed, starts, counts, dim**-0.5)
 
                 took = seconds(run)
                 products = 2 * heads * dim * int(counts.sum())  # scores, and weighted values
-                size = stored[0][0].nbytes + stored[0][1].nbytes
+                size = size_of(stored[0])
                 print(
                     f"{name:11}{rows:5}{cells:7}{took * 1e6:10.0f}{2 * products / took / 1e9:9.1f}"
                     f"{size / took / 1e9:7.1f}"

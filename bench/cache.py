@@ -18,6 +18,7 @@ import numpy as np
 
 from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
+from puna.ops import default_backend
 
 PROMPT = 512
 

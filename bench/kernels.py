@@ -12,13 +12,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import torch
 
-from puna import _native, ops
+from puna import _native
 from puna.gguf import GGMLType, quantize
-from puna.ops import Weight
+from puna.ops import Weight, default_backend
 
 WORKING_SET = 512 << 20  # bytes of weights gone through in turn; last-level caches of servers are large
 TYPES = (
@@ -50,9 +50,11 @@ def seconds(run: Callable[[int], object], at_least_s: float = 0.3) -> float:
 
 
 def read_bandwidth() -> float:
-    """Bytes per second that a sum over a large array reads, on as many threads as torch uses."""
-    values = torch.ones(WORKING_SET // 4, dtype=torch.int32)
-    return values.nbytes / seconds(lambda _: values.sum(dtype=torch.int32))
+    """Bytes per second that sums over a large array read, on as many threads as the kernels use."""
+    threads = default_backend().threads()
+    parts = np.array_split(np.ones(WORKING_SET // 8, np.int64), threads)
+    with ThreadPoolExecutor(threads) as pool:
+        return WORKING_SET / seconds(lambda _: list(pool.map(np.sum, parts)))
 
 
 def random_matrices(kind: GGMLType, rows: int, columns: int, count: int) -> list[Weight]:
@@ -62,7 +64,7 @@ def random_matrices(kind: GGMLType, rows: int, columns: int, count: int) -> list
     data = np.tile(quantize(values, kind).reshape(-1), -(-rows // len(values)))[: kind.nbytes(rows * columns)]
     weights = [Weight(f"{kind.name} {i}", data, kind, (rows, columns)) for i in range(count)]
     for weight in weights:
-        weight.pack()
+        default_backend().pack(weight)
     return weights
 
 
@@ -77,6 +79,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0, help="default: physical cores")
     parser.add_argument("--cpu", help=f"kernels to use: {', '.join(_native.cpu_levels())}")
     arguments = parser.parse_args()
+    ops = default_backend()
     ops.set_threads(arguments.threads)
     if arguments.cpu:
         _native.set_cpu_level(arguments.cpu)
@@ -90,7 +93,7 @@ def main() -> None:
         count = max(1, WORKING_SET // kind.nbytes(arguments.rows * arguments.columns))
         weights = random_matrices(kind, arguments.rows, arguments.columns, min(count, 256))
         for tokens in arguments.tokens:
-            x = torch.randn(tokens, arguments.columns)
+            x = np.random.default_rng(1).standard_normal((tokens, arguments.columns), np.float32)
             took = seconds(lambda i, x=x, weights=weights: ops.linear(x, weights[i % len(weights)]))
             products = arguments.rows * arguments.columns * tokens
             print(

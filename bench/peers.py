@@ -30,9 +30,9 @@ from report import Result, Run, line, load_warning, write
 from rows import CASES, Case, Test, chosen, decode, prompt
 
 import puna
-from puna import ops
 from puna.engine.bench import Bench
 from puna.errors import PunaError
+from puna.ops import default_backend
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "build" / "bench-models"
@@ -105,7 +105,7 @@ def versions() -> str:
 
 def kernels() -> str:
     """Which of its implementations Puna computes with."""
-    if (name := ops.implementation()) != "cpu":
+    if (name := default_backend().name) != "cpu":
         return name
     from puna import _native
 

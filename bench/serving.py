@@ -27,10 +27,10 @@ from pathlib import Path
 
 from report import percentile
 
-from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Event, Failed, Generate
 from puna.model.load import load_model
+from puna.ops import default_backend
 from puna.options import Options
 
 SHARED, OWN, UNRELATED, LONG, STREAMS = 850, 20, 200, 8192, 4
@@ -129,9 +129,9 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--only", choices=("shared", "unrelated", "intruder"))
     chosen = parser.parse_args()
+    ops = default_backend()
     ops.set_threads(chosen.threads)
-    ops.leave_cores_to_kernels()  # as in the engine's thread: this one steps
-    loaded = load_model(chosen.model)
+    loaded = load_model(chosen.model, ops=ops)
     print(
         f"{chosen.model.name}, {chosen.clients} clients, {chosen.tokens} tokens each, {ops.threads()} threads"
     )

@@ -27,10 +27,10 @@ from typing import Any
 
 from models import random_model
 
-from puna import ops
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Generate
 from puna.model.load import load_model
+from puna.ops import default_backend
 from puna.options import Options
 
 Clock = Callable[[], float]
@@ -153,8 +153,7 @@ def main() -> None:
     parser.add_argument("--cpu", action="store_true")
     chosen = parser.parse_args()
     clock = time.thread_time if chosen.cpu else time.perf_counter
-    ops.set_threads(chosen.threads)
-    ops.leave_cores_to_kernels()  # as in the engine's thread: this one steps
+    default_backend().set_threads(chosen.threads)
     folder = ROOT / "build" / "bench-models"
     path = random_model(*chosen.model.split("/"), folder)
     draft = random_model(*chosen.draft.split("/"), folder) if chosen.draft else None

@@ -2,7 +2,7 @@
 
     python bench/steps.py MODEL.gguf [--streams 1] [--steps 64] [--threads 0] [--repetitions 5] [--cpu]
 
-Kernel time is what passes inside the extension's functions; everything else is Python, torch and numpy. The
+Kernel time is what passes inside the extension's functions; everything else is Python and numpy. The
 parts are timed exclusively (what a part calls is counted where it belongs) in runs of their own, because
 timing itself takes time; the total comes from runs without any timers, interleaved with them. With --cpu,
 for a busy machine, it is processor time of the stepping thread that is counted, which wants --threads 1.
@@ -17,10 +17,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from puna import ops
 from puna.engine import engine as engine_module
 from puna.engine.answers import Answers
 from puna.engine.engine import Engine
@@ -30,11 +28,18 @@ from puna.engine.scheduler import Scheduler
 from puna.engine.text import TextStream
 from puna.kvcache.causal import CausalCache
 from puna.model.load import load_model
-from puna.ops import cpu, cpu_experts, cpu_rows, record
+from puna.ops import Backend, default_backend
+from puna.ops.cpu import recorder
+from puna.ops.recording import Program
 from puna.options import Options
-from puna.sample import Sampler, choice
+from puna.sample import Sampler
 
 PROMPT = 16
+#: What is done by kernels.
+OPERATIONS = sorted(
+    (Backend.__abstractmethods__ | {"choose", "top_k"})
+    - {"array", "numpy", "index_buffer", "concatenate", "pad", "pack", "packed_bytes", "storage"}
+)
 
 
 class Stopwatch:
@@ -58,7 +63,7 @@ class Stopwatch:
 
         return call
 
-    def timed_program(self, program: record.Program) -> None:
+    def timed_program(self, program: Program) -> None:
         """Runs a replayed pass; its time is shared out as its kernels say."""
         begin = self._clock()
         by_kernel = program.run_timed()
@@ -87,22 +92,14 @@ def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
         for name in names:
             replace(owner, name, watch.timed(label, getattr(owner, name)))
 
-    native = cpu._native
-    kernels = {
-        name: watch.timed(f"kernel {name}", function)
-        for name, function in vars(native).items()
-        if callable(function) and not isinstance(function, type)
-    }
-    timed_native = SimpleNamespace(**{**vars(native), **kernels})
-    for module in (cpu, cpu_rows, cpu_experts):
-        replace(module, "_native", timed_native)
-    replace(record.Program, "run", lambda program: watch.timed_program(program))
+    for name in OPERATIONS:
+        part(f"kernel {name}", engine.loaded.ops, name)
+    replace(recorder.Program, "run", lambda program: watch.timed_program(program))
     part("replay", Replay, "forward")
     part("scheduling", Scheduler, "schedule", "evaluated", "append", "leave")
     part("assemble", engine_module, "assemble")
     part("cache", CausalCache, "start_forward")
     part("sampling", Sampler, "sample", "accept")
-    replace(choice, "_choose_native", watch.timed("kernel choose", choice._choose_native))
     part("answers", Answers, "decode")
     part("text", TextStream, "feed")
     part("text", engine.loaded.tokenizer, "piece")
@@ -167,9 +164,11 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--cpu", action="store_true")
     chosen = parser.parse_args()
+    ops = default_backend()
     ops.set_threads(chosen.threads)
-    ops.leave_cores_to_kernels()  # as in the engine's thread: this one steps
-    engine = Engine(load_model(chosen.model), context=PROMPT + chosen.steps + 2, parallel=chosen.streams)
+    engine = Engine(
+        load_model(chosen.model, ops=ops), context=PROMPT + chosen.steps + 2, parallel=chosen.streams
+    )
     total, parts = measure(
         engine,
         chosen.streams,

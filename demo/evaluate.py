@@ -110,7 +110,7 @@ def perplexity(path: Path, documents: Sequence[dict[str, Any]]) -> dict[str, flo
             rows = list(range(len(ids)))
             batch = Batch.of(ids, rows, [0] * len(rows), rows)
             cache.start_forward(batch)
-            logits = torch.as_tensor(loaded.model.forward(batch.on(loaded.model.ops), cache)).float()
+            logits = torch.from_numpy(loaded.ops.numpy(loaded.model.forward(batch.on(loaded.ops), cache)))
             losses = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:]), reduction="none")
             mask = torch.tensor(learn[1:])
             total = totals[

@@ -20,8 +20,10 @@ from puna.kvcache.picture import picture
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
+from puna.ops import Array, default_backend
 
 ONE = KVShape(1, 1, 1)
+OPS = default_backend()
 Step = tuple[str, Callable[[], object]]
 
 

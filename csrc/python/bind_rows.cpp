@@ -110,7 +110,7 @@ std::pair<NewArray<float>, NewArray<float>> bind_add_rms_norm(Argument x_, Argum
         throw misfit("add_rms_norm", {{"x", x_}, {"residual", residual_}, {"weight", weight_}});
     }
     auto total = new_array_like<float>(x), y = new_array_like<float>(x);
-    perform("rms_norm", [=, rows = x.size / std::max<int64_t>(width, 1), sum = total.data, out = y.data] {
+    perform("add_rms_norm", [=, rows = x.size / std::max<int64_t>(width, 1), sum = total.data, out = y.data] {
         rms_norm(x.data, residual.data, weight.data, eps, rows, width, sum, out);
     });
     return {total, y};

@@ -69,7 +69,7 @@ void register_program(nb::module_& m) {
         .def(nb::init<>())
         .def("begin", &Program::begin, "memory"_a,
              "Notes the kernel calls of this thread from now on. Raises RuntimeError inside another recording.\n\n"
-             "What kernels compute goes to `memory.empty(shape, dtype)`; `memory.uses(array)` is told of what they read.")
+             "Kernels write to `memory.empty(shape, dtype)`; `memory.uses(array)` is told of what they read.")
         .def("end", &Program::end, "Stops noting.")
         .def("run", &Program::run, nb::call_guard<nb::gil_scoped_release>(),
              "Makes all calls again. The addresses they were given must still be valid.")

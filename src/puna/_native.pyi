@@ -1,8 +1,11 @@
-"""
-Kernels of Puna. Arrays are passed as addresses and sizes; nothing here knows torch.
-"""
+"""Kernels of Puna, on arrays of numpy."""
 
 from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from puna.ops.array import Array
 
 def features() -> list[str]:
     """Instruction sets of this CPU that the kernels know."""
@@ -18,13 +21,6 @@ def cpu_levels() -> list[str]:
 def set_cpu_level(name: str) -> None:
     """
     Use other kernels for matrices packed from now on (for tests and measurements).
-    """
-
-def kernel_set(operation: str, level: str, type: int | None = None) -> str:
-    """
-    The first of `cpu_levels()` at which a function of this module runs the very code it runs at `level`.
-
-    `linear` and `experts` may differ with the GGUF type of the matrices; without one, all types are compared.
     """
 
 def keep_freed_memory() -> None:
@@ -47,9 +43,9 @@ def set_threads(count: int) -> None:
 class Matrix:
     """A matrix [rows, columns] in the layout of the kernels. Immutable."""
 
-    def __init__(self, data: int, bytes: int, type: int, rows: int, columns: int) -> None:
+    def __init__(self, data: Array, type: int, rows: int, columns: int) -> None:
         """
-        Packs `bytes` bytes of a GGUF type at the address `data`. Raises ValueError on a wrong size.
+        Packs the bytes `data` of a GGUF type. Raises ValueError when there are too many or too few.
         """
 
     @property
@@ -58,170 +54,143 @@ class Matrix:
     def columns(self) -> int: ...
     @property
     def nbytes(self) -> int: ...
-    def unpack_rows(self, ids: int, count: int, out: int) -> None:
-        """out [count, columns] float32 = the rows `ids` (int32, in range)."""
+    def unpack_rows(self, ids: Array) -> NDArray[Any]:
+        """
+        The rows `ids` (int32) as float32 [count, columns]; raises IndexError for rows that do not exist.
+        """
 
 def can_decode(type: int) -> bool:
     """
     Whether matrices of this GGUF type can be packed and embedded without converting them first.
     """
 
-def linear(
-    matrices: Sequence[Matrix],
-    biases: Sequence[int],
-    x: int,
-    tokens: int,
-    columns: int,
-    outputs: Sequence[int],
-) -> None:
+def linear(x: Array, matrices: Sequence[Matrix], biases: Sequence[Array | None]) -> list[NDArray[Any]]:
     """
-    outputs[i] [tokens, rows] = x [tokens, columns] @ matrices[i].T + biases[i].
-
-    All are addresses of float32 values; 0 stands for no bias.
+    x [tokens, columns] @ matrices[i].T + biases[i]: [tokens, rows] for each matrix; a bias may be None.
     """
 
-def embed(data: int, type: int, rows: int, columns: int, ids: int, tokens: int, out: int) -> None:
+def embed(data: Array, type: int, rows: int, columns: int, ids: Array) -> NDArray[Any]:
     """
-    out [tokens, columns] float32 = the rows `ids` (int32) of a matrix [rows, columns] as the file has it.
+    The rows `ids` (int32) of a matrix [rows, columns] as the file has it: float32 [tokens, columns].
 
-    Raises IndexError for rows there are not.
+    Raises IndexError for rows that do not exist.
     """
 
 def experts(
     gate: Matrix,
     up: Matrix,
     down: Matrix,
-    gate_bias: int,
-    up_bias: int,
-    down_bias: int,
+    gate_bias: Array | None | None,
+    up_bias: Array | None | None,
+    down_bias: Array | None | None,
     count: int,
     activation: int,
     scale_inputs: bool,
-    x: int,
-    chosen: int,
-    shares: int,
-    tokens: int,
-    per_token: int,
-    out: int,
-) -> None:
+    x: Array,
+    chosen: Array,
+    weights: Array,
+) -> NDArray[Any]:
     """
     Feed-forward networks chosen per token, the matrices of all `count` experts one below the other.
 
-    0 stands for no bias. Raises IndexError for experts that do not exist.
+    Raises IndexError for experts that do not exist.
     """
 
 def route(
-    logits: int,
-    bias: int,
-    tokens: int,
-    count: int,
-    per_token: int,
+    logits: Array,
+    bias: Array | None | None,
+    used: int,
     sigmoid: bool,
     normalize: bool,
     scale: float,
-    chosen: int,
-    shares: int,
-) -> None:
+) -> tuple[NDArray[Any], NDArray[Any]]:
     """
-    Writes the int32 numbers of the best experts of each token and their float32 shares.
+    The int32 numbers of the best experts of each token and their float32 weights.
     """
 
 def attention(
-    q: int,
-    keys: int,
+    q: Array,
+    keys: Array,
     key_type: int,
-    values: int,
+    values: Array,
     value_type: int,
-    cells: int,
-    starts: int,
-    counts: int,
-    sinks: int,
-    out: int,
-    rows: int,
-    heads: int,
-    kv_heads: int,
-    dim: int,
-    value_dim: int,
-    capacity: int,
-    listed: int,
+    cells: Array,
+    starts: Array,
+    counts: Array,
     scale: float,
     softcap: float,
-) -> None:
+    sinks: Array | None | None,
+) -> NDArray[Any]:
     """
     Attention over index lists; raises IndexError for cells that do not exist.
     """
 
-def rms_norm(x: int, residual: int, weight: int, eps: float, rows: int, width: int, sum: int, y: int) -> None:
-    """RMS norm of rows, of x + residual when residual is not 0."""
-
-def layer_norm(x: int, weight: int, bias: int, eps: float, rows: int, width: int, y: int) -> None:
-    """Layer norm of rows; with bias 0 nothing is added."""
-
-def rope(
-    x: int,
-    positions: int,
-    axes: int,
-    frequencies: int,
-    magnitude: float,
-    neox: bool,
-    rows: int,
-    heads: int,
-    dim: int,
-    pairs: int,
-    axis_count: int,
-) -> None:
-    """Rotary embedding, in place; with axes 0 a row has one position."""
-
-def swiglu(gate: int, up: int, count: int, y: int) -> None:
-    """silu(gate) * up."""
-
-def geglu(gate: int, up: int, count: int, y: int) -> None:
-    """gelu(gate) * up, GELU by its approximation with tanh."""
-
-def gelu(x: int, count: int, y: int) -> None:
-    """GELU, exactly."""
-
-def softcap(x: int, cap: float, count: int, y: int) -> None:
-    """cap * tanh(x / cap)."""
-
-def temper(x: int, positions: int, scale: float, floor_scale: float, rows: int, width: int) -> None:
-    """Attention temperature tuning of rows, in place."""
-
-def add(a: int, b: int, count: int, y: int) -> None:
-    """a + b."""
-
-def multiply(a: int, b: int, count: int, y: int) -> None:
-    """a * b."""
-
-def scale(a: int, factor: float, count: int, y: int) -> None:
-    """a * factor."""
-
-def short_conv(
-    projected: int,
-    weights: int,
-    bias: int,
-    states: int,
-    starts: int,
-    sources: int,
-    targets: int,
-    y: int,
-    rows: int,
-    channels: int,
-    taps: int,
-    slots: int,
-) -> None:
-    """
-    Gated short convolution; raises IndexError for rows and states that do not exist.
-    """
-
-def store_rows(target: int, type: int, cells: int, source: int, rows: int, width: int, capacity: int) -> None:
+def store_rows(target: Array, type: int, cells: Array, rows: Array) -> None:
     """
     Writes rows of floats to cells; raises IndexError for cells that do not exist.
     """
 
+def rms_norm(x: Array, weight: Array, eps: float) -> NDArray[Any]:
+    """RMS norm of rows."""
+
+def add_rms_norm(x: Array, residual: Array, weight: Array, eps: float) -> tuple[NDArray[Any], NDArray[Any]]:
+    """x + residual, and the RMS norm of its rows."""
+
+def layer_norm(x: Array, weight: Array, bias: Array | None | None, eps: float) -> NDArray[Any]:
+    """Layer norm of rows."""
+
+def rope(
+    x: Array,
+    positions: Array,
+    frequencies: Array,
+    axes: Array | None | None,
+    axis_count: int,
+    magnitude: float,
+    neox: bool,
+) -> None:
+    """
+    Rotary embedding, in place; axes count where a row has several positions.
+    """
+
+def temper(x: Array, positions: Array, scale: float, floor_scale: float) -> None:
+    """Attention temperature tuning of rows, in place."""
+
+def swiglu(gate: Array, up: Array) -> NDArray[Any]:
+    """silu(gate) * up."""
+
+def geglu(gate: Array, up: Array) -> NDArray[Any]:
+    """gelu(gate) * up, GELU by its approximation with tanh."""
+
+def gelu(x: Array) -> NDArray[Any]:
+    """GELU, exactly."""
+
+def softcap(x: Array, cap: float) -> NDArray[Any]:
+    """cap * tanh(x / cap)."""
+
+def add(a: Array, b: Array) -> NDArray[Any]:
+    """a + b."""
+
+def multiply(a: Array, b: Array) -> NDArray[Any]:
+    """a * b."""
+
+def scale(a: Array, factor: float) -> NDArray[Any]:
+    """a * factor."""
+
+def short_conv(
+    projected: Array,
+    weight: Array,
+    bias: Array | None | None,
+    states: Array,
+    starts: Array,
+    sources: Array,
+    targets: Array,
+) -> NDArray[Any]:
+    """
+    Gated short convolution; raises IndexError for rows and states that do not exist.
+    """
+
 def choose(
-    logits: int,
-    count: int,
+    logits: Array,
     temperature: float,
     top_k: int,
     typical_p: float,
@@ -233,19 +202,28 @@ def choose(
     The token drawn with the random number `uniform`, or -1 when the logits allow none.
     """
 
-def top_k(logits: int, count: int, k: int, ids: int) -> None:
-    """Writes the int64 ids of the k largest logits, descending."""
+def top_k(logits: Array, k: int) -> NDArray[Any]:
+    """The int64 ids of the k largest logits, descending."""
 
-def sum_of_exponentials(logits: int, count: int, largest: float) -> float:
+def sum_of_exponentials(logits: Array, largest: float) -> float:
     """Sum of e^(logit - largest)."""
+
+def kernel_set(operation: str, level: str, type: int | None = None) -> str:
+    """
+    The first of `cpu_levels()` at which a function of this module runs the very code it runs at `level`.
+
+    `linear` and `experts` may differ with the GGUF type of the matrices; without one, all types are compared.
+    """
 
 class Program:
     """Kernel calls that were noted while they were made."""
 
     def __init__(self) -> None: ...
-    def begin(self) -> None:
+    def begin(self, memory: object) -> None:
         """
         Notes the kernel calls of this thread from now on. Raises RuntimeError inside another recording.
+
+        Kernels write to `memory.empty(shape, dtype)`; `memory.uses(array)` is told of what they read.
         """
 
     def end(self) -> None:

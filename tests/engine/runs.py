@@ -60,7 +60,7 @@ class Run:
             inputs=list(inputs),
             limit=message.options.num_predict,
             keep=message.options.num_keep,
-            sampler=Sampler(message.options, self.engine.loaded.tokenizer.vocab_size),
+            sampler=Sampler(message.options, self.engine.loaded.tokenizer.vocab_size, self.engine.loaded.ops),
             text=TextStream(message.options.stop),
         )
         self.engine.scheduler.add(sequence)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from puna import ops
+from puna.ops import default_backend
 from puna.store.bundled import DEMO_FILE
 from tests.soak.soak import soak
 
@@ -16,7 +16,7 @@ from tests.soak.soak import soak
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not DEMO_FILE.exists(), reason="the bundled model has not been made in this checkout")
 @pytest.mark.skipif(
-    ops.implementation() != "cpu", reason="only the C++ extension gives neighbours the same bits"
+    default_backend().name != "cpu", reason="only the C++ extension gives neighbours the same bits"
 )
 def test_a_server_survives_random_load_and_faults(tmp_path: Path) -> None:
     soak(tmp_path, seconds=20, seed=20, say=print)

@@ -80,10 +80,12 @@ class LayerState:
 class Cache(ABC):
     """What a model remembers of several sequences: the contract of a forward pass, and of what comes between.
 
-    A cache may have the abilities `Saving`, `Picturing` and `Compacting` besides. One forward pass is `start_forward`, then for each layer `layer(i)` with `put` and `view`. If the
+    A cache may have the abilities `Saving`, `Picturing` and `Compacting` besides.
+
+    One forward pass is `start_forward`, then for each layer `layer(i)` with `put` and `view`. If the
     pass fails after `start_forward`, `undo_forward` takes its entries back. Between passes the other
-    operations may be called. A failing operation changes nothing: those that can fail are made of a plan,
-    which finds out whether they can be done, and of the deed it returns, which cannot fail.
+    operations may be called. A failing operation changes nothing: what can fail is a `plan_...`, which
+    raises, or returns what does it and cannot fail any more.
 
     The operations of a pass may be done several times after one `start_forward`, with the same result:
     what `undo_forward` must be able to bring back, a pass cannot have destroyed.

@@ -33,9 +33,14 @@ class Decoder(TextModel):
     def loaded(self) -> None:
         short = self.rope_factors if self.short_rope_factors is None else self.short_rope_factors
         long = short if self.long_rope_factors is None else self.long_rope_factors
-        factors = [None if each is None else self.ops.numpy(each) for each in (short, long)]
+        short_factors, long_factors = (
+            None if each is None else self.ops.numpy(each) for each in (short, long)
+        )
         used = {layer.rope for layer in self.options.layers if layer.rope}
-        built = {rope: (rope.original_context, *map(rope.build, factors)) for rope in used}
+        built = {
+            rope: (rope.original_context, rope.build(short_factors), rope.build(long_factors))
+            for rope in used
+        }
         self._ropes = [None if layer.rope is None else built[layer.rope] for layer in self.options.layers]
 
     def layer_ropes(self, context: int) -> list[Rope | None]:

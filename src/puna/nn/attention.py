@@ -43,7 +43,8 @@ def attend(
     mixed = ops.attention(
         query, seen.keys, seen.values, seen.cells, seen.starts, seen.counts, scale, softcap, sinks
     )
-    return mixed.reshape(len(query), -1)
+    joined: Array = mixed.reshape(len(query), -1)
+    return joined
 
 
 class AttentionOptions(Protocol):

@@ -155,7 +155,8 @@ class SharedAndRouted(Module):
 
     def forward(self, hidden: Array) -> Array:
         """[rows, hidden] to the same."""
-        return self.shared.forward(hidden) + self.routed.forward(hidden)
+        total: Array = self.shared.forward(hidden) + self.routed.forward(hidden)
+        return total
 
 
 def dense_or_experts(options: ExpertOptions) -> type[FeedForward | MixtureOfExperts]:

@@ -57,7 +57,8 @@ class PreNormLayer(Layer):
         mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
         residual = hidden if rows is None else hidden[rows]
         hidden, normed = self.feed_forward_norm.after_adding(mixed, residual)
-        return hidden + self.feed_forward.forward(normed)
+        total: Array = hidden + self.feed_forward.forward(normed)
+        return total
 
 
 class SandwichNormLayer(PreNormLayer):
@@ -72,7 +73,8 @@ class SandwichNormLayer(PreNormLayer):
         mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
         residual = hidden if rows is None else hidden[rows]
         hidden, normed = self.feed_forward_norm.after_adding(self.post_mixer_norm(mixed), residual)
-        return hidden + self.post_feed_forward_norm(self.feed_forward.forward(normed))
+        total: Array = hidden + self.post_feed_forward_norm(self.feed_forward.forward(normed))
+        return total
 
 
 class PostNormLayer(Layer):
@@ -88,7 +90,8 @@ class PostNormLayer(Layer):
     ) -> Array:
         mixed = self.post_mixer_norm(self.mixer.forward(hidden, batch, cache, rope, rows))
         hidden = mixed + (hidden if rows is None else hidden[rows])
-        return hidden + self.post_feed_forward_norm(self.feed_forward.forward(hidden))
+        total: Array = hidden + self.post_feed_forward_norm(self.feed_forward.forward(hidden))
+        return total
 
 
 class ResidualNormLayer(Layer):

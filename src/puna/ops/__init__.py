@@ -47,11 +47,8 @@ def backend(name: str) -> Backend:
     raise OptionError(f"PUNA_OPS: '{name}' is no backend; use one of {', '.join(_NAMES)}")
 
 
-def default_backend() -> Backend:
-    """The one `PUNA_OPS` names, else `cpu`, or `reference`, with a warning, where the kernels were not built."""
-    wanted = env("OPS")
-    if wanted:
-        return backend(wanted)
+@cache
+def _best_backend() -> Backend:
     try:
         return backend("cpu")
     except ImportError as error:
@@ -60,6 +57,12 @@ def default_backend() -> Backend:
             "times slower. Install a C++ compiler and reinstall Puna, or set PUNA_OPS=reference to "
             "choose this without a warning.",
             RuntimeWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
         return backend("reference")
+
+
+def default_backend() -> Backend:
+    """What `PUNA_OPS` names, else `cpu`, or `reference`, with a warning, where the kernels were not built."""
+    wanted = env("OPS")
+    return backend(wanted) if wanted else _best_backend()

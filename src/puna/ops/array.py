@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ class Array(Protocol):
 
     def __rmul__(self, other: Any, /) -> Any: ...
 
-    def reshape(self, *shape: Any) -> Any:
-        """A view of a contiguous array; one of the sizes may be -1."""
+    @property
+    def reshape(self) -> Callable[..., Any]:
+        """`reshape(*sizes)`: a view of a contiguous array; one of the sizes may be -1."""
 
 
 class IndexBuffer(Protocol):
@@ -49,4 +51,4 @@ class IndexBuffer(Protocol):
     array: Array
 
     def upload(self, begin: int = 0, end: int | None = None) -> None:
-        """Let operations from now on see what `host` holds at [begin, end), counted in the flattened buffer."""
+        """Let operations see what `host` holds at [begin, end), counted in the flattened buffer."""

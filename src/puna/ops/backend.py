@@ -127,9 +127,10 @@ class Backend(ABC):
 
     @abstractmethod
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
-        """`(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis: x [..., d], weight, bias [d].
+        """`(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis.
 
-        The variance is that of the d values themselves (divided by d, not by d - 1).
+        x [..., d], weight and bias [d]. The variance is that of the d values themselves: divided by d, not by
+        d - 1.
         """
 
     @abstractmethod
@@ -145,7 +146,7 @@ class Backend(ABC):
 
     @abstractmethod
     def geglu(self, gate: Array, up: Array) -> Array:
-        """`gelu(gate) * up`, both [T, n], with GELU `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`."""
+        """`gelu(gate) * up`, both [T, n]; GELU is `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`."""
 
     @abstractmethod
     def gelu(self, x: Array) -> Array:
@@ -153,14 +154,14 @@ class Backend(ABC):
 
     @abstractmethod
     def softcap(self, x: Array, cap: float) -> Array:
-        """`cap * tanh(x / cap)` of x [T, n]: nearly x where that is small, never beyond `cap`, which is not 0."""
+        """`cap * tanh(x / cap)` of x [T, n]: nearly x where that is small, never beyond `cap` (not 0)."""
 
     @abstractmethod
     def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float) -> None:
-        """Multiply rows of `x` [T, ...] by `1 + scale * ln(1 + floor((position + 1) / floor_scale))`, in place.
+        """Multiply rows of `x` [T, ...] by `1 + scale * ln(1 + floor((position + 1) / floor_scale))`.
 
-        This sharpens the attention of queries at late `positions` [T], which have more keys to choose from:
-        the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399.
+        In place. This sharpens the attention of queries at late `positions` [T], which have more keys to
+        choose from: the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399.
         """
 
     @abstractmethod
@@ -176,7 +177,7 @@ class Backend(ABC):
     ) -> Array:
         """A gated short convolution of each channel over the rows of each sequence: [T, channels].
 
-        `projected` [T, 3 * channels] holds b, c and x. Row t comes out as `c * (bias + sum of weight * recent)`,
+        `projected` [T, 3 * channels] holds b, c and x. Row t is `c * (bias + sum of weight * recent)`,
         `recent` being the products `b * x` of that row and the `taps - 1` before it, the latest last: weight
         [taps, channels], bias [channels].
 
@@ -263,4 +264,5 @@ class Backend(ABC):
             raise ValueError(f"the number of threads must be positive, or 0 for automatic, not {count}")
 
     def keep_freed_memory(self) -> None:
-        """Have this process keep freed memory for the next time, as one that computes does well to."""
+        """Have this process keep freed memory for the next time, if that makes computing faster."""
+        return

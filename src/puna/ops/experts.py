@@ -71,7 +71,7 @@ class ExpertWeights:
 
 @dataclass(frozen=True)
 class Experts:
-    """The feed-forward networks of one layer (see `Backend.experts`). Raises `ValueError` if they do not fit."""
+    """The feed-forward networks of a layer (see `Backend.experts`). Raises `ValueError` unless they fit."""
 
     gate: ExpertWeights  # [experts, width, in]
     up: ExpertWeights  # [experts, width, in]

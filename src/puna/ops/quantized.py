@@ -56,7 +56,7 @@ def pack(numbers: NDArray[Any], kind: GGMLType) -> NDArray[Any]:
         rounded = np.rint(blocks / scale.astype(np.float32)).clip(min_code, max_code)
     codes = np.where(finite & (scale != 0), rounded, 0).astype(np.int8)
     if kind is GGMLType.Q8_0:
-        data = codes.view(np.uint8)
+        data: NDArray[Any] = codes.view(np.uint8)
     else:
         shifted = (codes + 8).astype(np.uint8)
         data = shifted[..., :16] | shifted[..., 16:] << 4

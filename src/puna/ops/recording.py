@@ -16,7 +16,8 @@ class Program(Protocol):
     The result is lost when another program of the same recorder is recorded or runs.
     """
 
-    result: Array
+    @property
+    def result(self) -> Array: ...
 
     def run(self) -> None:
         """Compute again, from what its inputs hold now. Raises what the operations raise."""

@@ -106,8 +106,9 @@ class Rope:
         factors: [dims/2], a model's own table (`rope_freqs.weight`).
         linear_factor: positions are divided by it (linear context extension).
         yarn: extends the context its way instead; its magnitude multiplies `magnitude`.
-        sections: how many pairs each axis rotates (M-RoPE: Wang et al., arXiv:2409.12191), axis after axis, or,
-        when `interleaved` (Qwen3-VL), the first three in turn for as long as the second and third have some.
+        sections: how many pairs each axis rotates (M-RoPE: Wang et al., arXiv:2409.12191), axis after
+        axis or, when `interleaved` (Qwen3-VL), the first three in turn for as long as the second and third
+        have some.
         """
         if dims <= 0 or dims % 2:
             raise ValueError(

@@ -37,8 +37,8 @@ def stored_form(kind: GGMLType, shape: tuple[int, ...]) -> tuple[np.dtype[Any], 
     """How rows of `shape` numbers look as they are stored: the dtype and shape of one row.
 
     bfloat16 numbers are the upper halves of float32 ones, as uint16. Quantised numbers are uint8
-    [..., last / 32, block bytes], a block being a float16 scale and the codes of 32 numbers: 34 bytes in Q8_0,
-    18 in Q4_0.
+    [..., last / 32, block bytes], a block being a float16 scale and the codes of 32 numbers: 34 bytes in
+    Q8_0, 18 in Q4_0.
     """
     if kind in _DTYPES:
         return np.dtype(_DTYPES[kind]), shape

@@ -61,7 +61,7 @@ class Weight:
         """The bytes of each row [out, bytes]. Raises `ValueError` when they are gone."""
         if self.data is None:
             raise ValueError(f"weight '{self.name}' was packed, and its bytes are gone")
-        return self.data.reshape(self.shape[0], -1)
+        return self.data.reshape(self.shape[0], self.nbytes // max(self.shape[0], 1))
 
     def row_range(self, begin: int, end: int) -> Weight:
         """The rows from `begin` to before `end`, over the same bytes of the file."""

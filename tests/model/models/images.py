@@ -10,6 +10,7 @@ import torch
 from puna.batch import Batch, ImageStates
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel
+from puna.ops import Backend, default_backend
 from tests.forward import logits_of
 from tests.tiny_mllama import IMAGE
 
@@ -100,8 +101,9 @@ class Part:
     end: int
 
 
-def batch_of(parts: list[Part]) -> Batch:
-    """All parts in one batch, all rows wanted."""
+def batch_of(parts: list[Part], ops: Backend | None = None) -> Batch:
+    """All parts in one batch, all rows wanted; images as arrays of `ops`."""
+    ops = ops or default_backend()
     positions = [position for part in parts for position in range(part.begin, part.end)]
     tokens = [token for part in parts for token in part.text.tokens[part.begin : part.end]]
     sequences = [part.sequence for part in parts for _ in range(part.begin, part.end)]
@@ -110,7 +112,7 @@ def batch_of(parts: list[Part]) -> Batch:
     for part in parts:
         for position in range(part.begin, part.end):
             if position in part.text.images:
-                batch.payloads.append((row, ImageStates(part.text.images[position].numpy())))
+                batch.payloads.append((row, ImageStates(ops.array(part.text.images[position].numpy()))))
             row += 1
     return batch
 
@@ -124,5 +126,5 @@ def log_probabilities(ours: LoadedModel, cache: Cache, batch: Batch) -> torch.Te
 
 def read(ours: LoadedModel, cache: Cache, parts: list[Part]) -> list[torch.Tensor]:
     """Log-probabilities of each part's positions, read in one batch."""
-    found = log_probabilities(ours, cache, batch_of(parts))
+    found = log_probabilities(ours, cache, batch_of(parts, ours.ops))
     return list(found.split([part.end - part.begin for part in parts]))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from puna.batch import Batch
+from puna.batch import BatchArrays
 from puna.errors import NotSupportedError, UnsupportedModelError
 from puna.kvcache.cache import Cache
 from puna.model.base import TextModel
@@ -63,7 +63,7 @@ class Bert(TextModel):
     embedding_norm: LayerNorm = weight("token_embd_norm", "hidden_size")
     layers: Sequence[Layer] = blocks("blk")
 
-    def hidden(self, batch: Batch, cache: Cache) -> Array:
+    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         hidden = self.token_embedding(batch.tokens) + self.position_embedding(batch.positions)
         if self.token_type is not None:
             hidden = hidden + self.token_type.values

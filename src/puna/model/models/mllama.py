@@ -98,13 +98,15 @@ class CrossLayer(Layer):
         looked = self._look(hidden[chosen], seen.of(chosen))
         order = np.arange(len(hidden))
         order[looking] = len(hidden) + np.arange(len(looking))
-        return self.ops.concatenate([hidden, looked])[self.ops.array(order)]
+        merged: Array = self.ops.concatenate([hidden, looked])[self.ops.array(order)]
+        return merged
 
     def _look(self, hidden: Array, seen: KVView) -> Array:
         """The layer for rows that see an image."""
         attended = self.attention.forward(self.attention_norm(hidden), seen)
         hidden, normed = self.feed_forward_norm.after_adding(self.attention_gate * attended, hidden)
-        return hidden + self.feed_forward_gate * self.feed_forward.forward(normed)
+        total: Array = hidden + self.feed_forward_gate * self.feed_forward.forward(normed)
+        return total
 
 
 def layer_kind(options: LayerOptions) -> type[PreNormLayer | CrossLayer]:

@@ -82,13 +82,17 @@ class CPU(Backend):
         return weight.rows(read(tokens))
 
     def linear(self, x: Array, weight: Weight, bias: Array | None = None) -> Array:
-        return _native.linear(x, [weight.packed or packing.matrix(weight)], [bias])[0]
+        return self.linear_many(x, (weight,), (bias,))[0]
 
     def linear_many(
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None] | None = None
     ) -> list[Array]:
         matrices = [weight.packed or packing.matrix(weight) for weight in weights]
-        return _native.linear(x, matrices, biases or [None] * len(matrices))
+        try:
+            return _native.linear(x, matrices, biases or [None] * len(matrices))
+        except ValueError as error:
+            names = ", ".join(f"'{weight.name}'" for weight in weights)
+            raise ValueError(f"{error} (of {names})") from None
 
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
         return _native.route(logits, bias, routing.used, routing.sigmoid, routing.normalize, routing.scale)

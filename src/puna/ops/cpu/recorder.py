@@ -1,7 +1,7 @@
 """Recording the kernel calls of a computation.
 
 The extension notes each kernel call with its arguments (`csrc/program.h`), which are addresses; so a
-computation can be replayed when nothing but kernels computes in it, and when what it reads anew each time lies
+computation can be replayed when nothing but kernels computes in it, and when what it reads anew each time is
 in arrays that stay where they are. The first is not taken on trust: while recording, every use of an array
 that kernels computed, or that indices are in, is looked at (`traced.py`).
 """
@@ -49,7 +49,7 @@ class Memory:
         block = min(fitting, key=len) if fitting else self._new_block(size)
         self._free = [other for other in self._free if other is not block]
         # numpy holds this very object until the last array over it is gone, views included.
-        memory = (ctypes.c_uint8 * size).from_buffer(block)
+        memory = (ctypes.c_uint8 * size).from_buffer(block.data)
         key = id(memory)
 
         def release(_: object) -> None:
@@ -57,7 +57,8 @@ class Memory:
             self._free.append(block)
 
         self._watched[key] = weakref.ref(memory, release)
-        return np.frombuffer(memory, dtype, count).reshape(shape).view(Traced)
+        array: Traced = np.frombuffer(memoryview(memory), dtype, count).reshape(shape).view(Traced)
+        return array
 
     def block(self, array: NDArray[Any]) -> NDArray[np.uint8] | None:
         """The block in which `array` begins, or None if it lies elsewhere."""

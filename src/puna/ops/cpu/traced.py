@@ -25,10 +25,17 @@ class _Current(threading.local):
 
 
 _current = _Current()
-#: What says nothing about values.
+#: What says nothing about values, and what numpy itself asks for before it calls what is below.
 _ALLOWED = frozenset(
-    ("shape", "ndim", "dtype", "size", "nbytes", "itemsize", "flags", "ctypes", "reshape", "__class__")
-)
+    (
+        "shape", "ndim", "dtype", "size", "nbytes", "itemsize", "flags", "ctypes", "reshape", "__class__",
+        "__array_priority__", "__array_finalize__", "__array_ufunc__", "__array_wrap__",
+    )
+)  # fmt: skip
+
+
+#: Those that leave the dtype as it is; numpy's own would not.
+_NUMBERS = (int, float)
 
 
 class Traced(np.ndarray[Any, np.dtype[Any]]):
@@ -134,16 +141,17 @@ def _combined(ufunc: np.ufunc, *inputs: Any) -> NDArray[Any] | None:
     if len(inputs) != 2:
         return None
     first, second = inputs
-    if ufunc is np.multiply and isinstance(first, (int, float)):
+    if ufunc is np.multiply and type(first) in _NUMBERS:
         first, second = second, first
     if not _is_plain_float32(first):
         return None
-    if ufunc is np.multiply and isinstance(second, (int, float)):
+    if ufunc is np.multiply and type(second) in _NUMBERS:
         return _native.scale(first, second)
     if not _is_plain_float32(second) or second.shape != first.shape:
         return None
-    kernel = {np.multiply: _native.multiply, np.add: _native.add}.get(ufunc)
-    return None if kernel is None else kernel(first, second)
+    if ufunc is np.multiply:
+        return _native.multiply(first, second)
+    return _native.add(first, second) if ufunc is np.add else None
 
 
 def _is_plain_float32(value: Any) -> bool:

@@ -188,7 +188,7 @@ class Reference(Backend):
         return result
 
 
-def _of_expert(x: Array, weights: ExpertWeights, biases: Array | None, expert: int) -> Array:
+def _of_expert(x: Array, weights: ExpertWeights, biases: Any, expert: int) -> Array:
     result: Array = x @ weights.values(expert).astype(x.dtype, copy=False).T
     return result if biases is None else result + biases[expert].astype(x.dtype, copy=False)
 
@@ -200,7 +200,7 @@ def _clamped_swiglu(gate: Array, up: Array) -> Array:
 
 
 def _erfc(x: Array) -> Array:
-    result: Array = np.frompyfunc(math.erfc, 1, 1)(x).astype(x.dtype)
+    result: Array = np.asarray(np.frompyfunc(math.erfc, 1, 1)(x)).astype(x.dtype)
     return result
 
 

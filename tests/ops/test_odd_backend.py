@@ -1,0 +1,146 @@
+"""Models, caches and the engine on a backend whose arrays cannot be read but through it.
+
+What assumes memory that the host can read, or asks for more of an array than `puna.ops.Array` says, fails
+here; the numbers must be those of transformers all the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from puna.engine.prompt_files import load_prompt, save_prompt
+from puna.model.load import LoadedModel, load_model
+from puna.ops import backend
+from tests.engine.runs import Run
+from tests.model.models import images
+from tests.model.models.parity import (
+    FLOATS,
+    check_greedy,
+    log_probabilities_after_reuse,
+    original,
+    our_log_probabilities,
+    random_tokens,
+    reference_log_probabilities,
+)
+from tests.ops.odd_backend import OddArray, OddBackend
+from tests.tiny_bert import TinyBert, tiny_bert_gguf
+from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_mllama import TinyMllama, tiny_mllama_gguf
+from tests.tiny_models import ARCHITECTURES
+
+ODD = OddBackend()
+PROMPT, KEPT = list(range(30)), list(range(40, 60))
+
+#: Caches of all positions, windows, chunks and states; experts, and rotations that depend on the context.
+NAMES = ("llama", "gemma3", "llama4", "lfm2", "qwen3moe", "phi3")
+
+
+@pytest.fixture(scope="module", params=NAMES)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Any]:
+    config, write = ARCHITECTURES[request.param]
+    theirs = original(config)
+    path = write(tmp_path_factory.mktemp("odd") / "model.gguf", config, model=theirs)
+    return load_model(path, ops=ODD), theirs
+
+
+def test_log_probabilities_agree(pair: tuple[LoadedModel, Any]) -> None:
+    ours, theirs = pair
+    tokens = random_tokens(ours, 40, 1)
+    found = our_log_probabilities(ours, tokens, [25, 1, 14])
+    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+
+
+def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any]) -> None:
+    ours, theirs = pair
+    tokens = random_tokens(ours, 40, 2)
+    found = log_probabilities_after_reuse(ours, tokens, 30)
+    assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
+
+
+def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
+    check_greedy(*pair, count=12)
+
+
+def test_text_looks_at_images(tmp_path: Path) -> None:
+    config = TinyMllama()
+    theirs = original(config)
+    ours = load_model(tiny_mllama_gguf(tmp_path / "mllama.gguf", config, model=theirs), ops=ODD)
+    text = images.Text.random(30, {4: 5, 12: 3, 13: 4}, hidden=config.hidden, seed=3)
+    cache = ours.make_cache(sequences=2, context=64, types=FLOATS)
+    found = [images.read(ours, cache, [images.Part(1, text, *part)])[0] for part in ((0, 10), (10, 30))]
+    expected = images.reference_log_probabilities(theirs, text)
+    assert (torch.cat(found) - expected).abs().max() < 1e-3
+
+
+def test_what_a_conversation_needs_is_what_it_is_on_the_reference(tmp_path: Path) -> None:
+    """Reuse of a prefix, a shift of the context, sampling, log-probabilities, saving and restoring."""
+    path = tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3())
+    answers, files = [], []
+    for ops in (ODD, backend("reference")):
+        loaded = load_model(path, ops=ops)
+        run = Run(loaded, context=48)
+        options = {"temperature": 0.7, "seed": 5, "logprobs": True, "top_logprobs": 2}
+        run.submit(0, PROMPT, num_predict=40, **options)
+        run.finish()
+        assert run.done(0).shifted
+        run.submit(1, PROMPT[:25], num_predict=1)
+        run.finish()
+        run.submit(2, [*PROMPT[:25], 7], num_predict=3)
+        run.finish()
+        assert run.done(2).cached > 0
+        run.submit(3, KEPT, num_predict=1)
+        run.finish()
+        run.engine.start()
+        files.append(tmp_path / f"{ops.name}.safetensors")
+        save_prompt(run.engine, KEPT, files[-1])
+        run.engine.close()
+        other = Run(loaded, context=48)
+        other.engine.start()
+        assert load_prompt(other.engine, files[0]) == KEPT  # whichever backend has saved it
+        other.engine.close()
+        answers.append((run.tokens(0), run.tokens(2)))
+    assert answers[0] == answers[1]
+    assert contents(files[0]) == contents(files[1])
+
+
+def contents(path: Path) -> list[Any]:
+    with safe_open(path, framework="np") as file:
+        return [(name, file.get_tensor(name).tolist()) for name in sorted(file.keys())]
+
+
+def test_texts_are_embedded(tmp_path: Path) -> None:
+    path = tiny_bert_gguf(tmp_path / "bert.gguf", TinyBert())
+    found = []
+    for ops in (ODD, backend("reference")):
+        run = Run(load_model(path, ops=ops))
+        run.embed(0, [3, 4, 5, 6], [7, 8])
+        run.finish()
+        found.append(run.vectors(0))
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        np.asarray, torch.as_tensor, list, bool, int, float, memoryview, np.sum, lambda a: a == a,
+        lambda a: 1 in a, lambda a: a.sum(), lambda a: a.tolist(), lambda a: np.ones(1) + a,
+        lambda a: a @ a, lambda a: a.T, lambda a: a[np.array([0])], lambda a: a + np.ones(1),
+        lambda a: a.__setitem__(0, 1),
+    ],
+)  # fmt: skip
+def test_its_arrays_refuse_everything_else(use: Any) -> None:
+    with pytest.raises((TypeError, AttributeError, AssertionError, RuntimeError)):
+        use(OddArray(np.ones(1)))
+
+
+def test_indices_that_were_not_uploaded_are_not_seen() -> None:
+    buffer = ODD.index_buffer(2, 3)
+    buffer.host[:] = 5
+    buffer.upload(1, 4)
+    assert ODD.numpy(buffer.array).tolist() == [[-7, 5, 5], [5, -7, -7]]
