@@ -13,10 +13,13 @@ from tests.processors import level, levels
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Gives `implementation` and `kernels` what differs in the operations that the module is about.
 
-    Which these are says `pytest.mark.kernels_of("products")` ("vectors" without it).
+    Which these are says `pytest.mark.kernels_of`; without it, those whose kernels differ with the vectors.
     """
     mark = metafunc.definition.get_closest_marker("kernels_of")
-    kernels = [f"cpu-{name}" for name in levels(mark.args[0] if mark else "vectors")]
+    kernels = [
+        f"cpu-{name}"
+        for name in levels(*(mark.args if mark else ("attention", "rms_norm", "rope", "store_rows")))
+    ]
     if "implementation" in metafunc.fixturenames:
         metafunc.parametrize("implementation", ["reference", *kernels], indirect=True)
     if "kernels" in metafunc.fixturenames:

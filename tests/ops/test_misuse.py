@@ -10,7 +10,7 @@ import torch
 from puna import ops
 
 # What is given is checked before kernels are chosen.
-pytestmark = pytest.mark.kernels_of("scalar")
+pytestmark = pytest.mark.kernels_of()
 
 
 def int32(*values: int) -> torch.Tensor:
