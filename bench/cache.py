@@ -25,7 +25,7 @@ PROMPT = 512
 def filled(cells: int, sequences: int, scattered: bool) -> CausalCache:
     """A cache of `cells` cells whose sequences are half full."""
     context = cells // sequences
-    cache = CausalCache([KVShape(1, 1, 1)], sequences=sequences, context=context)
+    cache = CausalCache(default_backend(), [KVShape(1, 1, 1)], sequences=sequences, context=context)
     books, half = cache.cells, context // 2
     placed = books.allocate(cells // sequences * sequences)
     if scattered:

@@ -22,8 +22,8 @@ from demo.corpus import about, arithmetic, dialogues, facts, stories
 from demo.packing import segments
 from demo.story_checks import problems
 from demo.train import OUT
-from puna.demo import path as bundled_path
 from puna.batch import Batch
+from puna.demo import path as bundled_path
 from puna.model.load import load_model
 
 RESULTS = Path(__file__).parent / "evaluation.json"
@@ -110,7 +110,7 @@ def perplexity(path: Path, documents: Sequence[dict[str, Any]]) -> dict[str, flo
             rows = list(range(len(ids)))
             batch = Batch.of(ids, rows, [0] * len(rows), rows)
             cache.start_forward(batch)
-            logits = torch.as_tensor(loaded.model.forward(batch, cache)).float()
+            logits = torch.as_tensor(loaded.model.forward(batch.on(loaded.model.ops), cache)).float()
             losses = torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(ids[1:]), reduction="none")
             mask = torch.tensor(learn[1:])
             total = totals[

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import torch
+import numpy as np
 
+from puna.batch import Batch
 from puna.errors import CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
@@ -19,13 +20,12 @@ from puna.kvcache.picture import picture
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
-from puna.batch import Batch
 
 ONE = KVShape(1, 1, 1)
 Step = tuple[str, Callable[[], object]]
 
 
-def keep(layer: int, keys: torch.Tensor, offset: int) -> None:
+def keep(layer: int, keys: Array, offset: int) -> None:
     """No rotation: only where cells lie is shown."""
 
 
@@ -69,7 +69,7 @@ def show_sight(title: str, cache: CausalCache, sequences: str, spans: Sequence[t
     rows = batch(cache, sequences)
     rows.spans = list(spans)
     cache.start_forward(rows)
-    cache.layer(0).put(*torch.zeros(2, len(rows), 1, 1))
+    cache.layer(0).put(*np.zeros((2, len(rows), 1, 1), np.float32))
     view = cache.layer(0).view()
     held = cache.contents()[0].sequences[0]
     positions = dict(zip(held.cells, held.positions, strict=True))
@@ -82,7 +82,7 @@ def show_sight(title: str, cache: CausalCache, sequences: str, spans: Sequence[t
 
 def causal() -> CausalCache:
     """Two sequences that were generated together."""
-    cache = CausalCache([ONE], sequences=3, context=12, capacity=12, shift=keep)
+    cache = CausalCache(OPS, [ONE], sequences=3, context=12, capacity=12, shift=keep)
     for _ in range(4):
         store(cache, "AB")
     return cache
@@ -118,7 +118,7 @@ def show_sharing() -> None:
 
 def show_windows() -> None:
     how = {"sequences": 1, "context": 64, "capacity": 12}
-    cache = SlidingCache([ONE], window=3, **how)
+    cache = SlidingCache(OPS, [ONE], window=3, **how)
     store(cache, "AAAAAA")
     show(
         "A window of 3, six inputs in one pass",
@@ -126,7 +126,7 @@ def show_windows() -> None:
         ("the next one: three are kept, two of which it sees", lambda: store(cache, "A")),
         ("and the next", lambda: store(cache, "A")),
     )
-    longer = SlidingCache([ONE], window=3, memory=5, **how)
+    longer = SlidingCache(OPS, [ONE], window=3, memory=5, **how)
     store(longer, "AAAAAAAA")
     show(
         "The same window with a memory of 5, eight inputs in one pass",
@@ -135,7 +135,7 @@ def show_windows() -> None:
         ("remove(A, 6), which resume_point(A, 6) says can be done", lambda: longer.remove(0, 6)),
         ("another input goes on there", lambda: store(longer, "A")),
     )
-    chunked = ChunkedCache([ONE], chunk=4, memory=1, **how)
+    chunked = ChunkedCache(OPS, [ONE], chunk=4, memory=1, **how)
     store(chunked, "AAAAAAA")
     show(
         "Chunks of 4 with a memory of 1, seven inputs in one pass",
@@ -146,17 +146,17 @@ def show_windows() -> None:
 
 def show_sights() -> None:
     how = {"sequences": 1, "context": 12}
-    show_sight("What six rows see of each other", CausalCache([ONE], **how), "AAAAAA")
+    show_sight("What six rows see of each other", CausalCache(OPS, [ONE], **how), "AAAAAA")
     span = "Rows 1 to 3 are an image: it is seen whole by its own rows"
-    show_sight(span, CausalCache([ONE], **how), "AAAAAA", [(1, 4)])
-    show_sight("A window of 3", SlidingCache([ONE], window=3, **how), "AAAAAA")
+    show_sight(span, CausalCache(OPS, [ONE], **how), "AAAAAA", [(1, 4)])
+    show_sight("A window of 3", SlidingCache(OPS, [ONE], window=3, **how), "AAAAAA")
     both = "A window of 3 and the image: what either shows is seen"
-    show_sight(both, SlidingCache([ONE], window=3, **how), "AAAAAA", [(1, 4)])
-    show_sight("Chunks of 4", ChunkedCache([ONE], chunk=4, **how), "AAAAAA")
+    show_sight(both, SlidingCache(OPS, [ONE], window=3, **how), "AAAAAA", [(1, 4)])
+    show_sight("Chunks of 4", ChunkedCache(OPS, [ONE], chunk=4, **how), "AAAAAA")
 
 
 def show_encoder() -> None:
-    cache = EncoderCache({0: ONE}, sequences=2, longest=6, entries=int)
+    cache = EncoderCache(OPS, {0: ONE}, sequences=2, longest=6, entries=int)
     store(cache, "AAAAAB", [(1, 2), (4, 3), (5, 2)])
     show(
         "Images of two, three and two entries at positions 1 and 4 of A and 0 of B",
@@ -171,7 +171,7 @@ def show_encoder() -> None:
 
 
 def show_recurrent() -> None:
-    cache = RecurrentCache({0: {"state": (1,)}}, sequences=2, checkpoints=2)
+    cache = RecurrentCache(OPS, {0: {"state": (1,)}}, sequences=2, checkpoints=2)
     store(cache, "A" * 20)
     show(
         "A state after a prompt of 20",
@@ -191,7 +191,9 @@ def show_recurrent() -> None:
 
 def show_wrapper() -> None:
     how = {"sequences": 2, "context": 12}
-    cache = WrapperCache(SlidingCache({0: ONE}, window=2, **how), CausalCache({1: ONE}, capacity=6, **how))
+    cache = WrapperCache(
+        SlidingCache(OPS, {0: ONE}, window=2, **how), CausalCache(OPS, {1: ONE}, capacity=6, **how)
+    )
     store(cache, "AAA")
 
     def fail() -> None:
@@ -212,7 +214,7 @@ def show_wrapper() -> None:
 
 
 def show_growth() -> None:
-    cache = CausalCache([KVShape(8, 128, 128)], sequences=4, context=131072)
+    cache = CausalCache(OPS, [KVShape(8, 128, 128)], sequences=4, context=131072)
 
     def say() -> None:
         print(f"    {cache.length(0):>6} cells {cache.provided_bytes >> 20:>5} MiB")

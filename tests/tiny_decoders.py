@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +46,7 @@ KEYS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class TinyDecoder:
     """A model of `architecture`, which transformers calls `hf`, with `settings` of its config."""
 
@@ -109,15 +108,8 @@ class TinyDecoder:
 
     def keys(self, config: Any) -> dict[str, Any]:
         """The metadata of the file, without the architecture's name."""
-        rope = config.rope_parameters
         found = {key: getattr(config, theirs, None) for key, theirs in KEYS.items()}
-        return {**found, "rope.freq_base": float(rope["rope_theta"]), **self.metadata}
-
-
-@cache
-def original(tiny: TinyDecoder) -> Any:
-    """The model of transformers, built once."""
-    return tiny.build()
+        return {**found, "rope.freq_base": config.rope_parameters.get("rope_theta"), **self.metadata}
 
 
 def tiny_decoder_gguf(path: Path, tiny: TinyDecoder, *, model: Any = None) -> Path:
@@ -132,3 +124,20 @@ def tiny_decoder_gguf(path: Path, tiny: TinyDecoder, *, model: Any = None) -> Pa
         writer.add_tensor(name, array)
     writer.write()
     return path
+
+
+#: A plain one of each, for tests that are not about what it has of its own.
+QWEN2 = TinyDecoder("qwen2", "qwen2", {"rope_parameters": {"rope_theta": 1e6}})
+QWEN3_MOE = TinyDecoder(
+    "qwen3moe", "qwen3_moe",
+    {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "head_dim": 24,
+     "norm_topk_prob": True},
+)  # fmt: skip
+GEMMA2 = TinyDecoder(
+    "gemma2", "gemma2",
+    {"num_hidden_layers": 3, "head_dim": 24, "query_pre_attn_scalar": 24, "sliding_window": 8,
+     "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
+    {"attention.sliding_window": 8}, POST_NORMS, norm_offset=1,
+)  # fmt: skip
+PHI3 = TinyDecoder("phi3", "phi3", {"pad_token_id": 0}, {"rope.dimension_count": 16})
+OLMO2 = TinyDecoder("olmo2", "olmo2", {"pad_token_id": 0}, {}, POST_NORMS)

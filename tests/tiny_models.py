@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_decoders import GEMMA2, OLMO2, PHI3, QWEN2, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
@@ -19,4 +20,9 @@ ARCHITECTURES: dict[str, tuple[Any, Callable[..., Path]]] = {
     "lfm2": (TinyLfm2(), tiny_lfm2_gguf),
     "llama4": (TinyLlama4(), tiny_llama4_gguf),
     "mllama": (TinyMllama(), tiny_mllama_gguf),
+    "gemma2": (GEMMA2, tiny_decoder_gguf),
+    "olmo2": (OLMO2, tiny_decoder_gguf),
+    "phi3": (PHI3, tiny_decoder_gguf),
+    "qwen2": (QWEN2, tiny_decoder_gguf),
+    "qwen3moe": (QWEN3_MOE, tiny_decoder_gguf),
 }

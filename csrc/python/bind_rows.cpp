@@ -116,6 +116,20 @@ std::pair<NewArray<float>, NewArray<float>> bind_add_rms_norm(Argument x_, Argum
     return {total, y};
 }
 
+NewArray<float> bind_layer_norm(Argument x_, Argument weight_, OptionalArgument bias_, float eps) {
+    const auto x = array<float>(x_, "layer_norm x"), weight = array<float>(weight_, "layer_norm weight");
+    const auto bias = optional_array<float>(bias_, "layer_norm bias");
+    const int64_t width = weight.size;
+    if (x.dims < 1 || x.last() != width || (bias.given() && !bias.same_shape(weight.shape, weight.dims))) {
+        throw misfit("layer_norm", {{"x", x_}, {"weight", weight_}, {"bias", bias_.argument()}});
+    }
+    auto y = new_array_like<float>(x);
+    perform("layer_norm", [=, rows = x.size / std::max<int64_t>(width, 1), out = y.data] {
+        layer_norm(x.data, weight.data, bias.data, eps, rows, width, out);
+    });
+    return y;
+}
+
 void bind_rope(Argument x_, Argument positions_, Argument frequencies_, OptionalArgument axes_, int64_t axis_count,
                float magnitude, bool neox) {
     const auto x = written<float>(x_, "rope_ x");
@@ -153,6 +167,15 @@ NewArray<float> bind_pairs(const char* name, const char* first, const char* seco
     if (!a.same_shape(b.shape, b.dims)) throw misfit(name, {{first, a_}, {second, b_}});
     auto y = new_array_like<float>(a);
     perform(name, [=, out = y.data] { kernel(a.data, b.data, a.size, out); });
+    return y;
+}
+
+// y [n] of one array, value by value.
+template <void (*kernel)(const float*, int64_t, float*)>
+NewArray<float> bind_single(const char* name, Argument x_) {
+    const auto x = array<float>(x_, name);
+    auto y = new_array_like<float>(x);
+    perform(name, [=, out = y.data] { kernel(x.data, x.size, out); });
     return y;
 }
 
@@ -221,6 +244,7 @@ void register_rows(nb::module_& m) {
     m.def("rms_norm", &bind_rms_norm, "x"_a, "weight"_a, "eps"_a, "RMS norm of rows.");
     m.def("add_rms_norm", &bind_add_rms_norm, "x"_a, "residual"_a, "weight"_a, "eps"_a,
           "x + residual, and the RMS norm of its rows.");
+    m.def("layer_norm", &bind_layer_norm, "x"_a, "weight"_a, "bias"_a.none(), "eps"_a, "Layer norm of rows.");
     m.def("rope", &bind_rope, "x"_a, "positions"_a, "frequencies"_a, "axes"_a.none(), "axis_count"_a, "magnitude"_a,
           "neox"_a, "Rotary embedding, in place; axes count where a row has several positions.");
     m.def("temper", &bind_temper, "x"_a, "positions"_a, "scale"_a, "floor_scale"_a,
@@ -231,6 +255,7 @@ void register_rows(nb::module_& m) {
     m.def(
         "geglu", [](Argument gate, Argument up) { return bind_pairs<geglu>("geglu", "gate", "up", gate, up); },
         "gate"_a, "up"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
+    m.def("gelu", [](Argument x) { return bind_single<gelu>("gelu", x); }, "x"_a, "GELU, exactly.");
     m.def(
         "softcap", [](Argument x, float cap) { return bind_each<softcap>("softcap", x, cap); }, "x"_a, "cap"_a,
         "cap * tanh(x / cap).");

@@ -31,6 +31,16 @@ void rms_norm(const float* x, const float* residual, const float* weight, float 
     });
 }
 
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t rows, int64_t width,
+                float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            kernels.layer_norm(x + row * width, weight, bias, eps, width, y + row * width);
+        }
+    });
+}
+
 void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
           int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count) {
     const RowKernels& kernels = row_kernels();
@@ -67,6 +77,13 @@ void geglu(const float* gate, const float* up, int64_t count, float* y) {
     const RowKernels& kernels = row_kernels();
     parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         kernels.geglu(gate + begin, up + begin, end - begin, y + begin);
+    });
+}
+
+void gelu(const float* x, int64_t count, float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
+        kernels.gelu(x + begin, end - begin, y + begin);
     });
 }
 

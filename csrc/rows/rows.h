@@ -11,6 +11,8 @@ struct RowKernels {
     // y = x / sqrt(mean(x^2) + eps) * weight; with `residual`, x + residual takes the place of x and goes to `sum`.
     void (*rms_norm)(const float* x, const float* residual, const float* weight, float eps, int64_t width, float* sum,
                      float* y);
+    // y = (x - mean(x)) / sqrt(variance(x) + eps) * weight + bias; `bias` may be null.
+    void (*layer_norm)(const float* x, const float* weight, const float* bias, float eps, int64_t width, float* y);
     // Cosines and sines of positions[i] * frequencies[i], times magnitude.
     void (*rope_table)(const int32_t* positions, const float* frequencies, float magnitude, int64_t pairs,
                        float* cosines, float* sines);
@@ -22,6 +24,8 @@ struct RowKernels {
     void (*clamped_swiglu)(const float* gate, const float* up, int64_t count, float* y);
     // y = gelu(gate) * up, GELU by its approximation with tanh.
     void (*geglu)(const float* gate, const float* up, int64_t count, float* y);
+    // y = gelu(x), exactly: x times the normal distribution's share below x.
+    void (*gelu)(const float* x, int64_t count, float* y);
     // y = cap * tanh(x / cap).
     void (*softcap)(const float* x, float cap, int64_t count, float* y);
     // One row of a gated short convolution of `width` channels: product = b * x, and y = c * (bias + the sum of
@@ -39,11 +43,14 @@ PUNA_DECLARE_KERNELS(RowKernels, row_kernels);
 // Whole batches, shared among the threads. Arrays are contiguous; `residual` and `sum` may be null together.
 void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
               float* sum, float* y);
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t rows, int64_t width,
+                float* y);
 // A row has `axis_count` positions, of which the axes[i]-th rotates pair i; null axes: one position rotates all.
 void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
           int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count);
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
 void geglu(const float* gate, const float* up, int64_t count, float* y);
+void gelu(const float* x, int64_t count, float* y);
 void softcap(const float* x, float cap, int64_t count, float* y);
 // Multiplies each row in place by 1 + scale * ln(1 + floor((position + 1) / floor_scale)).
 void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t rows, int64_t width);

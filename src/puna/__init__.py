@@ -1,6 +1,6 @@
 """Puna: run open language models on your own machine.
 
-`puna.load("demo")` gives a model to generate and chat with; see `puna.library`. The command line is
+`puna.load("demo")` returns a model that generates and chats; see `puna.library`. For the command line see
 `puna --help`.
 """
 

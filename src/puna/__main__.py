@@ -1,4 +1,4 @@
-"""`python -m puna` is the same as `puna`."""
+"""`python -m puna`: the same as `puna`."""
 
 import sys
 

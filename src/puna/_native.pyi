@@ -154,6 +154,9 @@ def attention(
 def rms_norm(x: int, residual: int, weight: int, eps: float, rows: int, width: int, sum: int, y: int) -> None:
     """RMS norm of rows, of x + residual when residual is not 0."""
 
+def layer_norm(x: int, weight: int, bias: int, eps: float, rows: int, width: int, y: int) -> None:
+    """Layer norm of rows; with bias 0 nothing is added."""
+
 def rope(
     x: int,
     positions: int,
@@ -174,6 +177,9 @@ def swiglu(gate: int, up: int, count: int, y: int) -> None:
 
 def geglu(gate: int, up: int, count: int, y: int) -> None:
     """gelu(gate) * up, GELU by its approximation with tanh."""
+
+def gelu(x: int, count: int, y: int) -> None:
+    """GELU, exactly."""
 
 def softcap(x: int, cap: float, count: int, y: int) -> None:
     """cap * tanh(x / cap)."""

@@ -1,10 +1,9 @@
-"""Every error Puna raises on purpose.
+"""Every error Puna raises on purpose, in one hierarchy: catch `PunaError` to catch them all.
 
-One hierarchy: catch `PunaError` to catch them all. Each message says what was
-wrong, where, and what to do. `status` is the HTTP status the server answers
-with when the error reaches it before a response has begun; `kind` is the
-class name, which is how an error crosses the process border to the runner and
-comes back as the same class (see `puna.runner.protocol`).
+Each message says what was wrong, where, and what to do about it. `status` is the HTTP status of the
+server's response if the error occurs before the response has started. `kind` is the class name; the
+runner process sends it so that the error is raised as the same class in the server (see
+`puna.runner.protocol`).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from typing import ClassVar
 
 
 class PunaError(Exception):
-    """Base of all errors raised by Puna."""
+    """Base class of all errors raised by Puna."""
 
     status: ClassVar[int] = 500
 
@@ -23,7 +22,7 @@ class PunaError(Exception):
 
     @classmethod
     def of_kind(cls, kind: str, message: str) -> PunaError:
-        """The error class named `kind` (as sent by another process) with `message`."""
+        """An error of the class named `kind` (as sent by another process) with `message`."""
         return _by_name().get(kind, PunaError)(message)
 
 
@@ -38,19 +37,19 @@ def _by_name() -> dict[str, type[PunaError]]:
 
 
 class GGUFError(PunaError):
-    """A file is not a valid GGUF file, or is damaged."""
+    """A file is not a GGUF file or is damaged."""
 
 
 class ModelError(PunaError):
-    """A model file is readable but cannot be run (missing or misshapen tensors, bad metadata)."""
+    """A model file is readable but cannot be run (missing tensors, wrong shapes, bad metadata)."""
 
 
 class UnsupportedModelError(ModelError):
-    """The file's architecture, tokenizer or tensor type is not one Puna implements."""
+    """Puna does not implement the file's architecture, tokenizer or tensor type."""
 
 
 class InsufficientMemoryError(ModelError):
-    """Loading would need more memory than there is: `needed` bytes of `available` ones, where known."""
+    """Loading the model needs more memory (`needed` bytes) than is `available`; both are 0 if unknown."""
 
     def __init__(self, message: str, needed: int = 0, available: int = 0) -> None:
         super().__init__(message)
@@ -63,7 +62,7 @@ class TokenizerError(ModelError):
 
 
 class ModelNotFoundError(PunaError):
-    """No model of that name is in the store, and no such file exists."""
+    """The store has no model of that name, and no such file exists."""
 
     status = 404
 
@@ -79,7 +78,7 @@ class StoreError(PunaError):
 
 
 class RequestError(PunaError):
-    """The caller asked for something invalid; the message says which part."""
+    """The caller's request is invalid; the message names the part that is."""
 
     status = 400
 
@@ -89,7 +88,7 @@ class OptionError(RequestError):
 
 
 class ContextLengthError(RequestError):
-    """The prompt does not fit the context and truncation was not allowed."""
+    """The prompt does not fit the context, and truncation was not allowed."""
 
 
 class TemplateError(PunaError):
@@ -101,27 +100,27 @@ class CacheFullError(PunaError):
 
 
 class CacheFileError(PunaError):
-    """A saved sequence cannot be restored: the file is damaged, or of another model or other cache types."""
+    """A saved sequence cannot be restored: the file is damaged, or from another model or cache type."""
 
 
 class NotSupportedError(PunaError):
-    """The model or cache cannot do this operation; the caller should fall back."""
+    """The model or cache does not support this operation; the caller should fall back."""
 
 
 class UnavailableError(PunaError):
-    """This version of Puna does not have the feature that was asked for."""
+    """This version of Puna does not have the requested feature."""
 
     status = 501
 
 
 class GenerationError(PunaError):
-    """One sequence failed (NaN logits, grammar dead end); others are not affected."""
+    """One sequence failed (NaN logits, grammar dead end); other sequences are not affected."""
 
 
 class EmbeddingError(GenerationError):
-    """What a model made of a text is no vector: values are NaN or infinite."""
+    """The embedding of a text has NaN or infinite values."""
 
-    status = 400  # as clients know it
+    status = 400  # as in Ollama
 
 
 class RunnerError(PunaError):
@@ -129,24 +128,24 @@ class RunnerError(PunaError):
 
 
 class OutOfMemoryError(RunnerError):
-    """A loaded model could not get the memory a request needed."""
+    """A loaded model could not allocate the memory a request needs."""
 
     def __init__(
         self,
         message: str = "the model runner is out of memory; use a smaller num_ctx or num_batch, or fewer "
-        "requests at once (PUNA_NUM_PARALLEL)",
+        "parallel requests (PUNA_NUM_PARALLEL)",
     ) -> None:
         super().__init__(message)
 
 
 class CrashLoopError(RunnerError):
-    """The model's runner died several times in a row; it is not loaded again for a while."""
+    """The model's runner died several times in a row, so the model is not reloaded for a while."""
 
     status = 503
 
 
 class ServerBusyError(PunaError):
-    """The queue is full."""
+    """The server's queue is full."""
 
     status = 503
 
@@ -156,8 +155,8 @@ class ConnectionFailedError(PunaError):
 
 
 class ServerError(PunaError):
-    """The server answered the command line with an error; the message is the server's own."""
+    """The server answered a command with an error; the message is the server's own."""
 
     def __init__(self, message: str, status_code: int = 500) -> None:
         super().__init__(message)
-        self.status_code = status_code  # 200 when the error came as a line of a stream
+        self.status_code = status_code  # 200 if the error was a line of a stream

@@ -1,7 +1,7 @@
-"""JSON text exactly as Go's encoder writes it.
+"""JSON exactly as Go's encoder writes it.
 
-Digests of stored layers and prompts rendered by Go templates depend on these bytes: no
-spaces, `<`, `>` and `&` escaped, numbers in their shortest plain form.
+Digests of stored layers and prompts rendered by Go templates depend on the exact bytes: no spaces, `<`, `>`
+and `&` escaped, numbers in their shortest plain form.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ESCAPES = {
 
 
 def dumps(value: Any, *, sort_keys: bool = False) -> str:
-    """JSON text of plain data (mappings, sequences, text, numbers, booleans, None).
+    """Encode plain data (mappings, sequences, strings, numbers, booleans, None) as JSON.
 
-    Raises TypeError for anything else and ValueError for NaN and infinities.
+    Raises TypeError for anything else, and ValueError for NaN and infinities.
     """
     if value is None:
         return "null"
@@ -48,7 +48,7 @@ def dumps(value: Any, *, sort_keys: bool = False) -> str:
 
 
 def _text(value: str) -> str:
-    # A lone surrogate cannot be written as UTF-8; Go replaces what is not valid text.
+    # A lone surrogate cannot be encoded as UTF-8; Go replaces invalid characters.
     clean = value.encode("utf-8", "replace").decode("utf-8") if not value.isascii() else value
     return json.dumps(clean, ensure_ascii=False).translate(_ESCAPES)
 

@@ -1,4 +1,4 @@
-"""Where the server listens and where clients find it: the value of `PUNA_HOST` / `OLLAMA_HOST`."""
+"""The address of the server, for the server and its clients: `PUNA_HOST` / `OLLAMA_HOST`."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Host:
-    """One side of the connection.
+    """The address of a server.
 
-    `address` is a name or an IP address without brackets; empty means all interfaces.
-    `path` is a prefix for the client (`/ollama` behind a reverse proxy), empty or with a leading slash.
+    `address` is a host name or an IP address without brackets; empty means all interfaces. `path` is a
+    prefix that clients add (`/ollama` behind a reverse proxy): empty, or with a leading slash.
     """
 
     scheme: str = "http"
@@ -35,22 +35,22 @@ class Host:
 
     @property
     def bind_address(self) -> str:
-        """What the server binds: an empty address is every IPv4 interface."""
+        """The address the server binds to: every IPv4 interface if `address` is empty."""
         return self.address or "0.0.0.0"
 
     @property
     def client_address(self) -> str:
-        """What a client on the same machine connects to: an unspecified address becomes loopback."""
+        """The address a client on the same machine connects to: loopback if unspecified."""
         return {"": DEFAULT_ADDRESS, "0.0.0.0": DEFAULT_ADDRESS, "::": "::1"}.get(self.address, self.address)
 
     @property
     def client_url(self) -> str:
-        """Base address for a client, without a slash at the end."""
+        """Base URL for a client, without a trailing slash."""
         return f"{self.scheme}://{_bracketed(self.client_address)}:{self.port}{self.path}"
 
     @property
     def is_loopback(self) -> bool:
-        """Whether a server listening here is reachable from this machine only."""
+        """Whether a server listening here is only reachable from this machine."""
         if self.address == "localhost" or self.address.endswith(".localhost"):
             return True
         try:
@@ -60,7 +60,7 @@ class Host:
 
     @property
     def is_local(self) -> bool:
-        """Whether a client can expect to start the server itself: plain http to this machine."""
+        """Whether a client may start the server itself: plain HTTP to this machine, without a path."""
         return self.scheme == "http" and not self.path and (self.is_loopback or self.address in _UNSPECIFIED)
 
 
@@ -68,22 +68,22 @@ _UNSPECIFIED = ("", "0.0.0.0", "::")
 
 
 def host_from_env() -> Host:
-    """The host that `PUNA_HOST` (or `OLLAMA_HOST`) names; `http://127.0.0.1:11434` when neither is set."""
+    """The host in `PUNA_HOST` (or `OLLAMA_HOST`); `http://127.0.0.1:11434` if neither is set."""
     return parse_host(env("HOST"))
 
 
 def parse_host(text: str) -> Host:
-    """Read `[scheme://][address][:port][/path]`.
+    """Parse `[scheme://][address][:port][/path]`.
 
-    The port defaults to the scheme's own (80, 443) when a scheme is written, else to 11434.
-    A port that is no number from 0 to 65535 counts as absent, with a warning in the log.
+    The port defaults to the scheme's own (80, 443) if there is a scheme, else to 11434. A port that is not
+    a number from 0 to 65535 is ignored with a warning in the log.
     """
     text = text.strip().strip("\"'").strip()
     scheme, separator, rest = text.partition("://")
     if not separator:
         scheme, rest = "http", text
         default_port = DEFAULT_PORT
-        if text == "ollama.com":  # the one public host, which speaks TLS only
+        if text == "ollama.com":  # the one public host, which only speaks TLS
             scheme, default_port = "https", 443
     else:
         scheme = scheme.lower()
@@ -101,7 +101,7 @@ def parse_host(text: str) -> Host:
 
 
 def _split(authority: str) -> tuple[str, str | None]:
-    """Address without brackets, and the text of the port if there is one."""
+    """The address without brackets, and the text of the port or None."""
     bare = authority.removeprefix("[").removesuffix("]")
     if not authority:
         return DEFAULT_ADDRESS, None

@@ -1,4 +1,4 @@
-"""What the machine has left, as far as this process may use it."""
+"""Memory of the machine and of processes, and detection of running out of it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 import psutil
 
-#: How C++ and torch say that memory could not be had, where it does not come as a MemoryError.
+#: Messages of C++ and torch about a failed allocation, which is not always a MemoryError.
 _SHORTAGE = ("bad_alloc", "allocate memory", "not enough memory", "out of memory")
-#: What a process that goes on needs to be able to get.
-_LEAST_BYTES = 16 << 20
+#: A process that cannot allocate this much cannot continue.
+_PROBE_BYTES = 16 << 20
 
 
 def available_memory() -> int:
-    """Bytes this process may still take: free memory, or what its control group leaves, if that is less."""
+    """Bytes this process may still allocate: available memory, or less if its control group limits it."""
     available = int(psutil.virtual_memory().available)
     try:
         limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
@@ -23,12 +23,12 @@ def available_memory() -> int:
             used = int(Path("/sys/fs/cgroup/memory.current").read_text())
             available = min(available, max(0, int(limit) - used))
     except (OSError, ValueError):
-        pass  # no control group, or not ours to read
+        pass  # no control group, or not readable
     return available
 
 
 def process_memory(pid: int | None = None) -> int:
-    """Bytes of memory a process has (this one by default); 0 when it has ended."""
+    """Resident bytes of a process (default: this one); 0 if it has ended."""
     try:
         return int(psutil.Process(pid).memory_info().rss)
     except psutil.Error:
@@ -36,7 +36,7 @@ def process_memory(pid: int | None = None) -> int:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether `error`, or what it came of, is that memory could not be had."""
+    """Whether `error` or one of its causes is a failed memory allocation."""
     return any(
         isinstance(each, MemoryError)
         or (isinstance(each, OSError) and each.errno == errno.ENOMEM)
@@ -46,16 +46,16 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def says_out_of_memory(text: str) -> bool:
-    """Whether `text` is how a library reports that."""
+    """Whether `text` is a library's message about a failed memory allocation."""
     return any(words in text for words in _SHORTAGE)
 
 
 def memory_is_short() -> bool:
-    """Whether this process cannot get memory to speak of, under a limit of its own or the system's."""
-    import numpy as np  # here: the server asks for nothing else in this file, and does without it
+    """Whether even a small allocation fails, because of the process's own limit or the system's."""
+    import numpy as np  # imported here because the server, which uses the rest of this file, needs no numpy
 
     try:
-        np.empty(_LEAST_BYTES, np.uint8)  # which costs nothing: it is not written to
+        np.empty(_PROBE_BYTES, np.uint8)  # costs nothing, as it is never written to
     except MemoryError:
         return True
     return False

@@ -1,7 +1,7 @@
 """The options of a request, with Ollama's names, defaults and coercion rules.
 
-The same names are Modelfile `PARAMETER`s, keys of `options` in the native API
-and keyword arguments of the Python library.
+The same names are used by Modelfile `PARAMETER`s, by `options` in the native API and by the keyword
+arguments of the Python library.
 """
 
 from __future__ import annotations
@@ -15,27 +15,26 @@ import msgspec
 from puna.config import env
 from puna.errors import OptionError
 
-#: How hard a model may be asked to think, where it is not just yes or no.
+#: Levels of thinking, for models that take more than yes or no.
 THINK_LEVELS = ("high", "medium", "low", "max")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """All options of one generation. Units are tokens unless stated.
+    """All options of one generation. Lengths are in tokens.
 
-    `repeat_penalty` defaults to 1 (off), unlike Ollama's documented 1.1: the engine
-    Puna follows ignores penalties altogether, so clients that send none see the
-    same greedy output from both.
+    `repeat_penalty` defaults to 1 (off), unlike Ollama's documented 1.1: Ollama's engine ignores penalties,
+    so a client that sends none gets the same greedy output from both.
     """
 
-    # Load time. None of num_ctx = decided by the server; 0 of num_thread = automatic.
+    # Loading. num_ctx None: the server decides; num_thread 0: automatic.
     num_ctx: int | None = None
     num_batch: int = 512
     num_gpu: int = -1
     main_gpu: int = 0
     use_mmap: bool | None = None
     num_thread: int = 0
-    draft: str | None = None  # a small model of the same family that guesses
-    # Guessing tokens, which changes no answer, only its speed; None: as `PUNA_SPECULATE` says.
+    draft: str | None = None  # draft model: a small model of the same family
+    # Speculative decoding, which changes the speed of an answer but not the answer. None: `PUNA_SPECULATE`.
     speculate: str | None = None
     # Length.
     num_keep: int = 4
@@ -56,10 +55,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def merge(cls, *layers: Mapping[str, Any] | None) -> Options:
-        """Options from `layers`, later ones winning key by key.
+        """Merge `layers`; for each key the last layer wins.
 
-        `None` values are skipped, unknown keys ignored (see `unknown`), floats for integer
-        options truncated. Raises `OptionError` naming the option, its value and the range.
+        Ignores `None` values and unknown keys (see `unknown`), and truncates floats given for integer
+        options. Raises `OptionError` naming the option, its value and its range.
         """
         values: dict[str, Any] = {}
         for layer in layers:
@@ -70,12 +69,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
     @staticmethod
     def unknown(layer: Mapping[str, Any]) -> list[str]:
-        """Keys of `layer` that are no option, for a warning."""
+        """Keys of `layer` that are not options, for a warning."""
         return [name for name in layer if name not in _TYPES]
 
 
 def speculate_from_env() -> str | None:
-    """How requests that do not say are to guess: `PUNA_SPECULATE`. Raises `OptionError`."""
+    """The default for `speculate` from `PUNA_SPECULATE`; None if not set. Raises `OptionError`."""
     try:
         return Options.merge({"speculate": env("SPECULATE") or None}).speculate
     except OptionError as error:
@@ -92,12 +91,12 @@ _TYPES: dict[str, str] = {
     "logit_bias": "object",
 }  # fmt: skip
 
-#: Ways of guessing: not at all, from the text so far, or by the draft model.
+#: How to draft tokens for speculative decoding: not at all, by prompt lookup, or with the draft model.
 SPECULATE = ("off", "prompt", "draft")
 
 _CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE}
 
-#: Inclusive ranges. Ollama clamps or ignores what lies outside; we say so instead.
+#: Inclusive ranges. Ollama clamps or ignores values out of range; Puna raises an error.
 _RANGES: dict[str, tuple[float, float]] = {
     "num_ctx": (1, 2**31 - 1),
     "num_batch": (1, 2**20),

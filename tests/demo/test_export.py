@@ -63,7 +63,9 @@ def test_the_engine_computes_what_torch_computes(model: DemoModel, exported: Pat
         rows = list(range(len(ids)))
         batch = Batch.of(ids, rows, [0] * len(rows), rows)
         cache.start_forward(batch)
-        got = torch.log_softmax(torch.as_tensor(loaded.model.forward(batch, cache)).float(), -1)
+        got = torch.log_softmax(
+            torch.as_tensor(loaded.model.forward(batch.on(loaded.model.ops), cache)).float(), -1
+        )
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 

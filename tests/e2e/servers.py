@@ -91,7 +91,6 @@ def environment(models: Path, **settings: str) -> dict[str, str]:
     return (
         kept
         | {"PUNA_MODELS": str(models), "PUNA_HOME": str(models / "home"), "PUNA_HOST": "127.0.0.1:0"}
-        | {"PUNA_SPARE_RUNNER": "0"}  # every process of a server is then a model's
         | settings
     )
 

@@ -21,6 +21,7 @@ from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model
 from tests.model.test_load import rewritten
 from tests.tiny import TinyLlama
+from tests.tiny_bert import TinyBert, tiny_bert_gguf
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -31,11 +32,12 @@ LONG = "hello " * 400  # tokens, one to each and more; the context is 256
 
 @pytest.fixture(scope="module")
 def server(server: Server, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """With an embedding model, a reranker, and a model that makes NaN of everything."""
+    """With embedding models, a reranker, and a model that makes NaN of everything."""
     folder = tmp_path_factory.mktemp("embedding")
     broken = {"output_norm.weight": np.full(64, np.nan, np.float32)}
     files = {
         "mean": rewritten(tiny_file, folder / "mean.gguf", **{"llama.pooling_type": 1}),
+        "bert": tiny_bert_gguf(folder / "bert.gguf"),
         "reranker": rewritten(tiny_file, folder / "reranker.gguf", **{"llama.pooling_type": 4}),
         "broken": rewritten(tiny_file, folder / "broken.gguf", tensors=broken),
     }
@@ -274,3 +276,18 @@ def test_embeddings_are_counted_and_logged(server: Server) -> None:
         "load_s=",
     ):
         assert fact in line
+
+
+def test_an_encoder_embeds_and_does_not_generate(server: Server, tmp_path: Path) -> None:
+    texts = ["Once upon a time", "there was a cat!"]
+    with open_gguf(tiny_bert_gguf(tmp_path / "bert.gguf")) as file:
+        tokens = [tokenizer_from_gguf(file).encode(text) for text in texts]
+    model = TinyBert().build()
+    found = server.client.embed("bert", texts).embeddings
+    for vector, ids in zip(found, tokens, strict=True):
+        with torch.inference_mode():
+            mean = model(torch.tensor([ids])).last_hidden_state[0].mean(0)
+        assert np.abs(np.array(vector) - (mean / mean.norm()).numpy()).max() < 1e-3
+    assert server.client.show("bert").capabilities == ["embedding"]
+    with pytest.raises(ollama.ResponseError, match='"bert" does not support generate'):
+        server.client.generate("bert", "once")

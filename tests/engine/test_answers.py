@@ -21,7 +21,7 @@ def expected(tiny: LoadedModel, tokens: list[int]) -> list[float]:
     batch = Batch.of(tokens, list(range(count)), [0] * count, list(range(count)))
     cache.start_forward(batch)
     with torch.inference_mode():
-        logits = tiny.model.forward(batch, cache)
+        logits = tiny.model.forward(batch.on(tiny.model.ops), cache)
     scores = torch.log_softmax(logits.double(), dim=-1)
     return [scores[i, token].item() for i, token in enumerate(tokens[1:])]
 

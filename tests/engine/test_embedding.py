@@ -17,6 +17,7 @@ from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.model.load import LoadedModel, load_model
 from puna.model.pooling import Pooling
 from tests.engine.runs import Run
+from tests.model.models.parity import original
 from tests.model.test_load import rewritten
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_models import ARCHITECTURES
@@ -43,7 +44,7 @@ def same_bits(found: Any, expected: Any) -> bool:
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[LoadedModel, Any]:
     """(ours, transformers') of one architecture."""
     config, write = ARCHITECTURES[request.param]
-    theirs = config.build()
+    theirs = original(config)
     path = write(tmp_path_factory.mktemp("embedding") / "model.gguf", config, model=theirs)
     return load_model(path), theirs
 

@@ -17,6 +17,7 @@ from puna.kvcache.cache import Cache
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
+from tests.kvcache.probe import OPS
 
 SHAPES = [KVShape(1, 4, 4)]
 
@@ -25,7 +26,7 @@ class World:
     """A cache without a model, and its memories."""
 
     def __init__(self, rows: int = 4, cache: Cache | None = None) -> None:
-        self.cache = cache or CausalCache(SHAPES, sequences=rows, context=64, capacity=200)
+        self.cache = cache or CausalCache(OPS, SHAPES, sequences=rows, context=64, capacity=200)
         self.prefix_cache = PrefixCache(self.cache, rows)
 
     def begin(self, keys: list, *, come: int | None = None) -> tuple[PrefixEntry, int]:
@@ -234,7 +235,7 @@ def test_images_are_told_apart() -> None:
 @pytest.mark.scenario(200)
 @pytest.mark.parametrize(("length", "shared"), [(8, 8), (20, 0)])
 def test_a_window_that_is_gone_cannot_be_shared(length: int, shared: int) -> None:
-    cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
+    cache = SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6)
     world = World(cache=cache)
     entry, _ = world.begin(list(range(length)))
     world.prefix_cache.release(entry, list(range(length)))
@@ -243,7 +244,7 @@ def test_a_window_that_is_gone_cannot_be_shared(length: int, shared: int) -> Non
 
 
 def test_where_a_prompt_ended_stays_although_its_window_slides_on() -> None:
-    cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
+    cache = SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6)
     world = World(cache=cache)
     entry, _ = world.begin(list(range(20)))
     for _ in range(2):  # a second mark would be the same again
@@ -263,7 +264,7 @@ def test_where_a_prompt_ended_stays_although_its_window_slides_on() -> None:
 
 
 def test_a_mark_stays_for_all_who_begin_there_and_goes_when_it_was_not_used_for_long() -> None:
-    cache = SlidingCache(SHAPES, sequences=4, context=64, window=6)
+    cache = SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6)
     world = World(rows=4, cache=cache)
     prefix = list(range(20))
     first, _ = world.begin(prefix)
@@ -282,7 +283,7 @@ def test_a_mark_stays_for_all_who_begin_there_and_goes_when_it_was_not_used_for_
     ("prompt", "used"), [([0, 50], False), ([0, 1, 2, 3], True), ([0, 1, 2, 3, 4], True)]
 )
 def test_a_mark_of_which_only_a_beginning_is_shared_was_not_used(prompt: list[int], used: bool) -> None:
-    world = World(cache=SlidingCache(SHAPES, sequences=4, context=64, window=6))
+    world = World(cache=SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6))
     marked, _ = world.begin([0, 1, 2, 3])
     world.prefix_cache.checkpoint(marked, [0, 1, 2, 3])
     world.prefix_cache.drop(marked)
@@ -294,7 +295,7 @@ def test_a_mark_of_which_only_a_beginning_is_shared_was_not_used(prompt: list[in
 
 
 def test_of_several_that_match_the_one_that_still_has_the_window_is_found() -> None:
-    cache = SlidingCache(SHAPES, sequences=6, context=64, window=6)
+    cache = SlidingCache(OPS, SHAPES, sequences=6, context=64, window=6)
     world = World(rows=6, cache=cache)
     for tail in range(3):
         world.prefix_cache.release(*_grown(world, [*range(8), *[50 + tail] * 20]))
@@ -311,7 +312,7 @@ def _grown(world: World, keys: list) -> tuple[PrefixEntry, list]:
 
 @pytest.mark.scenario(202)
 def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:
-    cache = RecurrentCache({0: {"state": (2,)}}, sequences=4)
+    cache = RecurrentCache(OPS, {0: {"state": (2,)}}, sequences=4)
     world = World(cache=cache)
     entry, _ = world.begin(list(range(40)))
     world.prefix_cache.release(entry, list(range(40)))
@@ -328,8 +329,8 @@ def test_what_was_saved_is_shared_elsewhere_as_if_it_had_been_evaluated_there(ki
         return World(
             cache={
                 "causal": lambda: None,
-                "sliding": lambda: SlidingCache(SHAPES, sequences=4, context=64, window=6),
-                "recurrent": lambda: RecurrentCache({0: {"state": (2,)}}, sequences=4),
+                "sliding": lambda: SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6),
+                "recurrent": lambda: RecurrentCache(OPS, {0: {"state": (2,)}}, sequences=4),
             }[kind]()
         )
 

@@ -13,6 +13,7 @@ from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.types import HALVES
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
+from tests.kvcache.probe import OPS
 
 #: Two layers, two heads of 16 for keys and as many for values, two bytes each.
 CELL_BYTES = 2 * 2 * 16 * 2 * 2
@@ -66,7 +67,7 @@ def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, memory: float, rows: int
 ) -> None:
     def make(*, sequences: int, **_) -> RecurrentCache:
-        return RecurrentCache({0: {"state": (1024,)}}, sequences=sequences)
+        return RecurrentCache(OPS, {0: {"state": (1024,)}}, sequences=sequences)
 
     each = 28 * 1024 * 4
     monkeypatch.setattr(tiny.model, "make_cache", make)

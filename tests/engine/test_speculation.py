@@ -194,7 +194,7 @@ def probabilities(loaded: LoadedModel, tokens: list[int]) -> Any:
     batch.outputs = torch.tensor([len(tokens) - 1])
     cache.start_forward(batch)
     with torch.inference_mode():
-        logits = loaded.model.forward(batch, cache)[0].double()
+        logits = loaded.model.forward(batch.on(loaded.model.ops), cache)[0].double()
     return (logits / TEMPERATURE).softmax(0).numpy()
 
 

@@ -1,4 +1,4 @@
-"""GGUF files put together byte by byte, so that they can be wrong in any way."""
+"""Builds GGUF files byte by byte, so that they can be invalid in any way."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def array_key(name: str, kind: int, count: int, elements: bytes) -> bytes:
 
 
 def tensor(name: str | bytes, dimensions: Sequence[int], kind: int, offset: int) -> bytes:
-    """One directory entry; dimensions in file order, fastest-varying first."""
+    """A directory entry; dimensions in file order, fastest-varying first."""
     count = len(dimensions)
     return string(name) + struct.pack(f"<I{count}QIQ", count, *dimensions, kind, offset)
 
@@ -46,7 +46,7 @@ def gguf(
     tensor_count: int | None = None,
     alignment: int = 32,
 ) -> bytes:
-    """A whole file; the counts are those of the lists unless given."""
+    """A complete file. The counts default to the lengths of the lists."""
     head = b"GGUF" + struct.pack(
         "<IQQ",
         version,

@@ -1,4 +1,4 @@
-"""Every block type against the gguf package, value for value."""
+"""Dequantisation of every block type, compared with the gguf package value by value."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.gguf import GGMLType, dequantize
 from puna.gguf.blocks.bits import pack, unpack
 from puna.gguf.blocks.grids import grid
 
-# Not known to the gguf package, which decodes neither activations nor numbers other than floats.
+# Types the gguf package does not decode: activations, and plain numbers other than floats.
 WITHOUT_REFERENCE = {
     GGMLType.Q8_1,
     GGMLType.Q8_K,
@@ -39,8 +39,8 @@ def reference(data: np.ndarray, kind: GGMLType) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", WITH_REFERENCE)
-def test_random_blocks_decode_to_exactly_the_reference_values(kind: GGMLType) -> None:
-    data = random_blocks(kind, 48, 40)  # random scales, so also infinities and NaN
+def test_random_blocks_decode_exactly_as_in_the_reference(kind: GGMLType) -> None:
+    data = random_blocks(kind, 48, 40)  # scales are random, including infinities and NaN
     values = dequantize(data, kind)
     expected = reference(data, kind)
     assert values.dtype == np.float32
@@ -49,7 +49,7 @@ def test_random_blocks_decode_to_exactly_the_reference_values(kind: GGMLType) ->
 
 
 @pytest.mark.parametrize("kind", WITH_REFERENCE)
-def test_pieces_join_without_a_seam(kind: GGMLType) -> None:
+def test_large_tensors_decode_like_small_ones(kind: GGMLType) -> None:
     blocks = 300_000 // kind.block_size + 7  # several pieces and a short last one
     data = random_blocks(kind, 1, blocks)[0]
     np.testing.assert_array_equal(dequantize(data, kind), reference(data, kind))
@@ -73,7 +73,7 @@ def test_q8_activation_blocks_are_scale_times_code() -> None:
     np.testing.assert_array_equal(dequantize(np.frombuffer(q8_k, np.uint8), GGMLType.Q8_K), codes * 0.25)
 
 
-def test_paired_mxfp4_is_mxfp4_after_the_rearrangement_the_format_notes_give() -> None:
+def test_paired_mxfp4_is_mxfp4_with_rearranged_codes() -> None:
     blocks = random_blocks(GGMLType.MXFP4, 1, 50).reshape(50, 17)
     rearranged = blocks.copy()
     for i in range(8):
@@ -86,13 +86,13 @@ def test_paired_mxfp4_is_mxfp4_after_the_rearrangement_the_format_notes_give() -
 
 
 @pytest.mark.parametrize("kind", ["IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S"])
-def test_lattice_points_are_the_reference_table(kind: str) -> None:
+def test_lattice_points_match_the_reference_table(kind: str) -> None:
     table = getattr(quants, kind)
     table.init_grid()
     np.testing.assert_array_equal(grid(GGMLType[kind]), table.grid.reshape(table.grid_shape))
 
 
-def test_count_takes_the_first_values() -> None:
+def test_count_limits_the_decoded_values() -> None:
     data = random_blocks(GGMLType.Q4_K, 1, 3)[0]
     whole = dequantize(data, GGMLType.Q4_K)
     np.testing.assert_array_equal(dequantize(data, GGMLType.Q4_K, 300), whole[:300])
@@ -102,13 +102,13 @@ def test_count_takes_the_first_values() -> None:
 def test_bytes_that_are_not_whole_blocks_are_refused() -> None:
     with pytest.raises(GGUFError, match="35 bytes are not a whole number of Q8_0 blocks of 34 bytes"):
         dequantize(np.zeros(35, np.uint8), GGMLType.Q8_0)
-    with pytest.raises(GGUFError, match="68 bytes of Q8_0 do not hold 65 values"):
+    with pytest.raises(GGUFError, match="68 bytes of Q8_0 do not contain 65 values"):
         dequantize(np.zeros(68, np.uint8), GGMLType.Q8_0, 65)
 
 
 @settings(max_examples=50, deadline=None)
 @given(bits=st.sampled_from([1, 2, 4]), run=st.sampled_from([1, 4, 16, 32]), seed=st.integers(0, 2**32 - 1))
-def test_pack_undoes_unpack(bits: int, run: int, seed: int) -> None:
+def test_pack_is_the_inverse_of_unpack(bits: int, run: int, seed: int) -> None:
     packed = np.random.default_rng(seed).integers(0, 256, (3, 64), dtype=np.uint8)
     codes = unpack(packed, bits, run)
     assert codes.max() < 1 << bits

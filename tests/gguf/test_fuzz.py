@@ -1,4 +1,4 @@
-"""Random damage: a file is read, or GGUFError is raised; nothing else, quickly, in little memory."""
+"""Randomly damaged files: reading one succeeds or raises GGUFError, quickly and in little memory."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.gguf import gguf_bytes as raw
 from tests.gguf.test_hostile import read_everything, valid_file
 
 VALID = valid_file()
-MOST_MEMORY = 2_000_000  # bytes, for files of at most a few KB
+MAX_MEMORY = 2_000_000  # bytes, for files of at most a few KB
 LIMITS = {
     "deadline": timedelta(seconds=2),
     "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 }
 
-# Numbers that lengths, counts and offsets go wrong with.
+# Values for which lengths, counts and offsets tend to go wrong.
 WORDS = st.sampled_from(
     [
         0,
@@ -53,14 +53,14 @@ def read_or_refuse(folder: Path, content: bytes) -> None:
     try:
         with suppress(GGUFError), open_gguf(path) as file:
             read_everything(file)
-        assert tracemalloc.get_traced_memory()[1] < MOST_MEMORY
+        assert tracemalloc.get_traced_memory()[1] < MAX_MEMORY
     finally:
         tracemalloc.stop()
 
 
 @settings(max_examples=400, **LIMITS)  # type: ignore[arg-type]
 @given(edits=st.lists(st.tuples(st.integers(0, len(VALID) - 1), st.integers(0, 255)), min_size=1, max_size=8))
-def test_changed_bytes(tmp_path: Path, edits: list[tuple[int, int]]) -> None:
+def test_files_with_changed_bytes(tmp_path: Path, edits: list[tuple[int, int]]) -> None:
     content = bytearray(VALID)
     for position, value in edits:
         content[position] = value
@@ -69,14 +69,14 @@ def test_changed_bytes(tmp_path: Path, edits: list[tuple[int, int]]) -> None:
 
 @settings(max_examples=400, **LIMITS)  # type: ignore[arg-type]
 @given(position=st.integers(0, len(VALID) - 8), word=WORDS, size=st.sampled_from([4, 8]))
-def test_numbers_replaced_by_extreme_ones(tmp_path: Path, position: int, word: int, size: int) -> None:
+def test_files_with_extreme_numbers(tmp_path: Path, position: int, word: int, size: int) -> None:
     number = (word % 2 ** (8 * size)).to_bytes(size, "little")
     read_or_refuse(tmp_path, VALID[:position] + number + VALID[position + size :])
 
 
 @settings(max_examples=200, **LIMITS)  # type: ignore[arg-type]
 @given(data=st.data())
-def test_pieces_removed_repeated_and_inserted(tmp_path: Path, data: st.DataObject) -> None:
+def test_files_with_pieces_removed_repeated_and_inserted(tmp_path: Path, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, len(VALID)))
     end = data.draw(st.integers(start, len(VALID)))
     piece = data.draw(st.one_of(st.just(VALID[start:end] * 2), st.binary(max_size=40)))
@@ -88,7 +88,7 @@ def test_pieces_removed_repeated_and_inserted(tmp_path: Path, data: st.DataObjec
 @example(b"GGUF")
 def test_random_bytes(tmp_path: Path, content: bytes) -> None:
     read_or_refuse(tmp_path, content)
-    read_or_refuse(tmp_path, VALID[:24] + content)  # behind a header that promises keys and tensors
+    read_or_refuse(tmp_path, VALID[:24] + content)  # after a header that announces keys and tensors
 
 
 @settings(max_examples=100, **LIMITS)  # type: ignore[arg-type]
@@ -97,7 +97,7 @@ def test_random_bytes(tmp_path: Path, content: bytes) -> None:
     kind=st.one_of(st.integers(0, 45), st.integers(0, 2**32 - 1)),
     offset=WORDS,
 )
-def test_tensors_of_any_shape_type_and_place(
+def test_tensors_of_any_shape_type_and_offset(
     tmp_path: Path, dimensions: list[int], kind: int, offset: int
 ) -> None:
     read_or_refuse(tmp_path, raw.gguf([], [raw.tensor("t", dimensions, kind, offset)], bytes(600)))
@@ -110,12 +110,12 @@ def test_tensors_of_any_shape_type_and_place(
         (raw.gguf(tensor_count=200_000), "0 dimensions"),
         (raw.gguf([raw.array_key("k", raw.UINT64, 2**26, b"")], tensor_count=1), "0 dimensions"),
         (raw.gguf([raw.array_key("k", raw.STRING, 2**17, b"")], tensor_count=1), "0 dimensions"),
-        (raw.gguf([raw.array_key("k", raw.STRING, 2**26, b"")]), "longer than the 4194304 allowed"),
+        (raw.gguf([raw.array_key("k", raw.STRING, 2**26, b"")]), "at most 4194304 are allowed"),
         (raw.gguf([raw.key("k", raw.STRING, (2**29).to_bytes(8, "little"))]), "at most 67108864"),
     ],
 )
-def test_a_gigabyte_of_zeros_costs_next_to_nothing(tmp_path: Path, content: bytes, message: str) -> None:
-    """There the claimed counts fit the file: zeros read as empty keys, texts and tensors."""
+def test_a_gigabyte_of_zeros_takes_little_memory(tmp_path: Path, content: bytes, message: str) -> None:
+    """Zeros are read as empty keys, strings and tensors, so the counts in the header fit the file."""
     path = raw.save(tmp_path, content)
     with path.open("r+b") as file:
         file.truncate(1 << 30)
@@ -123,6 +123,8 @@ def test_a_gigabyte_of_zeros_costs_next_to_nothing(tmp_path: Path, content: byte
     try:
         with pytest.raises(GGUFError, match=message):
             open_gguf(path)
-        assert tracemalloc.get_traced_memory()[1] < 4_000_000  # 8 bytes a string, doubled while growing
+        assert (
+            tracemalloc.get_traced_memory()[1] < 4_000_000
+        )  # 8 bytes per string, doubled when the array grows
     finally:
         tracemalloc.stop()

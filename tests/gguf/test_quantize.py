@@ -1,4 +1,4 @@
-"""Quantisation: exact where the format leaves no choice, and elsewhere no worse than the references."""
+"""Quantisation: exact where the format leaves no choice, otherwise no worse than the references."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def relative_error(values: np.ndarray, kind: GGMLType) -> float:
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_the_error_is_that_of_ggml_or_smaller(kind: GGMLType) -> None:
+def test_the_error_is_no_larger_than_that_of_ggml(kind: GGMLType) -> None:
     values = np.random.default_rng(7).standard_normal((256, 1024)).astype(np.float32)
     assert relative_error(values, kind) < 1.015 * GGML_ERROR[kind]
 
 
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL"])
-def test_heavy_tails_are_kept_better_than_by_rounding_alone(name: str) -> None:
+def test_heavy_tails_have_less_error_than_with_plain_rounding(name: str) -> None:
     values = np.random.default_rng(8).standard_t(4, (64, 1024)).astype(np.float32)
     simplest = gguf.GGMLQuantizationType["Q4_0" if name == "IQ4_NL" else name]
     rounded = quants.dequantize(quants.quantize(values, simplest), simplest)
@@ -57,7 +57,7 @@ def test_heavy_tails_are_kept_better_than_by_rounding_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["F32", "F16", "BF16", "Q8_0", "TQ1_0", "TQ2_0"])
-def test_bytes_are_those_of_the_reference(name: str) -> None:
+def test_bytes_match_the_reference(name: str) -> None:
     values = np.random.default_rng(9).standard_normal((40, 512)).astype(np.float32)
     values[0, :64] = 0
     values[1, :8] = [0.5, -0.5, 1.5, -1.5, 127, -127, 63.5, -63.5]  # ties in Q8_0
@@ -85,20 +85,20 @@ def test_constant_blocks_stay_constant(kind: GGMLType, value: float) -> None:
     values = np.full(512, value, np.float32)
     decoded = dequantize(quantize(values, kind), kind)
     assert np.ptp(decoded) == 0
-    # MXFP4 has only powers of two as scales, and between its levels 4 and 6 a fifth is lost.
+    # MXFP4's scales are powers of two, and between its levels 4 and 6 the error is up to a fifth.
     tolerance = 0.201 if kind is GGMLType.MXFP4 else 0.01
     np.testing.assert_allclose(decoded, values, rtol=tolerance, atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_values_already_on_the_grid_of_a_type_survive(kind: GGMLType) -> None:
+def test_values_a_type_can_represent_are_unchanged(kind: GGMLType) -> None:
     values = np.random.default_rng(10).standard_normal(4096).astype(np.float32)
     once = dequantize(quantize(values, kind), kind)
     assert relative_error(once, kind) < 0.25 * max(relative_error(values, kind), 1e-3)
 
 
 @pytest.mark.parametrize("kind", QUANTIZED)
-def test_a_lone_large_value_does_not_spoil_other_blocks(kind: GGMLType) -> None:
+def test_an_outlier_does_not_affect_other_blocks(kind: GGMLType) -> None:
     values = np.random.default_rng(11).standard_normal(2048).astype(np.float32)
     alone = dequantize(quantize(values[512:], kind), kind)
     values[3] = 1e4
@@ -112,18 +112,16 @@ def test_a_lone_large_value_does_not_spoil_other_blocks(kind: GGMLType) -> None:
     exponent=st.integers(-12, 4),
     shift=st.floats(-3, 3),
 )
-def test_no_value_is_further_off_than_its_block_allows(
-    kind: GGMLType, seed: int, exponent: int, shift: float
-) -> None:
+def test_every_error_is_bounded(kind: GGMLType, seed: int, exponent: int, shift: float) -> None:
     normal = np.random.default_rng(seed).standard_normal(512)
     values = ((normal + shift) * 2.0**exponent).astype(np.float32)
     off = np.abs(dequantize(quantize(values, kind), kind) - values)
-    # The coarsest types have two levels a side; a search that fails leaves whole blocks at 0 instead.
+    # The coarsest types have two levels per sign; a search that fails would leave whole blocks at 0.
     assert off.max() <= 0.75 * np.abs(values).max()
     assert relative_error(values, kind) < (0.9 if kind.name.startswith("TQ") else 0.45)
 
 
-def test_rows_stay_rows() -> None:
+def test_rows_are_quantised_separately() -> None:
     values = np.random.default_rng(12).standard_normal((2, 3, 64)).astype(np.float32)
     packed = quantize(values, GGMLType.Q4_0)
     assert packed.shape == (2, 3, 36)
@@ -152,5 +150,5 @@ def test_values_too_large_for_the_scales_are_refused(kind: GGMLType, size: float
 def test_partial_blocks_and_types_without_an_encoder_are_refused() -> None:
     with pytest.raises(GGUFError, match=r"shape \(2, 100\) are not whole Q8_0 blocks of 32 values"):
         quantize(np.zeros((2, 100), np.float32), GGMLType.Q8_0)
-    with pytest.raises(GGUFError, match="quantising to IQ2_XS is not supported"):
+    with pytest.raises(GGUFError, match="quantisation to IQ2_XS is not supported"):
         quantize(np.zeros(256, np.float32), GGMLType.IQ2_XS)

@@ -1,4 +1,4 @@
-"""Reading: files of the gguf package, every kind of metadata, lookups, lazy arrays."""
+"""Reading GGUF files: files of the gguf package, all kinds of metadata, lookups, lazy arrays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def reference_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_of_the_reference_writer_reads_the_same(reference_file: Path) -> None:
+def test_a_file_of_the_reference_writer_is_read_correctly(reference_file: Path) -> None:
     reference = GGUFReader(reference_file)
     with open_gguf(reference_file) as file:
         assert file.version == 3
@@ -75,8 +75,8 @@ def test_lookups_are_relative_to_the_architecture(reference_file: Path) -> None:
         assert file.get("general.nothing", 7) == 7
 
 
-@pytest.mark.parametrize("name", ["bert-bge", "llama-spm"])  # the reference takes seconds for larger ones
-def test_a_real_vocabulary_reads_as_the_reference_reads_it(test_data: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["bert-bge", "llama-spm"])  # the reference takes seconds to read larger ones
+def test_a_real_vocabulary_is_read_as_by_the_reference(test_data: Path, name: str) -> None:
     path = test_data / "vocab" / f"{name}.gguf"
     reference = GGUFReader(path)
     with open_gguf(path) as file:
@@ -107,7 +107,7 @@ def test_numbers_and_arrays_of_every_type(
 ) -> None:
     packed = struct.pack(code, value)
     keys = [
-        raw.text_key("odd", "x"),  # what follows stands at no even address
+        raw.text_key("odd", "x"),  # so that what follows is misaligned
         raw.key("one", kind, packed),
         raw.array_key("many", kind, 3, packed + struct.pack(code, 1) + packed),
         raw.array_key("none", kind, 0, b""),
@@ -218,7 +218,7 @@ def test_closing_unmaps_the_file_unless_data_is_in_use(reference_file: Path) -> 
     assert scores.tolist() == [0.0, -1.5, 2.25, 0.5]
 
 
-def test_what_is_not_there_is_named(reference_file: Path, tmp_path: Path) -> None:
+def test_missing_tensors_and_keys_are_named(reference_file: Path, tmp_path: Path) -> None:
     with open_gguf(reference_file) as file, pytest.raises(GGUFError, match=r"reference.gguf.*no tensor 'x'"):
         file.data("x")
     with open_gguf(raw.save(tmp_path, raw.gguf())) as file:

@@ -90,7 +90,7 @@ def test_parts_in_the_wrong_order_are_refused(tmp_path: Path) -> None:
     second, third = paths[1].read_bytes(), paths[2].read_bytes()
     paths[1].write_bytes(third)
     paths[2].write_bytes(second)
-    with pytest.raises(GGUFError, match="the file says it is part 3 of 3, its name says part 2 of 3"):
+    with pytest.raises(GGUFError, match="the file says it is part 3 of 3, but its name says part 2 of 3"):
         open_gguf(paths[0])
 
 
@@ -116,7 +116,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "value"), [(raw.STRING, raw.string("2")), (raw.INT32, struct.pack("<i", -1))]
 )
-def test_a_split_count_that_is_no_count_is_refused(tmp_path: Path, kind: int, value: bytes) -> None:
+def test_an_invalid_split_count_is_refused(tmp_path: Path, kind: int, value: bytes) -> None:
     path = raw.save(tmp_path, raw.gguf([raw.key("split.count", kind, value)]))
-    with pytest.raises(GGUFError, match=r"key 'split\.count' of this split model is .*, not a count"):
+    with pytest.raises(GGUFError, match=r"key 'split\.count' of this split model must be a count, not "):
         open_gguf(path)

@@ -12,7 +12,7 @@ REFERENCE = {kind.name: kind for kind in gguf.GGMLQuantizationType}
 
 
 @pytest.mark.parametrize("kind", [kind for kind in GGMLType if kind is not GGMLType.MXFP4_PAIRS])
-def test_number_and_sizes_are_those_of_the_reference(kind: GGMLType) -> None:
+def test_numbers_and_sizes_match_the_reference(kind: GGMLType) -> None:
     reference = REFERENCE[kind.name]
     assert kind == reference
     if kind is GGMLType.Q8_1:  # ggml-common.h: two float16 and 32 int8; the package counts two float32
@@ -33,7 +33,7 @@ def test_nbytes_counts_whole_blocks() -> None:
         GGMLType.Q4_K.nbytes(100)
 
 
-def test_file_type_labels_are_those_of_the_reference() -> None:
+def test_file_type_labels_match_the_reference() -> None:
     labels = {
         kind.value: kind.name.removeprefix("MOSTLY_").removeprefix("ALL_") for kind in gguf.LlamaFileType
     }
@@ -42,7 +42,7 @@ def test_file_type_labels_are_those_of_the_reference() -> None:
             assert file_type.label == labels[file_type.value]
 
 
-def test_value_types_are_those_of_the_reference() -> None:
+def test_value_types_match_the_reference() -> None:
     assert {kind.name: kind.value for kind in ValueType} == {
         kind.name: kind.value for kind in gguf.GGUFValueType
     }

@@ -1,4 +1,4 @@
-"""Writing: what the gguf package reads back, and what is refused."""
+"""Writing GGUF files, read back with the gguf package, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def written(folder: Path, values: dict[str, Any], kinds: dict[str, ValueType] | 
         (np.int8(-3), [GGUFValueType.INT8]),
     ],
 )
-def test_a_value_gets_the_type_that_suits_it(tmp_path: Path, value: Any, types: list[GGUFValueType]) -> None:
+def test_a_value_gets_the_fitting_type(tmp_path: Path, value: Any, types: list[GGUFValueType]) -> None:
     field = written(tmp_path, {"key": value}).fields["llama.key"]
     assert field.types == types
     assert field.contents() == (
@@ -68,7 +68,7 @@ def test_a_value_gets_the_type_that_suits_it(tmp_path: Path, value: Any, types: 
         ([1, 0], ValueType.BOOL),
     ],
 )
-def test_a_given_type_is_kept(tmp_path: Path, value: Any, kind: ValueType) -> None:
+def test_an_explicit_type_is_used(tmp_path: Path, value: Any, kind: ValueType) -> None:
     field = written(tmp_path, {"key": value}, {"key": kind}).fields["llama.key"]
     assert field.types[-1] == GGUFValueType(kind)
     assert field.contents() == value
@@ -160,7 +160,7 @@ def test_a_large_tensor_is_streamed(tmp_path: Path) -> None:
     assert (tmp_path / "out.gguf").stat().st_size > 4096 * 4096 * (4 + 34 / 32)
 
 
-def test_the_old_file_stays_when_writing_fails(tmp_path: Path) -> None:
+def test_the_old_file_is_kept_if_writing_fails(tmp_path: Path) -> None:
     path = tmp_path / "out.gguf"
     path.write_bytes(b"old")
     writer = GGUFWriter(path, "llama")
@@ -185,7 +185,7 @@ def test_a_new_file_replaces_the_old_one_and_is_readable_by_others(tmp_path: Pat
         assert file.architecture == "llama"
 
 
-def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_a_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(GGUFError, match=r"nowhere/out\.gguf: cannot be written"):
         GGUFWriter(tmp_path / "nowhere" / "out.gguf", "llama").write()
 
@@ -196,22 +196,22 @@ def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
         ("general.architecture", "x", None, r"key 'general\.architecture' was added twice"),
         ("", 1, None, "the name of a key must have 1 to"),
         ("k" * 70_000, 1, None, "the name of a key must have 1 to 65535 bytes"),
-        ("k", [], None, r"cannot write key 'llama\.k': an empty array needs its element type"),
-        ("k", ["a", 1], None, "texts and numbers are mixed"),
-        ("k", None, None, "a NoneType is no metadata value"),
+        ("k", [], None, r"cannot write key 'llama\.k': an empty array needs an explicit element type"),
+        ("k", ["a", 1], None, "strings and numbers are mixed"),
+        ("k", None, None, "a NoneType is not a metadata value"),
         ("k", [None], None, r"cannot write key 'llama\.k'"),
         ("k", [[1]], None, r"cannot write key 'llama\.k'"),
         ("k", np.zeros((2, 2)), None, "not one-dimensional"),
-        ("k", 256, ValueType.UINT8, r"key 'llama\.k' as UINT8: a number is outside 0 to 255"),
-        ("k", -1, ValueType.UINT64, "outside 0 to"),
-        ("k", 2**64, None, "an integer does not fit 64 bits"),
-        ("k", 1.5, ValueType.INT32, "a number is not whole"),
+        ("k", 256, ValueType.UINT8, r"key 'llama\.k' as UINT8: a number is not between 0 and 255"),
+        ("k", -1, ValueType.UINT64, "not between 0 and"),
+        ("k", 2**64, None, "an integer does not fit in 64 bits"),
+        ("k", 1.5, ValueType.INT32, "a number is not an integer"),
         ("k", float("inf"), ValueType.INT32, "cannot write key"),
         ("k", 1e300, None, "a number is too large for FLOAT32"),
-        ("k", "text", ValueType.INT32, "the value is a text"),
-        ("k", [1], ValueType.STRING, "a value is not a text"),
-        ("k", b"bytes", None, "a bytes is no metadata value"),
-        ("k", {"a": 1}, None, "a dict is no metadata value"),
+        ("k", "text", ValueType.INT32, "the value is a string"),
+        ("k", [1], ValueType.STRING, "a value is not a string"),
+        ("k", b"bytes", None, "a bytes is not a metadata value"),
+        ("k", {"a": 1}, None, "a dict is not a metadata value"),
         ("k", 1, ValueType.STRING, "numbers cannot be written as STRING"),
         ("k", [1], ValueType.ARRAY, "numbers cannot be written as ARRAY"),
         ("k", "\ud800", None, r"cannot write key 'llama\.k'"),
@@ -232,18 +232,19 @@ def test_tensors_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
         writer.add_tensor("t", np.zeros(4, np.float32))
     with pytest.raises(GGUFError, match="the name of a tensor must have 1 to"):
         writer.add_tensor("", np.zeros(4, np.float32))
-    with pytest.raises(GGUFError, match="tensor 'a' of shape 2x40: rows are not a multiple of Q8_0's block"):
+    row_length = "tensor 'a' of shape 2x40: row length is not a multiple of the Q8_0 block size 32"
+    with pytest.raises(GGUFError, match=row_length):
         writer.add_tensor("a", np.zeros((2, 40), np.float32), GGMLType.Q8_0)
     for shape in ((), (0, 2), (1, 1, 1, 1, 1)):
-        with pytest.raises(GGUFError, match="needs 1 to 4 dimensions, none of them 0"):
+        with pytest.raises(GGUFError, match="must have 1 to 4 dimensions, none of them 0"):
             writer.add_tensor("b", np.zeros(shape, np.float32))
-    with pytest.raises(GGUFError, match="tensor 'c' of shape 64: 67 bytes given, Q8_0 takes 68"):
+    with pytest.raises(GGUFError, match="tensor 'c' of shape 64: Q8_0 takes 68 bytes, not 67"):
         writer.add_raw_tensor("c", bytes(67), (64,), GGMLType.Q8_0)
     with pytest.raises(GGUFError, match="tensor 'd': complex128 values cannot be written as F32"):
         writer.add_tensor("d", np.zeros(4, np.complex128))
     with pytest.raises(GGUFError, match="tensor 'e': int64 values cannot be written as I32"):
         writer.add_tensor("e", np.zeros(4, np.int64), GGMLType.I32)
-    with pytest.raises(GGUFError, match="tensor 'f': quantising to IQ1_S is not supported"):
+    with pytest.raises(GGUFError, match="tensor 'f': quantisation to IQ1_S is not supported"):
         writer.add_tensor("f", np.zeros(256, np.float32), GGMLType.IQ1_S)
 
 
@@ -264,7 +265,7 @@ keys = st.text(min_size=1, max_size=12).filter(lambda key: key != "general.align
 
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.dictionaries(keys, st.one_of(scalars, arrays), max_size=6))
-def test_whatever_is_written_reads_back(tmp_path: Path, values: dict[str, Any]) -> None:
+def test_any_metadata_written_is_read_back(tmp_path: Path, values: dict[str, Any]) -> None:
     writer = GGUFWriter(tmp_path / "out.gguf", "llama")
     for key, value in values.items():
         writer.add(key, value)

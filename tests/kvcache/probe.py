@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from puna.batch import Batch
-from puna.kvcache.cache import KVView
+from puna.kvcache.cache import KVView, StateSlots
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.types import KVTypes
+from puna.ops import Array, default_backend
 
+OPS = default_backend()
 NUMBERS = KVTypes.parse("f32")
 
 
-def add_shift(layer: int, keys: torch.Tensor, offset: int) -> None:
+def add_shift(layer: int, keys: Array, offset: int) -> None:
     """A "rotation" whose effect can be read off: add the offset."""
     keys += offset
 
@@ -22,9 +25,33 @@ def add_shift(layer: int, keys: torch.Tensor, offset: int) -> None:
 def seen_keys(view: KVView) -> list[list[float]]:
     """Per row the keys it may see, in order of position."""
     return [
-        view.keys[view.cells[start : start + count].long()].flatten().tolist()
-        for start, count in zip(view.starts.tolist(), view.counts.tolist(), strict=True)
+        view.keys.read(OPS.numpy(view.cells)[start : start + count]).flatten().tolist()
+        for start, count in zip(OPS.numpy(view.starts), OPS.numpy(view.counts), strict=True)
     ]
+
+
+def stretches(slots: StateSlots) -> list[tuple[int, int, int, int]]:
+    """Rows [begin, end) from a state to the next that is wanted, with the slots read and written.
+
+    A sequence has one such stretch or several; a later one reads what the one before it has written.
+    """
+    found: list[tuple[int, int, int, int]] = []
+    starts, sources, targets = (
+        OPS.numpy(part).tolist() for part in (slots.starts, slots.sources, slots.targets)
+    )
+    for row, target in enumerate(targets):
+        if target < 0:
+            continue
+        begin, source = starts[row], sources[row]
+        if found and found[-1][1] > begin:
+            _, begin, _, source = found[-1]
+        found.append((begin, row + 1, source, target))
+    return found
+
+
+def column(data: list[float]) -> NDArray[np.float32]:
+    """Keys or values of one number each: [rows, 1, 1]."""
+    return np.array(data, np.float32).reshape(-1, 1, 1)
 
 
 class Probe:
@@ -40,6 +67,7 @@ class Probe:
         **options: Any,
     ) -> None:
         self.cache = kind(
+            OPS,
             [KVShape(1, 1, 1)],
             sequences=sequences,
             context=context,
@@ -61,7 +89,7 @@ class Probe:
         batch.spans = spans or []
         self.cache.start_forward(batch)
         layer = self.cache.layer(0)
-        values = torch.tensor(data, dtype=torch.float32).view(-1, 1, 1)
+        values = column(data)
         layer.put(values, values)
         return seen_keys(layer.view())
 

@@ -2,53 +2,65 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
-from puna.errors import NotSupportedError
 from puna.kvcache.cache import KVView
-from puna.kvcache.dense import DenseConfig, dense_view
-
-#: Its fused kernels want rows of the mask that begin at multiples of 16 bytes.
-CONFIG = DenseConfig(padding=8)
+from puna.ops import Array
+from tests.kvcache.probe import OPS
 
 
-def sdpa(
-    query: torch.Tensor,  # [rows, heads, head_dim]
-    seen: KVView,
-    scale: float,
-    softcap: float = 0.0,
-    sinks: torch.Tensor | None = None,
-) -> torch.Tensor:
-    """What `ops.attention` gives, to rounding: [rows, heads, value_dim]. Rows that see nothing give zeros.
+@dataclass(frozen=True)
+class DenseView:
+    """What `rows` rows see of `columns` cells, in the order the cells lie in."""
 
-    Raises `NotSupportedError` for capped scores, which that function cannot compute.
-    """
-    if softcap:
-        raise NotSupportedError(
-            f"this model caps its attention scores at {softcap:g}, which torch's "
-            "scaled_dot_product_attention cannot do; run it without PUNA_ATTENTION=sdpa"
-        )
-    view = dense_view(seen, CONFIG)
+    keys: torch.Tensor  # [kv_heads, columns, key_dim]
+    values: torch.Tensor  # [kv_heads, columns, value_dim]
+    mask: torch.Tensor  # [rows, columns]: 0 where a row sees the cell, -inf elsewhere
+
+
+def dense_view(view: KVView) -> DenseView:
+    """What the rows see as one tensor and a mask; cells that nobody sees are left out."""
+    table, starts, counts = (
+        torch.from_numpy(OPS.numpy(a)).long() for a in (view.cells, view.starts, view.counts)
+    )
+    seen = [
+        table[start : start + count] for start, count in zip(starts.tolist(), counts.tolist(), strict=True)
+    ]
+    cells = torch.cat(seen).unique()
+    mask = torch.full((len(seen), len(cells)), -torch.inf)
+    for row, listed in enumerate(seen):
+        mask[row, torch.searchsorted(cells, listed)] = 0
+    keys, values = (
+        torch.from_numpy(OPS.numpy(part.numbers(cells.numpy()))).transpose(0, 1)
+        for part in (view.keys, view.values)
+    )
+    return DenseView(keys, values, mask)
+
+
+def sdpa(query: Array, seen: KVView, scale: float, sinks: Array | None = None) -> torch.Tensor:
+    """What `attention` gives, to rounding: [rows, heads, value_dim]. Rows that see nothing give zeros."""
+    view = dense_view(seen)
     keys, values, mask = view.keys, view.values, view.mask[:, None, :]  # [kv_heads, columns, ...]
-    rows, heads, _ = query.shape
+    numbers = torch.from_numpy(OPS.numpy(query))
+    rows, heads, _ = numbers.shape
     group = heads // len(keys)
     if sinks is not None:  # one more logit per head that takes its share and gives nothing
         columns = keys.shape[1]
-        keys = torch.nn.functional.pad(keys, (0, 0, 0, 8))
-        values = torch.nn.functional.pad(values, (0, 0, 0, 8))
-        full = torch.full((rows, heads, columns + 8), -torch.inf)
+        keys, values = pad(keys, (0, 0, 0, 1)), pad(values, (0, 0, 0, 1))
+        full = torch.empty(rows, heads, columns + 1)
         full[..., :columns] = mask
-        full[..., columns] = sinks
+        full[..., columns] = torch.from_numpy(OPS.numpy(sinks))
         mask = full
-    blind = seen.counts == 0
-    if blind.any():
-        mask = mask.masked_fill(blind[:, None, None], 0.0)  # any finite row; thrown away below
+    blind = torch.from_numpy(OPS.numpy(seen.counts) == 0)[:, None, None]
+    mask = mask.masked_fill(blind, 0.0)  # any finite row; thrown away below
     mixed = scaled_dot_product_attention(
-        query.transpose(0, 1)[None],
+        numbers.transpose(0, 1)[None],
         keys.repeat_interleave(group, 0)[None],
         values.repeat_interleave(group, 0)[None],
         attn_mask=mask.transpose(0, 1)[None],
         scale=scale,
     )
-    return mixed[0].transpose(0, 1).masked_fill(blind[:, None, None], 0.0)
+    return mixed[0].transpose(0, 1).masked_fill(blind, 0.0)

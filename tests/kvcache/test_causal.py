@@ -10,8 +10,8 @@ test_limited.py, 37 to 40 (rotations) in test_shift.py.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,8 +19,7 @@ from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.types import KVTypes
-from puna.ops import kv_unpack
-from tests.kvcache.probe import Probe, add_shift
+from tests.kvcache.probe import OPS, Probe, add_shift, column
 
 
 @pytest.mark.scenario(1, 2)
@@ -57,14 +56,14 @@ def test_scenario_10_a_batch_of_another_size_is_refused() -> None:
     probe = Probe()
     probe.cache.start_forward(Batch.of([0] * 4, [0, 1, 2, 3], [0] * 4, []))
     with pytest.raises(ValueError, match="the batch has 4 rows, got 3 keys"):
-        probe.cache.layer(0).put(torch.zeros(3, 1, 1), torch.zeros(3, 1, 1))
+        probe.cache.layer(0).put(column([0] * 3), column([0] * 3))
 
 
 @pytest.mark.scenario(17)
 def test_scenario_17_what_was_not_stored_is_not_shown() -> None:
     shapes = [KVShape(1, 1, 1)] * 2
-    cache = CausalCache(shapes, sequences=1, context=8)
-    row = torch.ones(1, 1, 1)
+    cache = CausalCache(OPS, shapes, sequences=1, context=8)
+    row = column([1])
     for position in range(2):
         cache.start_forward(Batch.of([0], [position], [0], []))
         cache.layer(0).put(row, row)
@@ -119,10 +118,10 @@ def test_scenario_27_without_a_shift_function_only_the_tail_can_go() -> None:
 def test_scenario_29_removing_all_frees_the_cells_and_keeps_the_storage() -> None:
     probe = Probe()
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
-    provided, place = probe.cache.provided_bytes, probe.cache.layer(0).keys.data_ptr()
+    provided, place = probe.cache.provided_bytes, probe.cache.layer(0).keys.stored.ctypes.data
     probe.cache.remove(0, 0)
     assert (probe.cache.length(0), probe.cells(0), probe.cache.cells.free) == (0, [], 16)
-    assert (probe.cache.provided_bytes, probe.cache.layer(0).keys.data_ptr()) == (provided, place)
+    assert (probe.cache.provided_bytes, probe.cache.layer(0).keys.stored.ctypes.data) == (provided, place)
     assert probe.store([0], [0], [9]) == [[9]]
 
 
@@ -228,25 +227,31 @@ def test_a_sequence_cannot_outgrow_its_context() -> None:
 )
 def test_every_type_keeps_and_shifts_what_was_stored(types: str, bound: float) -> None:
     cache = CausalCache(
-        [KVShape(2, 64, 32)], sequences=2, context=16, types=KVTypes.parse(f"{types},f16"), shift=add_shift
+        OPS,
+        [KVShape(2, 64, 32)],
+        sequences=2,
+        context=16,
+        types=KVTypes.parse(f"{types},f16"),
+        shift=add_shift,
     )
-    keys, values = torch.rand(6, 2, 64), torch.rand(6, 2, 32)
+    random = np.random.default_rng(2)
+    keys, values = random.random((6, 2, 64), np.float32), random.random((6, 2, 32), np.float32)
     cache.start_forward(Batch.of([0] * 6, list(range(6)), [0] * 6, []))
     cache.layer(0).put(keys, values)
     assert cache.allocated_bytes == 32 * KVShape(2, 64, 32).cell_bytes(KVTypes.parse(f"{types},f16"))
     cache.copy_prefix(0, 1, 6)
     cache.remove(0, 1, 3)
     view = cache.layer(0).view()
-    for sequence, expected in ((0, torch.cat([keys[:1], keys[3:] - 2])), (1, keys)):
-        cells = torch.from_numpy(cache.cells.cells(sequence)).long()
-        assert (kv_unpack(view.keys[cells]) - expected).abs().max() <= bound
+    for sequence, expected in ((0, np.concatenate([keys[:1], keys[3:] - 2])), (1, keys)):
+        cells = cache.cells.cells(sequence)
+        assert np.abs(OPS.numpy(view.keys.numbers(cells)) - expected).max() <= bound
         kept = values if sequence else values[[0, 3, 4, 5]]
-        assert torch.equal(view.values[cells], kept.half())
+        assert np.array_equal(view.values.read(cells), kept.astype(np.float16))
 
 
 def test_heads_that_fill_no_blocks_are_refused() -> None:
     with pytest.raises(NotSupportedError, match="heads of 80 numbers do not fill Q8_0 blocks of 32; use f16"):
-        CausalCache([KVShape(1, 80, 64)], sequences=1, context=4, types=KVTypes.parse("q8_0"))
+        CausalCache(OPS, [KVShape(1, 80, 64)], sequences=1, context=4, types=KVTypes.parse("q8_0"))
     with pytest.raises(NotSupportedError, match="heads of 72 numbers do not fill Q4_0"):
         KVShape(1, 64, 72).cell_bytes(KVTypes.parse("f16,q4_0"))
 

@@ -10,10 +10,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from numpy.typing import NDArray
 
 from puna.errors import CacheFullError
-from puna.kvcache.cells import Cells
+from puna.kvcache.cells import Cells, table_shape
 from puna.kvcache.free import FreeCells
 
 CAPACITY, SEQUENCES, LONGEST = 24, 3, 20
+
+
+def made(capacity: int, sequences: int, longest: int) -> Cells:
+    return Cells(capacity, longest, np.zeros(table_shape(sequences, longest), np.int32))
 
 
 def append(cells: Cells, sequence: int, count: int) -> NDArray[np.int32]:
@@ -28,7 +32,7 @@ class CellsMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cells = Cells(CAPACITY, SEQUENCES, LONGEST)
+        self.cells = made(CAPACITY, SEQUENCES, LONGEST)
         self.contents: dict[int, object] = {}  # cell -> what was "written" there
         self.expected: list[list[object | None]] = [[] for _ in range(SEQUENCES)]
 
@@ -98,7 +102,7 @@ TestCells = CellsMachine.TestCase
 
 
 def test_the_lowest_free_cells_are_taken_in_order() -> None:
-    cells = Cells(8, 2, 8)
+    cells = made(8, 2, 8)
     append(cells, 0, 3)
     append(cells, 1, 3)
     cells.cut(0, 1, 2)
@@ -106,7 +110,7 @@ def test_the_lowest_free_cells_are_taken_in_order() -> None:
 
 
 def test_allocating_too_much_changes_nothing() -> None:
-    cells = Cells(4, 1, 8)
+    cells = made(4, 1, 8)
     append(cells, 0, 3)
     with pytest.raises(CacheFullError):
         cells.allocate(2)
@@ -115,7 +119,7 @@ def test_allocating_too_much_changes_nothing() -> None:
 
 
 def test_free_cells_far_apart_are_found() -> None:
-    cells = Cells(100_000, 1, 100_000)
+    cells = made(100_000, 1, 100_000)
     append(cells, 0, 100_000)
     cells.cut(0, 99_999, 100_000)
     cells.cut(0, 5, 6)
@@ -142,7 +146,7 @@ def test_free_cells_are_the_lowest(capacity: int, data: st.DataObject) -> None:
 
 
 def test_check_finds_a_leak() -> None:
-    cells = Cells(4, 1, 4)
+    cells = made(4, 1, 4)
     cells.references[2] = 1
     with pytest.raises(AssertionError, match="reference counts"):
         cells.check()

@@ -13,7 +13,7 @@ from puna.kvcache.counts import CellCounts
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
-from tests.kvcache.probe import NUMBERS, Probe, add_shift
+from tests.kvcache.probe import NUMBERS, OPS, Probe, add_shift
 
 
 def shown(cache: Cache) -> list[CellCounts]:
@@ -41,12 +41,12 @@ def test_cells_of_several_sequences_are_shared_and_counted_once() -> None:
 def test_a_wrapper_counts_each_of_its_caches(removed: int) -> None:
     def celled(kind: type[CausalCache], layer: int, **options: int) -> CausalCache:
         shape = {layer: KVShape(1, 1, 1)}
-        return kind(shape, sequences=2, context=16, types=NUMBERS, shift=add_shift, **options)
+        return kind(OPS, shape, sequences=2, context=16, types=NUMBERS, shift=add_shift, **options)
 
     cache = WrapperCache(
         celled(CausalCache, 0),
         celled(SlidingCache, 1, window=4),
-        RecurrentCache({2: {"state": (2,)}}, sequences=2),
+        RecurrentCache(OPS, {2: {"state": (2,)}}, sequences=2),
     )
     cache.start_forward(Batch.of([0] * 9, list(range(9)), [0] * 9, []))
     cache.copy_prefix(0, 1, 9)

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
+from safetensors.numpy import load_file, save_file
 
 from puna.batch import Batch
 from puna.errors import CacheFileError, CacheFullError
@@ -22,6 +22,7 @@ from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.types import KVTypes
 from puna.kvcache.wrapper import WrapperCache
 from puna.model.load import LoadedModel, load_model
+from tests.kvcache.probe import OPS, stretches
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
 SHAPE = KVShape(2, 32, 32)
@@ -41,41 +42,43 @@ def make(types: str = "f16", sequences: int = 2, context: int = 64, window: int 
     """One layer of every kind of cache."""
     how = {"sequences": sequences, "context": context, "types": KVTypes.parse(types)}
     return WrapperCache(
-        SlidingCache({0: SHAPE}, window=window, **how),
-        CausalCache({1: SHAPE}, **how),
-        ChunkedCache({2: SHAPE}, chunk=5, **how),
-        EncoderCache({3: SHAPE}, sequences=sequences, longest=32, entries=int, types=KVTypes.parse(types)),
-        RecurrentCache({4: {"conv": (2, 3)}}, sequences=sequences),
+        SlidingCache(OPS, {0: SHAPE}, window=window, **how),
+        CausalCache(OPS, {1: SHAPE}, **how),
+        ChunkedCache(OPS, {2: SHAPE}, chunk=5, **how),
+        EncoderCache(
+            OPS, {3: SHAPE}, sequences=sequences, longest=32, entries=int, types=KVTypes.parse(types)
+        ),
+        RecurrentCache(OPS, {4: {"conv": (2, 3)}}, sequences=sequences),
     )
 
 
-def feed(cache: Cache, sequence: int, count: int, seed: int, images: bool = False) -> list[torch.Tensor]:
+def feed(cache: Cache, sequence: int, count: int, seed: int, images: bool = False) -> list[np.ndarray]:
     """One pass of made-up numbers; what every layer then shows."""
-    generator = torch.Generator().manual_seed(seed)
+    random = np.random.default_rng(seed)
     begin = cache.length(sequence)
     batch = Batch.of([0] * count, list(range(begin, begin + count)), [sequence] * count, [])
     batch.payloads = [(0, 3), (count - 1, 4)] if images else []
     cache.start_forward(batch)
     for index in (0, 1, 2):
-        cache.layer(index).put(*torch.randn(2, count, 2, 32, generator=generator))
+        cache.layer(index).put(*random.standard_normal((2, count, 2, 32), np.float32))
     if images:
-        cache.layer(3).put(*torch.randn(2, 7, 2, 32, generator=generator))
+        cache.layer(3).put(*random.standard_normal((2, 7, 2, 32), np.float32))
     state = cache.state(4)
-    for _, _, source, target in state.stretches:
-        state.states["conv"][target] = state.states["conv"][source] / 2 + torch.randn(
-            2, 3, generator=generator
-        )
-    shown = [state.states["conv"][state.slots.targets[-1:].long()]]
+    states = state.states["conv"]
+    for _, _, source, target in stretches(state.slots):
+        new = states.read(np.array([source])) / 2 + random.standard_normal((1, 2, 3), np.float32)
+        states.write(np.array([target]), new)
+    shown = [states.read(OPS.numpy(state.slots.targets)[-1:])]
     for index in range(4):
         view = cache.layer(index).view()
-        for start, seen in zip(view.starts.tolist(), view.counts.tolist(), strict=True):
-            cells = view.cells[start : start + seen].long()
-            shown += [view.keys[cells], view.values[cells]]
+        for start, seen in zip(OPS.numpy(view.starts), OPS.numpy(view.counts), strict=True):
+            cells = OPS.numpy(view.cells)[start : start + seen]
+            shown += [view.keys.read(cells), view.values.read(cells)]
     return shown
 
 
-def same(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+def same(first: list[np.ndarray], second: list[np.ndarray]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("types", ["f32", "f16", "bf16", "q8_0,q4_0"])
@@ -100,46 +103,46 @@ def test_what_comes_back_is_what_was_saved(types: str, tmp_path: Path) -> None:
 
 
 _ELSEWHERE = """
-import sys, torch
+import sys, numpy as np
 sys.path.insert(0, sys.argv[1])
 from tests.kvcache.test_files import feed, make, restore_sequence
 cache = make()
 assert restore_sequence(cache, 1, sys.argv[2], model="m") == list(range(20))
-torch.save(feed(cache, 1, 2, 9), sys.argv[3])
+np.savez(sys.argv[3], *feed(cache, 1, 2, 9))
 """
 
 
 def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
     cache = make()
     feed(cache, 0, 20, 1, images=True)
-    path, result = tmp_path / "a.safetensors", tmp_path / "result.pt"
+    path, result = tmp_path / "a.safetensors", tmp_path / "result.npz"
     save_sequence(cache, 0, path, model="m", tokens=list(range(20)))
     root = str(Path(__file__).parents[2])
     subprocess.run([sys.executable, "-c", _ELSEWHERE, root, path, result], check=True, cwd=root)
-    assert same(torch.load(result), feed(cache, 0, 2, 9))
+    assert same(list(np.load(result).values()), feed(cache, 0, 2, 9))
 
 
 _WARM_START = """
-import sys, torch
+import sys, numpy as np
 sys.path.insert(0, sys.argv[1])
 from tests.kvcache.test_files import PROMPT, read, restore_sequence
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
+from tests.kvcache.probe import stretches, OPS
 loaded = load_model(sys.argv[2])
 cache = loaded.make_cache(sequences=3, context=256, types=KVTypes.parse(sys.argv[5]))
 assert restore_sequence(cache, 2, sys.argv[3], model="tiny") == PROMPT
-torch.save(read(loaded, cache, 2, [5, 6, 7]), sys.argv[4])
+np.save(sys.argv[4], read(loaded, cache, 2, [5, 6, 7]))
 """
 PROMPT = [(31 * i) % 250 for i in range(120)]
 
 
-def read(loaded: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> torch.Tensor:
+def read(loaded: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> np.ndarray:
     """The logits of more inputs of a sequence."""
     begin, count = cache.length(sequence), len(tokens)
     batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
-    with torch.inference_mode():
-        cache.start_forward(batch)
-        return loaded.model.forward(batch, cache)
+    cache.start_forward(batch)
+    return loaded.ops.numpy(loaded.model.forward(batch.on(loaded.model.ops), cache))
 
 
 @pytest.mark.parametrize("types", ["f16", "q8_0,q4_0"])
@@ -148,12 +151,12 @@ def test_a_prompt_evaluated_here_is_continued_in_another_process(types: str, tmp
     loaded = load_model(model)
     cache = loaded.make_cache(sequences=1, context=128, types=KVTypes.parse(types))
     read(loaded, cache, 0, PROMPT)
-    path, result = tmp_path / "prompt.safetensors", tmp_path / "logits.pt"
+    path, result = tmp_path / "prompt.safetensors", tmp_path / "logits.npy"
     save_sequence(cache, 0, path, model="tiny", tokens=PROMPT)
     root = str(Path(__file__).parents[2])
     script = [sys.executable, "-c", _WARM_START, root, model, path, result, types]
     subprocess.run(script, check=True, cwd=root)
-    assert torch.equal(torch.load(result), read(loaded, cache, 0, [5, 6, 7]))
+    assert np.array_equal(np.load(result), read(loaded, cache, 0, [5, 6, 7]))
 
 
 def saved(tmp_path: Path, **options) -> Path:
@@ -171,7 +174,7 @@ def refused(cache: WrapperCache, path: Path, error: type[Exception], match: str,
         restore_sequence(cache, 0, path, model=model)
     after = cache.save(0)
     assert before.facts == after.facts
-    assert same(list(before.tensors.values()), list(after.tensors.values()))
+    assert same(list(before.arrays.values()), list(after.arrays.values()))
 
 
 def test_another_models_file_is_refused(tmp_path: Path) -> None:
@@ -183,7 +186,7 @@ def test_other_types_are_refused(tmp_path: Path) -> None:
         make("q8_0"),
         saved(tmp_path),
         CacheFileError,
-        r"'0.keys' is \[20, 2, 1, 34\] torch.uint8 in this cache",
+        r"'0.keys' is \[20, 2, 1, 34\] uint8 in this cache",
     )
 
 
@@ -204,10 +207,10 @@ def test_a_context_too_short_is_refused(tmp_path: Path) -> None:
 
 def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     path = saved(tmp_path)
-    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    tensors = {name: tensor.copy() for name, tensor in load_file(path).items()}
     path.write_bytes(path.read_bytes()[:1000])
     refused(make(), path, CacheFileError, "this is no saved sequence")
     save_file(tensors, path, metadata={"format": "other"})
     refused(make(), path, CacheFileError, "no sequence saved by this version")
-    save_file(tensors, path, metadata={"format": "puna-sequence-1", "model": "m", "facts": "{}"})
+    save_file(tensors, path, metadata={"format": "puna-sequence-2", "model": "m", "facts": "{}"})
     refused(make(), path, CacheFileError, "needs 'extent', which was not saved")

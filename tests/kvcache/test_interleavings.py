@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -21,7 +21,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from puna import ops
 from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.cache import Cache
@@ -31,7 +30,7 @@ from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
-from tests.kvcache.probe import NUMBERS, add_shift, seen_keys
+from tests.kvcache.probe import NUMBERS, OPS, add_shift, column, seen_keys, stretches
 
 SEQUENCES, CONTEXT, WINDOW, CHUNK = 3, 24, 4, 5
 ONE = KVShape(1, 1, 1)
@@ -97,7 +96,7 @@ class Interleavings(RuleBasedStateMachine):
             self.check_pass(batch, owners, positions, numbers)
 
     def check_pass(self, batch: Batch, owners: list[int], positions: list[int], numbers: list[float]) -> None:
-        rows = torch.tensor(numbers, dtype=torch.float32).view(-1, 1, 1)
+        rows = column(numbers)
         ends = dict.fromkeys(range(*batch.spans[0]), batch.spans[0]) if batch.spans else {}
         for layer in self.layers & FIRST_SEEN.keys():
             self.cache.layer(layer).put(rows, rows)
@@ -109,8 +108,8 @@ class Interleavings(RuleBasedStateMachine):
                     begin, end = min(begin, positions[ends[row][0]]), positions[ends[row][1] - 1] + 1
                 expected.append((s, begin, end))
             assert seen_keys(view) == [self.keys[s][begin:end] for s, begin, end in expected]
-            query = torch.full((len(owners), 1, 1), 0.01)
-            mixed = ops.attention(query, view.keys, view.values, view.cells, view.starts, view.counts, 1.0)
+            query = column([0.01] * len(owners))
+            mixed = OPS.attention(query, view.keys, view.values, view.cells, view.starts, view.counts, 1.0)
             for got, (s, begin, end) in zip(mixed.flatten().tolist(), expected, strict=True):
                 weights = [math.exp(0.01 * (key - self.next)) for key in self.keys[s][begin:end]]
                 values = self.items[s][begin:end]
@@ -118,21 +117,21 @@ class Interleavings(RuleBasedStateMachine):
                 assert got == pytest.approx(wanted, rel=1e-4)
         if 3 in self.layers:
             if batch.payloads:
-                data = torch.tensor(batch.payloads[0][1]).view(-1, 1, 1)
+                data = column(batch.payloads[0][1])
                 self.cache.layer(3).put(data, data)
             shown = seen_keys(self.cache.layer(3).view())
             assert shown == [self.seen_images(s, p) for s, p in zip(owners, positions, strict=True)]
         if 4 in self.layers:
             state = self.cache.state(4)
-            for begin, end, source, target in state.stretches:
-                value = state.states["sum"][source].clone()
+            for begin, end, source, target in stretches(state.slots):
+                value = state.states["sum"].read(np.array([source]))
                 for number in numbers[begin:end]:
                     value = value / 2 + number
                 wanted, owner = 0.0, owners[begin]
                 for number in self.items[owner][: positions[end - 1] + 1]:
                     wanted = wanted / 2 + number
                 assert value.item() == pytest.approx(wanted, rel=1e-5)
-                state.states["sum"][target] = value
+                state.states["sum"].write(np.array([target]), value)
 
     def seen_images(self, sequence: int, position: int) -> list[float]:
         images = self.images[sequence]
@@ -223,7 +222,7 @@ class Interleavings(RuleBasedStateMachine):
 
     def snapshot(self) -> list[list]:
         return [
-            [inner.save(s).facts, *(tensor.tolist() for tensor in inner.save(s).tensors.values())]
+            [inner.save(s).facts, *(array.tolist() for array in inner.save(s).arrays.values())]
             for inner in self.all_caches()
             for s in range(SEQUENCES)
         ]
@@ -239,27 +238,27 @@ class Interleavings(RuleBasedStateMachine):
 
 
 def plain() -> Cache:
-    return CausalCache({0: ONE}, capacity=50, **HOW)
+    return CausalCache(OPS, {0: ONE}, capacity=50, **HOW)
 
 
 def window() -> Cache:
-    return SlidingCache({1: ONE}, window=WINDOW, capacity=30, **HOW)
+    return SlidingCache(OPS, {1: ONE}, window=WINDOW, capacity=30, **HOW)
 
 
 def window_with_memory() -> Cache:
-    return SlidingCache({1: ONE}, window=WINDOW, memory=7, capacity=40, **HOW)
+    return SlidingCache(OPS, {1: ONE}, window=WINDOW, memory=7, capacity=40, **HOW)
 
 
 def chunks() -> Cache:
-    return ChunkedCache({2: ONE}, chunk=CHUNK, memory=3, capacity=30, **HOW)
+    return ChunkedCache(OPS, {2: ONE}, chunk=CHUNK, memory=3, capacity=30, **HOW)
 
 
 def encoder() -> Cache:
-    return EncoderCache({3: ONE}, sequences=SEQUENCES, longest=20, entries=len, types=NUMBERS)
+    return EncoderCache(OPS, {3: ONE}, sequences=SEQUENCES, longest=20, entries=len, types=NUMBERS)
 
 
 def recurrent() -> Cache:
-    return RecurrentCache({4: {"sum": (1,)}}, sequences=SEQUENCES, checkpoints=2)
+    return RecurrentCache(OPS, {4: {"sum": (1,)}}, sequences=SEQUENCES, checkpoints=2)
 
 
 KINDS = [

@@ -15,7 +15,7 @@ from puna.kvcache.picture import Contents, Held, name, picture
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
-from tests.kvcache.probe import Probe
+from tests.kvcache.probe import OPS, Probe
 
 DOCS = Path(__file__).parents[2] / "docs"
 ONE = KVShape(1, 1, 1)
@@ -96,7 +96,7 @@ def test_contents_of_cells_are_those_of_the_lists() -> None:
 
 
 def test_contents_of_an_encoder_are_images_at_their_positions() -> None:
-    cache = EncoderCache({3: ONE}, sequences=2, longest=8, entries=int)
+    cache = EncoderCache(OPS, {3: ONE}, sequences=2, longest=8, entries=int)
     batch = Batch.of([0] * 5, [0, 1, 2, 0, 1], [0, 0, 0, 1, 1], [])
     batch.payloads = [(1, 2), (4, 3)]
     cache.start_forward(batch)
@@ -106,7 +106,7 @@ def test_contents_of_an_encoder_are_images_at_their_positions() -> None:
 
 
 def test_contents_of_a_recurrent_cache_are_states_after_their_positions() -> None:
-    cache = RecurrentCache({5: {"state": (1,)}}, sequences=2, checkpoints=2)
+    cache = RecurrentCache(OPS, {5: {"state": (1,)}}, sequences=2, checkpoints=2)
     cache.start_forward(Batch.of([0] * 20, list(range(20)), [0] * 20, []))
     assert cache.contents()[0].sequences == [Held([1, 0], [18, 19]), Held([], [])]
     for position in (20, 21, 22):
@@ -127,5 +127,7 @@ def test_contents_of_a_recurrent_cache_are_states_after_their_positions() -> Non
 
 def test_contents_of_a_wrapper_are_those_of_its_caches() -> None:
     how = {"sequences": 1, "context": 8}
-    cache = WrapperCache(SlidingCache({0: ONE, 2: ONE}, window=2, **how), CausalCache({1: ONE}, **how))
+    cache = WrapperCache(
+        SlidingCache(OPS, {0: ONE, 2: ONE}, window=2, **how), CausalCache(OPS, {1: ONE}, **how)
+    )
     assert [(held.kind, held.layers) for held in cache.contents()] == [("sliding", [0, 2]), ("causal", [1])]

@@ -10,6 +10,7 @@ pass never writes the state it reads. Scenario 98 (no slot for that copy) cannot
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from puna.batch import Batch
@@ -18,7 +19,7 @@ from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.checkpoints import Checkpoints
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.wrapper import WrapperCache
-from tests.kvcache.probe import NUMBERS, add_shift
+from tests.kvcache.probe import NUMBERS, OPS, add_shift, stretches
 
 SHAPES = {2: {"conv": (2, 3), "sum": (1,)}, 5: {"sum": (1,)}}
 
@@ -43,17 +44,17 @@ def evaluate(cache, numbers: list[float], sequences: list[int]) -> dict[int, flo
     for index in (2, 5):
         layer = cache.state(index)
         states, last = layer.states["sum"], {}
-        for begin, end, source, target in layer.stretches:
-            state = states[source].clone()
+        for begin, end, source, target in stretches(layer.slots):
+            state = states.read(np.array([source]))
             for number in numbers[begin:end]:
                 state = state / 2 + number
-            states[target] = state
-            last[layer.slots.starts[begin].item()] = state.item()
+            states.write(np.array([target]), state)
+            last[int(OPS.numpy(layer.slots.starts)[begin])] = state.item()
     return dict(zip(sequences, last.values(), strict=True))
 
 
 def made(sequences: int = 2, **options) -> RecurrentCache:
-    return RecurrentCache(SHAPES, sequences=sequences, **options)
+    return RecurrentCache(OPS, SHAPES, sequences=sequences, **options)
 
 
 @pytest.mark.scenario(79, 80)
@@ -112,7 +113,7 @@ def test_scenario_90_without_checkpoints_nothing_is_kept() -> None:
 @pytest.mark.scenario(91)
 def test_scenario_91_states_have_the_shape_they_were_declared_with() -> None:
     with pytest.raises(ValueError, match="a state 'x' of shape"):
-        RecurrentCache({0: {"x": (3, 0)}}, sequences=1)
+        RecurrentCache(OPS, {0: {"x": (3, 0)}}, sequences=1)
     cache = made()
     feed(cache, {0: [1.0]})
     states = cache.state(2).states
@@ -186,7 +187,7 @@ def test_what_rows_read_and_write_is_said_in_buffers_that_stay() -> None:
     cache = made(sequences=3)
     feed(cache, {0: [1.0, 2.0, 2.5], 1: [3.0]})
     slots, generation = cache.state(5).slots, cache.generation
-    addresses = [tensor.data_ptr() for tensor in (slots.starts, slots.sources, slots.targets)]
+    addresses = [part.ctypes.data for part in (slots.starts, slots.sources, slots.targets)]
     held = slots.targets.tolist()
     assert slots.starts.tolist() == [0, 0, 0, 3]
     assert slots.sources.tolist() == [0, 0, 0, 0]  # where nothing was written yet
@@ -194,7 +195,7 @@ def test_what_rows_read_and_write_is_said_in_buffers_that_stay() -> None:
     assert len(set(held)) == 4
     feed(cache, {1: [4.0], 2: [5.0], 0: [6.0]})
     slots = cache.state(2).slots
-    assert [tensor.data_ptr() for tensor in (slots.starts, slots.sources, slots.targets)] == addresses
+    assert [part.ctypes.data for part in (slots.starts, slots.sources, slots.targets)] == addresses
     assert slots.starts.tolist() == [0, 1, 2]
     assert slots.sources.tolist() == [held[3], 0, held[2]]
     assert len(set(slots.targets.tolist()) - {-1, *held}) == 3
@@ -309,7 +310,8 @@ def test_slots_do_not_run_out_and_memory_goes_back() -> None:
 
 def test_a_hybrid_resumes_where_all_its_layers_can() -> None:
     cache = WrapperCache(
-        CausalCache({0: KVShape(1, 1, 1)}, sequences=2, context=64, types=NUMBERS, shift=add_shift), made()
+        CausalCache(OPS, {0: KVShape(1, 1, 1)}, sequences=2, context=64, types=NUMBERS, shift=add_shift),
+        made(),
     )
     feed(cache, {0: [1.0] * 30})
     feed(cache, {0: [2.0]})

@@ -7,16 +7,14 @@ what did not move.
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
-from puna import ops
 from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.types import KVTypes
-from puna.ops import Rope, Yarn, kv_unpack
-from tests.kvcache.probe import NUMBERS
+from puna.ops import Rope, Yarn
+from tests.kvcache.probe import NUMBERS, OPS, column
 
 HEADS, DIM, COUNT = 2, 64, 40
 #: By layer; None is stored without rotation.
@@ -26,7 +24,7 @@ ROPES: dict[str, Rope | None] = {
     "halves": Rope.build(DIM, 10000.0, neox=True),
     "some dims, neighbours": Rope.build(20, 10000.0),
     "some dims, halves": Rope.build(20, 10000.0, neox=True),
-    "factors": Rope.build(DIM, 5e5, factors=torch.linspace(1, 8, DIM // 2)),
+    "factors": Rope.build(DIM, 5e5, factors=np.linspace(1, 8, DIM // 2)),
     "linear scaling": Rope.build(DIM, linear_factor=4.0),
     "yarn": Rope.build(DIM, 150000.0, neox=True, yarn=Yarn(32.0, 16)),
     "yarn, larger still": Rope.build(48, neox=True, yarn=Yarn(4.0, 16), magnitude=1.5),
@@ -37,30 +35,31 @@ ROPES: dict[str, Rope | None] = {
 }
 
 
-def positions() -> Tensor:
+def positions() -> np.ndarray:
     """Time, height and width [COUNT, 3] of text with an image of 2 x 3 in it, at entries 20 to 25."""
-    found = torch.arange(COUNT)[:, None].repeat(1, 3)
-    found[20:26] = torch.tensor([[20, 20 + row, 20 + column] for row in range(2) for column in range(3)])
+    found = np.arange(COUNT, dtype=np.int32)[:, None].repeat(3, axis=1)
+    found[20:26] = [[20, 20 + row, 20 + column] for row in range(2) for column in range(3)]
     found[26:] -= 3  # text goes on after the largest of them
-    return found.int()
+    return found
 
 
-def rotated(raw: Tensor, at: Tensor, rope: Rope | None) -> Tensor:
-    keys = raw.clone()
+def rotated(raw: np.ndarray, at: np.ndarray, rope: Rope | None) -> np.ndarray:
+    keys = raw.copy()
     if rope is not None:
-        ops.rope_(keys, at if rope.axes is not None else at[:, 0].contiguous(), rope)
+        OPS.rope_(keys, at if rope.axes is not None else at[:, 0].copy(), rope)
     return keys
 
 
-def shift(layer: int, keys: Tensor, offset: int) -> None:
+def shift(layer: int, keys: np.ndarray, offset: int) -> None:
     """As models do it."""
     rope = list(ROPES.values())[layer]
     if rope is not None:
-        ops.rope_(keys, torch.full((len(keys),), offset, dtype=torch.int32), rope.without_magnitude())
+        OPS.rope_(keys, np.full(len(keys), offset, np.int32), rope.without_magnitude())
 
 
-def filled(raw: Tensor, types: str) -> CausalCache:
+def filled(raw: np.ndarray, types: str) -> CausalCache:
     cache = CausalCache(
+        OPS,
         [KVShape(HEADS, DIM, DIM)] * len(ROPES),
         sequences=2,
         context=64,
@@ -73,18 +72,18 @@ def filled(raw: Tensor, types: str) -> CausalCache:
     return cache
 
 
-def keys_of(cache: CausalCache, layer: int) -> Tensor:
-    return kv_unpack(cache.layer(layer).view().keys[torch.from_numpy(cache.cells.cells(0)).long()])
+def keys_of(cache: CausalCache, layer: int) -> np.ndarray:
+    return OPS.numpy(cache.layer(layer).view().keys.numbers(cache.cells.cells(0)))
 
 
-def directly(raw: Tensor, layer: int, begin: int, end: int) -> Tensor:
+def directly(raw: np.ndarray, layer: int, begin: int, end: int) -> np.ndarray:
     """The keys of what stays, computed where it has come to stand."""
-    at = torch.cat([positions()[:begin], positions()[end:] - (end - begin)])
-    return rotated(torch.cat([raw[:begin], raw[end:]]), at, list(ROPES.values())[layer])
+    at = np.concatenate([positions()[:begin], positions()[end:] - (end - begin)])
+    return rotated(np.concatenate([raw[:begin], raw[end:]]), at, list(ROPES.values())[layer])
 
 
-def raw_keys() -> Tensor:
-    return torch.randn(COUNT, HEADS, DIM, generator=torch.Generator().manual_seed(3))
+def raw_keys() -> np.ndarray:
+    return np.random.default_rng(3).standard_normal((COUNT, HEADS, DIM), np.float32)
 
 
 @pytest.mark.scenario(37, 40)
@@ -98,8 +97,8 @@ def test_scenarios_37_and_40_keys_are_those_of_the_new_positions(types: str, beg
     bound = {"f32": 2e-6, "f16": 2 * 2**-11, "bf16": 2 * 2**-8}[types]
     for layer, kind in enumerate(ROPES):
         expected = directly(raw, layer, begin, end)
-        error = (keys_of(cache, layer) - expected).abs().max()
-        assert error <= 1.5 * bound * expected.abs().max(), kind
+        error = np.abs(keys_of(cache, layer) - expected).max()
+        assert error <= 1.5 * bound * np.abs(expected).max(), kind
 
 
 @pytest.mark.scenario(38)
@@ -115,23 +114,23 @@ def test_scenario_38_quantised_keys_are_shifted_to_their_rounding(
         before = rotated(raw, positions(), list(ROPES.values())[layer])[5:]
         got, expected = keys_of(quantised, layer)[2:], keys_of(halves, layer)[2:]
         # Rounded, turned (which may add up two errors), and rounded again; the halves are rounded too.
-        step = torch.maximum(before.abs(), got.abs()).amax(-1, keepdim=True) / steps
-        assert ((got - expected).abs() <= 1.3 * (1 + 2**0.5) * rounding * step).all(), kind
-        assert (got - expected).abs().mean() <= rounding * step.mean(), kind
+        step = np.maximum(np.abs(before), np.abs(got)).max(-1, keepdims=True) / steps
+        assert (np.abs(got - expected) <= 1.3 * (1 + 2**0.5) * rounding * step).all(), kind
+        assert np.abs(got - expected).mean() <= rounding * step.mean(), kind
 
 
 @pytest.mark.scenario(39)
 def test_scenario_39_keys_do_not_grow_with_every_shift() -> None:
     raw = raw_keys()
     cache = filled(raw, "f32")
-    before = [keys_of(cache, layer).norm(dim=-1)[10:] for layer in range(len(ROPES))]
+    before = [np.linalg.norm(keys_of(cache, layer), axis=-1)[10:] for layer in range(len(ROPES))]
     for _ in range(2):
         cache.remove(0, 0, 5)
     for layer, kind in enumerate(ROPES):
-        norms = keys_of(cache, layer).norm(dim=-1)
-        torch.testing.assert_close(norms, before[layer], rtol=1e-5, atol=0, msg=kind)
+        norms = np.linalg.norm(keys_of(cache, layer), axis=-1)
+        np.testing.assert_allclose(norms, before[layer], rtol=1e-5, atol=0, err_msg=kind)
     larger = list(ROPES).index("yarn, larger still")
-    assert (before[larger] > 1.2 * raw[10:].norm(dim=-1)).all()
+    assert (before[larger] > 1.2 * np.linalg.norm(raw[10:], axis=-1)).all()
 
 
 @pytest.mark.scenario(41)
@@ -142,24 +141,24 @@ def test_scenario_41_the_other_holder_of_shared_keys_keeps_them() -> None:
     cache.copy_prefix(0, 1, COUNT)
     cache.remove(1, 3, 9)
     for layer in range(len(ROPES)):
-        assert torch.equal(keys_of(cache, layer), before[layer])
+        assert np.array_equal(keys_of(cache, layer), before[layer])
     cache.copy_prefix(1, 0, COUNT)
     for layer, kind in enumerate(ROPES):
-        torch.testing.assert_close(
-            keys_of(cache, layer), directly(raw, layer, 3, 9), rtol=0, atol=2e-5, msg=kind
+        np.testing.assert_allclose(
+            keys_of(cache, layer), directly(raw, layer, 3, 9), rtol=0, atol=2e-5, err_msg=kind
         )
 
 
 def test_b11_and_b12_a_long_sequence_is_shifted_in_pieces_and_nothing_else_is() -> None:
     count, sizes = 10_000, []
 
-    def noted(layer: int, keys: Tensor, offset: int) -> None:
+    def noted(layer: int, keys: np.ndarray, offset: int) -> None:
         sizes.append(len(keys))
         keys += offset
 
-    cache = CausalCache([KVShape(1, 1, 1)], sequences=1, context=count, types=NUMBERS, shift=noted)
+    cache = CausalCache(OPS, [KVShape(1, 1, 1)], sequences=1, context=count, types=NUMBERS, shift=noted)
     cache.start_forward(Batch.of([0] * count, list(range(count)), [0] * count, []))
-    numbers = torch.arange(count, dtype=torch.float32).view(-1, 1, 1)
+    numbers = column([float(p) for p in range(count)])
     cache.layer(0).put(numbers, numbers)
     cache.remove(0, 500, 1000)
     assert keys_of(cache, 0).flatten().tolist() == [float(p) for p in range(count - 500)]

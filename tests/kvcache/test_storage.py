@@ -7,7 +7,6 @@ import mmap
 import numpy as np
 import psutil
 import pytest
-import torch
 
 from puna.batch import Batch
 from puna.kvcache.causal import CausalCache, KVShape
@@ -16,37 +15,40 @@ from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.storage import FIRST_STEP, KVStorage
 from puna.kvcache.types import HALVES
 from puna.kvcache.wrapper import WrapperCache
+from puna.ops.host import HostStorage
+from tests.kvcache.probe import OPS, stretches
 
 MIB = 1 << 20
 
 
-def resident(*tensors: torch.Tensor) -> int:
-    """Bytes of the tensors that are in memory, by the page table, whatever else the process holds."""
+def resident(*parts: HostStorage) -> int:
+    """Bytes of the parts that are in memory, by the page table, whatever else the process holds."""
     total = 0
     with open("/proc/self/pagemap", "rb") as pagemap:
-        for tensor in tensors:
-            first = tensor.data_ptr() // mmap.PAGESIZE
-            end = -(-(tensor.data_ptr() + tensor.nbytes) // mmap.PAGESIZE)
+        for part in parts:
+            address = part.stored.ctypes.data
+            first = address // mmap.PAGESIZE
+            end = -(-(address + part.stored.nbytes) // mmap.PAGESIZE)
             pagemap.seek(8 * first)
             entries = np.frombuffer(pagemap.read(8 * (end - first)), np.uint64)
             total += int((entries >> np.uint64(63)).sum()) * mmap.PAGESIZE
     return total
 
 
-def stored(cache: CausalCache) -> list[torch.Tensor]:
+def stored(cache: CausalCache) -> list[HostStorage]:
     return [half for layer in cache.storage.layers.values() for half in (layer.keys, layer.values)]
 
 
 def fill(cache: CausalCache, sequence: int, count: int) -> None:
     begin = cache.length(sequence)
     cache.start_forward(Batch.of([0] * count, list(range(begin, begin + count)), [sequence] * count, []))
-    rows = torch.full((count, 8, 128), float(sequence + 1))
+    rows = np.full((count, 8, 128), sequence + 1, np.float32)
     cache.layer(0).put(rows, rows)
 
 
 def long_cache() -> CausalCache:
     """4 KiB to a cell; 16 GiB if all were used."""
-    return CausalCache([KVShape(8, 128, 128)], sequences=4, context=1 << 20)
+    return CausalCache(OPS, [KVShape(8, 128, 128)], sequences=4, context=1 << 20)
 
 
 def test_a_long_context_costs_nothing_until_it_is_used() -> None:
@@ -63,19 +65,17 @@ def test_a_long_context_costs_nothing_until_it_is_used() -> None:
 def test_storage_grows_in_steps_and_stays_where_it_is() -> None:
     cache = long_cache()
     fill(cache, 3, 600)  # more rows than there are buffers for makes new buffers
-    addresses, generation = cache.layer(0).keys.data_ptr(), cache.generation
+    addresses, generation = cache.layer(0).keys.stored.ctypes.data, cache.generation
     provided = []
     for _ in range(5):
         fill(cache, 0, 60)
         fill(cache, 1, 600)
         provided.append(cache.provided_bytes // 4096 // FIRST_STEP)
     assert provided == [2, 2, 4, 4, 4]
-    assert cache.layer(0).keys.data_ptr() == addresses
+    assert cache.layer(0).keys.stored.ctypes.data == addresses
     assert cache.generation == generation
     fill(cache, 2, 600)
-    assert torch.equal(
-        cache.layer(0).view().keys[cache.cells.cells(1)[[0, -1]]].float().unique(), torch.tensor([2.0])
-    )
+    assert (cache.layer(0).view().keys.read(cache.cells.cells(1)[[0, -1]]) == 2).all()
     cache.close()
 
 
@@ -91,7 +91,7 @@ def test_memory_goes_back_after_compaction() -> None:
         pass
     assert cache.provided_bytes == 16384 * 4096
     assert 64 * MIB <= resident(*halves) < 72 * MIB
-    assert (cache.layer(0).view().keys[cache.cells.cells(1)] == 2).all()
+    assert (cache.layer(0).view().keys.read(cache.cells.cells(1)) == 2).all()
     cache.remove(1, 0)
     assert not cache.compact()
     assert resident(*halves) <= FIRST_STEP * 4096
@@ -110,22 +110,22 @@ def test_closing_gives_everything_back() -> None:
 
 
 def test_cells_given_back_are_zero_and_the_rest_is_kept() -> None:
-    storage = KVStorage({0: KVShape(1, 8, 8)}, 4096, HALVES)
+    storage = KVStorage(OPS, {0: KVShape(1, 8, 8)}, 4096, HALVES)
     keys = storage.layers[0].keys
     storage.provide(4096)
-    keys[:] = 1
+    keys.write(np.arange(4096), np.ones((4096, 1, 8)))
     storage.shrink(700)
     assert storage.provided == 1024
-    assert (keys[:1024] == 1).all()
-    assert (keys[2048:] == 0).all()
+    assert (keys.read(np.arange(1024)) == 1).all()
+    assert (keys.read(np.arange(2048, 4096)) == 0).all()
 
 
 def test_copying_reads_everything_before_it_writes() -> None:
-    storage = KVStorage({0: KVShape(1, 1, 1)}, 4, HALVES)
+    storage = KVStorage(OPS, {0: KVShape(1, 1, 1)}, 4, HALVES)
     keys = storage.layers[0].keys
-    keys.copy_(torch.arange(4).view(4, 1, 1))
-    storage.copy(torch.tensor([1, 2, 0]), torch.tensor([0, 1, 2]))
-    assert keys.flatten().tolist() == [1, 2, 0, 3]
+    keys.write(np.arange(4), np.arange(4).reshape(4, 1, 1))
+    storage.copy(np.array([1, 2, 0]), np.array([0, 1, 2]))
+    assert keys.read(np.arange(4)).reshape(-1).tolist() == [1, 2, 0, 3]
 
 
 @pytest.mark.process_memory
@@ -134,10 +134,10 @@ def test_many_steps_take_no_more_memory_than_few(steps: int) -> None:
     """Sequences come and go, slide, share, are cut and taken back; nothing is left behind by any of it."""
     how = {"sequences": 2, "context": 256, "shift": lambda *_: None}
     shape = KVShape(1, 8, 8)
-    sliding, causal = SlidingCache({0: shape}, window=8, **how), CausalCache({0: shape}, **how)
-    recurrent = RecurrentCache({1: {"state": (8,)}}, sequences=2, checkpoints=2)
+    sliding, causal = SlidingCache(OPS, {0: shape}, window=8, **how), CausalCache(OPS, {0: shape}, **how)
+    recurrent = RecurrentCache(OPS, {1: {"state": (8,)}}, sequences=2, checkpoints=2)
     hybrid = WrapperCache(causal, recurrent)
-    rows, state = torch.zeros(2, 1, 8), torch.zeros(8)
+    rows, state = np.zeros((2, 1, 8), np.float32), np.zeros((1, 8), np.float32)
 
     def run(count: int) -> None:
         for step in range(count):
@@ -145,8 +145,9 @@ def test_many_steps_take_no_more_memory_than_few(steps: int) -> None:
             cache.start_forward(Batch.of([0, 0], [cache.length(0), cache.length(1)], [0, 1], []))
             cache.layer(0).put(rows, rows)
             if cache is hybrid:
-                for _, _, _, target in hybrid.state(1).stretches:
-                    hybrid.state(1).states["state"][target] = state
+                layer = hybrid.state(1)
+                for _, _, _, target in stretches(layer.slots):
+                    layer.states["state"].write(np.array([target]), state)
             if step % 100 > 97:
                 source, target = step // 100 % 2, (step // 100 + 1) % 2
                 if cache is sliding:

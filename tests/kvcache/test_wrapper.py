@@ -10,7 +10,6 @@ limits that no longer exist.
 from __future__ import annotations
 
 import pytest
-import torch
 
 from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
@@ -18,7 +17,8 @@ from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache, by_type
-from tests.kvcache.probe import NUMBERS, add_shift, seen_keys
+from puna.ops import Array
+from tests.kvcache.probe import NUMBERS, OPS, add_shift, column, seen_keys
 
 ONE = KVShape(1, 1, 1)
 
@@ -30,8 +30,8 @@ def two(
     shapes = by_type([ONE] * 3, ["sliding", "sliding", "full"])
     how = {"sequences": sequences, "context": context, "types": NUMBERS}
     return WrapperCache(
-        SlidingCache(shapes["sliding"], window=window, shift=add_shift, **how),
-        CausalCache(shapes["full"], capacity=capacity, shift=shift, **how),
+        SlidingCache(OPS, shapes["sliding"], window=window, shift=add_shift, **how),
+        CausalCache(OPS, shapes["full"], capacity=capacity, shift=shift, **how),
     )
 
 
@@ -39,7 +39,7 @@ def store(
     cache: WrapperCache, sequences: list[int], positions: list[int], data: list[float]
 ) -> dict[int, list]:
     cache.start_forward(Batch.of([0] * len(data), positions, sequences, []))
-    values = torch.tensor(data, dtype=torch.float32).view(-1, 1, 1)
+    values = column(data)
     for index in cache.layers:
         cache.layer(index).put(values, values)
     return {index: seen_keys(cache.layer(index).view()) for index in cache.layers}
@@ -109,14 +109,14 @@ def test_scenarios_17_and_18_a_layer_reads_another_and_an_unknown_one_is_an_erro
 def test_no_layer_is_in_two_caches() -> None:
     shapes = {0: ONE}
     with pytest.raises(ValueError, match="two caches have a layer 0"):
-        WrapperCache(*(CausalCache(shapes, sequences=1, context=4) for _ in range(2)))
+        WrapperCache(*(CausalCache(OPS, shapes, sequences=1, context=4) for _ in range(2)))
     with pytest.raises(ValueError, match="there are 1 layers, and types of 2"):
         by_type([ONE], ["a", "b"])
 
 
 @pytest.mark.scenario(40)
 def test_scenario_40_each_layer_is_shifted_as_it_asks() -> None:
-    def shift(layer: int, keys: torch.Tensor, offset: int) -> None:
+    def shift(layer: int, keys: Array, offset: int) -> None:
         if layer != 2:  # which is stored without rotation
             keys += offset
 
@@ -156,7 +156,9 @@ class Encoder:
     """One cross-attention layer of single numbers; a payload is the list of an image's numbers."""
 
     def __init__(self, sequences: int = 2, longest: int = 12) -> None:
-        self.cache = EncoderCache({4: ONE}, sequences=sequences, longest=longest, entries=len, types=NUMBERS)
+        self.cache = EncoderCache(
+            OPS, {4: ONE}, sequences=sequences, longest=longest, entries=len, types=NUMBERS
+        )
 
     def store(
         self, sequences: list[int], positions: list[int], images: dict[int, list[float]] | None = None
@@ -166,9 +168,7 @@ class Encoder:
         self.cache.start_forward(batch)
         layer = self.cache.layer(4)
         if batch.payloads:
-            data = torch.tensor([number for _, payload in batch.payloads for number in payload]).view(
-                -1, 1, 1
-            )
+            data = column([number for _, payload in batch.payloads for number in payload])
             layer.put(data, data)
         return seen_keys(layer.view())
 
@@ -237,11 +237,11 @@ def test_an_image_that_does_not_fit_is_refused_before_anything_changes() -> None
     assert encoder.cache.length(0) == 1
     encoder.store([0], [1])
     with pytest.raises(ValueError, match="the images of this batch have 0 entries, got 1 keys"):
-        encoder.cache.layer(4).put(torch.zeros(1, 1, 1), torch.zeros(1, 1, 1))
+        encoder.cache.layer(4).put(column([0]), column([0]))
 
 
 def test_images_that_were_not_stored_are_not_shown() -> None:
-    cache = EncoderCache({4: ONE}, sequences=1, longest=8, entries=len)
+    cache = EncoderCache(OPS, {4: ONE}, sequences=1, longest=8, entries=len)
     batch = Batch.of([0], [0], [0], [])
     batch.payloads = [(0, [1.0, 2.0])]
     cache.start_forward(batch)

@@ -41,6 +41,29 @@ void test_norm(int64_t width, bool residual) {
     check(added, of_width("the sum of rms_norm", width));
 }
 
+void test_layer_norm(int64_t width, bool biased) {
+    Random random(static_cast<uint64_t>(width));
+    constexpr int64_t rows = 3;
+    const std::vector<float> x = random.normals(rows * width), weight = random.normals(width),
+                             bias = random.normals(width);
+    std::vector<float> y(x.size());
+    layer_norm(x.data(), weight.data(), biased ? bias.data() : nullptr, 1e-5f, rows, width, y.data());
+    bool near = true;
+    for (int64_t row = 0; row < rows; row++) {
+        const float *from = x.data() + row * width, *to = y.data() + row * width;
+        double mean = 0, variance = 0;
+        for (int64_t i = 0; i < width; i++) mean += from[i] / static_cast<double>(width);
+        for (int64_t i = 0; i < width; i++) variance += (from[i] - mean) * (from[i] - mean) / static_cast<double>(width);
+        for (int64_t i = 0; i < width; i++) {
+            const double added = biased ? bias[static_cast<size_t>(i)] : 0, factor = weight[static_cast<size_t>(i)];
+            const double expected = (from[i] - mean) / std::sqrt(variance + 1e-5f) * factor + added;
+            const double size = 4 * std::fabs(factor) + std::fabs(added);
+            near = near && std::fabs(to[i] - expected) <= size * static_cast<double>(width + 16) * 0x1p-24;
+        }
+    }
+    check(near, of_width("layer_norm", width));
+}
+
 void test_rope(int64_t pairs, bool neox, int64_t axis_count) {
     Random random(static_cast<uint64_t>(pairs));
     const int64_t heads = 3, dim = 2 * pairs + 5;   // what lies beyond the pairs stays
@@ -98,6 +121,12 @@ void test_gates(int64_t count) {
         near = near && std::fabs(y[i] - expected) <= std::fabs(expected) * allowed + 1e-35;
     }
     check(near, of_width("geglu", count));
+    gelu(gate.data(), count, y.data());
+    for (size_t i = 0; i < gate.size(); i++) {
+        const double g = gate[i], expected = g / 2 * std::erfc(-g / std::sqrt(2.0));
+        near = near && std::fabs(y[i] - expected) <= std::fabs(g) * 3e-7 + 1e-35;
+    }
+    check(near, of_width("gelu", count));
     softcap(gate.data(), 3.5f, count, y.data());
     for (size_t i = 0; i < gate.size(); i++) near = near && std::fabs(y[i] - 3.5 * std::tanh(gate[i] / 3.5)) <= 1e-6;
     check(near, of_width("softcap", count));
@@ -266,7 +295,10 @@ void test_quantised_storing(KVType type, int largest_code, double clipped) {
 
 void test_rows() {
     for (const int64_t width : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300, 1027}) {
-        for (const bool residual : {false, true}) test_norm(width, residual);
+        for (const bool with : {false, true}) {
+            test_norm(width, with);
+            test_layer_norm(width, with);
+        }
         test_gates(width);
         test_temper(width);
         for (const int64_t taps : {1, 2, 3, 4}) test_short_conv(taps, width);

@@ -54,6 +54,44 @@ def test_rms_norm_of_zeros_is_zero(implementation: str) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("size", "mean"), [(1.0, 0.0), (1e-4, 0.0), (1e4, 0.0), (1.0, 30.0)])
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
+def test_layer_norm(
+    implementation: str, shape: tuple[int, ...], size: float, mean: float, biased: bool
+) -> None:
+    x, weight = torch.randn(shape) * size + mean, torch.randn(shape[-1])
+    bias = torch.randn(shape[-1]) if biased else None
+    exact = F.layer_norm(
+        x.double(), shape[-1:], weight.double(), None if bias is None else bias.double(), 1e-5
+    )
+    close(ops.layer_norm(x, weight, bias, 1e-5), exact, 3e-7 * (1 + mean))  # the mean takes its digits
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gelu(implementation: str, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape) * 3
+    close(ops.gelu(x), F.gelu(x.double()))
+
+
+def test_gelu_of_each_value_is_accurate(implementation: str) -> None:
+    x = torch.linspace(-30, 30, 40001)[None]
+    error = (ops.gelu(x).double() - F.gelu(x.double())).abs() / x.abs().clamp_min(1e-30)
+    assert error.max() < 3e-7
+
+
+def test_gelu_at_the_ends_of_the_range(implementation: str) -> None:
+    x = torch.tensor([[-1e30, -200.0, -0.0, 0.0, 200.0, 1e30, torch.inf]])
+    expected = torch.tensor([[0.0, 0.0, 0.0, 0.0, 200.0, 1e30, torch.inf]])
+    torch.testing.assert_close(ops.gelu(x), expected, rtol=1e-6, atol=1e-30)
+
+
+def test_gelu_lets_nan_through(implementation: str) -> None:
+    x = torch.zeros(1, 19)
+    x[0, 0] = x[0, 18] = torch.nan
+    assert ops.gelu(x).isnan()[0].nonzero().flatten().tolist() == [0, 18]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 def test_swiglu(implementation: str, shape: tuple[int, ...]) -> None:
     gate, up = torch.randn(shape) * 10, torch.randn(shape)
     close(ops.swiglu(gate, up), F.silu(gate.double()) * up.double())

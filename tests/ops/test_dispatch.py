@@ -18,6 +18,8 @@ OPERATIONS = [
     "embedding",
     "experts",
     "geglu",
+    "gelu",
+    "layer_norm",
     "linear",
     "linear_many",
     "rms_norm",

@@ -106,6 +106,10 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: str, cells: torch.T
         lambda: ops.geglu(torch.randn(2, 8), torch.randn(2, 7)),
         lambda: ops.geglu(torch.randn(8, 2).T, torch.randn(2, 8)),
         lambda: ops.softcap(torch.randn(2, 8).half(), 30.0),
+        lambda: ops.gelu(torch.randn(2, 8).double()),
+        lambda: ops.layer_norm(torch.randn(2, 8), torch.ones(7), None, 1e-5),
+        lambda: ops.layer_norm(torch.randn(2, 8), torch.ones(8), torch.ones(7), 1e-5),
+        lambda: ops.layer_norm(torch.randn(8, 2).T, torch.ones(8), None, 1e-5),
         lambda: ops.rope_(torch.randn(2, 4, 8), int32(0), ops.Rope.build(8)),
         lambda: ops.rope_(torch.randn(2, 4, 8), int32(0, 1), ops.Rope.build(16)),
         lambda: ops.rope_(torch.randn(2, 8), int32(0, 1), ops.Rope.build(8)),
@@ -125,5 +129,7 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: str, cells: torch.T
     ],
 )
 def test_other_operations_refuse_what_does_not_fit(kernels: str, call: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match=r"rms_norm|swiglu|geglu|softcap|rope_|temper_|store_rows"):
+    with pytest.raises(
+        ValueError, match=r"rms_norm|layer_norm|gelu|swiglu|geglu|softcap|rope_|temper_|store_rows"
+    ):
         call()

@@ -91,6 +91,8 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "embed": lambda i: ops.embedding(i.ids, i.weight),
     "experts": experts,
     "geglu": lambda i: ops.geglu(i.x, i.x),
+    "gelu": lambda i: ops.gelu(i.x),
+    "layer_norm": lambda i: ops.layer_norm(i.x, i.norm, i.norm, 1e-5),
     "linear": lambda i: ops.linear(i.x, i.weight),
     "multiply": lambda i: i.x * i.x,
     "rms_norm": lambda i: ops.rms_norm(i.x, i.norm, 1e-5),

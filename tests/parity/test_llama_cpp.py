@@ -114,7 +114,7 @@ def ours(case: Case, implementation: str, types: str) -> list[np.ndarray]:
             rows = list(range(len(tokens)))
             batch = Batch.of(tokens, rows, [0] * len(rows), rows)
             cache.start_forward(batch)
-            found.append(log_softmax(loaded.model.forward(batch, cache).numpy()))
+            found.append(log_softmax(loaded.model.forward(batch.on(loaded.model.ops), cache).numpy()))
             cache.close()
     return found
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from puna.errors import TemplateError
-from puna.prompt.jinja_chat import JinjaFormat, SpecialTokens
+from puna.prompt.jinja_chat import JinjaFormat
+from puna.prompt.model_facts import SpecialTokens
 from tests.prompt.conversations import AGAIN, ANSWER, SYSTEM, TOOLS, USER
 
 DUMP = "{{ messages | tojson }}"

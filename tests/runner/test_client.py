@@ -30,7 +30,7 @@ from puna.errors import (
 from puna.gguf import GGUFWriter
 from puna.options import Options
 from puna.prompt.messages import Chat, Message
-from puna.runner.client import Runner
+from puna.runner.client import LocalRunner
 from puna.runner.frames import Unpacker, pack
 from puna.runner.protocol import Chunk, Done, Embed, FromRunner, Generate, Load, Loaded, Prompted
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
@@ -48,11 +48,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "tiny.gguf", config, endless=True)
 
 
-def with_runner(model: Path, use: Callable[[Runner], Awaitable[None]], **load: int | str) -> None:
+def with_runner(model: Path, use: Callable[[LocalRunner], Awaitable[None]], **load: int | str) -> None:
     """Start a runner, use it, close it; afterwards its process must be gone."""
 
     async def scenario() -> None:
-        runner = await Runner.start(Load(path=str(model), **{"num_ctx": 2048, "parallel": 4, **load}))
+        runner = await LocalRunner.start(Load(path=str(model), **{"num_ctx": 2048, "parallel": 4, **load}))
         pid = runner.pid
         try:
             await asyncio.wait_for(use(runner), 60)
@@ -63,7 +63,9 @@ def with_runner(model: Path, use: Callable[[Runner], Awaitable[None]], **load: i
     asyncio.run(scenario())
 
 
-async def collect(runner: Runner, prompt: str | list[int], options: Options = GREEDY) -> tuple[str, Done]:
+async def collect(
+    runner: LocalRunner, prompt: str | list[int], options: Options = GREEDY
+) -> tuple[str, Done]:
     text, done = "", None
     async for item in runner.generate(Generate(prompt=prompt, options=options)):
         if isinstance(item, Done):
@@ -77,8 +79,8 @@ async def collect(runner: Runner, prompt: str | list[int], options: Options = GR
 def test_a_draft_model_is_loaded_too_and_changes_no_answer(model: Path) -> None:
     texts: list[str] = []
 
-    def use(speculate: str | None) -> Callable[[Runner], Awaitable[None]]:
-        async def scenario(runner: Runner) -> None:
+    def use(speculate: str | None) -> Callable[[LocalRunner], Awaitable[None]]:
+        async def scenario(runner: LocalRunner) -> None:
             options = Options(temperature=0, num_predict=60, speculate=speculate)
             texts.append((await collect(runner, "once upon a time", options))[0])
 
@@ -92,7 +94,7 @@ def test_a_draft_model_is_loaded_too_and_changes_no_answer(model: Path) -> None:
 
 
 def test_it_loads_generates_and_leaves(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         assert runner.alive
         assert (runner.info.context_length, runner.info.parallel) == (2048, 4)
         assert runner.info.weight_bytes > 0
@@ -110,7 +112,7 @@ def test_progress_is_reported_while_loading(model: Path) -> None:
     heard: list[tuple[int, int]] = []
 
     async def scenario() -> None:
-        runner = await Runner.start(
+        runner = await LocalRunner.start(
             Load(path=str(model), num_ctx=64), on_progress=lambda done, total: heard.append((done, total))
         )
         await runner.close()
@@ -121,7 +123,7 @@ def test_progress_is_reported_while_loading(model: Path) -> None:
 
 
 def test_it_renders(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         chat = Chat(messages=[Message(role="user", content="hello")])
         prompted = await runner.render(Generate(prompt=chat))
         assert prompted.text == "<|im_start|>user\nhello<|im_end|>\n<|im_start|>assistant\n"
@@ -139,7 +141,7 @@ def test_it_renders(model: Path) -> None:
 
 
 def test_it_embeds(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         texts = ["hello world", "once upon a time", "the story"]
         found = await runner.embed(Embed(inputs=[*texts, [7, 8]], dimensions=16))
         assert [event.sample for event in found] == [0, 1, 2, 3]
@@ -154,7 +156,7 @@ def test_it_embeds(model: Path) -> None:
 
 
 def test_an_input_that_cannot_be_embedded_ends_all(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
             await runner.embed(Embed(inputs=[[1] * 2000, [1] * 2049], truncate=False))
         task = asyncio.create_task(runner.embed(Embed(inputs=[[number] * 2000 for number in range(50)])))
@@ -182,12 +184,12 @@ def test_a_model_that_does_not_load_is_an_error_of_its_own_class(tmp_path: Path,
         expected = (UnsupportedModelError, "'quantumformer' is not supported; supported: ")
     before = psutil.Process().children()
     with pytest.raises(expected[0], match=expected[1]):
-        asyncio.run(Runner.start(Load(path=str(path), num_ctx=64)))
+        asyncio.run(LocalRunner.start(Load(path=str(path), num_ctx=64)))
     assert psutil.Process().children() == before
 
 
 def test_a_bad_request_fails_alone(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         with pytest.raises(RequestError, match="empty"):
             await collect(runner, [])
         with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
@@ -199,7 +201,7 @@ def test_a_bad_request_fails_alone(model: Path) -> None:
 
 
 def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stream:
             assert isinstance(await anext(stream), Prompted)
             async for item in stream:
@@ -214,7 +216,7 @@ def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
 
 @pytest.mark.scenario(173)
 def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stalled:
             await anext(stalled)  # and nothing is read of it any more
             for prompt in ("hello world", "once upon a time"):
@@ -232,7 +234,7 @@ def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:
 @pytest.mark.parametrize("ticks", [0, 1, 2, 4, 8])
 def test_a_start_that_is_given_up_leaves_nothing_behind(ticks: int) -> None:
     async def scenario() -> None:
-        starting = asyncio.create_task(Runner.spawn())
+        starting = asyncio.create_task(LocalRunner.spawn())
         for _ in range(ticks):
             await asyncio.sleep(0)
         starting.cancel()
@@ -250,7 +252,7 @@ def test_a_start_that_is_given_up_leaves_nothing_behind(ticks: int) -> None:
 
 
 def test_cancelling_a_task_stops_its_generation(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         task = asyncio.create_task(collect(runner, "hello", LONG))
         while (await runner.ping()).active == 0:
             await asyncio.sleep(0.01)
@@ -264,7 +266,7 @@ def test_cancelling_a_task_stops_its_generation(model: Path) -> None:
 
 
 def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         async def kill_midway() -> None:
             async for _ in runner.generate(Generate(prompt="hello", options=LONG)):
                 os.kill(runner.pid, signal.SIGKILL)
@@ -281,7 +283,7 @@ def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
 def test_a_process_killed_before_it_read_all_is_said_to_be_killed(model: Path) -> None:
     async def scenario() -> None:
         before = psutil.Process().children()
-        loading = asyncio.create_task(Runner.start(Load(path=str(model), num_ctx=64)))
+        loading = asyncio.create_task(LocalRunner.start(Load(path=str(model), num_ctx=64)))
         while not (started := [child for child in psutil.Process().children() if child not in before]):
             await asyncio.sleep(0.01)
         started[0].suspend()  # what it was sent stays unread, so that the connection is reset and not closed
@@ -295,7 +297,7 @@ def test_a_process_killed_before_it_read_all_is_said_to_be_killed(model: Path) -
 
 
 def test_a_process_that_hangs_does_not_answer_a_ping(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         os.kill(runner.pid, signal.SIGSTOP)
         with pytest.raises(RunnerError, match=r"did not answer within 0\.2 s"):
             await runner.ping(0.2)
@@ -308,7 +310,7 @@ def test_a_process_that_hangs_does_not_answer_a_ping(model: Path) -> None:
 def test_loading_without_progress_times_out(model: Path) -> None:
     before = psutil.Process().children()
     with pytest.raises(RunnerError, match=r"timed out waiting .* progress 0\.00"):
-        asyncio.run(Runner.start(Load(path=str(model), num_ctx=64), stall_timeout_s=0.01))
+        asyncio.run(LocalRunner.start(Load(path=str(model), num_ctx=64), stall_timeout_s=0.01))
     assert psutil.Process().children() == before
 
 
@@ -316,10 +318,10 @@ def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path
     """Even if it could not say goodbye."""
     script = (
         "import asyncio, sys, time\n"
-        "from puna.runner.client import Runner\n"
+        "from puna.runner.client import LocalRunner\n"
         "from puna.runner.protocol import Load\n"
         "async def main():\n"
-        "    runner = await Runner.start(Load(path=sys.argv[1], num_ctx=64))\n"
+        "    runner = await LocalRunner.start(Load(path=sys.argv[1], num_ctx=64))\n"
         "    print(runner.pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"
@@ -371,7 +373,7 @@ def leave_memory(pid: int, count: int) -> None:
 
 @pytest.mark.skipif(not hasattr(psutil, "RLIMIT_AS"), reason="limits of other processes need Linux")
 def test_requests_that_want_too_much_memory_are_told_so(wide: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         await collect(runner, "hello")
         leave_memory(runner.pid, 100 << 20)  # for one of their activations, and they need three
         requests = [collect(runner, [token, *PROMPT]) for token in (2, 3)]
@@ -388,7 +390,7 @@ def test_requests_that_want_too_much_memory_are_told_so(wide: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(psutil, "RLIMIT_AS"), reason="limits of other processes need Linux")
 def test_a_process_that_cannot_even_read_a_message_says_so_to_all_and_ends(model: Path) -> None:
-    async def use(runner: Runner) -> None:
+    async def use(runner: LocalRunner) -> None:
         stream = runner.generate(Generate(prompt="hello", options=LONG))
         assert isinstance(await anext(stream), Prompted)
         assert isinstance(await anext(stream), Chunk)

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from puna import ops
+from puna.ops import Backend, backend
 
 
 @pytest.fixture(params=["reference", "cpu"])
-def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each implementation in turn, in use during the test."""
+def ops(request: pytest.FixtureRequest) -> Backend:
+    """Each backend in turn."""
     if request.param == "cpu":
         pytest.importorskip("puna._native", reason="the C++ extension is not built", exc_type=ImportError)
-    with ops.use(request.param):
-        yield request.param
+    return backend(request.param)

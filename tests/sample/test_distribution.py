@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from puna import ops
+from puna.ops import Backend, backend, sampling
 from puna.options import Options
-from puna.sample import Sampler, transforms
-from puna.sample.choice import choose
+from puna.sample import Sampler
 from tests.processors import levels
 
 OFF = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0}
@@ -63,13 +62,13 @@ def distribution(logits: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     ],
     ids=str,
 )
-def test_frequencies_are_the_distribution(implementation: str, changes: dict[str, Any]) -> None:
+def test_frequencies_are_the_distribution(ops: Backend, changes: dict[str, Any]) -> None:
     """Chi-square with a fixed seed: what passes once passes always, what is wrong fails by far."""
     options = OFF | changes
     logits = np.random.default_rng(3).normal(size=30).astype(np.float32) * 1.5
     expected = distribution(logits, options)
     draws = 20000
-    sampler = Sampler(Options(seed=9, **options), 30)
+    sampler = Sampler(Options(seed=9, **options), 30, ops)
     counts = np.bincount([sampler.sample(logits) for _ in range(draws)], minlength=30)
     assert not counts[expected == 0].any(), "a token was drawn that the options rule out"
     possible = expected * draws >= 5
@@ -100,13 +99,11 @@ def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
                 "min_p": float(random.choice([0, 0, 0.05, 1])),
                 "uniform": float(random.choice([0, random.random(), 1 - 2**-24])),
             }
-            with ops.use("reference"):
-                expected = choose(logits, **options)
-            with ops.use("cpu"):
-                got = choose(logits, **options)
+            expected = backend("reference").choose(logits, **options)
+            got = backend("cpu").choose(logits, **options)
             if got != expected:
                 # A sum that ends exactly at the border may fall to either side, once in a very long while.
-                ranks = transforms.top_k(logits, 0).tolist()
+                ranks = sampling.top_k(logits, 0).tolist()
                 assert abs(ranks.index(got) - ranks.index(expected)) == 1, options
                 different += 1
     finally:
@@ -133,12 +130,10 @@ def test_a_large_vocabulary_draws_what_numpy_draws(kind: str) -> None:
         OFF | {"top_k": 5000},
     ):
         for uniform in (0.0, 0.123, 0.5, 0.95):
-            with ops.use("reference"):
-                expected = choose(logits, uniform=uniform, **options)
-            with ops.use("cpu"):
-                got = choose(logits, uniform=uniform, **options)
+            expected = backend("reference").choose(logits, uniform=uniform, **options)
+            got = backend("cpu").choose(logits, uniform=uniform, **options)
             assert got is not None
             assert expected is not None
             # Neighbours in rank weigh 1e-5 each, sums in single precision are right to about 1e-7.
-            ranks = np.argsort(transforms.top_k(logits, 0))
+            ranks = np.argsort(sampling.top_k(logits, 0))
             assert abs(int(ranks[got]) - int(ranks[expected])) <= 1, (options, uniform)

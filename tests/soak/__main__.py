@@ -1,4 +1,4 @@
-"""`python -m tests.soak`: how `make soak` runs it."""
+"""`python -m tests.soak`: the command that `make soak` runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def say(line: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tests.soak", description="Use a server roughly for a while."
+        prog="python -m tests.soak", description="Put a server under random load and faults for a while."
     )
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=None, help="of an earlier run, to repeat it")
+    parser.add_argument("--seed", type=int, default=None, help="seed of an earlier run, to repeat it")
     given = parser.parse_args()
     seed = time.time_ns() % 1_000_000 if given.seed is None else given.seed
     folder = Path(tempfile.mkdtemp(prefix="puna-soak-"))

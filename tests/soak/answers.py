@@ -1,4 +1,4 @@
-"""What a server answered, whichever API and client it came through, and how two answers differ."""
+"""Answers of a server, independent of API and client, and the differences between two answers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer. `logprobs` if asked for; `ids`, of prompt and answer, where the API has them."""
+    """A complete answer. `logprobs` if requested; `ids` (of prompt and answer) if the API returns them."""
 
     text: str
     reason: str
@@ -22,7 +22,7 @@ class Answer:
 
 
 def from_native(replies: Iterable[dict[str, Any]]) -> Answer:
-    """Of `/api/generate` or `/api/chat`: the lines of a stream, or the one object."""
+    """The answer of `/api/generate` or `/api/chat`, from the objects of a stream or the single object."""
     text, logprobs, last = "", [], {}
     for reply in replies:
         text += part_text(reply)
@@ -41,7 +41,7 @@ def from_native(replies: Iterable[dict[str, Any]]) -> Answer:
 
 
 def from_openai(replies: Iterable[dict[str, Any]]) -> Answer:
-    """Of `/v1/...completions`: the events of a stream with its usage, or the one object."""
+    """The answer of `/v1/...completions`, from the events of a stream or the single object."""
     text, reason, logprobs, usage = "", "", [], {}
     for reply in replies:
         text += part_text(reply)
@@ -59,13 +59,13 @@ def from_openai(replies: Iterable[dict[str, Any]]) -> Answer:
 
 
 def part_text(reply: dict[str, Any]) -> str:
-    """The text in a reply, whole or a part of a stream."""
+    """The text in a reply, which may be part of a stream."""
     if "choices" not in reply:
         return reply["message"]["content"] if "message" in reply else reply["response"]
     text = ""
     for choice in reply["choices"]:
-        said = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
-        text += said.get("content") or ""
+        message = choice.get("message") or choice.get("delta") or {"content": choice.get("text")}
+        text += message.get("content") or ""
     return text
 
 
@@ -76,14 +76,14 @@ def _logprobs(given: dict[str, Any]) -> list[float]:
 
 
 def differences(expected: Answer, got: Answer, context: int) -> list[str]:
-    """How `got` differs from `expected`, where it must not: an empty list is a right answer.
+    """How `got` differs from `expected` where it must not; empty if `got` is right.
 
-    What comes after a shift may depend on what else the cache was asked to do, for keys that were moved
-    differ in their last bits from those computed anew. Up to there all tokens must be the same. What only
-    one of the two was asked for is not compared.
+    Only compares values that both have. After a context shift, tokens may depend on the cache's other
+    requests, because the last bits of shifted keys differ from those of recomputed ones; only the tokens
+    before the shift must be equal.
     """
     if expected.shifted or got.shifted:
-        fixed = context + 1  # with a full context, one more token is generated before anything moves
+        fixed = context + 1  # one more token is generated from the full context before it is shifted
         checks = [
             ("prompt_tokens", expected.prompt_tokens, got.prompt_tokens),
             ("whether it shifted", expected.shifted > 0, got.shifted > 0),

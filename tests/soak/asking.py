@@ -1,4 +1,4 @@
-"""Ways to ask a question and hear the whole answer: the usual clients, and plain HTTP."""
+"""Ways to ask a question and read the complete answer: the usual clients, and plain HTTP."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import openai
 from tests.soak.answers import Answer, from_native, from_openai
 from tests.soak.questions import Question
 
-#: No request takes this long, however busy the machine is. One that does hangs.
+#: No request takes this long, however busy the machine is; one that does is hanging.
 LIMIT_S = 240.0
 
 
 class RefusedError(Exception):
-    """An answer that is an error: with its status, or 200 when it came in a stream."""
+    """The server answered with an error. `status` is 200 if the error was part of a stream."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(f"{status}: {message}")
@@ -28,12 +28,12 @@ class RefusedError(Exception):
 
 
 class Clients:
-    """What one user has: each kind of client, closed together."""
+    """The clients of one user, one of each kind."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.http = httpx.Client(base_url=url, timeout=LIMIT_S)
-        # A small buffer, so that the server has to wait for who reads slowly.
+        # A small buffer, so that the server has to wait for a slow reader.
         narrow = httpx.HTTPTransport(socket_options=[(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)])
         self.slow = httpx.Client(base_url=url, timeout=LIMIT_S, transport=narrow)
         self.ollama = ollama.Client(host=url, timeout=LIMIT_S)
@@ -45,7 +45,7 @@ class Clients:
 
 
 def ask(http: httpx.Client, question: Question, *, stream: bool = False, **more: Any) -> Answer:
-    """Over plain HTTP. Raises RefusedError."""
+    """Ask over plain HTTP. Raises RefusedError."""
     body = question.body(stream=stream, **more)
     if stream:
         with http.stream("POST", question.path, json=body) as response:
@@ -56,7 +56,7 @@ def ask(http: httpx.Client, question: Question, *, stream: bool = False, **more:
 
 
 def ask_usual(clients: Clients, question: Question, *, stream: bool, **more: Any) -> Answer:
-    """With the client made for the API. Raises RefusedError."""
+    """Ask with the API's own client library. Raises RefusedError."""
     body = question.body(stream=stream, **more)
     call: Any
     if question.native:
@@ -66,16 +66,16 @@ def ask_usual(clients: Clients, question: Question, *, stream: bool, **more: Any
     else:
         call = clients.openai.completions.create
     try:
-        said = call(**body)
-        return read(question, (part.model_dump() for part in (said if stream else [said])))
+        result = call(**body)
+        return read(question, (part.model_dump() for part in (result if stream else [result])))
     except ollama.ResponseError as error:
-        status = 200 if error.status_code == -1 else error.status_code  # it calls one in a stream so
+        status = 200 if error.status_code == -1 else error.status_code  # -1: an error within a stream
         raise RefusedError(status, error.error) from error
     except openai.APIStatusError as error:
         raise RefusedError(error.status_code, message_of(error.response)) from error
     except openai.APIConnectionError:
         raise
-    except openai.APIError as error:  # an error event in a stream
+    except openai.APIError as error:  # an error event within a stream
         raise RefusedError(200, error.message) from error
 
 
@@ -84,7 +84,7 @@ def read(question: Question, parts: Any) -> Answer:
 
 
 def replies(response: httpx.Response) -> Iterator[dict[str, Any]]:
-    """The JSON objects of a stream as they come. Raises RefusedError."""
+    """Yield the JSON objects of a stream as they arrive. Raises RefusedError."""
     if response.status_code != 200:
         response.read()
         check(response)
@@ -93,27 +93,27 @@ def replies(response: httpx.Response) -> Iterator[dict[str, Any]]:
         if data and data != "[DONE]":
             value = json.loads(data)
             if "error" in value:
-                raise RefusedError(200, _said(value))
+                raise RefusedError(200, _error_message(value))
             yield value
 
 
 def check(response: httpx.Response) -> None:
-    """Raises RefusedError unless the request was answered."""
+    """Raise RefusedError unless the status is 200."""
     if response.status_code != 200:
         raise RefusedError(response.status_code, message_of(response))
 
 
 def message_of(response: httpx.Response) -> str:
-    """What an error reply says; a reply that is no documented error raises AssertionError."""
+    """The message of an error reply. Raises AssertionError if it is not a documented kind of error."""
     try:
-        return _said(response.json())
+        return _error_message(response.json())
     except (ValueError, KeyError, TypeError) as error:
         raise AssertionError(f"status {response.status_code} with {response.text[:200]!r}") from error
 
 
-def _said(value: dict[str, Any]) -> str:
+def _error_message(value: dict[str, Any]) -> str:
     error = value["error"]
-    said = error if isinstance(error, str) else error["message"]
-    assert isinstance(said, str)
-    assert said
-    return said
+    message = error if isinstance(error, str) else error["message"]
+    assert isinstance(message, str)
+    assert message
+    return message

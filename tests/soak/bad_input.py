@@ -1,4 +1,4 @@
-"""Requests that must be refused, each with the status it gets."""
+"""Requests that must be refused, and the status they must get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.soak.questions import MODELS
 
 @dataclass(frozen=True)
 class BadRequest:
-    """`text`: the reply is a line of text, as for paths that do not exist."""
+    """An invalid request. `text`: the reply is plain text, as for unknown paths."""
 
     name: str
     method: str
@@ -26,18 +26,18 @@ _GENERATING = ("/api/generate", "/api/chat", "/v1/chat/completions", "/v1/comple
 
 
 def bad_request(rng: random.Random) -> BadRequest:
-    """One of all kinds."""
+    """A random one of all kinds of bad requests."""
     path, model = rng.choice(_GENERATING), rng.choice(MODELS)
     return rng.choice([*_broken(path), *_wrong(path, model), *_elsewhere(), *_too_long(rng, model)])
 
 
 def _broken(path: str) -> list[BadRequest]:
-    """What is no JSON object."""
+    """Bodies that are not JSON objects."""
     bodies = {
         "nothing": b"",
         "half an object": b'{"model": "demo", "prompt": "hel',
         "a list": b"[1, 2, 3]",
-        "no JSON": b"model=demo&prompt=hello",
+        "not JSON": b"model=demo&prompt=hello",
         "invalid UTF-8": b'{"model": "demo", "prompt": "\xff\xfe\xc3"}',
         "binary": bytes(range(256)),
         "NaN": b'{"model": "demo", "prompt": "x", "options": {"temperature": NaN}}',
@@ -47,7 +47,7 @@ def _broken(path: str) -> list[BadRequest]:
 
 
 def _wrong(path: str, model: str) -> list[BadRequest]:
-    """Objects that are no request."""
+    """JSON objects with invalid fields."""
     asked: dict[str, Any] = {
         "model": model,
         "prompt": "hello",
@@ -87,7 +87,7 @@ def _wrong(path: str, model: str) -> list[BadRequest]:
 
 
 def _elsewhere() -> list[BadRequest]:
-    """What has no answer whatever it says."""
+    """Requests to paths, methods and models that do not exist."""
     return [
         BadRequest("an unknown path", "GET", "/api/nothing", b"", 404, text=True),
         BadRequest("a path outside", "GET", "/../../etc/passwd", b"", 404, text=True),
@@ -97,12 +97,12 @@ def _elsewhere() -> list[BadRequest]:
             "an unknown model to delete", "DELETE", "/api/delete", b'{"model": "nobody-has-this"}', 404
         ),
         BadRequest("a blob with another digest", "POST", "/api/blobs/sha256:" + "ab" * 32, b"x" * 5000, 400),
-        BadRequest("a digest that is none", "POST", "/api/blobs/sha256:xyz", b"x", 400),
+        BadRequest("an invalid digest", "POST", "/api/blobs/sha256:xyz", b"x", 400),
     ]
 
 
 def _too_long(rng: random.Random, model: str) -> list[BadRequest]:
-    """Prompts that do not fit and must not be cut: by little, by much, as words and as one."""
+    """Prompts that do not fit the context and must not be truncated, of many words or one."""
     word, count = rng.choice([("hello ", 300), ("hello ", 200_000), ("x", 300_000), ("\N{SNOWMAN}", 100_000)])
     body = {"model": model, "prompt": word * count, "truncate": False, "raw": True}
     return [

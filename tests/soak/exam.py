@@ -1,4 +1,4 @@
-"""The right answers, learned in quiet, and whether an answer is one of them."""
+"""The right answers, recorded while the server is otherwise idle, and the comparison with them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.soak.questions import CONTEXT, Question, all_questions, follow_ups
 
 
 class Exam:
-    """All questions, with their answers once `learn` has asked them."""
+    """All questions with their right answers, which `learn` records."""
 
     def __init__(self) -> None:
         self.questions = all_questions()
         self._answers: dict[Question, Answer] = {}
 
     def learn(self, http: httpx.Client) -> None:
-        """Ask everything, one at a time."""
+        """Ask every question, one at a time, and record the answers."""
         for question in self.questions:
             self._learn(http, question)
         for question in follow_ups(self._answers):
@@ -30,32 +30,32 @@ class Exam:
     def _learn(self, http: httpx.Client, question: Question) -> None:
         more = {"logprobs": True} if question.native else {}
         answer = self._answers[question] = ask(http, question, **more)
-        # Otherwise the question does not ask what it is there for.
+        # Check that the question exercises what its name says.
         if not question.name.endswith("-long"):
             assert (answer.shifted > 0) == question.name.endswith("-shift"), question.name
         assert (answer.truncated > 0) == question.name.endswith("-truncated"), question.name
 
     def mark(self, question: Question, answer: Answer) -> None:
-        """Raises AssertionError saying what of the answer is wrong."""
+        """Raise AssertionError with the differences unless the answer is right."""
         wrong = differences(self._answers[question], answer, CONTEXT)
         assert not wrong, f"wrong answer to {question.name}: " + "; ".join(wrong)
 
     def mark_text(self, question: Question, text: str) -> None:
-        """The same for the beginning of an answer; of one that shifts nothing is known."""
+        """The same for the beginning of an answer, unless the right answer shifts."""
         right = self._answers[question]
         assert right.shifted or right.text.startswith(text), (
             f"wrong beginning of the answer to {question.name}: expected {right.text!r}, got {text!r}"
         )
 
-    def repeat(self, http: httpx.Client, rng: random.Random, most: int | None = None) -> None:
-        """Ask again in quiet, at most so many."""
-        asked = self.questions if most is None else rng.sample(self.questions, most)
+    def repeat(self, http: httpx.Client, rng: random.Random, count: int | None = None) -> None:
+        """Ask all questions (or `count` random ones) again, one at a time, and mark the answers."""
+        asked = self.questions if count is None else rng.sample(self.questions, count)
         for question in sorted(asked, key=lambda question: question.model):
             self.mark(question, _ask_patiently(http, question))
 
 
 def _ask_patiently(http: httpx.Client, question: Question) -> Answer:
-    """Also of a model that is left alone for a while because its runner was killed too often."""
+    """Ask, retrying while the model is not reloaded because its runner was killed too often."""
     while True:
         try:
             return ask(http, question)

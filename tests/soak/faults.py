@@ -1,4 +1,4 @@
-"""Trouble made on purpose, and which errors it excuses."""
+"""Faults injected on purpose, and the errors they excuse."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from tests.soak.exam import Exam
 from tests.soak.questions import CONTEXT, MODELS
 from tests.soak.report import Report
 
-#: What requests are told whose runner was killed, and those that come before the model is tried again.
+#: Errors of requests whose runner was killed, and of requests that arrive before the model is reloaded.
 _KILLED = re.compile(
     r"model runner has unexpectedly stopped|model runner process has terminated"
     r"|the model crashed \d+ times in a row and is not loaded again for another \d+ s"
 )
-#: A request may begin before the server has noticed that the runner is gone ...
+#: How long it may take the server to notice that a runner is gone.
 _UNNOTICED_S = 10.0
-#: ... and a model whose runner was killed again and again is left alone for up to this.
-_LONGEST_PAUSE_S = 300.0
+#: The longest time a model whose runner was killed repeatedly is not reloaded.
+_MAX_PAUSE_S = 300.0
 
-#: Load options other than the usual ones; none changes an answer that fits the context.
+#: Non-default load options. None changes an answer that fits the context.
 _OTHER_OPTIONS = ({"num_ctx": CONTEXT - 16}, {"num_batch": 24}, {"num_thread": 1}, {"num_ctx": 2**31 - 1})
 
 
 def excuse(error: RefusedError, began_s: float, kills_s: Collection[float]) -> str | None:
-    """Why a request may have ended with `error`, when it began and runners were killed at these times.
+    """The outcome that excuses `error`, given when the request began and runners were killed; None if none.
 
-    None: for no reason. The requests of a killed runner may also get an error in their stream.
+    Requests of a killed runner may also get the error within their stream.
     """
     if error.status == 503 and "maximum pending requests exceeded" in error.message:
         return "busy"
     if error.status not in (200, 500, 503) or not _KILLED.search(error.message):
         return None
     paused = "in a row" in error.message
-    since_s = began_s - (_LONGEST_PAUSE_S if paused else _UNNOTICED_S)
+    since_s = began_s - (_MAX_PAUSE_S if paused else _UNNOTICED_S)
     if not any(kill > since_s for kill in kills_s):
         return None
     return "refused" if paused else "killed"
 
 
 class Faults:
-    """Kills, stops, unloads and reloads, one after another at random times."""
+    """Injects faults at random times: kills and suspends runners, unloads and reloads models."""
 
     def __init__(self, server: Server, report: Report, exam: Exam) -> None:
         self._server = server
@@ -59,13 +59,13 @@ class Faults:
         self._kills: list[float] = []
 
     def excuse(self, error: RefusedError, began_s: float) -> str | None:
-        """Why a request that `began_s` (of `time.monotonic`) may have ended so; None: for no reason."""
+        """The outcome that excuses `error` of a request begun at `began_s` (`time.monotonic`), or None."""
         return excuse(error, began_s, self._kills)
 
     def make(self, rng: random.Random, mean_s: float, stop: threading.Event) -> None:
-        """Make trouble about every `mean_s` seconds until `stop` is set."""
+        """Inject a fault about every `mean_s` seconds until `stop` is set."""
         clients = Clients(self._server.url)
-        trouble = [
+        faults = [
             (self._kill, 4),
             (self._pause, 2),
             (self._unload, 2),
@@ -74,11 +74,11 @@ class Faults:
         ]
         try:
             while not stop.wait(rng.uniform(0.5, 1.5) * mean_s):
-                (one,) = rng.choices([one for one, _ in trouble], [weight for _, weight in trouble])
+                (fault,) = rng.choices([fault for fault, _ in faults], [weight for _, weight in faults])
                 began = time.monotonic()
-                with self._report.request(f"trouble: {one.__name__}"):
+                with self._report.request(f"fault: {fault.__name__}"):
                     try:
-                        one(rng, clients)
+                        fault(rng, clients)
                     except RefusedError as error:
                         outcome = self.excuse(error, began)
                         if outcome is None:
@@ -89,13 +89,13 @@ class Faults:
     def _kill(self, rng: random.Random, clients: Clients) -> None:
         runners = self._server.runners()
         if runners:
-            self._kills.append(time.monotonic())  # before, for its requests may fail at once
+            self._kills.append(time.monotonic())  # before the kill, because its requests may fail at once
             with contextlib.suppress(psutil.NoSuchProcess):
                 rng.choice(runners).kill()
             self._report.event("runners killed")
 
     def _pause(self, rng: random.Random, clients: Clients) -> None:
-        """Not for as long as a server takes for hanging."""
+        """Suspend a runner, but not long enough for the server to consider it hung."""
         runners = self._server.runners()
         if runners:
             runner = rng.choice(runners)
@@ -103,7 +103,7 @@ class Faults:
                 runner.suspend()
                 time.sleep(rng.uniform(0.1, 2.0))
                 runner.resume()
-            self._report.event("runners stopped for a while")
+            self._report.event("runners suspended")
 
     def _unload(self, rng: random.Random, clients: Clients) -> None:
         check(clients.http.post("/api/generate", json={"model": rng.choice(MODELS), "keep_alive": 0}))
@@ -114,7 +114,7 @@ class Faults:
         self._report.event("reloads with other options")
 
     def _displace(self, rng: random.Random, clients: Clients) -> None:
-        """Ask any model, so that one that is used may have to make room for it."""
+        """Ask any model, which may evict one that is in use."""
         self._ask(rng, clients)
         self._report.event("any model asked")
 

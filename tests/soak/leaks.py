@@ -1,4 +1,4 @@
-"""What a server must have given back when nobody asks anything of it any more."""
+"""Checks for leaks: resources that an idle server must have released."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.soak.asking import LIMIT_S, check
 from tests.soak.questions import CONTEXT, MODELS, PARALLEL
 from tests.waiting import wait_until
 
-#: How long a server may take to come to rest.
+#: How long a server may take to become idle.
 REST_S = 120.0
-#: Memory may grow by so much while the same is done again: heaps are never packed in quite the same way.
+#: How much memory may grow when the same work is repeated: heaps are never packed in quite the same way.
 SERVER_GROWTH_BYTES = 12 << 20
 RUNNER_GROWTH_BYTES = 24 << 20
-#: Signs in a log that something went wrong in a program, or was never closed.
+#: Log messages that indicate a defect or an unclosed resource.
 _BAD_SIGNS = (
     "Traceback",
     "never retrieved",
@@ -33,7 +33,7 @@ _BAD_SIGNS = (
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a server has without a model in memory. If it keeps a spare runner, that is one of the runners."""
+    """The resources of a server without loaded models."""
 
     runners: int
     descriptors: int  # files and sockets
@@ -45,7 +45,7 @@ class Holdings:
 
 
 def wait_for_rest(http: httpx.Client) -> None:
-    """Until no model computes and nobody waits, by what the server says of itself."""
+    """Wait until the server reports that no request is running or waiting."""
 
     def at_rest() -> bool:
         models = http.get("/api/ps").json()["models"]
@@ -55,7 +55,7 @@ def wait_for_rest(http: httpx.Client) -> None:
             for model in models
         )
 
-    wait_until(at_rest, "rest", REST_S)
+    wait_until(at_rest, "an idle server", REST_S)
 
 
 def metrics(http: httpx.Client) -> list[tuple[str, dict[str, str], float]]:
@@ -67,7 +67,7 @@ def metrics(http: httpx.Client) -> list[tuple[str, dict[str, str], float]]:
 
 
 def check_cells(http: httpx.Client) -> None:
-    """Every cell in use belongs to a request that is remembered. At rest only."""
+    """Check, on an idle server, that every cell in use belongs to a cached sequence."""
     models = http.get("/api/debug/cache").json()["models"]
     samples = metrics(http)
     for model in models:
@@ -89,10 +89,10 @@ def _held(cache: dict[str, Any]) -> float:
 
 
 def check_capacity(url: str, model: str) -> None:
-    """As many requests as run at once, each as long as the context, must find room for all they need.
+    """Check that the maximum number of parallel requests, each as long as the context, find room.
 
-    What is remembered of others goes for them; what nobody knows of would not. The model's answers must not
-    end by themselves.
+    Cached sequences are evicted for them; leaked cells would not be. The model's answers must not end before
+    the context is full.
     """
     with httpx.Client(base_url=url, timeout=LIMIT_S) as http, ThreadPoolExecutor() as pool:
 
@@ -108,30 +108,30 @@ def check_capacity(url: str, model: str) -> None:
     (cache,) = [cache for cache in shown["caches"] if cache["kind"] == "causal"]
     lengths = sorted(len(sequence["cells"]) for sequence in cache["sequences"])
     assert lengths[-PARALLEL:] == [CONTEXT] * PARALLEL, (
-        f"{model}: {PARALLEL} sequences should have {CONTEXT} cells each, and have {lengths[-PARALLEL:]}"
+        f"{model}: {PARALLEL} sequences should have {CONTEXT} cells each, not {lengths[-PARALLEL:]}"
     )
 
 
 def runner_memory(server: Server) -> dict[int, int]:
-    """Bytes of each runner, by its process id."""
+    """Resident bytes of each runner, by process id."""
     return {runner.pid: runner.memory_info().rss for runner in server.runners()}
 
 
 def grown_runners(before: dict[int, int], after: dict[int, int]) -> str | None:
-    """Which of those that are still there have grown too much."""
+    """A message naming the runners that still exist and have grown too much, or None."""
     grown = {pid: after[pid] - size for pid, size in before.items() if pid in after}
     too_much = {pid: f"{size / 2**20:.1f} MiB" for pid, size in grown.items() if size > RUNNER_GROWTH_BYTES}
     return f"runners have grown: {too_much}" if too_much else None
 
 
 def empty(server: Server, http: httpx.Client, before: Holdings | None = None) -> Holdings:
-    """Unload everything; what the server has then, once it is no more than `before`.
+    """Unload all models, wait until the server holds no more than `before`, and return its holdings.
 
-    Raises AssertionError when it stays more, or has children that ended and were not waited for.
+    Raises AssertionError if it keeps more, or has zombie processes.
     """
     for model in MODELS:
         check(http.post("/api/generate", json={"model": model, "keep_alive": 0}))
-    wait_until(lambda: not http.get("/api/ps").json()["models"], "an empty memory", REST_S)
+    wait_until(lambda: not http.get("/api/ps").json()["models"], "no loaded model", REST_S)
     process = psutil.Process(server.process.pid)
 
     def look() -> Holdings:
@@ -142,7 +142,7 @@ def empty(server: Server, http: httpx.Client, before: Holdings | None = None) ->
         return before is None or (now.runners == before.runners and now.descriptors <= before.descriptors)
 
     try:
-        wait_until(is_back, "what is held", REST_S)
+        wait_until(is_back, "released resources", REST_S)
     except AssertionError:
         children = [(child.status(), child.cmdline()) for child in process.children(recursive=True)]
         open_files = process.open_files(), process.net_connections()
@@ -151,7 +151,7 @@ def empty(server: Server, http: httpx.Client, before: Holdings | None = None) ->
 
 
 def bad_signs(server: Server) -> list[str]:
-    """Lines of the server's log that tell of a defect, with the line before."""
+    """Lines of the server's log that indicate a defect, with their context."""
     lines = server.log.read_text(errors="replace").splitlines()
     found = [i for i, line in enumerate(lines) if any(sign in line for sign in _BAD_SIGNS)]
     return ["\n".join(lines[max(i - 2, 0) : i + 40]) for i in found[:3]]

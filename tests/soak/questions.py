@@ -1,4 +1,4 @@
-"""What is asked, always the same: of each question the answer is known once it was asked in quiet."""
+"""The questions, which are deterministic: asked again, each must get the same answer."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from tests.soak.answers import Answer
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
 
-#: Tokens a context has, unless a request says otherwise; short, so that some answers go beyond it.
+#: Default context length in tokens; short, so that some answers exceed it.
 CONTEXT = 256
 
-#: Requests to a model that are computed together.
+#: Maximum number of requests a model processes in one batch.
 PARALLEL = 4
 
-#: Beside the bundled model: one whose layers forget all but a window, and one with recurrent states.
+#: Besides the bundled model: one with sliding-window layers, and one with recurrent states.
 WINDOWED, RECURRENT = "windowed", "recurrent"
 MODELS = ("demo", WINDOWED, RECURRENT)
 
-#: Many begin with this, so that what is remembered of one serves others.
+#: A prefix that many prompts share, so that they can reuse it from the cache.
 _LONG_BEGINNING = (
     "Once upon a time there was a small fox who lived at the edge of a deep forest. Every morning the fox "
     "walked to the river to look at the fish, and every evening it walked home again. One day the fox met "
@@ -31,7 +31,7 @@ _LONG_BEGINNING = (
 
 
 def model_files(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The names and files of the models that do not come with Puna; their answers end only at a limit."""
+    """Names and files of the models that are not bundled. Their answers only end at a limit."""
     gemma3 = TinyGemma3(layers=4, window=24, pattern=2, context=CONTEXT, tied=False, seed=1)
     yield WINDOWED, tiny_gemma3_gguf(folder / "windowed.gguf", gemma3, model=endless(gemma3))
     lfm2 = TinyLfm2(context=CONTEXT, tied=False, seed=2)
@@ -56,11 +56,11 @@ class Question:
 
     @property
     def fits(self) -> bool:
-        """Whether it stays within the context: then load options do not matter."""
+        """Whether prompt and answer fit the context, so that load options do not change the answer."""
         return not self.name.endswith(("-shift", "-truncated", "-full", "-long"))
 
     def body(self, *, stream: bool, **more: Any) -> dict[str, Any]:
-        """The request; `options` are merged into its own."""
+        """The body of the request; `options` in `more` are merged into the question's own."""
         body = {**self.fields, "stream": stream, **more}
         if "options" in more:
             body["options"] = {**self.fields["options"], **more["options"]}
@@ -74,7 +74,7 @@ def all_questions() -> list[Question]:
 
 
 def follow_ups(answers: Mapping[Question, Answer]) -> list[Question]:
-    """More questions, each going on from what was said and answered before, token for token."""
+    """Questions that continue some of the answered ones, token for token."""
     found = []
     for question, answer in answers.items():
         if question.name.endswith(("-short", "-sampled-1")):

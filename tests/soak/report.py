@@ -1,4 +1,4 @@
-"""What happened: counted as it happens, and what of it must not have happened."""
+"""The report of a soak: counts of requests and events, and failures."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from contextlib import contextmanager
 
 from tests.soak.asking import LIMIT_S
 
-#: After so many failures more of them say nothing new.
-MOST_FAILURES = 10
+#: The soak ends after this many failures.
+MAX_FAILURES = 10
 
 
 class Report:
     """Shared by all threads of a soak."""
 
     def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter()  # by kind and outcome
+        self.counts: Counter[tuple[str, str]] = Counter()  # by (kind, outcome)
         self.events: Counter[str] = Counter()
         self.tokens = 0
         self.longest: tuple[float, str] = (0.0, "none")
@@ -42,11 +42,11 @@ class Report:
 
     @property
     def hopeless(self) -> bool:
-        return len(self.failures) >= MOST_FAILURES
+        return len(self.failures) >= MAX_FAILURES
 
     @contextmanager
     def request(self, what: str) -> Iterator[None]:
-        """Around each request: takes its time, and makes whatever it raises a failure."""
+        """Wraps each request: measures its time and records any exception as a failure."""
         me, began = threading.get_ident(), time.monotonic()
         self._under_way[me] = (began, what)
         try:
@@ -60,7 +60,7 @@ class Report:
                 self.longest = max(self.longest, (time.monotonic() - began, what))
 
     def hanging(self) -> str | None:
-        """A request that has lasted longer than any may."""
+        """A message about a request that exceeds the time limit, or None."""
         now = time.monotonic()
         for began, what in list(self._under_way.values()):
             if now - began > LIMIT_S:
@@ -68,10 +68,10 @@ class Report:
         return None
 
     def summary(self) -> str:
-        """A table of all that was counted."""
+        """A table of all counts."""
         lines = [f"{sum(self.counts.values())} requests, {self.tokens} tokens in right answers"]
         for (kind, outcome), count in sorted(self.counts.items()):
             lines.append(f"  {kind:<12} {outcome:<12} {count:>7}")
         lines += [f"  {what:<25} {count:>7}" for what, count in sorted(self.events.items())]
-        lines.append(f"  the longest took {self.longest[0]:.1f} s: {self.longest[1]}")
+        lines.append(f"  the longest request took {self.longest[0]:.1f} s: {self.longest[1]}")
         return "\n".join(lines)

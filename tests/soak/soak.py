@@ -1,7 +1,7 @@
-"""The soak: a server under random use and random faults for a while must not go wrong, and must not leak.
+"""The soak: under random load and faults, a server must answer correctly and must not leak.
 
-Rounds of storm (with faults) and calm (without) alternate. After each there is rest: everybody is gone, and
-the server must know it. After each calm nothing may be in memory that was not there before.
+Rounds with faults and without alternate. After each round the users leave and the server must become idle;
+after each round without faults it must not hold more memory or resources than before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.soak.questions import CONTEXT, MODELS, PARALLEL, RECURRENT, WINDOWED,
 from tests.soak.report import Report
 from tests.soak.users import User
 
-#: More users than places, so that some wait, and more than may wait for a load, so that some are sent away.
+#: More users than parallel requests, so that some wait, and than the queue holds, so that some are refused.
 USERS = 14
 SETTINGS = {
     "PUNA_NUM_PARALLEL": str(PARALLEL),
@@ -33,21 +33,21 @@ SETTINGS = {
     "PUNA_NUM_THREADS": "2",
     "PYTHONWARNINGS": "always::ResourceWarning",  # so that what is not closed is in the log
 }
-#: Questions asked again after each round; at the end, all are.
+#: Number of questions asked again after each round; after the last one all are.
 _ASKED_AGAIN = 12
-#: So many of the last measures of memory decide together.
+#: Number of latest memory measurements that decide together.
 _MEASURES = 3
-#: About so many faults make a storm, unless it is so short that nothing would happen between them.
+#: Approximate number of faults in a round, unless it is too short to let anything happen between them.
 _FAULTS = 12
 _BETWEEN_FAULTS_S = 0.8
 
 
 class SoakError(AssertionError):
-    """Something went wrong; the message says what, after the summary."""
+    """The soak found failures, which the message lists."""
 
 
 def soak(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None]) -> None:
-    """Use a server, with its files in `folder`, for about so long, telling `say` how it goes.
+    """Run a soak for about `seconds`, with the server's files in `folder`, reporting progress to `say`.
 
     Raises SoakError.
     """
@@ -57,7 +57,7 @@ def soak(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None])
         with running(folder, **SETTINGS) as server:
             _Soak(server, seconds, seed, report, say).run(folder)
             if server.stop() != 0:
-                report.fail("the server did not leave with status 0")
+                report.fail("the server did not exit with status 0")
             for sign in leaks.bad_signs(server):
                 report.fail(f"in the server's log:\n{sign}")
     except AssertionError as error:
@@ -84,13 +84,13 @@ class _Soak:
         self._rounds = 0
 
     def run(self, folder: Path) -> None:
-        """Quiet, then pairs of storm and calm until the time is over, but two at least; then quiet again."""
+        """Record the answers, run pairs of rounds (at least two) until the time is over, and ask all again."""
         for name, path in model_files(folder):
             add_model(self._server, name, path)
         with self._server.http as http:
             self._exam.learn(http)
         self._faults = Faults(self._server, self._report, self._exam)
-        self._say(f"{len(self._exam.questions)} questions have an answer")
+        self._say(f"recorded the answers to {len(self._exam.questions)} questions")
         holdings = []
         while len(holdings) < 2 or time.monotonic() < self._end:
             self._round(self._random.sample(MODELS, 2), faults=True)
@@ -99,7 +99,7 @@ class _Soak:
             _, after = self._rest()
             grown = leaks.grown_runners(before, after)
             assert grown is None, grown
-            # The first pair is to warm up: memory is compared with what there was after it.
+            # The first pair is a warm-up: later holdings are compared with those after it.
             holdings.append(self._empty(holdings[0] if holdings else None))
             if len(holdings) > _MEASURES:
                 self._check_growth(holdings)
@@ -111,7 +111,7 @@ class _Soak:
         self._check_growth([*holdings, self._empty(holdings[0])])
 
     def _round(self, models: Sequence[str], *, faults: bool) -> None:
-        """Random users of `models` for a while."""
+        """Run random users of `models` for a while."""
         self._rounds += 1
         stop = threading.Event()
         threads = []
@@ -134,7 +134,7 @@ class _Soak:
             time.sleep(0.2)
 
     def _rest(self) -> tuple[list[str], dict[int, int]]:
-        """Check a server that was left alone. Returns the models in memory, and that of each runner."""
+        """Check the idle server. Returns the loaded models and the memory of each runner."""
         with self._server.http as http:
             leaks.wait_for_rest(http)
             self._exam.repeat(http, self._random, _ASKED_AGAIN)
@@ -152,13 +152,13 @@ class _Soak:
         return now
 
     def _check_growth(self, holdings: list[leaks.Holdings]) -> None:
-        """What leaks stays: of the last measures the least counts, for what malloc keeps comes and goes."""
+        """Leaked memory stays, while malloc's own varies: so the minimum of the last measurements counts."""
         least = min(one.memory_bytes for one in holdings[1:][-_MEASURES:])
         grown = least - holdings[0].memory_bytes
         assert grown <= leaks.SERVER_GROWTH_BYTES, f"the server has grown: {'; '.join(map(str, holdings))}"
 
     def _draw(self) -> None:
-        """The command that shows the caches must be able to."""
+        """Check that `puna debug cache` works."""
         command = [sys.executable, "-m", "puna", "debug", "cache"]
         shown = environment(self._server.models, PUNA_HOST=self._server.url)
         drawn = subprocess.run(command, env=shown, capture_output=True, text=True, timeout=LIMIT_S)

@@ -1,4 +1,4 @@
-"""The soak must see what goes wrong: answers that differ, errors without a reason, signs in the log."""
+"""The soak must detect failures: different answers, errors without an excuse, grown runners."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ RIGHT = Answer("abc", "length", 5, 3, logprobs=(-1.0, -2.0, -3.0), ids=tuple(ran
     ],
     ids=str,
 )
-def test_an_answer_that_differs_in_anything_is_wrong(wrong: dict[str, object]) -> None:
+def test_any_difference_makes_an_answer_wrong(wrong: dict[str, object]) -> None:
     assert differences(RIGHT, RIGHT, CONTEXT) == []
     assert len(differences(RIGHT, replace(RIGHT, **wrong), CONTEXT)) == 1
 
 
-def test_what_was_not_asked_for_is_not_compared() -> None:
+def test_values_that_were_not_requested_are_not_compared() -> None:
     assert differences(RIGHT, replace(RIGHT, logprobs=(), ids=()), CONTEXT) == []
 
 
@@ -46,7 +46,7 @@ def test_an_answer_is_compared_up_to_its_shift() -> None:
     assert len(differences(shifted, before, context=10)) == 1
 
 
-def test_streams_say_the_same_as_whole_answers() -> None:
+def test_streams_and_single_objects_are_the_same_answer() -> None:
     end = {"done_reason": "stop", "prompt_eval_count": 4, "eval_count": 2, "context": [1, 2]}
     whole = from_native([{"response": "ab", **end}])
     assert whole == from_native([{"response": "a"}, {"response": "b"}, {"response": "", **end}])
@@ -62,7 +62,7 @@ def test_streams_say_the_same_as_whole_answers() -> None:
     assert replace(whole, ids=()) == from_openai(deltas)
 
 
-def test_only_errors_of_killed_runners_are_excused_and_only_near_a_kill() -> None:
+def test_errors_are_only_excused_shortly_after_a_kill() -> None:
     stopped = "model runner has unexpectedly stopped, this may be due to"
     killed = RefusedError(500, stopped)
     assert excuse(killed, began_s=100.0, kills_s=[99.0]) == "killed"
@@ -76,12 +76,12 @@ def test_only_errors_of_killed_runners_are_excused_and_only_near_a_kill() -> Non
     assert excuse(RefusedError(503, again), began_s=400.0, kills_s=[10.0]) is None
 
 
-def test_runners_may_not_grow_and_new_ones_are_others() -> None:
+def test_runners_must_not_grow_but_new_ones_are_not_compared() -> None:
     before = {1: 100, 2: 100}
     assert grown_runners(before, {1: 100 + RUNNER_GROWTH_BYTES, 3: 10**12}) is None
     assert grown_runners(before, {1: 101 + RUNNER_GROWTH_BYTES, 2: 100}) is not None
 
 
-def test_no_two_questions_have_one_name() -> None:
+def test_question_names_are_unique() -> None:
     names = [question.name for question in all_questions()]
     assert len(set(names)) == len(names)

@@ -18,5 +18,5 @@ from tests.soak.soak import soak
 @pytest.mark.skipif(
     ops.implementation() != "cpu", reason="only the C++ extension gives neighbours the same bits"
 )
-def test_a_server_used_roughly_for_a_while_stays_right_and_whole(tmp_path: Path) -> None:
+def test_a_server_survives_random_load_and_faults(tmp_path: Path) -> None:
     soak(tmp_path, seconds=20, seed=20, say=print)

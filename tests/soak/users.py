@@ -1,4 +1,4 @@
-"""Random users of a server: some wait for their answers, some leave, some make mistakes."""
+"""Random users of a server: some wait for answers, some disconnect, some send bad requests."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.soak.exam import Exam
 from tests.soak.faults import Faults
 from tests.soak.report import Report
 
-#: How often a user does what.
+#: How often a user does each action.
 _HABITS = {
     "ask": 40, "stream": 25, "leave": 15, "hang up": 10, "read slowly": 4, "bad input": 12, "look": 4,
 }  # fmt: skip
-#: Where one looks, and what is found there has one of these fields.
-_SIGHTS = ("/api/ps", "/api/tags", "/v1/models", "/api/version", "/api/debug/cache", "/metrics")
+#: Paths a user may GET.
+_PAGES = ("/api/ps", "/api/tags", "/v1/models", "/api/version", "/api/debug/cache", "/metrics")
 
 
 class User:
-    """Makes one request after another, as its random numbers say."""
+    """Makes random requests, one after another."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class User:
         self._report = report
 
     def live(self, stop: threading.Event) -> None:
-        """Until `stop` is set."""
+        """Make requests until `stop` is set."""
         actions: dict[str, Callable[[], str]] = {
             "ask": self._ask, "stream": self._stream, "leave": self._leave, "hang up": self._hang_up,
             "read slowly": self._read_slowly, "bad input": self._bad_input, "look": self._look,
@@ -93,7 +93,7 @@ class User:
         return "right"
 
     def _leave(self) -> str:
-        """Read some of a stream, and go."""
+        """Read part of a stream, then disconnect."""
         question, text, parts = self._question, "", self._rng.choice((1, 1, 2, 5, 20, 60))
         with self._clients.http.stream("POST", question.path, json=question.body(stream=True)) as response:
             for reply in replies(response):
@@ -105,7 +105,7 @@ class User:
         return "left" if parts == 0 else "right"
 
     def _hang_up(self) -> str:
-        """Go after part of the request, or before there is an answer: waiting, loading or queued."""
+        """Disconnect after sending part of the request, or before the answer starts."""
         address = urlsplit(self._url)
         body = json.dumps(self._question.body(stream=self._rng.random() < 0.5)).encode()
         head = (
@@ -117,7 +117,7 @@ class User:
         with socket.create_connection((address.hostname, address.port)) as connection:
             connection.sendall(data)
             time.sleep(self._rng.choice((0.0, 0.01, 0.1, 1.0)) * self._rng.random())
-            if self._rng.random() < 0.5:  # a reset instead of an end
+            if self._rng.random() < 0.5:  # RST instead of FIN
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         return "left"
 
@@ -151,6 +151,6 @@ class User:
         )
 
     def _look(self) -> str:
-        response = self._clients.http.get(self._rng.choice(_SIGHTS))
+        response = self._clients.http.get(self._rng.choice(_PAGES))
         check(response)
         return "seen"

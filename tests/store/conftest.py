@@ -1,4 +1,4 @@
-"""An empty store, and a maker of small GGUF files to put into it."""
+"""Fixtures: an empty store, and a function that writes small GGUF files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of store and prompt are made of: GGUF files, by the gguf package or by hand, and blobs."""
+"""Files for the tests of store and prompt: GGUF files, written by the gguf package or by hand, and blobs."""
 
 from __future__ import annotations
 

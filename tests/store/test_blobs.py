@@ -1,4 +1,4 @@
-"""Blobs: stored under their digest or not at all."""
+"""Blobs: stored under the right digest or not at all."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from puna.store import ModelSpec, Store
 from tests.store.store_files import add, blob_names, sha256
 
 
-def test_a_blob_is_stored_only_if_it_is_what_it_claims(store: Store) -> None:
+def test_a_blob_is_stored_only_if_its_digest_matches(store: Store) -> None:
     right, wrong = sha256(b"hello"), sha256(b"other")
     with pytest.raises(RequestError, match=f'digest mismatch, expected "{wrong}", got "{right}"'):
         store.put_blob(wrong, [b"hel", b"lo"])
     assert blob_names(store) == set()
     assert store.put_blob(right.upper().replace("SHA256:", "sha256-"), [b"hel", b"lo"])
     assert store.blob_path(right).read_bytes() == b"hello"
-    assert not store.put_blob(right, iter(()))  # there already: nothing is read
+    assert not store.put_blob(right, iter(()))  # exists already: nothing is read
     assert store.has_blob(right)
 
 
-def test_a_broken_off_upload_leaves_nothing(store: Store) -> None:
+def test_an_interrupted_upload_leaves_nothing(store: Store) -> None:
     def body() -> object:
         yield b"hel"
         raise ConnectionError("client gone")
@@ -34,7 +34,7 @@ def test_a_broken_off_upload_leaves_nothing(store: Store) -> None:
     assert blob_names(store) == set()
 
 
-def test_storing_a_blob_again_makes_it_young(store: Store) -> None:
+def test_storing_a_blob_again_updates_its_time(store: Store) -> None:
     digest = add(store, b"x")
     os.utime(store.blob_path(digest), (1, 1))
     store.put_blob(digest, [])
@@ -45,7 +45,7 @@ def test_storing_a_blob_again_makes_it_young(store: Store) -> None:
     ("number", "advice"),
     [(errno.ENOSPC, "disk is full"), (errno.EACCES, "permission denied"), (errno.EROFS, "read-only")],
 )
-def test_a_failed_write_says_where_and_what_helps(
+def test_a_failed_write_says_where_and_what_to_do(
     store: Store, monkeypatch: pytest.MonkeyPatch, number: int, advice: str
 ) -> None:
     def refuse(descriptor: int) -> None:
@@ -58,7 +58,7 @@ def test_a_failed_write_says_where_and_what_helps(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_named(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     store = Store(tmp_path / "models")
     with pytest.raises(StoreError, match="permission denied"):
@@ -66,7 +66,7 @@ def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     assert store.list() == []
 
 
-def test_a_store_below_a_file_is_named(tmp_path: Path) -> None:
+def test_a_store_path_below_a_file_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = Store(tmp_path / "file" / "models")
     assert [model for model in store.list() if not model.bundled] == []
@@ -76,7 +76,7 @@ def test_a_store_below_a_file_is_named(tmp_path: Path) -> None:
         store.create("m", ModelSpec(from_model=None, files={"a.gguf": sha256(b"x")}))
 
 
-def test_blobs_of_ancient_stores_are_found(store: Store) -> None:
+def test_blobs_of_old_stores_are_found(store: Store) -> None:
     digest = add(store, b"hello")
     usual = store.blob_path(digest)
     usual.rename(usual.with_name(digest))

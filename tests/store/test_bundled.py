@@ -1,4 +1,4 @@
-"""The model that comes with the package: there without a store, and out of harm's way."""
+"""The bundled model: available without a store, and protected from deletion."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_demo_is_found_and_listed_without_a_store(with_demo: Store) -> None:
     assert not with_demo.root.exists()
 
 
-def test_demo_cannot_be_deleted_but_built_upon_and_copied(with_demo: Store) -> None:
-    with pytest.raises(RequestError, match="comes with Puna"):
+def test_demo_can_be_copied_and_built_upon_but_not_deleted(with_demo: Store) -> None:
+    with pytest.raises(RequestError, match="is bundled with Puna"):
         with_demo.delete("demo")
     child = with_demo.create("child", ModelSpec(from_model="demo", system="s"))
     assert child.runnable_path().read_bytes() == with_demo.get("demo").runnable_path().read_bytes()
@@ -52,7 +52,7 @@ def test_demo_cannot_be_deleted_but_built_upon_and_copied(with_demo: Store) -> N
     assert {model.name for model in with_demo.list()} == {"demo:latest", "child:latest", "copied:latest"}
 
 
-def test_a_demo_of_the_stores_own_comes_first(with_demo: Store) -> None:
+def test_a_demo_in_the_store_takes_precedence(with_demo: Store) -> None:
     with_demo.create("Demo", ModelSpec(from_model="demo", system="mine"))
     assert with_demo.get("demo").system == "mine"
     assert len(with_demo.list()) == 1

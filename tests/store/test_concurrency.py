@@ -1,4 +1,4 @@
-"""Several processes at work in one store."""
+"""Several processes writing to one store."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ for step in range(40):
         else:
             store.copy(name, f"m{choose.randrange(3)}")
     except (ModelNotFoundError, RequestError):
-        pass  # the other process was faster: deleted the name, or the blob before it was named
+        pass  # the other process was faster: it deleted the model, or the blob before a manifest named it
     for model in store.list():
         pass
 """
 
 
-def test_processes_that_create_and_delete_leave_only_whole_models(tmp_path: Path) -> None:
+def test_concurrent_creation_and_deletion_leave_only_complete_models(tmp_path: Path) -> None:
     data = minimal_gguf()
     source = tmp_path / "source.gguf"
     source.write_bytes(data)
@@ -60,5 +60,5 @@ def test_processes_that_create_and_delete_leave_only_whole_models(tmp_path: Path
         assert model.runnable_path().read_bytes() == data
         named |= {digest.replace(":", "-") for digest in model.manifest.digests()}
     found = {path.name for path in (root / "blobs").iterdir()}
-    # A blob uploaded but not yet part of a model stays; nothing else does.
+    # Only a blob that was uploaded but not yet used in a model remains.
     assert named <= found <= named | {sha256(data).replace(":", "-")}

@@ -1,4 +1,4 @@
-"""Creating models: what is written, byte for byte, and what is refused."""
+"""Creating models: the files written, byte for byte, and the requests refused."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_texts_and_parameters_become_the_known_layers(store: Store) -> None:
     assert again.messages[1] == {"role": "user", "content": "You run tests."}
 
 
-def test_a_child_inherits_replaces_merges_and_appends(store: Store) -> None:
+def test_a_derived_model_inherits_replaces_merges_and_appends(store: Store) -> None:
     digest = add(store, minimal_gguf())
     store.create(
         "parent",
@@ -88,7 +88,7 @@ def test_a_child_inherits_replaces_merges_and_appends(store: Store) -> None:
         parser="p2",
     )
     child = store.create("ns/child:x", spec)
-    assert child.template == TEMPLATE  # an empty text keeps what is inherited
+    assert child.template == TEMPLATE  # an empty string keeps the inherited value
     assert child.system == "Say bye!"
     assert child.license == ["MIT", "more"]
     assert child.params == {"top_k": 1, "stop": ["b"]}
@@ -100,7 +100,7 @@ def test_a_child_inherits_replaces_merges_and_appends(store: Store) -> None:
     assert store.get("parent").system == "Say hi!"
 
 
-def test_a_model_can_be_edited_in_place_and_sheds_what_it_replaced(store: Store) -> None:
+def test_a_model_edited_in_place_drops_its_old_layers(store: Store) -> None:
     digest = add(store, minimal_gguf())
     store.create("m", ModelSpec(files={"a.gguf": digest}, system="Say hi!"))
     old = sha256(b"Say hi!").replace(":", "-")
@@ -111,7 +111,7 @@ def test_a_model_can_be_edited_in_place_and_sheds_what_it_replaced(store: Store)
     assert len(blob_names(store)) == 3  # the model, the new system text, the config
 
 
-def test_the_config_tells_what_the_file_says(store: Store, make_gguf: Callable[..., Path]) -> None:
+def test_the_config_describes_the_file(store: Store, make_gguf: Callable[..., Path]) -> None:
     path = make_gguf(
         "qwen2",
         parameters=3000,
@@ -141,7 +141,7 @@ def test_the_config_tells_what_the_file_says(store: Store, make_gguf: Callable[.
     }
 
 
-def test_projectors_and_adapters_are_told_from_models(store: Store, make_gguf: Callable[..., Path]) -> None:
+def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callable[..., Path]) -> None:
     main = store.import_file(make_gguf("llama", ARCH__block_count=1))
     projector = store.import_file(make_gguf("clip", ARCH__vision__block_count=1))
     adapter = store.import_file(make_gguf("llama", general__type="adapter"))
@@ -185,7 +185,7 @@ def test_each_step_of_creation_is_reported(store: Store) -> None:
         (ModelSpec(files={"a.txt": sha256(b"text")}), "unknown type"),
     ],
 )
-def test_an_impossible_model_is_refused_with_the_reason(store: Store, spec: ModelSpec, message: str) -> None:
+def test_an_invalid_spec_is_refused_with_the_reason(store: Store, spec: ModelSpec, message: str) -> None:
     add(store, b"text")
     with pytest.raises(RequestError, match=message):
         store.create("m", spec)

@@ -66,16 +66,16 @@ _JSON = st.recursive(
 
 
 @given(_JSON)
-def test_what_is_written_reads_back_as_the_same_value(value: object) -> None:
+def test_encoded_values_decode_to_the_same_value(value: object) -> None:
     assert json.loads(gojson.dumps(value), parse_int=float) == value
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_numbers_without_json_form_are_refused(value: float) -> None:
+def test_nan_and_infinities_are_refused(value: float) -> None:
     with pytest.raises(ValueError, match="no JSON form"):
         gojson.dumps(value)
 
 
-def test_objects_without_json_form_are_refused() -> None:
+def test_other_objects_are_refused() -> None:
     with pytest.raises(TypeError, match="set has no JSON form"):
         gojson.dumps({"a": {1}})

@@ -16,7 +16,7 @@ def commands(text: str | bytes) -> list[tuple[str, ...]]:
     ]
 
 
-def test_all_commands_are_read() -> None:
+def test_all_commands_are_parsed() -> None:
     text = '''# a comment
 FROM ./model.gguf
 from projector.gguf
@@ -71,7 +71,7 @@ REQUIRES v0.14.0
         ('SYSTEM """\nThis is a\nmultiline system.\n"""', "\nThis is a\nmultiline system.\n"),
         ('SYSTEM "with "inner" quotes"', 'with "inner" quotes'),
         ('SYSTEM """with "inner" quotes"""', 'with "inner" quotes'),
-        ('SYSTEM "closed" and on', None),  # text after a closing quote carries the value on
+        ('SYSTEM "closed" and on', None),  # text after a closing quote continues the value
         ('SYSTEM "closed" and\non"', 'closed" and\non'),
         ('SYSTEM """one"""\n# comment', "one"),
         ("SYSTEM 'single'", "'single'"),
@@ -87,7 +87,7 @@ def test_a_value_is_read_up_to_the_line_end_where_its_quotes_close(
 ) -> None:
     text = f"FROM m{end}{text.replace(chr(10), end)}"
     if value is None:
-        with pytest.raises(ModelfileError, match="unexpected EOF: the quote opened in line 2"):
+        with pytest.raises(ModelfileError, match="unexpected EOF: the quote opened on line 2"):
             parse(text)
     else:
         assert parse(text + end).last("system") == value.replace("\n", end)
@@ -124,7 +124,7 @@ def test_encodings_are_recognised(encode) -> None:  # type: ignore[no-untyped-de
         ('FROM m\nTEMPLATE "', "unexpected EOF"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(text: str, message: str) -> None:
+def test_an_error_names_the_line(text: str, message: str) -> None:
     with pytest.raises(ModelfileError, match=message):
         parse(text)
 
@@ -138,10 +138,10 @@ def test_a_mistake_is_named_with_its_line(text: str, message: str) -> None:
         ("two\nlines", '"two\nlines"'),
         ('two\n"lines"', '"""two\n"lines""""'),
         ('in "the" middle', 'in "the" middle'),
-        ('"begins', '""""begins"""'),  # a bare one would be taken for an open quote
+        ('"begins', '""""begins"""'),  # unquoted, it would look like an open quote
     ],
 )
-def test_values_are_quoted_only_where_they_must_be(value: str, text: str) -> None:
+def test_values_are_quoted_only_if_necessary(value: str, text: str) -> None:
     assert quoted(value) == text
 
 
@@ -154,12 +154,12 @@ _MESSAGE = st.builds(lambda role, value: Command("message", value, role), st.sam
 
 
 @given(st.lists(_NAMED | _PARAMETER | _MESSAGE, max_size=6))
-def test_what_is_written_reads_back_the_same(items: list[Command]) -> None:
+def test_a_written_modelfile_parses_to_the_same_commands(items: list[Command]) -> None:
     modelfile = Modelfile((Command("from", "base:7b"), *items))
     try:
         text = str(modelfile)
     except ModelfileError:
-        # Refused only where it has to be: no quotes around FROM, no escapes for quotes at a line's end.
+        # Only refused where the grammar lacks a form: quotes around FROM, escaped quotes at a line's end.
         assert any('"' in item.value or item.name == "from" for item in items)
         return
     assert parse(text) == modelfile

@@ -1,4 +1,4 @@
-"""Model names: what is one, and how it is shown."""
+"""Model names: which are valid, and how they are displayed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from puna.store import ModelName
         ("m" * 80, f"registry.ollama.ai/library/{'m' * 80}:latest", f"{'m' * 80}:latest"),
     ],
 )
-def test_a_name_is_completed_and_shortened_again(text: str, full: str, display: str) -> None:
+def test_missing_parts_are_filled_in_and_not_displayed(text: str, full: str, display: str) -> None:
     name = ModelName.parse(text)
     assert name.full == full
     assert name.display == display
@@ -44,7 +44,7 @@ def test_a_name_is_completed_and_shortened_again(text: str, full: str, display: 
         "/m", "ns//m", "..", "../m", "m/..", "ns/m:..", "h.io/../m", "m\n", "m\0", "m:a:b",
     ],
 )  # fmt: skip
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_invalid_names_are_refused(text: str) -> None:
     with pytest.raises(InvalidNameError, match="invalid model name"):
         ModelName.parse(text)
 
@@ -55,7 +55,7 @@ def test_a_name_cannot_be_local_and_in_the_cloud() -> None:
 
 
 @given(st.text(max_size=40))
-def test_every_text_is_a_safe_path_or_an_error(text: str) -> None:
+def test_any_text_is_a_safe_path_or_an_error(text: str) -> None:
     try:
         name = ModelName.parse(text)
     except InvalidNameError:

@@ -1,4 +1,4 @@
-"""Pruning: only what is old and certainly needed by no model is thrown away."""
+"""Pruning: only deletes blobs that are old and certainly unused."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def age(path: Path) -> None:
     os.utime(path, (old, old))
 
 
-def test_pruning_removes_what_is_old_and_unnamed(store: Store) -> None:
+def test_pruning_deletes_old_unused_blobs(store: Store) -> None:
     used = add(store, minimal_gguf())
     store.create("a", ModelSpec(files={"a.gguf": used}))
     old, young = add(store, b"old"), add(store, b"young")
@@ -52,7 +52,7 @@ def test_pruning_removes_what_is_old_and_unnamed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("stray", [".DS_Store", "bad name"])
-def test_pruning_is_off_where_anything_is_not_understood(store: Store, stray: str) -> None:
+def test_nothing_is_pruned_if_a_manifest_is_not_understood(store: Store, stray: str) -> None:
     store.create("a", ModelSpec(files={"a.gguf": add(store, minimal_gguf())}))
     (store.manifests / "registry.ollama.ai/library/a" / stray).write_text("x")
     old = add(store, b"old")

@@ -1,4 +1,4 @@
-"""What a Modelfile asks for: parameters with types, files, models."""
+"""Interpreting a Modelfile: typed parameters, files, models."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from puna.store.recipe import (
 )
 
 
-def test_parameters_get_their_types() -> None:
+def test_parameters_are_typed() -> None:
     text = """FROM m
 PARAMETER temperature 1
 PARAMETER top_k 40
@@ -51,7 +51,7 @@ def test_a_wrong_parameter_is_named(line: str, message: str) -> None:
         parameter_values(parse(f"FROM m\nPARAMETER {line}\n"))
 
 
-def test_a_create_request_holds_what_the_modelfile_sets_and_nothing_else() -> None:
+def test_a_create_request_contains_only_what_the_modelfile_sets() -> None:
     assert create_request(parse("FROM m")) == {}
     text = (
         "FROM m\nSYSTEM first\nSYSTEM last\nTEMPLATE {{ .Prompt }}\nLICENSE a\nLICENSE b\n"
@@ -90,7 +90,7 @@ def test_from_is_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
         resolve("empty", tmp_path)
 
 
-def test_a_directory_of_safetensors_brings_its_configuration(tmp_path: Path) -> None:
+def test_a_directory_of_safetensors_includes_its_configuration(tmp_path: Path) -> None:
     names = ["model-1.safetensors", "config.json", "tokenizer.model", "1_Pooling/config.json"]
     for name in [*names, "other.safetensors", "notes.txt", "deep/er/x.json"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ def test_links_out_of_the_directory_are_refused(tmp_path: Path) -> None:
         resolve("dir", tmp_path)
 
 
-def test_further_from_lines_add_files_and_the_last_adapter_counts(tmp_path: Path) -> None:
+def test_later_from_lines_add_files_and_the_last_adapter_wins(tmp_path: Path) -> None:
     for name in ("a.gguf", "p.gguf", "l1.gguf", "l2.gguf"):
         (tmp_path / name).write_bytes(b"x")
     modelfile = parse("FROM ./a.gguf\nFROM ./p.gguf\nADAPTER ./l1.gguf\nADAPTER ./l2.gguf")
@@ -115,5 +115,5 @@ def test_further_from_lines_add_files_and_the_last_adapter_counts(tmp_path: Path
     assert adapter_source(parse("FROM m"), tmp_path) == {}
     with pytest.raises(ModelNotFoundError):
         adapter_source(parse("FROM m\nADAPTER nothing"), tmp_path)
-    with pytest.raises(RequestError, match="a further FROM must be a file"):
+    with pytest.raises(RequestError, match="a FROM after the first must name a file"):
         model_source(parse("FROM m\nFROM n"), tmp_path)

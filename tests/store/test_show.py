@@ -1,4 +1,4 @@
-"""What is shown of a model."""
+"""The metadata, parameters and Modelfile shown for a model."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_metadata_is_shown_with_arrays_only_on_request(store: Store, make_gguf: 
     assert tensor_list(model) == []
 
 
-def test_parameters_are_shown_one_value_a_line() -> None:
+def test_parameters_are_shown_with_one_value_per_line() -> None:
     text = parameters_text(
         {"temperature": 0.7, "stop": ["<|im_end|>", 'a"b'], "use_mmap": False, "top_k": 40}
     )
@@ -51,7 +51,7 @@ def test_parameters_are_shown_one_value_a_line() -> None:
     ]
 
 
-def test_the_modelfile_shown_makes_the_same_model(store: Store, make_gguf: MakeGGUF) -> None:
+def test_the_modelfile_shown_recreates_the_model(store: Store, make_gguf: MakeGGUF) -> None:
     spec = ModelSpec(
         files={"m.gguf": store.import_file(make_gguf())},
         template="{{ .Prompt }}\n",

@@ -1,4 +1,4 @@
-"""Finding, copying and deleting models, in stores that others write to or that are damaged."""
+"""Finding, copying and deleting models, including in damaged stores and those other programs write to."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.store.store_files import add, blob_names, minimal_gguf, sha256
 IMAGE = "application/vnd.ollama.image"
 
 
-def test_letter_case_does_not_matter_for_finding(store: Store) -> None:
+def test_lookups_ignore_case(store: Store) -> None:
     digest = add(store, minimal_gguf())
     store.create("NS/Mine:Q8", ModelSpec(files={"a.gguf": digest}))
     assert store.get("ns/mine:q8").name == "NS/Mine:Q8"
@@ -41,7 +41,7 @@ def test_an_empty_or_absent_store_lists_nothing(store: Store) -> None:
     assert not store.root.exists()
 
 
-def test_foreign_manifests_are_read_as_they_are(store: Store, tmp_path: Path) -> None:
+def test_manifests_of_other_programs_are_read(store: Store, tmp_path: Path) -> None:
     digest = add(store, minimal_gguf())
     config = add(
         store, b'{"model_format":"gguf","model_family":"test","odd":{"x":[1]},"model_families":null}'
@@ -72,12 +72,12 @@ def test_foreign_manifests_are_read_as_they_are(store: Store, tmp_path: Path) ->
     assert elsewhere.read_text() == text
 
 
-def test_damaged_entries_are_left_out_but_can_be_removed(
+def test_damaged_models_are_not_listed_but_can_be_deleted(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     digest = add(store, minimal_gguf())
     for name in ("good", "no-config", "no-gguf", "garbage"):
-        # The system texts make the configs differ.
+        # Different system messages make the configs differ.
         store.create(name, ModelSpec(files={"a.gguf": digest}, system=name))
     library = store.manifests / "registry.ollama.ai/library"
     store.blob_path(store.get("no-config").manifest.config.digest).unlink()

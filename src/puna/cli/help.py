@@ -51,7 +51,7 @@ _CLIENT = ("PUNA_HOST",)
 PAGES = {
     "puna": Page(
         examples=(
-            ("Ask the model that comes with Puna", 'puna run demo "Tell me a story"'),
+            ("Ask the bundled model", 'puna run demo "Tell me a story"'),
             ("Chat with it", "puna run demo"),
             ("Run a model file", "puna run ./model.gguf"),
             ("Serve clients of Ollama and OpenAI", "puna serve"),

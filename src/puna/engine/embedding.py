@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -30,12 +30,18 @@ class Embedding(Sequence):
 
     request: Embed
     pooling: Pooling
+    whole: bool = False  # all inputs are to be in one batch: each of them sees all
     truncated: int = 0  # tokens that did not fit
+
+    def __post_init__(self) -> None:
+        if self.whole:
+            self.inputs[0] = replace(self.inputs[0], same_batch=len(self.inputs) - 1)
+        super().__post_init__()
 
     @property
     def evaluates_all(self) -> bool:
         # What comes from the cache has keys and values, but no hidden states.
-        return self.pooling is not Pooling.LAST
+        return self.whole or self.pooling is not Pooling.LAST
 
     @property
     def generates(self) -> bool:
@@ -80,9 +86,9 @@ class Embedding(Sequence):
 
 
 def prepare_embeddings(
-    request: Embed, sink: Sink, tokenizer: Tokenizer, context: int, pooling: Pooling | None
+    request: Embed, sink: Sink, tokenizer: Tokenizer, context: int, pooling: Pooling | None, *, whole: bool
 ) -> list[Embedding]:
-    """A sequence for each input of `request`; `pooling` is the model's.
+    """A sequence for each input of `request`; `pooling` is the model's, `whole` if it reads a text at once.
 
     Raises `RequestError`, `UnavailableError` for a model that cannot embed, and `ContextLengthError` when an
     input is too long and must not be cut.
@@ -109,6 +115,7 @@ def prepare_embeddings(
                 sink=sink,
                 inputs=[Input(token) for token in tokens],
                 pooling=pooling,
+                whole=whole,
                 sample=number,
                 truncated=max(excess, 0),
             )

@@ -136,7 +136,11 @@ class Engine:
         tokenizer = self.loaded.tokenizer
         sequences: Iterable[Sequence]
         if isinstance(request, Embed):
-            sequences = prepare_embeddings(request, sink, tokenizer, self.context, self.loaded.pooling)
+            sequences = prepare_embeddings(
+                request, sink, tokenizer, self.context, self.loaded.pooling, whole=not self.loaded.generates
+            )
+        elif not self.loaded.generates:
+            raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
         else:
             sequences = generations = prepare(request, sink, tokenizer, self.context, self.loaded.ops, prompt)
             self._speculation.enable(generations)

@@ -58,6 +58,8 @@ class Executor:
         if not any(embeds):
             return _split(ops.numpy(self._replay.forward(batch))[:, :vocab], counts)
         hidden = model.hidden(batch.on(ops), self._cache)
+        if all(embeds):
+            return _split(ops.numpy(hidden), counts)
         predicted = np.flatnonzero(~np.repeat(embeds, counts))
         logits = model.logits(hidden[ops.array(predicted)])
         predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]

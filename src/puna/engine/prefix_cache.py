@@ -133,9 +133,10 @@ class PrefixCache:
         """
         self.unindex(entry)
         entry.running = False
-        if len(keys) < entry.evaluated:
-            entry.evaluated = self._cache.resume_point(entry.row, len(keys))
-            self._cache.remove(entry.row, entry.evaluated)
+        useful = self._cache.resume_point(entry.row, min(len(keys), entry.evaluated))
+        if useful < entry.evaluated:
+            entry.evaluated = useful
+            self._cache.remove(entry.row, useful)
         if entry.evaluated:
             self._tree.insert(entry, keys[: entry.evaluated])
             self._idle[entry] = None

@@ -43,25 +43,25 @@ class Replay:
         self._generation: int | None = None
 
     def forward(self, batch: Batch) -> Array:
-        """`model.forward(batch, cache)`, after `cache.start_forward(batch)`.
+        """`model.forward` of a batch, after `cache.start_forward(batch)`.
 
         Raises the same errors. The logits may lie in memory that the next call overwrites.
         """
         rows = len(batch)
         if self._recorder is None or batch.outputs is not None or batch.payloads or rows > _MAX_ROWS:
-            return self._model.forward(batch, self._cache)
+            return self._evaluate(batch)
         generation = self._cache.generation
         if generation != self._generation:
             self._steps.clear()
             self._generation = generation
         if generation is None:
-            return self._model.forward(batch, self._cache)
+            return self._evaluate(batch)
         step = self._steps.get(rows)
         if step is not None:
             return self._replay(step, batch)
         self._seen[rows] += 1
         if self._seen[rows] == 1:
-            return self._model.forward(batch, self._cache)
+            return self._evaluate(batch)
         return self._record(batch)
 
     def close(self) -> None:
@@ -76,7 +76,7 @@ class Replay:
         try:
             step.program.run()
         except Exception:  # said better on the usual way, where it comes up again
-            return self._model.forward(batch, self._cache)
+            return self._evaluate(batch)
         return step.program.result
 
     def _record(self, batch: Batch) -> Array:
@@ -87,7 +87,7 @@ class Replay:
         try:
             recorded = self._recorder.record(self._forward, [inputs.tokens, inputs.positions])
         except Exception as error:
-            logits = self._model.forward(batch, self._cache)
+            logits = self._evaluate(batch)
             self._give_up(f"{type(error).__name__}: {error}")  # which the usual way has not met
             return logits
         if recorded.program is None:
@@ -96,9 +96,11 @@ class Replay:
         self._steps[len(batch)] = _Step(recorded.program, inputs)
         return recorded.result
 
+    def _evaluate(self, batch: Batch) -> Array:
+        return self._model.forward(batch.on(self._model.ops), self._cache)
+
     def _forward(self, tokens: Array, positions: Array) -> Array:
-        arrays = BatchArrays(tokens, positions, outputs=None)
-        return self._model.logits(self._model.hidden(arrays, self._cache))
+        return self._model.forward(BatchArrays(tokens, positions, outputs=None), self._cache)
 
     def _try(self, step: _Step, batch: Batch) -> Array:
         """Both ways; the program is kept if they agree to the bit."""
@@ -111,7 +113,7 @@ class Replay:
             replayed, complaint = None, f"{type(error).__name__}: {error}"
         else:
             complaint = "its logits differ"
-        logits = self._model.forward(batch, self._cache)
+        logits = self._evaluate(batch)
         expected = numpy(logits)
         if replayed is not None and np.array_equal(replayed.view(np.int32), expected.view(np.int32)):
             step.proven = True

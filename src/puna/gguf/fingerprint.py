@@ -1,4 +1,4 @@
-"""What tells a model from every other, without reading all of it."""
+"""An identifier of a model that takes only a small part of its file to compute."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import os
 from puna.gguf.reader import open_gguf
 from puna.gguf.values import NumberArray, StringArray
 
-#: Of each tensor's data, so many bytes in its middle. Training changes every tensor.
+#: Bytes sampled from the middle of each tensor. Training changes every tensor.
 _SAMPLE_BYTES = 64
 
 
 def fingerprint(path: str | os.PathLike[str]) -> str:
-    """The same for two files that compute the same: their architecture and a digest, `llama 3f0c...`.
+    """Architecture and digest (`llama 3f0c...`), equal for files that compute the same results.
 
-    It is of the settings of the architecture and of a sample of every tensor; a file's name, its texts and
-    its tokenizer do not count. Raises `GGUFError`.
+    The digest covers the architecture's settings and a sample of every tensor, but not the file's name, its
+    descriptions or its tokenizer. Raises `GGUFError`.
     """
     digest = hashlib.sha256()
     with open_gguf(path) as file:

@@ -1,8 +1,7 @@
-"""One GGUF file on disk, parsed and checked: header, metadata, tensor directory.
+"""Parses and validates one GGUF file: header, metadata, tensor directory.
 
-Layout (little-endian): magic, version, tensor count, key count, keys and values, tensor
-infos, padding, tensor data. Versions 2 and 3 are the same but for big-endian files,
-which only version 3 allows and which are refused here.
+Layout (little-endian): magic, version, tensor count, key count, keys and values, tensor infos, padding,
+tensor data. Versions 2 and 3 only differ in that version 3 allows big-endian files, which are refused here.
 """
 
 from __future__ import annotations
@@ -39,8 +38,11 @@ _OTHER_FORMATS = {
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:
-    """Where one tensor is. `shape` is row-major (a weight is `[out, in]`), `offset` counts from the
-    start of its file in bytes, `file` is the index of the split part it is in."""
+    """The directory entry of a tensor.
+
+    `shape` is row-major (a weight is `[out, in]`), `offset` is in bytes from the start of the file, `file` is
+    the index of the part of a split model.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -57,7 +59,7 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One parsed file. `buffer` maps all of it."""
+    """One parsed file, memory-mapped as `buffer`."""
 
     path: Path
     version: int
@@ -67,7 +69,7 @@ class Part:
 
 
 def read_part(path: Path, index: int = 0) -> Part:
-    """Open and check one file; `index` is its place among the parts of a split model."""
+    """Open and validate one file, which is part `index` of a split model (0-based). Raises GGUFError."""
     buffer = _map(path)
     try:
         cursor = Cursor(buffer, path.name)
@@ -85,7 +87,7 @@ def read_part(path: Path, index: int = 0) -> Part:
 
 
 def close_map(buffer: mmap.mmap) -> None:
-    """Unmap now, or, while arrays still look into the map, leave that to the last of them."""
+    """Unmap the file, unless arrays still refer to the map; then it is unmapped along with the last one."""
     with contextlib.suppress(BufferError):
         buffer.close()
 
@@ -99,7 +101,7 @@ def _map(path: Path) -> mmap.mmap:
             if path.stat().st_size == 0:
                 raise GGUFError(f"{path.name}: the file is empty")
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path, or emptied meanwhile
+    except (OSError, ValueError) as error:  # ValueError: null byte in the path, or just truncated to 0
         raise GGUFError(f"{path}: cannot be opened ({error})") from error
 
 
@@ -119,13 +121,13 @@ def _read_version(cursor: Cursor) -> int:
     elif version & 0xFFFF == 0:
         problem = "a big-endian GGUF file, which is not supported; convert it to little-endian"
     else:
-        problem = f"GGUF version {version} is not supported (2 and 3 are)"
+        problem = f"GGUF version {version} is not supported (only 2 and 3 are)"
     raise cursor.error(problem, 4)
 
 
 def _check_count(cursor: Cursor, count: int, limit: int, smallest: int, what: str) -> None:
     if count > limit:
-        raise cursor.error(f"the file claims {count} {what} (at most {limit} are allowed)")
+        raise cursor.error(f"the file claims to have {count} {what} (at most {limit} are allowed)")
     cursor.need(count * smallest, f"a list of {count} {what}")
 
 
@@ -163,7 +165,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int, index: int) -> dic
         if offset + tensor.nbytes > cursor.size:
             raise GGUFError(
                 f"{cursor.file_name}: tensor '{tensor.name}' ends at byte {offset + tensor.nbytes}, but the "
-                f"file has {cursor.size}; it is damaged or was not copied completely"
+                f"file has {cursor.size} bytes; it is damaged or incomplete"
             )
         tensors[tensor.name] = TensorInfo(
             tensor.name, tensor.shape, tensor.type, tensor.nbytes, offset, tensor.file
@@ -173,7 +175,7 @@ def _read_tensors(cursor: Cursor, count: int, alignment: int, index: int) -> dic
 
 
 def _read_tensor(cursor: Cursor, number: int, alignment: int, index: int) -> TensorInfo:
-    """One entry of the directory; its offset is still relative to the start of the data."""
+    """Read one directory entry; its offset is still relative to the start of the data."""
     name = cursor.string(f"the name of tensor {number}", MAX_NAME_BYTES)
     tensor = f"tensor '{name}'"
     dimensions = cursor.u32(f"the number of dimensions of {tensor}")
@@ -190,15 +192,13 @@ def _read_tensor(cursor: Cursor, number: int, alignment: int, index: int) -> Ten
     try:
         ggml_type = GGMLType(kind)
     except ValueError:
-        raise cursor.error(
-            f"{tensor} has type {kind}, which is not known here", start + 8 * dimensions
-        ) from None
+        raise cursor.error(f"{tensor} has unknown type {kind}", start + 8 * dimensions) from None
     if 0 in shape:
-        raise cursor.error(f"{tensor} has shape {sizes}: it is empty", start)
+        raise cursor.error(f"{tensor} is empty (shape {sizes})", start)
     if shape[-1] % ggml_type.block_size:
         raise cursor.error(
-            f"{tensor} has rows of {shape[-1]} values, not a multiple of {ggml_type.name}'s "
-            f"block of {ggml_type.block_size}",
+            f"{tensor} has rows of {shape[-1]} values, which is not a multiple of the {ggml_type.name} "
+            f"block size {ggml_type.block_size}",
             start,
         )
     nbytes = ggml_type.nbytes(math.prod(shape))
@@ -206,7 +206,7 @@ def _read_tensor(cursor: Cursor, number: int, alignment: int, index: int) -> Ten
         raise cursor.error(f"{tensor} of {sizes} {ggml_type.name} values is larger than the file", start)
     if offset % alignment:
         raise cursor.error(
-            f"{tensor} starts at offset {offset}, not a multiple of the alignment {alignment}", start
+            f"{tensor} starts at offset {offset}, which is not a multiple of the alignment {alignment}", start
         )
     return TensorInfo(name, shape, ggml_type, nbytes, offset, index)
 

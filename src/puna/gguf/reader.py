@@ -1,4 +1,4 @@
-"""A model in GGUF: one file, or the parts of a split one, seen as a whole."""
+"""Reads a GGUF model from one file or from the parts of a split model."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ _PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<
 
 
 class GGUFFile:
-    """A model file, open for reading. The data stays on disk until it is asked for.
+    """A model file, open for reading. Tensor data is memory-mapped and read on access.
 
-    Arrays in `metadata` and arrays from `data` look into the mapped file; after
-    `close` the former must not be used, while the latter keep the map alive.
+    Arrays in `metadata` must not be used after `close`; arrays from `data` keep the map alive.
     """
 
     def __init__(self, parts: list[Part]) -> None:
@@ -49,15 +48,15 @@ class GGUFFile:
 
     @property
     def architecture(self) -> str:
-        """`general.architecture`; GGUFError if the file does not say."""
+        """`general.architecture`. Raises GGUFError if it is missing."""
         name = self.metadata.get("general.architecture")
         if not isinstance(name, str) or not name:
-            raise GGUFError(f"{self.path.name}: key 'general.architecture' is missing or not a text")
+            raise GGUFError(f"{self.path.name}: key 'general.architecture' is missing or not a string")
         return name
 
     @property
     def file_type(self) -> FileType | None:
-        """`general.file_type`, or None if absent or unknown."""
+        """`general.file_type`, or None if it is missing or unknown."""
         try:
             return FileType(self.metadata["general.file_type"])  # type: ignore[arg-type]
         except (KeyError, ValueError):
@@ -65,28 +64,31 @@ class GGUFFile:
 
     @property
     def parameter_count(self) -> int:
-        """Elements in all tensors together."""
+        """Total number of elements of all tensors."""
         return sum(tensor.count for tensor in self.tensors.values())
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Value of `key`, which is meant relative to the architecture: `block_count` is
-        `llama.block_count`. Keys of general, tokenizer and the like are taken as they are."""
+        """The value of `key`, or `default` if it is missing.
+
+        `key` is relative to the architecture: `block_count` means `llama.block_count`. Common keys
+        (`general.`, `tokenizer.`, ...) are used unchanged.
+        """
         return self.metadata.get(key if is_common(key) else full_key(key, self.architecture), default)
 
     def tensor(self, name: str) -> TensorInfo:
-        """The directory entry of `name`; GGUFError if there is none."""
+        """The directory entry of tensor `name`. Raises GGUFError if there is none."""
         try:
             return self.tensors[name]
         except KeyError:
             raise GGUFError(f"{self.path.name}: there is no tensor '{name}'") from None
 
     def data(self, name: str) -> NDArray[np.uint8]:
-        """The stored bytes of a tensor: a read-only 1-D view on the mapped file, nothing is copied."""
+        """The stored bytes of a tensor: a read-only 1-D view of the mapped file, without a copy."""
         tensor = self.tensor(name)
         return np.frombuffer(self._parts[tensor.file].buffer, np.uint8, tensor.nbytes, tensor.offset)
 
     def array(self, name: str) -> NDArray[np.float32]:
-        """A tensor's values as float32, in its shape."""
+        """The values of a tensor as float32, in its shape."""
         tensor = self.tensor(name)
         return dequantize(self.data(name), tensor.type).reshape(tensor.shape)
 
@@ -107,9 +109,9 @@ class GGUFFile:
 
 
 def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
-    """Open a GGUF model for reading; of a split model, any part may be named and all are opened.
+    """Open a GGUF model for reading. Given any part of a split model, all parts are opened.
 
-    Raises GGUFError if a file is missing, damaged or of a kind that is not supported.
+    Raises GGUFError if a file is missing, damaged or not supported.
     """
     parts = [read_part(Path(path))]
     try:
@@ -127,17 +129,17 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
 def _split_number(part: Part, key: str, default: int | None = None) -> int:
     value = part.metadata.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise GGUFError(f"{part.path.name}: key '{key}' of this split model is {value!r}, not a count")
+        raise GGUFError(f"{part.path.name}: key '{key}' of this split model must be a count, not {value!r}")
     return value
 
 
 def _other_parts(opened: Part, count: int) -> list[Part]:
-    """All parts in order, given any one of them."""
+    """All parts in order, given any of them. Closes `opened`."""
     name = _PART_NAME.fullmatch(opened.path.name)
     if name is None or int(name["count"]) != count:
         raise GGUFError(
             f"{opened.path.name}: this is one of {count} parts of a split model, but its name does not end "
-            f"in '-00001-of-{count:05}.gguf', so the others cannot be found; rename the parts or merge them"
+            f"like '-00001-of-{count:05}.gguf', so the others cannot be found; rename the parts or merge them"
         )
     paths = [
         opened.path.with_name(f"{name['stem']}-{i + 1:05}-of-{count:05}{name['suffix'] or ''}")
@@ -157,7 +159,7 @@ def _other_parts(opened: Part, count: int) -> list[Part]:
             if said != (i, count):
                 raise GGUFError(
                     f"{path.name}: the file says it is part {said[0] + 1} of {said[1]}, "
-                    f"its name says part {i + 1} of {count}"
+                    f"but its name says part {i + 1} of {count}"
                 )
     except BaseException:
         for part in parts:

@@ -1,4 +1,4 @@
-"""What a tensor in a GGUF file may be made of, and the labels of whole files."""
+"""The types of tensors, files and metadata values in GGUF."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import enum
 class GGMLType(enum.IntEnum):
     """Type of a tensor's elements, numbered as in the file.
 
-    Quantised types store `block_size` consecutive elements (along the last axis
-    of the row-major shape) in `type_size` bytes.
+    Quantised types store `block_size` consecutive elements (along the last axis of the row-major shape) in
+    `type_size` bytes.
     """
 
     F32 = 0
     F16 = 1
     Q4_0 = 2
     Q4_1 = 3
-    MXFP4_PAIRS = 4  # MXFP4 with neighbouring elements in one byte, written for a short time in 2025
+    MXFP4_PAIRS = 4  # MXFP4 with adjacent elements in one byte, written for a short time in 2025
     Q5_0 = 6
     Q5_1 = 7
     Q8_0 = 8
@@ -61,7 +61,7 @@ class GGMLType(enum.IntEnum):
         return self.block_size > 1
 
     def nbytes(self, count: int) -> int:
-        """Bytes that `count` elements take; `count` must fill whole blocks (ValueError otherwise)."""
+        """Bytes of `count` elements. Raises ValueError unless `count` is a multiple of the block size."""
         blocks, rest = divmod(count, self.block_size)
         if rest:
             raise ValueError(f"{count} elements do not fill {self.name} blocks of {self.block_size}")
@@ -106,7 +106,7 @@ _SIZES: dict[GGMLType, tuple[int, int]] = {
 
 
 class FileType(enum.IntEnum):
-    """`general.file_type`: the recipe a whole file was quantised with. A label, not a promise."""
+    """`general.file_type`: how a file was quantised. Only a label: single tensors may have other types."""
 
     F32 = 0
     F16 = 1
@@ -145,7 +145,7 @@ class FileType(enum.IntEnum):
 
     @property
     def label(self) -> str:
-        """The name people know it by, e.g. `Q4_K_M`."""
+        """The usual name, e.g. `Q4_K_M`."""
         return self.name
 
 

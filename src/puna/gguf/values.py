@@ -1,7 +1,7 @@
-"""Metadata values: reading them from a buffer without trusting it, and arrays that stay in the file.
+"""Metadata values: a reader that does not trust its input, and arrays that stay in the file.
 
-Every length and count is checked against what is left of the file before anything is
-allocated for it, so a hostile file costs no more than its own size.
+Every length and count is checked against the remaining size of the file before anything is allocated for it,
+so a hostile file costs no more than its own size.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from puna.errors import GGUFError
 from puna.gguf.types import ValueType
 
 MAX_NAME_BYTES = 65_535  # keys and tensor names
-MAX_STRING_BYTES = 1 << 26  # a whole tokenizer.json may be one value
-MAX_ARRAY_STRINGS = 1 << 22  # sixteen times the largest vocabulary known
+MAX_STRING_BYTES = 1 << 26  # a value may contain a whole tokenizer.json
+MAX_ARRAY_STRINGS = 1 << 22  # sixteen times the largest known vocabulary
 
 NUMBER_DTYPES: dict[ValueType, np.dtype[Any]] = {
     ValueType.UINT8: np.dtype("u1"),
@@ -41,7 +41,7 @@ _U64 = struct.Struct("<Q")
 
 
 class NumberArray(Sequence[Any]):
-    """Numbers (or booleans) of a metadata array, read from the file when asked for."""
+    """A metadata array of numbers or booleans, read from the file on access."""
 
     def __init__(self, buffer: mmap.mmap, position: int, count: int, kind: ValueType) -> None:
         self._buffer = buffer
@@ -50,9 +50,9 @@ class NumberArray(Sequence[Any]):
         self.kind = kind
 
     def numpy(self) -> NDArray[Any]:
-        """A copy as a numpy array of the stored type."""
+        """A copy as a numpy array of the stored type (bool for booleans)."""
         dtype = NUMBER_DTYPES[self.kind]
-        # Bytes first: a view on the map would keep it from being closed, and may be misaligned.
+        # Copy the bytes first: a view of the map would keep it open, and might be misaligned.
         raw = bytearray(self._buffer[self._position : self._position + self._count * dtype.itemsize])
         values: NDArray[Any] = np.frombuffer(raw, dtype)
         return values != 0 if self.kind is ValueType.BOOL else values
@@ -84,15 +84,15 @@ class NumberArray(Sequence[Any]):
 
 
 class StringArray(Sequence[str]):
-    """Strings of a metadata array, decoded when asked for.
+    """A metadata array of strings, decoded on access.
 
-    Reading a string that is not UTF-8 raises GGUFError; `raw` gives its bytes.
+    Reading a string that is not UTF-8 raises GGUFError; `raw` returns its bytes.
     """
 
     kind = ValueType.STRING
 
     def __init__(self, buffer: mmap.mmap, offsets: array[int], where: str) -> None:
-        # offsets[i] is where string i's length field stands; the last entry is the end of the array.
+        # offsets[i] is the position of string i's length field; the last entry is the end of the array.
         self._buffer = buffer
         self._offsets = offsets
         self._where = where
@@ -112,7 +112,7 @@ class StringArray(Sequence[str]):
         try:
             return [region[start:end].decode() for start, end in zip(starts, ends, strict=True)]
         except UnicodeDecodeError:
-            return [self[i] for i in range(len(self))]  # raises at the bad one, naming it
+            return [self[i] for i in range(len(self))]  # raises an error that names the bad string
 
     def __len__(self) -> int:
         return len(self._offsets) - 1
@@ -141,7 +141,7 @@ Value = int | float | bool | str | NumberArray | StringArray
 
 
 class Cursor:
-    """Reads little-endian values one after another; raises GGUFError rather than pass the end."""
+    """Reads consecutive little-endian values. Raises GGUFError instead of reading past the end."""
 
     def __init__(self, buffer: mmap.mmap, file_name: str) -> None:
         self.buffer = buffer
@@ -160,8 +160,8 @@ class Cursor:
     def need(self, size_bytes: int, what: str) -> None:
         if size_bytes > self.left:
             raise self.error(
-                f"{what} needs {size_bytes} bytes, but the file ends after {self.left} more; "
-                "it is damaged or was not copied completely"
+                f"{what} needs {size_bytes} bytes, but only {self.left} are left in the file; "
+                "it is damaged or incomplete"
             )
 
     def u32(self, what: str) -> int:
@@ -186,7 +186,7 @@ class Cursor:
         start = self.position
         length = self.u64(f"the length of {what}")
         if length > limit:
-            raise self.error(f"{what} claims {length} bytes (at most {limit} are allowed)", start)
+            raise self.error(f"{what} claims to have {length} bytes (at most {limit} are allowed)", start)
         self.need(length, what)
         raw = self.buffer[self.position : self.position + length]
         self.position += length
@@ -196,7 +196,7 @@ class Cursor:
             raise self.error(f"{what} is not valid UTF-8 ({error.reason})", start) from None
 
     def value(self, key: str) -> Value:
-        """A metadata value: its type, then the value itself."""
+        """Read a metadata value: its type, then the value itself."""
         kind = self._kind(f"the type of key '{key}'")
         what = f"the value of key '{key}'"
         if kind is ValueType.STRING:
@@ -211,7 +211,7 @@ class Cursor:
         try:
             return ValueType(number)
         except ValueError:
-            raise self.error(f"{what} is {number}; known are 0 to 12", self.position - 4) from None
+            raise self.error(f"{what} is {number}, not 0 to 12", self.position - 4) from None
 
     def _array(self, key: str) -> NumberArray | StringArray:
         start = self.position
@@ -232,9 +232,9 @@ class Cursor:
     def _strings(self, key: str, count: int) -> StringArray:
         what = f"array '{key}' of {count} strings"
         if count > MAX_ARRAY_STRINGS:
-            raise self.error(f"{what} is longer than the {MAX_ARRAY_STRINGS} allowed")
+            raise self.error(f"{what} is too long (at most {MAX_ARRAY_STRINGS} are allowed)")
         self.need(8 * count, what)
-        # The hot loop of opening a file: hundreds of thousands of strings, so locals only.
+        # The hot loop of opening a file (hundreds of thousands of strings), so it only uses locals.
         offsets = array("Q", [self.position])
         append, unpack, buffer = offsets.append, _U64.unpack_from, self.buffer
         position, last = self.position, self.size - 8
@@ -247,6 +247,6 @@ class Cursor:
             append(position)
         if len(offsets) != count + 1:
             self.position = offsets[-1]
-            raise self.error(f"string {len(offsets) - 1} of {what} reaches beyond the end of the file")
+            raise self.error(f"string {len(offsets) - 1} of {what} extends past the end of the file")
         self.position = position
         return StringArray(buffer, offsets, f"{self.file_name}: key '{key}'")

@@ -1,8 +1,7 @@
-"""Writing a GGUF file (version 3).
+"""Writes a GGUF file (version 3).
 
-Tensors are kept as references until `write`, which streams them out piece by piece:
-quantising a large model needs memory for one piece, not for the model. The file appears
-under its name only when it is complete.
+Tensors are kept as references until `write`, which streams them in pieces, so that quantising a large model
+only needs memory for one piece. The file appears under its name once it is complete.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from puna.gguf.types import GGMLType, ValueType
 from puna.gguf.values import MAX_NAME_BYTES, NUMBER_DTYPES, NumberArray, StringArray
 
 _VERSION = 3
-_PIECE_VALUES = 1 << 20  # values quantised between two writes
+_PIECE_VALUES = 1 << 20  # values quantised at a time
 _INTEGERS = (GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64)
 
 _KINDS_BY_DTYPE: dict[np.dtype[Any], ValueType] = {
@@ -43,7 +42,7 @@ class _Tensor:
     name: str
     shape: tuple[int, ...]
     type: GGMLType
-    source: NDArray[Any]  # uint8 bytes if `raw`, else values to convert
+    source: NDArray[Any]  # the final bytes (uint8) if `raw`, else values to convert
     raw: bool
 
     @property
@@ -65,10 +64,10 @@ class _Tensor:
 
 
 class GGUFWriter:
-    """Collects metadata and tensors, then writes them to `path` in one go.
+    """Collects metadata and tensors, then writes them to `path`.
 
-    Arrays given to `add_tensor` and `add_raw_tensor` are not copied and must not change
-    before `write`. Wrong arguments raise GGUFError at the call that brings them.
+    Arrays passed to `add_tensor` and `add_raw_tensor` are not copied and must not change before `write`. All
+    methods raise GGUFError for invalid arguments.
     """
 
     def __init__(self, path: str | os.PathLike[str], architecture: str) -> None:
@@ -80,12 +79,12 @@ class GGUFWriter:
         self.add("general.architecture", architecture)
 
     def add(self, key: str, value: Any, kind: ValueType | None = None) -> None:
-        """Set metadata. `key` is relative to the architecture, as in `GGUFFile.get`.
+        """Add metadata. `key` is relative to the architecture, as in `GGUFFile.get`.
 
-        `value` is a number, bool, text, or a sequence (list, tuple, numpy array, array of
-        a GGUFFile) of one of these; `kind` is the type of the value or of the elements.
-        By default: text is STRING, bool BOOL, float FLOAT32, a numpy array its own type, an
-        integer UINT32, in a list or if negative INT32, and where that is too small 64 bits.
+        `value` is a number, bool, string, or a sequence of these (list, tuple, numpy array, array of a
+        GGUFFile); `kind` is the type of the value or of the elements. Defaults: STRING for str, BOOL for
+        bool, FLOAT32 for float, the dtype of a numpy array; UINT32 for an integer, INT32 if negative or in a
+        list, and a 64-bit type if it does not fit.
         """
         key = key and full_key(key, self.architecture)
         self._check_name(key, "key", self._values)
@@ -100,14 +99,14 @@ class GGUFWriter:
             raise GGUFError(f"{self.path.name}: cannot write key '{key}'{as_kind}: {error}") from error
 
     def add_tensor(self, name: str, array: NDArray[Any], type: GGMLType = GGMLType.F32) -> None:
-        """Add a tensor of numbers, to be converted to `type` when written."""
+        """Add a tensor of numbers, which are converted to `type` when written."""
         array = np.asarray(array)
         kind = GGMLType(type)
         if kind in _INTEGERS:
             if array.dtype != LAYOUTS[kind]:
                 raise GGUFError(f"tensor '{name}': {array.dtype} values cannot be written as {kind.name}")
         elif kind not in QUANTIZABLE:
-            raise GGUFError(f"tensor '{name}': quantising to {kind.name} is not supported")
+            raise GGUFError(f"tensor '{name}': quantisation to {kind.name} is not supported")
         elif array.dtype.kind not in "fiu":
             raise GGUFError(f"tensor '{name}': {array.dtype} values cannot be written as {kind.name}")
         self._add(_Tensor(name, array.shape, kind, array, raw=False))
@@ -119,7 +118,7 @@ class GGUFWriter:
         shape: Sequence[int],
         type: GGMLType,
     ) -> None:
-        """Add a tensor whose bytes are in their final form; `shape` is row-major, in elements."""
+        """Add a tensor whose bytes are already of `type`; `shape` is row-major, in elements."""
         if isinstance(data, np.ndarray):
             source = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         else:
@@ -127,15 +126,15 @@ class GGUFWriter:
         self._add(_Tensor(name, tuple(shape), GGMLType(type), source, raw=True))
 
     def write(self) -> None:
-        """Write the file, replacing one of that name; on an error nothing is left behind."""
+        """Write the file, overwriting an existing one. After an error, no partial file is left."""
         try:
             handle, temporary = tempfile.mkstemp(prefix=".gguf-", suffix=".part", dir=self.path.parent)
             try:
                 with os.fdopen(handle, "wb") as file:
                     self._write(file)
                     file.flush()
-                    os.fsync(file.fileno())  # or a crash could leave the name with nothing behind it
-                os.chmod(temporary, 0o666 & ~_umask())  # mkstemp's 0600 is for secrets
+                    os.fsync(file.fileno())  # otherwise a crash could leave an empty file of that name
+                os.chmod(temporary, 0o666 & ~_umask())  # mkstemp creates files with mode 0600
                 os.replace(temporary, self.path)
             except BaseException:
                 os.unlink(temporary)
@@ -171,11 +170,13 @@ class GGUFWriter:
         shape, kind = tensor.shape, tensor.type
         where = f"{self.path.name}: tensor '{tensor.name}' of shape {'x'.join(map(str, shape))}"
         if not 1 <= len(shape) <= MAX_DIMENSIONS or 0 in shape:
-            raise GGUFError(f"{where}: needs 1 to {MAX_DIMENSIONS} dimensions, none of them 0")
+            raise GGUFError(f"{where}: must have 1 to {MAX_DIMENSIONS} dimensions, none of them 0")
         if shape[-1] % kind.block_size:
-            raise GGUFError(f"{where}: rows are not a multiple of {kind.name}'s block of {kind.block_size}")
+            raise GGUFError(
+                f"{where}: row length is not a multiple of the {kind.name} block size {kind.block_size}"
+            )
         if tensor.raw and tensor.source.nbytes != tensor.nbytes:
-            raise GGUFError(f"{where}: {tensor.source.nbytes} bytes given, {kind.name} takes {tensor.nbytes}")
+            raise GGUFError(f"{where}: {kind.name} takes {tensor.nbytes} bytes, not {tensor.source.nbytes}")
         self._tensors[tensor.name] = tensor
 
     def _check_name(self, name: str, what: str, taken: dict[str, Any]) -> None:
@@ -197,17 +198,17 @@ def _encode_string(text: str) -> bytes:
 
 
 def _encode_value(value: Any, kind: ValueType | None) -> bytes:
-    """Type and value as they stand in the file."""
+    """The type and value as written in the file."""
     if isinstance(value, str):
         if kind not in (None, ValueType.STRING):
-            raise TypeError("the value is a text")
+            raise TypeError("the value is a string")
         return struct.pack("<I", ValueType.STRING) + _encode_string(value)
     if isinstance(value, (bool, int, float, np.generic)):
         kind = kind if kind is not None else _kind_of([value], alone=True)
         return struct.pack("<I", kind) + _encode_numbers([value], kind)
     if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (bytes, bytearray)):
         return struct.pack("<I", ValueType.ARRAY) + _encode_array(value, kind)
-    raise TypeError(f"a {type(value).__name__} is no metadata value")
+    raise TypeError(f"a {type(value).__name__} is not a metadata value")
 
 
 def _encode_array(values: Sequence[Any] | NDArray[Any], kind: ValueType | None) -> bytes:
@@ -225,14 +226,14 @@ def _encode_array(values: Sequence[Any] | NDArray[Any], kind: ValueType | None) 
     if kind is not ValueType.STRING:
         return head + _encode_numbers(items, kind)
     if not all(isinstance(item, str) for item in items):
-        raise TypeError("a value is not a text")
+        raise TypeError("a value is not a string")
     raw = [item.encode() for item in items]
     lengths = np.array([len(item) for item in raw], "<u8").tobytes()
     return head + b"".join(part for i, item in enumerate(raw) for part in (lengths[8 * i : 8 * i + 8], item))
 
 
 def _encode_numbers(values: list[Any], kind: ValueType) -> bytes:
-    """Packed numbers; ValueError or OverflowError if one does not fit."""
+    """Packed numbers. Raises TypeError, ValueError or OverflowError if they cannot be of type `kind`."""
     if kind in (ValueType.STRING, ValueType.ARRAY):
         raise TypeError(f"numbers cannot be written as {kind.name}")
     dtype = NUMBER_DTYPES[kind]
@@ -247,28 +248,28 @@ def _encode_numbers(values: list[Any], kind: ValueType) -> bytes:
         return floats.tobytes()
     whole = [int(value) for value in values]
     if whole != values:
-        raise ValueError("a number is not whole")
+        raise ValueError("a number is not an integer")
     limits = np.iinfo(dtype)
     if whole and not (limits.min <= min(whole) and max(whole) <= limits.max):
-        raise OverflowError(f"a number is outside {limits.min} to {limits.max}")
+        raise OverflowError(f"a number is not between {limits.min} and {limits.max}")
     return np.array(whole, dtype).tobytes()
 
 
 def _kind_of(values: list[Any], *, alone: bool) -> ValueType:
-    """The type for values of Python's types; `alone` if it is not for an array."""
+    """The default type for `values`; `alone` if they are a single value instead of an array."""
     if not values:
-        raise ValueError("an empty array needs its element type given")
+        raise ValueError("an empty array needs an explicit element type")
     if all(isinstance(value, str) for value in values):
         return ValueType.STRING
     if any(isinstance(value, str) for value in values):
-        raise TypeError("texts and numbers are mixed")
+        raise TypeError("strings and numbers are mixed")
     if alone and isinstance(values[0], np.generic) and values[0].dtype in _KINDS_BY_DTYPE:
         return ValueType(_KINDS_BY_DTYPE[values[0].dtype])
     if all(isinstance(value, (bool, np.bool_)) for value in values):
         return ValueType.BOOL
     if not all(isinstance(value, (int, np.integer)) for value in values):
         if not all(isinstance(value, Real) for value in values):
-            raise TypeError("a value is neither number nor text")
+            raise TypeError("a value is neither a number nor a string")
         return ValueType.FLOAT32
     smallest, largest = min(values), max(values)
     kinds = (ValueType.INT32, ValueType.UINT32, ValueType.INT64, ValueType.UINT64)
@@ -276,4 +277,4 @@ def _kind_of(values: list[Any], *, alone: bool) -> ValueType:
         limits = np.iinfo(NUMBER_DTYPES[kind])
         if limits.min <= smallest and largest <= limits.max:
             return kind
-    raise OverflowError("an integer does not fit 64 bits")
+    raise OverflowError("an integer does not fit in 64 bits")

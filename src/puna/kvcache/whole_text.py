@@ -19,6 +19,9 @@ from puna.ops import Array, Backend
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+#: Cells (see `ops.attention`).
+_ALIGNED = 512
+
 
 class WholeTextCache(Cache):
     """Every row of a batch sees all rows of its sequence, later ones too, and nothing is kept.
@@ -31,9 +34,11 @@ class WholeTextCache(Cache):
         self._layers = {index: _Layer(self, shape) for index, shape in shapes.items()}
         self._lengths = [0] * sequences
         self._before: dict[int, int] = {}
-        # One layer's keys and values at a time, so those of one shape share their storage.
         self._stored: dict[KVShape, Stored] = {}
-        self.row_cells = self.row_starts = self.row_counts = ops.array(np.empty(0, np.int32))
+        self._room = 0  # rows that the storage is for
+        self.batch_cells = self.row_cells = self.row_starts = self.row_counts = ops.array(
+            np.empty(0, np.int32)
+        )
 
     @property
     def layers(self) -> Iterable[int]:
@@ -63,23 +68,33 @@ class WholeTextCache(Cache):
         self._before = {sequence: self._lengths[sequence] for sequence in present}
         for sequence, length in zip(present, lengths.tolist(), strict=True):
             self._lengths[sequence] = length
-        self.row_cells = self.ops.array(np.arange(rows, dtype=np.int32))
-        self.row_starts = self.ops.array(np.repeat(begins, lengths).astype(np.int32))
+        self._make_room(rows)
+        self.batch_cells = self.ops.array(np.arange(rows, dtype=np.int32))
+        # A row's result is the same bits wherever its list begins, if that is at a multiple of this.
+        starts = np.cumsum([0, *(-(-lengths // _ALIGNED) * _ALIGNED)])
+        cells = np.zeros(starts[-1], np.int32)
+        for start, begin, length in zip(starts[:-1].tolist(), begins.tolist(), lengths.tolist(), strict=True):
+            cells[start : start + length] = range(begin, begin + length)
+        self.row_cells = self.ops.array(cells)
+        self.row_starts = self.ops.array(np.repeat(starts[:-1], lengths).astype(np.int32))
         self.row_counts = self.ops.array(np.repeat(lengths, lengths).astype(np.int32))
 
-    def stored(self, shape: KVShape) -> Stored:
-        """Where a layer of `shape` has its keys and values while it attends, with room for the batch."""
-        rows = len(self.row_cells)
-        found = self._stored.get(shape)
-        if found is None or found.keys.shape[0] < rows:
-            if found is not None:
-                found.close()
-            room = 1 << (rows - 1).bit_length()
-            found = self._stored[shape] = Stored(
-                self.ops.storage(GGMLType.F32, room, (shape.kv_heads, shape.key_dim)),
-                self.ops.storage(GGMLType.F32, room, (shape.kv_heads, shape.value_dim)),
+    def _make_room(self, rows: int) -> None:
+        """Storage for one layer's keys and values of a batch, which all layers of that shape use in turn."""
+        if rows <= self._room:
+            return
+        for stored in self._stored.values():
+            stored.close()
+        self._room = 1 << (rows - 1).bit_length()
+        for shape in {layer.shape for layer in self._layers.values()}:
+            self._stored[shape] = Stored(
+                self.ops.storage(GGMLType.F32, self._room, (shape.kv_heads, shape.key_dim)),
+                self.ops.storage(GGMLType.F32, self._room, (shape.kv_heads, shape.value_dim)),
             )
-        return found
+
+    def stored(self, shape: KVShape) -> Stored:
+        """Where a layer of `shape` has its keys and values while it attends."""
+        return self._stored[shape]
 
     def undo_forward(self) -> None:
         for sequence, length in self._before.items():
@@ -137,15 +152,15 @@ class _Layer:
 
     def __init__(self, cache: WholeTextCache, shape: KVShape) -> None:
         self._cache = cache
-        self._shape = shape
+        self.shape = shape
         self._seen: KVView | None = None
 
     def put(self, keys: Array, values: Array) -> None:
         """Hold the batch's keys [rows, kv_heads, key_dim] and values until the next layer has its own."""
         cache = self._cache
-        stored = cache.stored(self._shape)
-        cache.ops.store_rows(stored.keys, cache.row_cells, keys)
-        cache.ops.store_rows(stored.values, cache.row_cells, values)
+        stored = cache.stored(self.shape)
+        cache.ops.store_rows(stored.keys, cache.batch_cells, keys)
+        cache.ops.store_rows(stored.values, cache.batch_cells, values)
         self._seen = KVView(stored.keys, stored.values, cache.row_cells, cache.row_starts, cache.row_counts)
 
     def view(self) -> KVView:

@@ -65,7 +65,7 @@ def load(
         if context is not None:
             context = min(context, file.get("context_length") or context)
         facts = read_facts(file)
-    author = Author.of(stored) if stored is not None else Author(path.name, capabilities(facts))
+    author = Author.of(stored) if stored is not None else Author(path.name, lambda: capabilities(facts))
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     loaded = load_model(
         path,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
-from puna.batch import Batch, BatchArrays
+from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
@@ -46,9 +46,9 @@ class TextModel(Module):
         """What moves keys of a cache for `context` positions; None: nothing can."""
         return None
 
-    def forward(self, batch: Batch, cache: Cache) -> Array:
+    def forward(self, batch: BatchArrays, cache: Cache) -> Array:
         """Logits float32 [wanted, vocab] of the rows `batch.outputs`; the cache remembers all rows."""
-        return self.logits(self.hidden(batch.on(self.ops), cache))
+        return self.logits(self.hidden(batch, cache))
 
     def kv_shapes(self) -> dict[int, KVShape]:
         """The keys and values of the layers that attend to earlier tokens."""

@@ -40,6 +40,11 @@ class LoadedModel:
         """What computes the model; its arrays, caches and samples are of this backend."""
         return self.model.ops
 
+    @property
+    def generates(self) -> bool:
+        """Whether it predicts tokens; if not, it embeds texts."""
+        return self.model.generates
+
     def make_cache(
         self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = HALVES
     ) -> Cache:
@@ -92,8 +97,9 @@ def load_model(
             f"{file.path}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the embedding table only {forecast.options.vocab_size} rows"
         )
+    pooling = read_pooling(file, generates=model.generates)
     loaded = LoadedModel(
-        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, read_pooling(file)
+        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
     )
     if draft:  # for which there is memory: it was counted above
         loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)

@@ -131,6 +131,7 @@ class TextOptions:
         norm_eps: float = 1e-5,
         rope_base: float = 10000.0,
         neox: bool = False,
+        rotates: bool = True,
         routing: Routing | None = None,
         embedding_scale: float = 1.0,
         attention_softcap: float = 0.0,
@@ -139,9 +140,10 @@ class TextOptions:
     ) -> Self:
         """From the metadata of `file`, the arguments standing for what it does not say.
 
-        `head_dim` None is the hidden size divided among the heads; `neox` and `embedding_scale` are not in
-        files. Unless `all_attend`, layers may have 0 key/value heads, and remember something else. Raises
-        `ModelError` that names the key and its value, and `UnsupportedModelError`.
+        `head_dim` None is the hidden size divided among the heads; what `neox`, `rotates` and
+        `embedding_scale` say is not in files. Unless `all_attend`, layers may have 0 key/value heads, and
+        remember something else. Raises `ModelError` that names the key and its value, and
+        `UnsupportedModelError`.
         """
         count, hidden = required(file, "block_count"), required(file, "embedding_length")
         heads, kv_heads = _read_heads(file, count, all_attend)
@@ -152,7 +154,7 @@ class TextOptions:
         value_dim = required(file, "attention.value_length", head_dim)
         scale = limit(file, "attention.scale", 0.0) or 1 / math.sqrt(head_dim)
         softcap = limit(file, "attn_logit_softcapping", attention_softcap)
-        rope = RopeOptions.read(file, head_dim, base=rope_base, neox=neox)
+        rope = RopeOptions.read(file, head_dim, base=rope_base, neox=neox) if rotates else None
         experts = _read_experts(file, count, routing or Routing(0))
         feed_forward = per_layer(file, "feed_forward_length", count, 0 if all(experts) else None)
         layers = tuple(

@@ -23,10 +23,11 @@ class Pooling(StrEnum):
 _TYPES = {0: Pooling.LAST, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 
 
-def read_pooling(file: GGUFFile) -> Pooling | None:
+def read_pooling(file: GGUFFile, *, generates: bool) -> Pooling | None:
     """What a model's embeddings are; None when it cannot have any.
 
-    A model that states no pooling was trained to predict. Its last hidden state is the only one that has seen
-    the whole text, and what Ollama takes with llama.cpp, and vLLM.
+    Of a model that `generates` and states no pooling, the last hidden state is the only one that has seen the
+    whole text, and what Ollama takes with llama.cpp, and vLLM. In an encoder all have.
     """
-    return _TYPES.get(scalar(file, "pooling_type", 0))
+    kind = scalar(file, "pooling_type", 0)
+    return Pooling.MEAN if kind == 0 and not generates else _TYPES.get(kind)

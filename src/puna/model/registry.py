@@ -10,6 +10,7 @@ from puna.model.base import TextModel
 
 #: By `general.architecture`: the file in `puna.model.models` and the class in it.
 _MODELS: Final = {
+    "bert": ("bert", "Bert"),
     "gemma2": ("gemma2", "Gemma2"),
     "gemma3": ("gemma3", "Gemma3"),
     "lfm2": ("lfm2", "Lfm2"),
@@ -18,6 +19,7 @@ _MODELS: Final = {
     "llama4": ("llama4", "Llama4"),
     "mllama": ("mllama", "Mllama"),
     "olmo2": ("olmo2", "Olmo2"),
+    "olmo3": ("olmo2", "Olmo2"),
     "phi3": ("phi3", "Phi3"),
     "qwen2": ("qwen2", "Qwen2"),
     "qwen3": ("qwen3", "Qwen3"),

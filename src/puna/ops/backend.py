@@ -126,6 +126,13 @@ class Backend(ABC):
         """`total = x + residual` and `rms_norm(total)`: x and residual [..., d]; returns (total, normed)."""
 
     @abstractmethod
+    def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+        """`(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis: x [..., d], weight, bias [d].
+
+        The variance is that of the d values themselves (divided by d, not by d - 1).
+        """
+
+    @abstractmethod
     def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
         """Rotate the heads of `x` [T, heads, head_dim] by their `positions` (may be negative), in place.
 
@@ -139,6 +146,10 @@ class Backend(ABC):
     @abstractmethod
     def geglu(self, gate: Array, up: Array) -> Array:
         """`gelu(gate) * up`, both [T, n], with GELU `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x³)))`."""
+
+    @abstractmethod
+    def gelu(self, x: Array) -> Array:
+        """`x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: GELU itself, not its approximation with tanh."""
 
     @abstractmethod
     def softcap(self, x: Array, cap: float) -> Array:

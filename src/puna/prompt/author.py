@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -31,9 +32,9 @@ class Stored(Protocol):
     @property
     def system(self) -> str | None: ...
     @property
-    def messages(self) -> Sequence[Mapping[str, Any]]: ...
-    @property
     def params(self) -> Mapping[str, Any]: ...
+    @property
+    def messages(self) -> Sequence[Mapping[str, Any]]: ...
     @property
     def model_path(self) -> Path | None: ...
     @property
@@ -47,7 +48,7 @@ class Author:
     """Of a model in the store, its Modelfile; of a file alone, nothing but what it can do."""
 
     name: str
-    capabilities: tuple[str, ...]
+    find_capabilities: Callable[[], tuple[str, ...]]
     template: str = ""  # empty: the file's own
     system: str | None = None
     opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
@@ -57,17 +58,28 @@ class Author:
     def of(cls, model: Stored, template: str = "") -> Author:
         """That of a model of the store, with `template` instead of its own if that is given.
 
-        Raises TemplateError if the template does not parse, StoreError if it cannot be read. A model file
-        that is missing or damaged only means fewer capabilities.
+        Raises StoreError if something of it cannot be read.
         """
         template = template or model.template or ""
-        can = capabilities(
-            facts_at(model.model_path) if model.model_path else None,
-            template,
-            extra=model.config.capabilities or (),
-            sees=bool(model.projector_paths),
-        )
-        return cls(model.name, can, template, model.system, model.messages, model.params)
+
+        def find() -> tuple[str, ...]:
+            return capabilities(
+                facts_at(model.model_path) if model.model_path else None,
+                template,
+                extra=model.config.capabilities or (),
+                sees=bool(model.projector_paths),
+            )
+
+        return cls(model.name, find, template, model.system, model.messages, model.params)
+
+    @cached_property
+    def capabilities(self) -> tuple[str, ...]:
+        """What the model can do; to know that takes parsing its template, which not every request needs.
+
+        A model file that is missing or damaged only means fewer capabilities. Raises TemplateError if the
+        template does not parse.
+        """
+        return self.find_capabilities()
 
     def think(self, asked: Think, name: str = "") -> Think:
         """What the template is told: a model that can think does so unless the request says not to.

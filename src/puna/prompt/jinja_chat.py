@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from puna.errors import TemplateError
 from puna.prompt.format import ChatFormat, Think, think_level
 from puna.prompt.jinja import JinjaTemplate, parsed
 from puna.prompt.messages import Message, as_messages, call_function
+from puna.prompt.model_facts import SpecialTokens
+from puna.prompt.stops import stop_strings
 from puna.prompt.thinking import Tags
 
 #: Ends a continued message while it is rendered; what the template writes after it is cut off.
@@ -29,14 +30,6 @@ _THINKING_TAGS = (
 Chat = list[dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Spellings of a model's special tokens, and whether its tokenizer puts BOS in front by itself."""
-
-    spellings: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>"
-    adds_bos: bool = False
-
-
 class JinjaFormat(ChatFormat):
     """A Hugging Face chat template.
 
@@ -53,6 +46,7 @@ class JinjaFormat(ChatFormat):
         self._template = parsed(template)
         self._with_tools = parsed(with_tools) if with_tools else None
         self._tokens = tokens or SpecialTokens()
+        self.stop = stop_strings(template)
         self.thinking_tags = _thinking_tags(self._template)
         self.takes_tools = self._with_tools is not None or "tools" in self._template.variables
 

@@ -17,7 +17,7 @@ import msgspec
 from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
 from puna.kvcache.picture import Contents
-from puna.machine import says_out_of_memory
+from puna.machine import process_memory, says_out_of_memory
 from puna.runner.frames import Unpacker, pack
 from puna.runner.protocol import (
     IN_DOUBT,
@@ -56,7 +56,7 @@ _LAST_WORDS_S = 1.0
 _log = logging.getLogger("puna.runner")
 
 
-class Runner:
+class LocalRunner:
     """A process for one model. Made by `spawn`, of use after `load`; all methods belong to one event loop."""
 
     def __init__(self, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
@@ -79,7 +79,7 @@ class Runner:
         on_progress: Callable[[int, int], None] | None = None,
         *,
         stall_timeout_s: float | None = 300.0,
-    ) -> Runner:
+    ) -> LocalRunner:
         """`spawn` and `load`; the process is ended if that fails or is cancelled."""
         runner = await cls.spawn()
         try:
@@ -90,7 +90,7 @@ class Runner:
         return runner
 
     @classmethod
-    async def spawn(cls) -> Runner:
+    async def spawn(cls) -> LocalRunner:
         """Start a process, which imports what it needs and waits for `load`. Raises `RunnerError`."""
         starting = asyncio.create_task(cls._spawn())
         try:
@@ -101,7 +101,7 @@ class Runner:
             raise
 
     @classmethod
-    async def _spawn(cls) -> Runner:
+    async def _spawn(cls) -> LocalRunner:
         ours, theirs = socket.socketpair()
         try:
             process = await asyncio.create_subprocess_exec(
@@ -167,6 +167,11 @@ class Runner:
     @property
     def pid(self) -> int:
         return self._process.pid
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the process."""
+        return process_memory(self.pid)
 
     @property
     def alive(self) -> bool:

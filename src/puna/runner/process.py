@@ -107,10 +107,6 @@ def _leave(error: BaseException) -> NoReturn:
 def _await_model(channel: _Parent) -> ChatModel | None:
     """Wait for a model that can be loaded; None when the parent hangs up, or the load failed for good."""
     while (message := channel.receive()) is not None:
-        if isinstance(message, Ping):
-            idle = Pong(id=message.id, active=0, running=0, step_age_s=0, cache_bytes=0, cells=[], evicted=0)
-            channel.send(idle)
-            continue
         if not isinstance(message, Load):
             raise RequestError(f"the first message must be Load, not {type(message).__name__}")
         try:

@@ -64,7 +64,7 @@ MAX_FRAME_BYTES = 512 * 1024 * 1024
 
 
 class Load(Message, frozen=True):
-    """The first message, `Ping`s aside: load this model. After `Refused` there may be another.
+    """The first message: load this model. After `Refused` there may be another.
 
     Answered by `Progress`*, then `Loaded`, `Refused` or `Failed(id=0)`.
     """

@@ -23,6 +23,7 @@ from puna.errors import PunaError
 from puna.hosts import Host, host_from_env, parse_host
 from puna.server.app import create_app
 from puna.server.fleet.fleet import Fleet
+from puna.server.fleet.local import LocalLauncher
 from puna.server.http.logs import set_up_logging
 from puna.server.metrics import Metrics
 from puna.server.settings import Settings
@@ -57,7 +58,7 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
         store = Store(models or models_dir())
         _tidy(store)
         metrics = Metrics()
-        fleet = Fleet(settings, metrics)
+        fleet = Fleet(settings, metrics, LocalLauncher())
         app = create_app(store, fleet, settings, metrics, bound)
         config = uvicorn.Config(
             app,
@@ -130,7 +131,6 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=sockets)
         print(self._announcement, flush=True)
-        self._fleet.spare.refill()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from puna.config import env, env_bool, env_int
+from puna.config import env, env_int
 from puna.errors import RequestError
 from puna.kvcache.types import KVTypes
 from puna.options import speculate_from_env
@@ -48,7 +48,6 @@ class Settings:
     max_queue: int = 512
     kv_cache_type: str = "f16"
     speculate: str | None = None
-    spare_runner: bool = True  # whether a process waits for the next model
     origins: OriginRules = field(default_factory=lambda: parse_origins(""))
 
     @classmethod
@@ -73,7 +72,6 @@ class Settings:
             max_queue=max_queue if max_queue >= 0 else cls.max_queue,
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
-            spare_runner=env_bool("SPARE_RUNNER", cls.spare_runner),
             origins=parse_origins(env("ORIGINS")),
         )
 

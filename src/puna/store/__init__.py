@@ -1,4 +1,4 @@
-"""Model names, manifests, blobs, Modelfiles: Ollama's store on disk."""
+"""The model store on disk, in Ollama's layout: names, manifests, blobs, Modelfiles."""
 
 from puna.store.blobs import normalize_digest
 from puna.store.create import ModelSpec

@@ -1,4 +1,4 @@
-"""Blobs: files named by the sha256 of their content."""
+"""Blobs: files named after the SHA-256 of their content."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def normalize_digest(digest: str) -> str:
-    """`sha256:` and 64 lower-case hex digits. Raises InvalidNameError for any other form."""
+    """`digest` as `sha256:` and 64 lower-case hex digits. Raises InvalidNameError if it is not a digest."""
     match = _DIGEST.fullmatch(digest)
     if match is None:
         raise InvalidNameError(f'invalid digest format: "{digest}" is not sha256: and 64 hex digits')
@@ -37,9 +37,9 @@ def file_digest(path: Path) -> str:
 
 
 class BlobWriter:
-    """Receives one blob in pieces; it appears in the store only by `commit`, whole and checked.
+    """Writes one blob in pieces. It appears in the store only on `commit`, complete and checked.
 
-    A context manager: leaving it without `commit` throws the pieces away.
+    A context manager: leaving it without `commit` discards what was written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class BlobWriter:
             self._file.write(data)
 
     def commit(self, expected: str | None = None) -> str:
-        """Sync, check and rename; answers the digest. Raises RequestError if it is not `expected`."""
+        """Check, sync and rename the file. Returns its digest; RequestError if it is not `expected`."""
         digest = "sha256:" + self._hash.hexdigest()
         if expected is not None and digest != expected:
             raise RequestError(f'digest mismatch, expected "{expected}", got "{digest}"')
@@ -76,7 +76,7 @@ class BlobWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A full disk fails again on the final flush; the first error is the one to show.
+        # With a full disk the final flush fails again; only the first error matters.
         with contextlib.suppress(OSError):
             self._file.close()
         self._temporary.unlink(missing_ok=True)
@@ -89,29 +89,29 @@ class Blobs:
         self.folder = folder
 
     def path(self, digest: str) -> Path:
-        """Where the blob is, or would be. Raises InvalidNameError for a malformed digest."""
+        """The blob's file, whether or not it exists. Raises InvalidNameError for a malformed digest."""
         name = normalize_digest(digest)
-        usual = self.folder / name.replace(":", "-")
-        ancient = self.folder / name
-        return ancient if not usual.exists() and ancient.exists() else usual
+        path = self.folder / name.replace(":", "-")
+        legacy = self.folder / name
+        return legacy if not path.exists() and legacy.exists() else path
 
     def has(self, digest: str) -> bool:
         return self.path(digest).is_file()
 
     def touch(self, digest: str) -> bool:
-        """True if the blob is there; it then counts as new, so that no pruner takes it meanwhile."""
+        """Whether the blob exists. Also updates its time, so that it is not pruned for a while."""
         path = self.path(digest)
         if not path.is_file():
             return False
-        # In a store of another user, or a read-only one, being there is enough.
+        # In a store that is read-only or another user's, the time cannot be changed.
         with contextlib.suppress(OSError):
             os.utime(path)
         return True
 
     def put(self, digest: str, chunks: Iterable[bytes]) -> bool:
-        """Store a blob under `digest`; False if it was there already (then `chunks` is not read).
+        """Store a blob under `digest`. Returns False if it exists already; then `chunks` is not read.
 
-        Raises RequestError when the content has another digest, StoreError when it cannot be written.
+        Raises RequestError if the content has another digest, StoreError if it cannot be written.
         """
         expected = normalize_digest(digest)
         if self.touch(expected):
@@ -123,7 +123,7 @@ class Blobs:
         return True
 
     async def put_async(self, digest: str, chunks: AsyncIterable[bytes]) -> bool:
-        """`put` for a body that arrives asynchronously."""
+        """`put` for chunks that arrive asynchronously."""
         expected = normalize_digest(digest)
         if self.touch(expected):
             return False
@@ -134,12 +134,12 @@ class Blobs:
         return True
 
     def add(self, data: bytes) -> tuple[str, bool]:
-        """Store bytes; answers their digest and whether they are new."""
+        """Store bytes. Returns their digest and whether they are new."""
         digest = digest_of(data)
         return digest, self.put(digest, [data])
 
     def add_file(self, path: Path) -> tuple[str, bool]:
-        """Copy a file into the store; answers its digest and whether it is new."""
+        """Copy a file into the store. Returns its digest and whether it is new."""
         with storage_errors("read", path):
             digest = file_digest(path)
             if self.touch(digest):

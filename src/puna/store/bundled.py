@@ -1,4 +1,4 @@
-"""`demo`: the model that comes with the package, shown as if it were in the store."""
+"""`demo`: the model bundled with the package, which appears as if it were in the store."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def is_demo(name: ModelName) -> bool:
 
 
 def bundled_model(path: Path = DEMO_FILE) -> StoredModel | None:
-    """The bundled model, or None when this installation has none (a checkout before it was made)."""
+    """The bundled model, or None if this installation has none or it is damaged."""
     try:
         status = path.stat()
         return _described(path, status.st_mtime_ns, status.st_size)

@@ -1,4 +1,4 @@
-"""The config blob: what kind of model this is, as labels."""
+"""The config blob of a model: labels that describe it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from puna.errors import StoreError
 
 
 class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Labels of a model, under the names they have on disk.
+    """The labels of a model, with their names on disk.
 
-    `model_type` is the parameter count as text (`7.2B`), `file_type` the quantisation (`Q4_K_M`).
+    `model_type` is the parameter count (`7.2B`), `file_type` the quantisation (`Q4_K_M`).
     """
 
     model_format: str = ""
@@ -34,12 +34,12 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> ModelConfig:
-        """Parse a config blob; unknown keys are ignored, `null` counts as absent. Raises StoreError."""
+        """Parse a config blob. Ignores unknown keys and `null` values. Raises StoreError naming `where`."""
         try:
             raw = msgspec.json.decode(data, type=dict[str, Any])
             return msgspec.convert({key: value for key, value in raw.items() if value is not None}, cls)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise StoreError(f"{where}: not a model config ({error}); recreate the model") from error
+            raise StoreError(f"{where}: not a model config ({error}); create the model again") from error
 
     def encode(self, layer_digests: Sequence[str]) -> bytes:
         """The config blob of a model with these layers, byte for byte as Ollama writes it."""
@@ -61,7 +61,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             "model_type": self.model_type,
             "file_type": self.file_type,
             **{name: item for name, item in optional.items() if item},
-            "architecture": "amd64",  # a fixed label of the format, not this machine's
+            "architecture": "amd64",  # constant: part of the format, not this machine's architecture
             "os": "linux",
             "rootfs": {"type": "layers", "diff_ids": list(layer_digests)},
         }
@@ -69,7 +69,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 def parameter_label(count: int) -> str:
-    """Parameter count for people: `7B`, `3.2B`, `362.82M`, `99K`, `7`."""
+    """A readable parameter count: `7B`, `3.2B`, `362.82M`, `99K`, `7`."""
     if count >= 10**9:
         return _scaled(count, 10**9, 1) + "B"
     if count >= 10**6:

@@ -1,4 +1,4 @@
-"""From a description of a model to its layers, config and manifest."""
+"""Builds the layers, config and manifest of a new model from its description."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _KINDS = {"model": media.MODEL, "projector": media.PROJECTOR, "adapter": media.A
 class ModelSpec:
     """What a new model is made of.
 
-    Either `from_model` (an existing model, whose layers are inherited; it wins when both are given)
-    or `files` (name -> digest of uploaded GGUF blobs). Empty texts keep what is inherited;
-    `parameters` are merged key by key, licences appended, `messages` replaced.
+    Either `from_model` (an existing model whose layers are inherited; it takes precedence) or `files` (name
+    -> digest of uploaded GGUF blobs) is required. Empty strings keep the inherited value; `parameters` are
+    merged key by key, licences appended, `messages` replaced.
     """
 
     from_model: str | None = None
@@ -43,9 +43,10 @@ class ModelSpec:
 def build(
     blobs: Blobs, spec: ModelSpec, parent: StoredModel | None, report: Callable[[str], None]
 ) -> Manifest:
-    """Write the layers and the config as blobs and answer the manifest naming them.
+    """Write the layers and the config as blobs, and return the manifest that names them.
 
-    The caller holds the store's lock, so that no layer disappears before its manifest is written.
+    The caller must hold the store's lock, so that no layer is pruned before the manifest is written. Raises
+    RequestError and StoreError.
     """
     assembly = _Assembly(blobs, report)
     if parent is not None:
@@ -74,7 +75,7 @@ def build(
 
 
 class _Assembly:
-    """Layers in the making."""
+    """Collects the layers of a model while it is built."""
 
     def __init__(self, blobs: Blobs, report: Callable[[str], None]) -> None:
         self._blobs = blobs
@@ -83,10 +84,10 @@ class _Assembly:
         self._facts: list[Facts] = []
 
     def inherit(self, parent: StoredModel) -> None:
-        """All of the parent's layers, each remembering where it came from."""
+        """Add all layers of the parent, recording it as their origin."""
         for layer in parent.manifest.layers:
             if not self._blobs.touch(layer.digest):
-                # The bundled model's file lies outside the store until a model is made from it.
+                # The bundled model's files are outside the store until a model is made from it.
                 path = parent.files[layer.digest]
                 if not path.is_file():
                     raise RequestError(
@@ -106,12 +107,12 @@ class _Assembly:
             )
 
     def add_files(self, files: Mapping[str, str], only: str | None = None) -> None:
-        """GGUF blobs by digest; `only` is the one kind allowed."""
+        """Add GGUF blobs given as name -> digest; with `only`, all must be of that kind."""
         for file_name, given in files.items():
             check_file_name(file_name)
             digest = normalize_digest(given)
             if not self._blobs.touch(digest):
-                raise RequestError(f"{file_name}: its blob {digest} is not in the store; upload it first")
+                raise RequestError(f"{file_name}: blob {digest} is not in the store; upload it first")
             path = self._blobs.path(digest)
             with path.open("rb") as file:
                 magic = file.read(len(MAGIC))
@@ -123,7 +124,7 @@ class _Assembly:
             try:
                 facts = facts_of(path)
             except GGUFError as error:
-                # Parts of split models end here, too: in the store a part cannot find the others.
+                # This includes parts of split models: in the store a part cannot find the others.
                 raise RequestError(f"{file_name} cannot be used: {error}") from error
             if only is not None and facts.kind != only:
                 raise RequestError(f"{file_name} is a {facts.kind}, not an {only}")
@@ -143,7 +144,7 @@ class _Assembly:
         self._layers.append(Layer(media_type=media_type, digest=digest, size=len(data)))
 
     def replace(self, media_type: str, data: bytes, also: Sequence[str] = ()) -> None:
-        """Add a layer in place of all of its type (and of the types `also`)."""
+        """Add a layer, replacing all layers of its type and of the types in `also`."""
         self._layers = [
             layer for layer in self._layers if layer.media_type != media_type and layer.media_type not in also
         ]
@@ -177,7 +178,7 @@ class _Assembly:
 
 
 def check_file_name(name: str) -> None:
-    """Raises RequestError unless `name` is a plain relative path with forward slashes."""
+    """Raise RequestError unless `name` is a plain relative path with forward slashes."""
     parts = name.split("/")
     if "\\" in name or "\0" in name or any(part in ("", ".", "..") for part in parts):
         raise RequestError(f'file path must be relative: "{name}"')
@@ -186,7 +187,7 @@ def check_file_name(name: str) -> None:
 def _message(item: Mapping[str, Any]) -> dict[str, str]:
     role, content = item.get("role"), item.get("content") or ""
     if not isinstance(role, str) or not role or not isinstance(content, str):
-        raise RequestError(f"messages: each needs a role and a content, both text, not {dict(item)!r}")
+        raise RequestError(f"messages: each message needs a role and a content string, not {dict(item)!r}")
     return {"role": role, "content": content}
 
 

@@ -1,4 +1,4 @@
-"""What the store needs to know of a GGUF file, read once per file."""
+"""What the store needs to know about a GGUF file, read once per file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MAGIC = b"GGUF"
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Plain values from a model file's metadata; the file itself is closed again."""
+    """Values from the metadata of a model file. They do not keep the file open."""
 
     architecture: str
     kind: str  # "model", "projector" or "adapter"
@@ -23,18 +23,18 @@ class Facts:
     context_length: int
     embedding_length: int
     chat_template: str | None
-    capabilities: frozenset[str]  # of embedding, vision, audio
+    capabilities: frozenset[str]  # any of embedding, vision, audio
 
 
 def facts_of(path: Path) -> Facts:
-    """Facts of the GGUF file at `path`. Raises GGUFError or OSError."""
+    """The facts of the GGUF file at `path`. Raises GGUFError or OSError."""
     status = path.stat()
     return _facts(path, status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=256)
 def _facts(path: Path, mtime_ns: int, size: int) -> Facts:
-    # The time and size are only there so that a replaced file is read again.
+    # mtime_ns and size are only part of the cache key, so that a replaced file is read again.
     with open_gguf(path) as file:
         return Facts(
             architecture=file.architecture,

@@ -1,4 +1,4 @@
-"""Writing files so that a crash, a full disk or a second process never leaves half of one."""
+"""Atomic writes: a crash, a full disk or a second process never leaves a partial file."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from puna.errors import StoreError
 _ADVICE = {
     errno.ENOSPC: "the disk is full: free some space, or point PUNA_MODELS at another disk",
     errno.EDQUOT: "the disk quota is used up: free some space, or point PUNA_MODELS elsewhere",
-    errno.EACCES: "permission denied: check who owns it, or point PUNA_MODELS at a directory of your own",
-    errno.EPERM: "not permitted: check who owns it, or point PUNA_MODELS at a directory of your own",
+    errno.EACCES: "permission denied: check its owner, or point PUNA_MODELS at a directory of your own",
+    errno.EPERM: "not permitted: check its owner, or point PUNA_MODELS at a directory of your own",
     errno.EROFS: "the file system is read-only: point PUNA_MODELS at a writable directory",
 }
 
 
 @contextlib.contextmanager
 def storage_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn an OSError into a StoreError saying what could not be done, where, and what helps."""
+    """Turn an OSError into a StoreError that says what failed, where, and what to do about it."""
     try:
         yield
     except OSError as error:
@@ -32,7 +32,7 @@ def storage_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def sync_directory(folder: Path) -> None:
-    """Make a rename in `folder` survive a power failure."""
+    """Make renames in `folder` survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -41,15 +41,18 @@ def sync_directory(folder: Path) -> None:
 
 
 def move_into_place(temporary: Path, target: Path) -> None:
-    """Rename a finished, synced temporary file to `target`, replacing what is there."""
+    """Rename a finished, synced temporary file to `target`, overwriting it."""
     temporary.chmod(0o644)
     temporary.replace(target)
     sync_directory(target.parent)
 
 
 def write_atomically(target: Path, data: bytes, scratch: Path) -> None:
-    """Put `data` at `target`. The temporary lies in `scratch`, which must be on the same file system
-    or else is passed over: a listing of `target`'s directory must not see it if that can be helped."""
+    """Write `data` to `target`, overwriting it.
+
+    The temporary file is created in `scratch` if that is on the same file system, so that listings of
+    `target`'s directory do not see it; otherwise next to `target`.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     folder = scratch if scratch.stat().st_dev == target.parent.stat().st_dev else target.parent
     descriptor, name = tempfile.mkstemp(prefix="tmp-", dir=folder)
@@ -67,7 +70,7 @@ def write_atomically(target: Path, data: bytes, scratch: Path) -> None:
 
 @contextlib.contextmanager
 def exclusive(lock_file: Path) -> Iterator[None]:
-    """Hold the store's write lock: one writer at a time, over threads and processes."""
+    """Hold the store's write lock: one writer at a time, across threads and processes."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:

@@ -1,4 +1,4 @@
-"""Manifests: what a model consists of. Read leniently, written byte for byte as Ollama does."""
+"""Manifests: the lists of a model's blobs. Read leniently, written byte for byte as Ollama does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL = _IMAGE + "model"
 PROJECTOR = _IMAGE + "projector"
 ADAPTER = _IMAGE + "adapter"
 TEMPLATE = _IMAGE + "template"
-PROMPT = _IMAGE + "prompt"  # what templates were called in old stores
+PROMPT = _IMAGE + "prompt"  # the type of templates in old stores
 SYSTEM = _IMAGE + "system"
 PARAMS = _IMAGE + "params"
 MESSAGES = _IMAGE + "messages"
@@ -24,7 +24,7 @@ TENSOR = _IMAGE + "tensor"
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True, rename={"media_type": "mediaType", "origin": "from"}):
-    """One blob of a model. `origin` is the parent model's name, or the path the layer came from."""
+    """One blob of a model. `origin` is the parent model's name or the path of the layer's file."""
 
     media_type: str
     digest: str
@@ -49,9 +49,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def decode(cls, data: bytes, where: str) -> Manifest:
-        """Parse a manifest, whoever wrote it; unknown keys and media types are kept out of the way.
+        """Parse a manifest, ignoring unknown keys, and normalise its digests.
 
-        Raises StoreError naming `where`. Digests are normalised.
+        Raises StoreError naming `where`.
         """
         try:
             manifest = msgspec.json.decode(data, type=cls)
@@ -62,7 +62,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             raise StoreError(f"{where}: not a model manifest ({error}); create the model again") from error
 
     def encode(self) -> bytes:
-        """Compact JSON, keys in Ollama's order, a newline at the end."""
+        """Compact JSON with keys in Ollama's order and a trailing newline."""
         value = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,

@@ -1,4 +1,4 @@
-"""Modelfiles: one command per line, `NAME value`, values quoted when they span lines.
+"""Modelfiles: one command `NAME value` per line; values that span lines are quoted.
 
 FROM ./model.gguf
 PARAMETER temperature 0.7
@@ -34,21 +34,21 @@ class ModelfileError(RequestError):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One line: its command in lower case, its value, and, of PARAMETER and MESSAGE, the key or role."""
+    """One command: its name in lower case, its value, and for PARAMETER and MESSAGE the key or role."""
 
     name: str
     value: str
     key: str = ""
 
     def __str__(self) -> str:
-        """The line as it would be written. Raises ModelfileError if no quoting can express the value."""
+        """The command as written in a Modelfile. Raises ModelfileError if no quoting can express it."""
         words = [self.name.upper(), self.key] if self.key else [self.name.upper()]
         return " ".join([*words, quoted(self.value, bare=self.name == "from")])
 
 
 @dataclass(frozen=True, slots=True)
 class Modelfile:
-    """The commands of a Modelfile in order; comments and blank lines are not kept."""
+    """The commands of a Modelfile in order, without comments and blank lines."""
 
     commands: tuple[Command, ...]
 
@@ -56,22 +56,22 @@ class Modelfile:
         return "".join(f"{command}\n" for command in self.commands)
 
     def values(self, name: str) -> list[str]:
-        """The values of all commands `name` (in lower case), in order."""
+        """The values of all commands called `name` (lower case), in order."""
         return [command.value for command in self.commands if command.name == name]
 
     def last(self, name: str) -> str | None:
-        """The value that counts where the last one wins."""
+        """The value of the last command called `name`, or None."""
         found = self.values(name)
         return found[-1] if found else None
 
     @property
     def messages(self) -> list[dict[str, str]]:
-        """MESSAGE lines as `role` and `content`."""
+        """The MESSAGE commands as `role` and `content`."""
         return [{"role": item.key, "content": item.value} for item in self.commands if item.name == "message"]
 
 
 def decode(data: bytes) -> str:
-    """Text of a Modelfile: UTF-8, or UTF-16 with its byte order mark; bad bytes are replaced."""
+    """The text of a Modelfile in UTF-8, or in UTF-16 with a byte order mark; bad bytes are replaced."""
     for bom, encoding in _BOMS:
         if data.startswith(bom):
             return data[len(bom) :].decode(encoding, "replace")
@@ -79,7 +79,7 @@ def decode(data: bytes) -> str:
 
 
 def parse(text: str | bytes) -> Modelfile:
-    """Parse a Modelfile. Raises ModelfileError with the line number."""
+    """Parse a Modelfile. Raises ModelfileError naming the line."""
     reader = _Reader(decode(text) if isinstance(text, bytes) else text.removeprefix("\ufeff"))
     commands: list[Command] = []
     while reader.skip_to_command():
@@ -116,7 +116,7 @@ class _Reader:
         return 1 + len(_LINE_END.findall(self._text, 0, self._at))
 
     def skip_to_command(self) -> bool:
-        """Step over blank lines and comments; False at the end of the text."""
+        """Skip blank lines and comments; False at the end of the text."""
         while self._at < len(self._text):
             if self._text[self._at] == "#":
                 self._at = self._line_end()[0]
@@ -133,14 +133,14 @@ class _Reader:
         return match[0]
 
     def skip_blanks(self) -> bool:
-        """Step over blanks; False if there was none."""
+        """Skip spaces and tabs; False if there are none."""
         start = self._at
         while self._at < len(self._text) and self._text[self._at] in " \t":
             self._at += 1
         return self._at > start
 
     def value(self) -> str:
-        """A value, to the first line end where its quotes, if any, are closed."""
+        """Read a value up to the first end of line at which its quotes, if any, are closed."""
         start, line = self._at, self.line
         while True:
             end, after = self._line_end()
@@ -149,17 +149,17 @@ class _Reader:
                 self._at = after
                 return value
             if end == len(self._text):
-                raise ModelfileError(f"unexpected EOF: the quote opened in line {line} is never closed")
+                raise ModelfileError(f"unexpected EOF: the quote opened on line {line} is never closed")
             self._at = after
 
     def _line_end(self) -> tuple[int, int]:
-        """Where the current line ends, and where the next begins."""
+        """Where the current line ends and where the next one starts."""
         match = _LINE_END.search(self._text, self._at)
         return match.span() if match else (len(self._text), len(self._text))
 
 
 def _unquote(text: str) -> str | None:
-    """The value written as `text`; None if it opens a quote and does not close it."""
+    """The value written as `text`; None if it opens a quote without closing it."""
     for quote in ('"""', '"'):
         if text.startswith(quote):
             closed = len(text) >= 2 * len(quote) and text.endswith(quote)
@@ -168,10 +168,10 @@ def _unquote(text: str) -> str | None:
 
 
 def quoted(value: str, *, bare: bool = False) -> str:
-    """A value as written in a Modelfile, quoted only where it must be. `bare` forbids quotes.
+    """`value` as written in a Modelfile, quoted only if necessary; never with `bare`.
 
-    Raises ModelfileError for the few values the grammar cannot express (a line ending in `\"\"\"`
-    before the last).
+    Raises ModelfileError for the few values that the grammar cannot express (a line before the last one
+    that ends in `\"\"\"`).
     """
     for candidate in _spellings(value, bare):
         reader = _Reader(candidate)

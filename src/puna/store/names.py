@@ -12,7 +12,7 @@ DEFAULT_HOST = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
 
-#: Each part is also a file name, so the patterns admit neither `/` nor a leading dot.
+#: Each part is also a file name, so the patterns allow neither `/` nor a leading dot.
 _PATTERNS = {
     "host": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-.:]{0,349}", re.ASCII),
     "namespace": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-]{0,79}", re.ASCII),
@@ -20,16 +20,16 @@ _PATTERNS = {
     "tag": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_\-.]{0,79}", re.ASCII),
 }
 _RULES = {
-    "host": "1 to 350 of letters, digits, '_', '-', '.' and ':'",
-    "namespace": "1 to 80 of letters, digits, '_' and '-'",
-    "model": "1 to 80 of letters, digits, '_', '-' and '.'",
-    "tag": "1 to 80 of letters, digits, '_', '-' and '.'",
+    "host": "1 to 350 letters, digits, '_', '-', '.' and ':'",
+    "namespace": "1 to 80 letters, digits, '_' and '-'",
+    "model": "1 to 80 letters, digits, '_', '-' and '.'",
+    "tag": "1 to 80 letters, digits, '_', '-' and '.'",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ModelName:
-    """A full, valid model name. Comparison is exact; lookups in the store fold letter case."""
+    """A complete, valid model name. Comparison is case-sensitive; lookups in the store ignore case."""
 
     host: str
     namespace: str
@@ -45,9 +45,9 @@ class ModelName:
 
     @classmethod
     def parse(cls, text: str) -> ModelName:
-        """The name written as `text`, missing parts filled in. Raises InvalidNameError.
+        """Parse a name, filling in missing parts. Raises InvalidNameError.
 
-        `x:local` means plain `x`: a client's way of saying "not in the cloud".
+        `x:local` is the same as `x`: clients use it to say "not in the cloud".
         """
         rest = text.partition("://")[2] if text.lower().startswith(("http://", "https://")) else text
         if rest.lower().endswith(":local"):
@@ -83,12 +83,12 @@ class ModelName:
 
     @property
     def path(self) -> PurePosixPath:
-        """Where the manifest lies, relative to `manifests/`."""
+        """The path of the manifest, relative to `manifests/`."""
         return PurePosixPath(self.host, self.namespace, self.model, self.tag)
 
     @property
     def folded(self) -> tuple[str, str, str, str]:
-        """The parts in lower case: equal for names that mean the same model."""
+        """The parts in lower case: equal for names of the same model."""
         return self.host.lower(), self.namespace.lower(), self.model.lower(), self.tag.lower()
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""What may be thrown away: blobs no manifest names."""
+"""Pruning: finds and deletes blobs that no manifest uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from puna.store.names import ModelName
 
 log = logging.getLogger(__name__)
 
-#: A blob younger than this may belong to a model that is just being created.
+#: A blob younger than this may belong to a model that is being created.
 GRACE_S = 3600.0
 
 _BLOB_NAME = re.compile(r"sha256[-:][0-9a-fA-F]{64}")
@@ -28,7 +28,7 @@ def sha256_hex(data: bytes) -> str:
 
 
 def manifest_files(manifests: Path) -> Iterator[Path]:
-    """Every file four levels below `manifests` but hidden ones; symlinks count as their targets."""
+    """Every file four levels below `manifests`, except hidden ones. Follows symlinks."""
     yield from _files_at(manifests, 4)
 
 
@@ -47,7 +47,7 @@ def _files_at(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def digests_in_use(manifests: Path) -> set[str] | None:
-    """All digests any manifest names; None if one cannot be read, as then nobody knows."""
+    """The digests that any manifest uses; None if a manifest cannot be read."""
     used: set[str] = set()
     for path in manifest_files(manifests):
         try:
@@ -58,36 +58,36 @@ def digests_in_use(manifests: Path) -> set[str] | None:
     return used
 
 
-def _understood(manifests: Path) -> bool:
-    """Whether each file at manifest depth, hidden ones included, has a valid name."""
+def _all_named(manifests: Path) -> bool:
+    """Whether every file at manifest depth, including hidden ones, has a valid model name."""
     for path in manifests.glob("*/*/*/*"):
         if path.is_file():
             try:
                 ModelName(*path.relative_to(manifests).parts)
             except InvalidNameError:
-                log.warning("not pruning: %s is no model", path)
+                log.warning("not pruning: %s is not a model name", path)
                 return False
     return True
 
 
 def sweep(manifests: Path, blobs: Path) -> int:
-    """Remove unnamed blobs and temporaries older than an hour; answers how many files went."""
-    used = digests_in_use(manifests) if _understood(manifests) else None
+    """Delete unused blobs and temporary files older than an hour. Returns the number of deleted files."""
+    used = digests_in_use(manifests) if _all_named(manifests) else None
     if used is None:
         return 0
     removed = 0
     oldest_kept = time.time() - GRACE_S
     for entry in list(os.scandir(blobs)):
-        named = _BLOB_NAME.fullmatch(entry.name) and entry.name.replace("-", ":").lower() in used
+        in_use = _BLOB_NAME.fullmatch(entry.name) and entry.name.replace("-", ":").lower() in used
         with contextlib.suppress(OSError):
-            if not named and entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < oldest_kept:
+            if not in_use and entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < oldest_kept:
                 Path(entry.path).unlink()
                 removed += 1
     return removed
 
 
 def drop_empty_folders(manifests: Path) -> None:
-    """Remove directories below `manifests` that hold nothing."""
+    """Remove empty directories below `manifests`."""
     for folder, _, _ in os.walk(manifests, topdown=False):
         if Path(folder) != manifests:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""What a Modelfile asks for: typed parameters, and where FROM and ADAPTER point to."""
+"""Interprets a Modelfile: typed parameters, and the targets of FROM and ADAPTER."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from puna.store.modelfile import Modelfile
 
 log = logging.getLogger(__name__)
 
-#: Parameters of older versions: accepted with a warning, without effect.
+#: Parameters of older versions: accepted with a warning, but ignored.
 DEPRECATED = frozenset({
     "penalize_newline", "low_vram", "f16_kv", "logits_all", "vocab_only", "use_mlock",
     "mirostat", "mirostat_tau", "mirostat_eta",
@@ -26,7 +26,7 @@ _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 _FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 _SEMVER = re.compile(r"v?\d+(\.\d+){0,2}(-[0-9A-Za-z.-]+)?(\+[0-9A-Za-z.-]+)?")
 
-#: Files that make up a model directory: the first pattern with a match wins.
+#: Weight files of a model directory: the first pattern with a match wins.
 _WEIGHTS = (
     "model*.safetensors", "consolidated*.safetensors", "pytorch_model*.bin", "consolidated*.pth",
     "*.gguf", "*.bin",
@@ -35,16 +35,16 @@ _WEIGHTS = (
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What FROM names: a model of the store, or files to upload (relative name -> path)."""
+    """The target of FROM: a model in the store, or files to upload (relative name -> path)."""
 
     model: str | None = None
     files: dict[str, Path] = field(default_factory=dict)
 
 
 def parameter_values(modelfile: Modelfile) -> dict[str, Any]:
-    """PARAMETER lines as typed options: the last of a key counts, `stop` collects.
+    """The PARAMETER commands as typed options: the last of each key, but all of `stop`.
 
-    Raises RequestError naming the unknown parameter or the value that is not of its type.
+    Raises RequestError naming an unknown parameter or a value of the wrong type.
     """
     values: dict[str, Any] = {}
     for command in modelfile.commands:
@@ -60,7 +60,7 @@ def parameter_values(modelfile: Modelfile) -> dict[str, Any]:
 
 
 def parse_parameter(key: str, text: str) -> int | float | bool | str:
-    """The value of option `key` written as `text` (one item, for lists). Raises RequestError."""
+    """Parse `text` as a value of option `key` (as one item if it is a list). Raises RequestError."""
     kind = _KINDS.get(key)
     if kind is None:
         raise RequestError(f"unknown parameter '{key}'")
@@ -88,7 +88,10 @@ _KINDS = _kinds()
 
 
 def create_request(modelfile: Modelfile) -> dict[str, Any]:
-    """The fields of POST /api/create a Modelfile sets, without `model`, `from`, `files` and `adapters`."""
+    """The fields of POST /api/create for a Modelfile, except `model`, `from`, `files` and `adapters`.
+
+    Raises RequestError.
+    """
     requires = modelfile.last("requires")
     if requires is not None and not _SEMVER.fullmatch(requires):
         raise RequestError("requires must be a valid semver (e.g. 0.14.0)")
@@ -108,10 +111,9 @@ def create_request(modelfile: Modelfile) -> dict[str, Any]:
 
 
 def model_source(modelfile: Modelfile, folder: Path) -> Source:
-    """Where the FROM lines point; `folder` is the Modelfile's. Later FROM lines add files.
+    """The target of the FROM commands; those after the first add files. `folder` is the Modelfile's.
 
-    Raises ModelNotFoundError for something written as a path that does not exist, RequestError for a
-    directory without a model.
+    Raises ModelNotFoundError for a path that does not exist, RequestError for a directory without a model.
     """
     first, *more = modelfile.values("from")
     source = resolve(first, folder)
@@ -119,13 +121,13 @@ def model_source(modelfile: Modelfile, folder: Path) -> Source:
     for value in more:
         extra = resolve(value, folder)
         if extra.model is not None:
-            raise RequestError(f"a further FROM must be a file, and there is none called {value}")
+            raise RequestError(f"FROM {value}: no such file (a FROM after the first must name a file)")
         files |= extra.files
     return Source(model=source.model, files=files)
 
 
 def adapter_source(modelfile: Modelfile, folder: Path) -> dict[str, Path]:
-    """Files of the ADAPTER line, the last if there are several; empty without one."""
+    """The files of the last ADAPTER command; empty if there is none. Raises ModelNotFoundError."""
     value = modelfile.last("adapter")
     if value is None:
         return {}
@@ -136,7 +138,7 @@ def adapter_source(modelfile: Modelfile, folder: Path) -> dict[str, Path]:
 
 
 def resolve(value: str, folder: Path) -> Source:
-    """A file, a directory of files, or else the name of a model."""
+    """Resolve the value of FROM: a file, a directory of files, or else the name of a model."""
     path = folder / Path(value).expanduser()
     if path.is_dir():
         return Source(files=_directory_files(path))

@@ -1,4 +1,4 @@
-"""What `/api/show` tells of a model: its metadata, its Modelfile, its parameters as text."""
+"""What `/api/show` returns for a model: its metadata, tensors, Modelfile and parameters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _HIDDEN = ("general.name", "tokenizer.chat_template")
 
 
 def model_info(stored: StoredModel, *, verbose: bool = False) -> dict[str, Any]:
-    """GGUF metadata with `general.parameter_count`; arrays are None (empty ones []) unless `verbose`.
+    """GGUF metadata and `general.parameter_count`. Unless `verbose`, non-empty arrays are None.
 
-    {} when there is no GGUF. Raises GGUFError for a damaged one.
+    {} if the model has no GGUF file. Raises GGUFError if it is damaged.
     """
     path = stored.model_path
     if path is None or not path.is_file():
@@ -37,7 +37,7 @@ def _plain(value: Any, verbose: bool) -> Any:
 
 
 def tensor_list(stored: StoredModel) -> list[dict[str, Any]]:
-    """Name, type and shape of each tensor; shapes in the file's order, fastest dimension first."""
+    """Name, type and shape of each tensor; shapes as in the file, fastest-varying dimension first."""
     path = stored.model_path
     if path is None or not path.is_file():
         return []
@@ -65,7 +65,7 @@ def _literal(value: Any) -> str:
 def modelfile_text(
     stored: StoredModel, *, system: str | None = None, parameters: Mapping[str, Any] | None = None
 ) -> str:
-    """A Modelfile that would make this model; `system` and `parameters` replace the model's own."""
+    """A Modelfile that recreates this model, with `system` and `parameters` replacing the model's own."""
     commands: list[tuple[str, str]] = []
     if stored.model_path is not None:
         commands.append(("FROM", str(stored.model_path)))
@@ -104,4 +104,4 @@ def _quoted(text: str) -> str:
     try:
         return quoted(text)
     except ModelfileError:
-        return f'"""{text}"""'  # shown all the same: it is right for the eye, if not for the parser
+        return f'"""{text}"""'  # readable, although it cannot be parsed again

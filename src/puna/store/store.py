@@ -1,4 +1,4 @@
-"""The model store: Ollama's directory layout, shared with Ollama itself if one likes."""
+"""The model store: Ollama's directory layout, which may be shared with Ollama itself."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ Status = Callable[[str], None]
 class Store:
     """Models on disk: manifests by name, blobs by digest.
 
-    Any number of processes may read and write at once. Writers take turns through a lock
-    file; readers need none, as every file appears whole or not at all. Reading never writes,
-    so a read-only directory will do for it.
+    Any number of processes may read and write at the same time. Writers take a lock; readers do not need
+    it, because files appear atomically. Reading never writes, so it works in a read-only directory.
     """
 
     def __init__(self, root: Path | None = None) -> None:
@@ -41,7 +40,7 @@ class Store:
     # --- reading ---
 
     def list(self) -> list[StoredModel]:
-        """All models, newest first, the bundled one included. Damaged entries are left out with a warning."""
+        """All models, newest first, including the bundled one. Skips damaged models with a warning."""
         found: list[StoredModel] = []
         for name, path in self._entries():
             try:
@@ -49,14 +48,14 @@ class Store:
             except ModelNotFoundError:
                 continue  # deleted since the directory was read
             except StoreError as error:
-                log.warning("leaving %s out of the list: %s", name, error)
+                log.warning("skipping model %s: %s", name, error)
         demo = bundled_model()
         if demo is not None and not any(is_demo(model.model_name) for model in found):
             found.append(demo)
         return sorted(found, key=lambda model: (-model.modified_ns, model.name))
 
     def get(self, name: str | ModelName) -> StoredModel:
-        """The model called `name`, whatever its letter case.
+        """The model called `name`, ignoring case.
 
         Raises InvalidNameError, ModelNotFoundError, or StoreError if the model is damaged.
         """
@@ -70,42 +69,42 @@ class Store:
         return demo
 
     def exists(self, name: str | ModelName) -> bool:
-        """Whether `get` would find a model (which may still be damaged). Raises InvalidNameError."""
+        """Whether there is a model called `name` (possibly damaged). Raises InvalidNameError."""
         wanted = _parse(name)
         return self._find(wanted) is not None or (is_demo(wanted) and bundled_model() is not None)
 
     def resolve(self, name: str | ModelName) -> ModelName:
-        """`name` in the spelling the store has, part by part; unknown parts stay as they are."""
+        """`name` with each part in the case the store uses; unknown parts are unchanged."""
         return self._spelling(_parse(name))
 
     # --- blobs ---
 
     def blob_path(self, digest: str) -> Path:
-        """Where that blob is, or would be. Raises InvalidNameError for a malformed digest."""
+        """The blob's file, whether or not it exists. Raises InvalidNameError for a malformed digest."""
         return self.blobs.path(digest)
 
     def has_blob(self, digest: str) -> bool:
         return self.blobs.has(digest)
 
     def put_blob(self, digest: str, chunks: Iterable[bytes]) -> bool:
-        """Store a blob; False if it was there. Raises RequestError (digest mismatch) or StoreError."""
+        """Store a blob; False if it exists already. Raises RequestError (digest mismatch) or StoreError."""
         return self.blobs.put(digest, chunks)
 
     async def put_blob_async(self, digest: str, chunks: AsyncIterable[bytes]) -> bool:
-        """`put_blob` for a request body. Writes block the caller's loop one chunk at a time."""
+        """`put_blob` for a request body. Writing each chunk blocks the event loop."""
         return await self.blobs.put_async(digest, chunks)
 
     def import_file(self, path: Path) -> str:
-        """Copy a file into the store as a blob; answers its digest."""
+        """Copy a file into the store as a blob. Returns its digest."""
         return self.blobs.add_file(path)[0]
 
     # --- writing ---
 
     def create(self, name: str | ModelName, spec: ModelSpec, on_status: Status | None = None) -> StoredModel:
-        """Make or replace the model `name` (see ModelSpec). `on_status` hears each step.
+        """Create or replace the model `name` (see ModelSpec). Calls `on_status` at each step.
 
-        Raises InvalidNameError, RequestError for an impossible spec, ModelNotFoundError for an unknown
-        parent, GGUFError for a damaged one, StoreError. Templates are not parsed here.
+        Does not parse templates. Raises InvalidNameError, RequestError for an invalid spec,
+        ModelNotFoundError for an unknown parent, GGUFError for a damaged one, StoreError.
         """
         report = on_status or _silent
         wanted = _parse(name)
@@ -120,7 +119,7 @@ class Store:
         return created
 
     def copy(self, source: str | ModelName, target: str | ModelName) -> None:
-        """Give a model a second name, replacing what had it. Blobs are shared."""
+        """Copy a model to another name, overwriting the model of that name. Blobs are shared."""
         wanted = _parse(target)
         with self._writing():
             original = self.get(source)
@@ -136,13 +135,13 @@ class Store:
             self._write_manifest(spelled, data)
 
     def delete(self, name: str | ModelName) -> None:
-        """Remove a model and the blobs no other model uses. Works for damaged models, too."""
+        """Delete a model, even a damaged one, and the blobs that no other model uses."""
         wanted = _parse(name)
         with self._writing():
             stored = self._find(wanted)
             if stored is None:
                 if is_demo(wanted) and bundled_model() is not None:
-                    raise RequestError(f"'{wanted}' comes with Puna and cannot be deleted")
+                    raise RequestError(f"'{wanted}' is bundled with Puna and cannot be deleted")
                 raise ModelNotFoundError(f"model '{name}' not found")
             path = self._manifest_path(stored)
             digests = self._digests(path)
@@ -153,9 +152,9 @@ class Store:
             self._release(digests)
 
     def prune(self) -> int:
-        """Remove blobs no manifest names, and leftovers of broken-off writes; answers how many.
+        """Delete unused blobs and remains of interrupted writes. Returns the number of deleted files.
 
-        Does nothing when NOPRUNE is set or anything in the store is not understood.
+        Does nothing if PUNA_NOPRUNE is set or the store contains a manifest that cannot be read.
         """
         if env_bool("NOPRUNE") or not self.blobs.folder.is_dir():
             return 0
@@ -170,7 +169,7 @@ class Store:
         return self.manifests / name.path
 
     def _entries(self) -> Iterator[tuple[ModelName, Path]]:
-        """Everything four levels deep whose parts make a name."""
+        """Every manifest with a valid name."""
         for path in prune.manifest_files(self.manifests):
             try:
                 yield ModelName(*path.relative_to(self.manifests).parts), path
@@ -178,14 +177,20 @@ class Store:
                 continue
 
     def _find(self, wanted: ModelName) -> ModelName | None:
-        """The stored name that means `wanted`: the same spelling if there is one."""
+        """The stored name equal to `wanted` except for case, preferably an exact match."""
         folders = [self.manifests]
         for part in wanted.path.parts[:-1]:
             folders = [
-                Path(entry.path) for folder in folders for entry in _called(folder, part) if entry.is_dir()
+                Path(entry.path)
+                for folder in folders
+                for entry in _entries_named(folder, part)
+                if entry.is_dir()
             ]
         files = [
-            Path(entry.path) for folder in folders for entry in _called(folder, wanted.tag) if entry.is_file()
+            Path(entry.path)
+            for folder in folders
+            for entry in _entries_named(folder, wanted.tag)
+            if entry.is_file()
         ]
         found = [ModelName(*path.relative_to(self.manifests).parts) for path in files]
         return wanted if wanted in found else min(found, key=str, default=None)
@@ -196,7 +201,7 @@ class Store:
             return found
         folder, parts = self.manifests, list(wanted.path.parts)
         for i, part in enumerate(parts[:-1]):
-            names = sorted(entry.name for entry in _called(folder, part) if entry.is_dir())
+            names = sorted(entry.name for entry in _entries_named(folder, part) if entry.is_dir())
             parts[i] = part if part in names or not names else names[0]
             folder = folder / parts[i]
         return ModelName(*parts)
@@ -240,7 +245,7 @@ class Store:
             return set()
 
     def _release(self, digests: set[str]) -> None:
-        """Remove those of `digests` that no manifest names any more."""
+        """Delete those of `digests` that no manifest uses any more."""
         if not digests or env_bool("NOPRUNE"):
             return
         used = prune.digests_in_use(self.manifests)
@@ -282,12 +287,12 @@ def _read_manifest(name: ModelName, path: Path) -> tuple[bytes, int]:
 
 
 def _parse(name: str | ModelName) -> ModelName:
-    """A name as clients send it, blanks around it allowed."""
+    """Parse a name as clients send it: surrounding spaces are ignored."""
     return name if isinstance(name, ModelName) else ModelName.parse(name.strip())
 
 
-def _called(folder: Path, name: str) -> list[os.DirEntry[str]]:
-    """What is called `name` in `folder`, letter case aside; nothing if there is no such folder."""
+def _entries_named(folder: Path, name: str) -> list[os.DirEntry[str]]:
+    """Entries of `folder` called `name`, ignoring case; none if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
             same = name.lower()

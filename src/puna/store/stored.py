@@ -1,4 +1,4 @@
-"""One model of the store: its parts, read when asked for."""
+"""One model of the store, whose parts are read on first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from puna.store.names import ModelName
 
 @dataclass(frozen=True, eq=False)
 class StoredModel:
-    """A model as its manifest describes it. Texts are read on first use; StoreError if they cannot be."""
+    """A model described by its manifest. Layers are read on first use, which may raise StoreError."""
 
     model_name: ModelName
     manifest: Manifest
@@ -30,21 +30,21 @@ class StoredModel:
     digest: str  # sha256 of the manifest's bytes, hex without prefix
     modified_ns: int  # since the epoch
     files: Mapping[str, Path] = field(repr=False)  # digest -> blob file
-    bundled: bool = False  # comes with the package, not from the store's directory
+    bundled: bool = False  # part of the package, not of the store's directory
 
     @property
     def name(self) -> str:
-        """Display name, always with its tag: `llama3:latest`."""
+        """The display name, always with its tag: `llama3:latest`."""
         return self.model_name.display
 
     @property
     def size(self) -> int:
-        """Bytes of all its blobs."""
+        """Total bytes of its blobs."""
         return self.manifest.size
 
     @property
     def modified_at(self) -> datetime:
-        """In local time, microseconds (`modified_ns` has all digits)."""
+        """`modified_ns` in local time, truncated to microseconds."""
         seconds, rest_ns = divmod(self.modified_ns, 10**9)
         return datetime.fromtimestamp(seconds).astimezone() + timedelta(microseconds=rest_ns // 1000)
 
@@ -52,13 +52,13 @@ class StoredModel:
 
     @property
     def model_layer(self) -> Layer | None:
-        """The GGUF's layer; the last one if there are several."""
+        """The layer of the GGUF file; the last one if there are several."""
         layers = self.manifest.of_type(media.MODEL)
         return layers[-1] if layers else None
 
     @property
     def model_path(self) -> Path | None:
-        """The GGUF file, whether or not it is there; None for models of other kinds."""
+        """The GGUF file, whether or not it exists; None if the model has none."""
         layer = self.model_layer
         return self.files[layer.digest] if layer else None
 
@@ -72,13 +72,13 @@ class StoredModel:
 
     @property
     def is_remote(self) -> bool:
-        """A stub for a model that runs elsewhere: listed, never run."""
+        """Whether this is a stub for a model that runs elsewhere: it is listed but cannot be run."""
         return bool(self.config.remote_host and self.config.remote_model)
 
     def runnable_path(self) -> Path:
-        """The GGUF file to load. Raises UnsupportedModelError or StoreError saying why there is none."""
+        """The GGUF file to load. Raises UnsupportedModelError or StoreError if the model cannot be run."""
         if self.is_remote:
-            raise UnsupportedModelError(f"{self.name} runs in the cloud only; there is no model file to load")
+            raise UnsupportedModelError(f"{self.name} only runs in the cloud; it has no model file to load")
         if self.manifest.of_type(media.TENSOR):
             raise UnsupportedModelError(f"{self.name} is stored as MLX tensors; only GGUF models can be run")
         if self.adapter_paths:
@@ -94,7 +94,7 @@ class StoredModel:
 
     @cached_property
     def template(self) -> str | None:
-        """The Go template layer, None when the model has none (then the GGUF's own template counts)."""
+        """The Go template layer; None if the model has none (the GGUF's own template then applies)."""
         return self._text(media.TEMPLATE, media.PROMPT)
 
     @cached_property
@@ -107,13 +107,13 @@ class StoredModel:
 
     @cached_property
     def params(self) -> dict[str, Any]:
-        """Options of the model's own, under their Modelfile names, unchecked."""
+        """The model's own options by their Modelfile names, not validated."""
         layers = self.manifest.of_type(media.PARAMS)
         return self._json(layers[-1], dict[str, Any]) if layers else {}
 
     @cached_property
     def messages(self) -> list[dict[str, Any]]:
-        """Opening messages: `role` and `content`."""
+        """The messages each chat starts with: `role` and `content`."""
         layers = self.manifest.of_type(media.MESSAGES)
         return self._json(layers[-1], list[dict[str, Any]]) if layers else []
 
@@ -121,7 +121,7 @@ class StoredModel:
 
     @property
     def facts(self) -> Facts | None:
-        """What the GGUF says of itself; None when it is missing or damaged."""
+        """The facts of the GGUF file; None if it is missing or damaged."""
         path = self.model_path
         try:
             return facts_of(path) if path else None
@@ -138,7 +138,7 @@ class StoredModel:
 
     @property
     def details(self) -> dict[str, Any]:
-        """`ModelDetails` of the wire, without the two lengths `/api/tags` adds (see `facts`)."""
+        """`ModelDetails` of the API, without the two lengths that `/api/tags` adds (see `facts`)."""
         layer = self.model_layer
         families = self.config.model_families
         return {
@@ -167,4 +167,6 @@ class StoredModel:
             return msgspec.json.decode(self._read(layer), type=kind)
         except (msgspec.DecodeError, RecursionError) as error:
             what = layer.media_type.rpartition(".")[2]
-            raise StoreError(f"{self.name}: its {what} layer is damaged ({error}); recreate it") from error
+            raise StoreError(
+                f"{self.name}: its {what} layer is damaged ({error}); create the model again"
+            ) from error

@@ -118,7 +118,7 @@ def log_probabilities(ours: LoadedModel, cache: Cache, batch: Batch) -> torch.Te
     """[wanted rows, vocab]: of the tokens there are logits of."""
     with torch.inference_mode():
         cache.start_forward(batch)
-        return torch.log_softmax(ours.model.forward(batch, cache)[:, :IMAGE], dim=-1)
+        return torch.log_softmax(ours.model.forward(batch.on(ours.model.ops), cache)[:, :IMAGE], dim=-1)
 
 
 def read(ours: LoadedModel, cache: Cache, parts: list[Part]) -> list[torch.Tensor]:

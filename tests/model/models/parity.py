@@ -17,6 +17,17 @@ from puna.options import Options
 FLOATS = KVTypes.parse("f32")
 
 
+_originals: dict[str, Any] = {}
+
+
+def original(config: Any) -> Any:
+    """The model of transformers that `config` builds, built once for all tests, which must not change it."""
+    key = f"{config!r}"
+    if key not in _originals:
+        _originals[key] = config.build()
+    return _originals[key]
+
+
 def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
     with torch.inference_mode():
         return torch.log_softmax(theirs(torch.tensor([tokens])).logits[0], dim=-1)
@@ -33,7 +44,7 @@ def read(ours: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> t
     batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
     with torch.inference_mode():
         cache.start_forward(batch)
-        return torch.log_softmax(ours.model.forward(batch, cache), dim=-1)
+        return torch.log_softmax(ours.model.forward(batch.on(ours.model.ops), cache), dim=-1)
 
 
 def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
@@ -52,7 +63,7 @@ def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]
         )
         with torch.inference_mode():
             cache.start_forward(batch)
-            found.append(torch.log_softmax(ours.model.forward(batch, cache), dim=-1))
+            found.append(torch.log_softmax(ours.model.forward(batch.on(ours.model.ops), cache), dim=-1))
         begin += part
     return torch.cat(found)
 

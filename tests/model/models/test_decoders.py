@@ -13,11 +13,21 @@ from puna.model.load import LoadedModel, load_model
 from tests.model.models.parity import (
     check_greedy,
     log_probabilities_after_reuse,
+    original,
     our_log_probabilities,
     random_tokens,
     reference_log_probabilities,
 )
-from tests.tiny_decoders import POST_NORMS, TinyDecoder, original, tiny_decoder_gguf
+from tests.tiny_decoders import (
+    GEMMA2,
+    OLMO2,
+    PHI3,
+    POST_NORMS,
+    QWEN2,
+    QWEN3_MOE,
+    TinyDecoder,
+    tiny_decoder_gguf,
+)
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 YARN_KEYS = {
@@ -27,24 +37,17 @@ YARN_KEYS = {
 }
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 MODELS = {
-    "qwen2": TinyDecoder("qwen2", "qwen2", {"rope_parameters": {"rope_theta": 1e6}}),
+    "qwen2": QWEN2,
     "qwen2 tied, yarn": TinyDecoder(
         "qwen2", "qwen2", {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 5000.0, **YARN}},
         YARN_KEYS, seed=1,
     ),
     "qwen3": TinyDecoder("qwen3", "qwen3", {"head_dim": 32, "rope_parameters": {"rope_theta": 1e6}}, seed=2),
-    "qwen3moe": TinyDecoder(
-        "qwen3moe", "qwen3_moe", {**EXPERTS, "head_dim": 24, "norm_topk_prob": True}, seed=3
-    ),
+    "qwen3moe": QWEN3_MOE,
     "qwen3moe not normalised": TinyDecoder(
         "qwen3moe", "qwen3_moe", {**EXPERTS, "head_dim": 16}, {"norm_top_k_prob": False}, seed=4
     ),
-    "gemma2": TinyDecoder(
-        "gemma2", "gemma2",
-        {"num_hidden_layers": 3, "head_dim": 24, "query_pre_attn_scalar": 24, "sliding_window": 8,
-         "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0},
-        {"attention.sliding_window": 8}, POST_NORMS, norm_offset=1, seed=5,
-    ),
+    "gemma2": GEMMA2,
     "gemma2 without caps": TinyDecoder(
         "gemma2", "gemma2",
         {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 32, "attn_logit_softcapping": None,
@@ -52,17 +55,32 @@ MODELS = {
         {"attention.sliding_window": 32, "attn_logit_softcapping": 0.0, "final_logit_softcapping": 0.0},
         POST_NORMS, norm_offset=1, seed=6,
     ),
-    "phi3": TinyDecoder("phi3", "phi3", {"pad_token_id": 0}, {"rope.dimension_count": 16}, seed=7),
+    "phi3": PHI3,
     "phi3 in part, window": TinyDecoder(
         "phi3", "phi3",
         {"pad_token_id": 0, "num_attention_heads": 2, "num_key_value_heads": 1, "sliding_window": 12,
          "rope_parameters": {"rope_theta": 500.0, "rope_type": "default", "partial_rotary_factor": 0.75}},
         {"rope.dimension_count": 24, "attention.sliding_window": 12}, seed=8,
     ),
-    "olmo2": TinyDecoder("olmo2", "olmo2", {"pad_token_id": 0}, {}, POST_NORMS, seed=9),
+    "olmo2": OLMO2,
     "olmo2 many heads": TinyDecoder(
         "olmo2", "olmo2", {"pad_token_id": 0, "num_key_value_heads": 4, "num_hidden_layers": 3}, {},
         POST_NORMS, seed=10,
+    ),
+    "olmo3, yarn where all is seen": TinyDecoder(
+        "olmo3", "olmo3",
+        {
+            "pad_token_id": 0, "num_hidden_layers": 4, "sliding_window": 8,
+            "rope_parameters": {
+                "sliding_attention": {"rope_type": "default", "rope_theta": 5000.0},
+                "full_attention": {"rope_theta": 5000.0, **YARN},
+            },
+        },
+        {
+            **YARN_KEYS, "rope.freq_base": 5000.0, "attention.sliding_window": 8,
+            "attention.sliding_window_pattern": [True, True, True, False], "rope.scaling.attn_factor": 1.2,
+        },
+        POST_NORMS, seed=11,
     ),
 }  # fmt: skip
 

@@ -20,6 +20,7 @@ from tests.model.models.parity import (
     FLOATS,
     check_greedy,
     log_probabilities_after_reuse,
+    original,
     our_log_probabilities,
     random_tokens,
     read,
@@ -58,7 +59,7 @@ def slug(name: str) -> str:
 
 def load(directory: Path, config: TinyGemma3, **metadata: Any) -> tuple[LoadedModel, Any]:
     """(ours, transformers'); `metadata` as of `tiny_gemma3_gguf`."""
-    theirs = config.build()
+    theirs = original(config)
     path = tiny_gemma3_gguf(directory / "gemma3.gguf", config, model=theirs, metadata=metadata)
     return load_model(path), theirs
 

@@ -9,7 +9,7 @@ import torch
 
 from puna.batch import Batch
 from puna.model.load import LoadedModel, load_model
-from tests.model.models.parity import FLOATS
+from tests.model.models.parity import FLOATS, original
 from tests.tiny_models import ARCHITECTURES
 
 
@@ -17,7 +17,7 @@ from tests.tiny_models import ARCHITECTURES
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
     """(ours, transformers') of one architecture."""
     config, write = ARCHITECTURES[request.param]
-    theirs = config.build()
+    theirs = original(config)
     path = write(tmp_path_factory.mktemp("hidden") / "model.gguf", config, model=theirs)
     return load_model(path), theirs
 
@@ -48,6 +48,6 @@ def hidden_states(ours: LoadedModel, tokens: list[int], parts: list[int]) -> tor
         )
         with torch.inference_mode():
             cache.start_forward(batch)
-            found.append(ours.model.hidden(batch, cache))
+            found.append(ours.model.hidden(batch.on(ours.model.ops), cache))
         begin = end
     return torch.cat(found)

@@ -19,6 +19,7 @@ from puna.options import Options
 from tests.model.models.parity import (
     FLOATS,
     check_greedy,
+    original,
     our_log_probabilities,
     random_tokens,
     reference_log_probabilities,
@@ -59,7 +60,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory, implementation: str):
 
     def get(name: str) -> tuple[LoadedModel, Any]:
         if name not in made:
-            theirs = MODELS[name].build()
+            theirs = original(MODELS[name])
             path = tmp_path_factory.mktemp("lfm2") / "model.gguf"
             made[name] = load_model(tiny_lfm2_gguf(path, MODELS[name], model=theirs)), theirs
         return made[name]
@@ -85,7 +86,7 @@ def evaluate(ours: LoadedModel, cache: Cache, parts: dict[int, list[int]]) -> di
     batch = Batch.of(tokens, positions, sequences, list(range(len(tokens))))
     with torch.inference_mode():
         cache.start_forward(batch)
-        logits = ours.model.forward(batch, cache)
+        logits = ours.model.forward(batch.on(ours.model.ops), cache)
     return dict(zip(parts, logits.split([len(part) for part in parts.values()]), strict=True))
 
 

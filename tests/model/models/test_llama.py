@@ -14,6 +14,7 @@ from puna.model.load import LoadedModel, load_model
 from tests.model.models.parity import (
     check_greedy,
     log_probabilities_after_reuse,
+    original,
     our_log_probabilities,
     random_tokens,
     reference_log_probabilities,
@@ -42,7 +43,7 @@ MODELS = {
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
     """(ours, transformers') of one configuration."""
     config = MODELS[request.param]
-    theirs = config.build()
+    theirs = original(config)
     path = tiny_llama_gguf(tmp_path_factory.mktemp("llama") / "model.gguf", config, model=theirs)
     return load_model(path), theirs
 
@@ -79,7 +80,7 @@ def test_a_shift_puts_keys_where_they_would_have_been_computed(tmp_path: Path) -
         batch = Batch.of(kept, list(range(len(kept))), [0] * len(kept), [])
         with torch.inference_mode():
             cache.start_forward(batch)
-            ours.model.forward(batch, cache)
+            ours.model.forward(batch.on(ours.model.ops), cache)
         if removed:
             cache.remove(0, *removed)
         return cache.layer(0).keys[torch.from_numpy(cache.cells.cells(0)).long()]

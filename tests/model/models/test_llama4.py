@@ -19,6 +19,7 @@ from tests.model.models.parity import (
     FLOATS,
     check_greedy,
     log_probabilities_after_reuse,
+    original,
     our_log_probabilities,
     random_tokens,
     read,
@@ -61,7 +62,7 @@ GREEDY = ("like Scout", "like Maverick", "every second layer unrotated, odd chun
 
 
 def made(folder: Path, config: TinyLlama4) -> tuple[LoadedModel, Any]:
-    theirs = config.build()
+    theirs = original(config)
     return load_model(tiny_llama4_gguf(folder / "model.gguf", config, model=theirs)), theirs
 
 
@@ -146,7 +147,7 @@ def test_streams_beside_each_other_agree(scout: tuple[LoadedModel, Any]) -> None
         batch = Batch.of(tokens, positions, [0, 1, 2], [0, 1, 2])
         with torch.inference_mode():
             cache.start_forward(batch)
-            found = torch.log_softmax(ours.model.forward(batch, cache), dim=-1)
+            found = torch.log_softmax(ours.model.forward(batch.on(ours.model.ops), cache), dim=-1)
         wanted = torch.stack([one[position] for one, position in zip(expected, positions, strict=True)])
         assert largest_difference(found, wanted) < 1e-3
 

@@ -21,7 +21,7 @@ from tests.model.models.images import (
     read,
     reference_log_probabilities,
 )
-from tests.model.models.parity import FLOATS, check_greedy
+from tests.model.models.parity import FLOATS, check_greedy, original
 from tests.model.test_load import rewritten
 from tests.tiny import LLAMA3_ROPE
 from tests.tiny_mllama import IMAGE, TinyMllama, tiny_mllama_gguf
@@ -49,7 +49,7 @@ PLACES = {
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
     """(ours, transformers') of one configuration."""
     config = MODELS[request.param]
-    theirs = config.build()
+    theirs = original(config)
     path = tiny_mllama_gguf(tmp_path_factory.mktemp("mllama") / "model.gguf", config, model=theirs)
     return load_model(path), theirs
 
@@ -113,7 +113,7 @@ def test_tokens_that_are_no_text_are_read_but_never_answered(plain: LoadedModel)
     cache = new_cache(plain)
     with torch.inference_mode():
         cache.start_forward(batch)
-        logits = plain.model.forward(batch, cache)
+        logits = plain.model.forward(batch.on(plain.model.ops), cache)
     assert logits.shape == (2, IMAGE + 8)
     assert logits[:, :IMAGE].isfinite().all()
     assert (logits[:, IMAGE:] == -torch.inf).all()

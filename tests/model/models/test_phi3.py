@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from puna.model.load import load_model
-from tests.model.models.parity import FLOATS, random_tokens, read, reference_log_probabilities
-from tests.tiny_decoders import TinyDecoder, original, tiny_decoder_gguf
+from tests.model.models.parity import FLOATS, original, random_tokens, read, reference_log_probabilities
+from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 
 PAIRS, FIRST, CONTEXT = 6, 32, 256
 SHORT, LONG = [1.0 + 0.1 * i for i in range(PAIRS)], [1.5 + 2.0 * i for i in range(PAIRS)]

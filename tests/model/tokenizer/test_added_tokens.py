@@ -9,7 +9,7 @@ from puna.model.tokenizer.added import AddedTokens
 
 
 def leftmost_longest(text: str, ids: dict[str, int]) -> list[str | int]:
-    """The definition, character by character."""
+    """A direct implementation, one character at a time."""
     found: list[str | int] = []
     at = 0
     while at < len(text):
@@ -28,12 +28,12 @@ tokens = st.lists(st.text(alphabet="<|ab>.", min_size=1, max_size=5), max_size=8
 
 
 @given(words=tokens, text=st.text(alphabet="<|ab>. ", max_size=40))
-def test_the_leftmost_and_then_the_longest_token_is_taken(words: list[str], text: str) -> None:
+def test_the_leftmost_longest_token_is_found(words: list[str], text: str) -> None:
     ids = {word: 100 + i for i, word in enumerate(words)}
     assert list(AddedTokens(ids).split(text)) == leftmost_longest(text, ids)
 
 
-def test_white_space_is_swallowed_where_a_token_does_so() -> None:
+def test_whitespace_is_removed_around_tokens_that_strip_it() -> None:
     added = AddedTokens({"<m>": 1, "<u>": 2}, strip_left=frozenset({1}), strip_right=frozenset({2}))
     assert list(added.split("a \n<m> b <u> \n c")) == ["a", 1, " b ", 2, "c"]
     assert list(added.split(" <m><u> ")) == [1, 2]

@@ -1,4 +1,4 @@
-"""BPE against Hugging Face's whole pipeline over the same vocabulary, and its corner cases."""
+"""BPE, compared with Hugging Face's pipeline for the same vocabulary, and corner cases."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def both(
         st.lists(st.sampled_from(WORDS)).map(" ".join),
     )
 )
-def test_ids_are_those_of_hugging_face(both: tuple[Tokenizer, HuggingFace], text: str) -> None:
+def test_ids_match_hugging_face(both: tuple[Tokenizer, HuggingFace], text: str) -> None:
     ours, theirs = both
     assert ours.encode(text, add_special=False, parse_special=False) == theirs.encode(text).ids
 
@@ -78,11 +78,11 @@ def tiny(tmp_path: Path, **keys: object) -> Tokenizer:
     return build(tmp_path / "tiny.gguf", "gpt2", **given)
 
 
-def test_merges_go_by_rank(tmp_path: Path) -> None:
+def test_merges_are_applied_by_rank(tmp_path: Path) -> None:
     assert tiny(tmp_path).encode("abcab b", add_special=False) == [257, 256, 32, ord("b")]
 
 
-def test_control_text_is_plain_text_when_not_parsed(tmp_path: Path) -> None:
+def test_spelled_control_tokens_are_plain_text_unless_parsed(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     assert tokenizer.encode("a<x>", add_special=False) == [ord("a"), 258]
     plain = [ord(character) for character in "a<x>"]
@@ -99,7 +99,7 @@ def test_user_defined_tokens_are_recognised_even_when_not_parsed(tmp_path: Path)
     assert tokenizer.encode("<x>y", add_special=False, parse_special=False) == [259]
 
 
-def test_a_normal_token_spelled_as_an_end_is_a_control_token(tmp_path: Path) -> None:
+def test_a_normal_token_spelled_like_an_end_is_a_control_token(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     assert 260 in tokenizer.eos_ids
     assert tokenizer.is_control(260)
@@ -114,7 +114,7 @@ def test_control_tokens_add_their_spelling(tmp_path: Path) -> None:
     assert tokenizer.decode([257, 258]) == "abc<x>"
 
 
-def test_every_byte_has_its_piece_the_null_byte_too(tmp_path: Path) -> None:
+def test_every_byte_has_a_piece(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     assert [tokenizer.piece(id) for id in range(256)] == [bytes([byte]) for byte in range(256)]
 
@@ -125,14 +125,14 @@ def test_a_repeated_merge_keeps_its_first_rank(tmp_path: Path) -> None:
     assert tokenizer.encode("abc", add_special=False) == [256, ord("c")]
 
 
-def test_merges_that_make_no_token_are_left_out(tmp_path: Path) -> None:
+def test_merges_without_a_resulting_token_are_ignored(tmp_path: Path) -> None:
     tokens = [*gpt2_bytes(), "ab"]
     merges = ["b c", "nonsense", "x", "a b", "€ €"]
     tokenizer = build(tmp_path / "v.gguf", "gpt2", pre="gpt-2", tokens=tokens, merges=merges)
     assert tokenizer.encode("abc", add_special=False) == [256, ord("c")]
 
 
-def test_bytes_without_a_token_are_dropped_and_keep_their_neighbours_apart(tmp_path: Path) -> None:
+def test_bytes_without_a_token_are_dropped_but_prevent_merges(tmp_path: Path) -> None:
     tokenizer = build(tmp_path / "v.gguf", "gpt2", pre="gpt-2", tokens=["a", "b", "ab"], merges=["a b"])
     assert tokenizer.encode("abxaxb", add_special=False) == [2, 0, 1]
 
@@ -143,7 +143,7 @@ def test_a_lone_surrogate_is_read_as_the_replacement_character(tmp_path: Path) -
     assert tokenizer.decode(tokenizer.encode("\ud83e\udd99", add_special=False)) == "🦙"
 
 
-# BPE with SentencePiece's spaces, as Gemma 4 has it.
+# BPE with SentencePiece's spaces, as in Gemma 4.
 
 
 def spaced(tmp_path: Path, model: str = "gemma4", **keys: object) -> Tokenizer:

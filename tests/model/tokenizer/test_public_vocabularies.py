@@ -1,4 +1,4 @@
-"""Well-known tokenizers against the ids their originals give (llama.cpp's public test set)."""
+"""Well-known tokenizers, compared with the ids of the originals (llama.cpp's public test set)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tokenizer(name: str, test_data: Path) -> Tokenizer:
     return load(test_data / "vocab" / f"{name}.gguf")
 
 
-def test_every_test_string_gives_exactly_the_published_ids(
+def test_every_test_string_has_exactly_the_published_ids(
     name: str, tokenizer: Tokenizer, test_data: Path
 ) -> None:
     cases = pairs(test_data, name)
@@ -35,7 +35,7 @@ def test_every_test_string_gives_exactly_the_published_ids(
     assert not wrong
 
 
-def test_a_second_time_gives_the_same_ids(name: str, tokenizer: Tokenizer, test_data: Path) -> None:
+def test_cached_words_have_the_same_ids(name: str, tokenizer: Tokenizer, test_data: Path) -> None:
     text = "\n".join(text for text, _ in pairs(test_data, name))
     first = tokenizer.encode(text)
     assert tokenizer.encode(text) == first
@@ -49,7 +49,7 @@ def test_the_test_strings_survive_the_round_trip(name: str, tokenizer: Tokenizer
         assert tokenizer.decode(ids) == text
 
 
-# StarCoder's vocabulary lacks the bytes that begin the planes from 4 on, where nothing is assigned.
+# StarCoder's vocabulary lacks the first bytes of planes 4 and up, which are unassigned.
 texts = st.text(st.characters(exclude_categories=["Cs"], max_codepoint=0x3FFFF))
 
 
@@ -59,9 +59,9 @@ def test_any_unicode_text_survives_the_round_trip(tokenizer: Tokenizer, text: st
     if tokenizer.name == "bert":
         return
     if "▁" in text and tokenizer.name == "llama":
-        return  # SentencePiece's stand-in for a space comes back as a space
+        return  # U+2581, SentencePiece's space, is decoded as a space
     if tokenizer.pre == "starcoder" and any(byte >= 0xF1 for byte in text.encode()):
-        return  # its vocabulary lacks the bytes that begin the unassigned planes
+        return  # its vocabulary lacks the first bytes of unassigned planes
     ids = tokenizer.encode(text, add_special=False, parse_special=False)
     assert tokenizer.decode(ids) == text
 
@@ -92,7 +92,7 @@ def test_text_never_becomes_a_control_token_unless_asked(
         ("starcoder", 0, 0, {0, 4}, (False, False)),
     ],
 )
-def test_begin_and_end_tokens(
+def test_bos_and_eos(
     test_data: Path, which: str, bos: int, eos: int, ends: set[int], adds: tuple[bool, bool]
 ) -> None:
     tokenizer = load(test_data / "vocab" / f"{which}.gguf")
@@ -103,7 +103,7 @@ def test_begin_and_end_tokens(
     assert (framed[0] == bos, framed[-1] == eos) == adds
 
 
-def test_phi3_swallows_the_line_end_after_its_markers(test_data: Path) -> None:
+def test_phi3_removes_the_newline_after_its_markers(test_data: Path) -> None:
     phi3 = load(test_data / "vocab" / "phi-3.gguf")
     assert phi3.encode("<|user|>\n hi<|end|>\n<|assistant|>", add_special=False) == phi3.encode(
         "<|user|>hi<|end|><|assistant|>", add_special=False

@@ -1,4 +1,4 @@
-"""SentencePiece vocabularies against a plain, slow reading of the rules."""
+"""SentencePiece vocabularies, compared with a slow, direct implementation of the rules."""
 
 from __future__ import annotations
 
@@ -24,8 +24,10 @@ HEAD_TYPES = [UNKNOWN, CONTROL, CONTROL] + [BYTE] * 256
 
 
 def merged(text: str, scores: dict[str, float]) -> list[str]:
-    """Symbols of `text` after joining, again and again, the neighbours whose joined text has the best
-    score, the leftmost of equals."""
+    """The symbols of `text` after repeatedly joining the adjacent pair whose joined text has the best score.
+
+    Of equal scores the leftmost pair is joined.
+    """
     symbols = list(text)
     while True:
         best: tuple[float, int] | None = None
@@ -53,13 +55,13 @@ pieces = st.lists(st.text(alphabet="ab▁é\n", min_size=1, max_size=5), min_siz
 
 @settings(deadline=None, max_examples=100)
 @given(data=st.data(), words=pieces, text=st.text(alphabet="ab é\nz日", max_size=30))
-def test_merges_go_by_score_and_then_from_the_left(
+def test_merges_are_applied_by_score_then_from_the_left(
     data: st.DataObject, words: list[str], text: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    words = ["▁", *(word for word in words if word != "▁")]  # without it, a space comes back as U+2581
+    words = ["▁", *(word for word in words if word != "▁")]  # without it, a space is decoded as U+2581
     values = data.draw(
         st.lists(st.integers(-4, 0).map(float), min_size=len(words), max_size=len(words)), label="scores"
-    )  # few values, so that many are equal
+    )  # few distinct values, so that many are equal
     tokens = HEAD + words
     tokenizer = build(
         tmp_path_factory.mktemp("spm") / "v.gguf",
@@ -90,32 +92,32 @@ def spelled(tokenizer: Tokenizer, text: str, **flags: bool) -> list[str]:
     return [tokenizer.token(id) for id in tokenizer.encode(text, add_special=False, **flags)]
 
 
-def test_a_space_goes_before_the_text_and_after_added_tokens(tmp_path: Path) -> None:
+def test_a_space_is_added_before_the_text_and_after_added_tokens(tmp_path: Path) -> None:
     tokenizer = small(tmp_path)
     assert spelled(tokenizer, "a<x>b") == ["▁a", "<x>", "▁", "b"]
     assert tokenizer.decode(tokenizer.encode("a b", add_special=False)) == "a b"
     assert tokenizer.decode(tokenizer.encode(" a", add_special=False)) == " a"
 
 
-def test_no_space_goes_before_the_text_when_the_file_says_so(tmp_path: Path) -> None:
+def test_no_space_is_added_if_the_file_disables_it(tmp_path: Path) -> None:
     tokenizer = small(tmp_path, add_space_prefix=False)
     assert spelled(tokenizer, "a<x>b") == ["a", "<x>", "b"]
     assert tokenizer.decode(tokenizer.encode(" a", add_special=False)) == " a"
 
 
-def test_the_empty_text_has_no_tokens_but_those_that_frame_it(tmp_path: Path) -> None:
+def test_empty_text_only_has_bos_and_eos(tmp_path: Path) -> None:
     tokenizer = small(tmp_path, add_eos_token=True)
     assert tokenizer.encode("", add_special=False) == []
     assert tokenizer.encode("") == [1, 2]
 
 
-def test_user_defined_spaces_are_found_in_the_text_itself(tmp_path: Path) -> None:
+def test_user_defined_spaces_are_found_in_the_original_text(tmp_path: Path) -> None:
     tokenizer = small(tmp_path, add_space_prefix=False)
     for parse_special in (False, True):
         assert spelled(tokenizer, "a   b", parse_special=parse_special) == ["a", "  ", "▁", "b"]
 
 
-def test_missing_byte_tokens_are_left_out(tmp_path: Path) -> None:
+def test_bytes_without_a_token_are_dropped(tmp_path: Path) -> None:
     tokenizer = build(
         tmp_path / "v.gguf",
         "llama",
@@ -127,14 +129,14 @@ def test_missing_byte_tokens_are_left_out(tmp_path: Path) -> None:
     assert tokenizer.encode("aéa", add_special=False) == [1, 2, 1]
 
 
-def test_bytes_and_spaces_come_back_as_what_they_are(tmp_path: Path) -> None:
+def test_bytes_and_spaces_are_decoded(tmp_path: Path) -> None:
     tokenizer = small(tmp_path)
     assert tokenizer.piece(3 + 0xC3) == b"\xc3"
     assert tokenizer.piece(tokenizer.encode("a", add_special=False)[0]) == b" a"
     assert tokenizer.piece(1) == b"<s>"
 
 
-def test_begin_and_end_are_the_first_control_tokens_when_no_key_says(tmp_path: Path) -> None:
+def test_bos_and_eos_default_to_the_first_control_tokens(tmp_path: Path) -> None:
     tokenizer = small(tmp_path)
     assert (tokenizer.bos_id, tokenizer.eos_id) == (1, 2)
     assert tokenizer.add_bos

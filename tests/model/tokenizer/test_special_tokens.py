@@ -1,4 +1,4 @@
-"""Begin, end and end-of-generation tokens, by the file's keys and by spelling."""
+"""BOS, EOS and end-of-generation tokens, by the file's keys and by spelling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.model.tokenizer.vocabularies import CONTROL, NORMAL, build, gpt2_byte
 def made(
     tmp_path: Path, specials: list[str], *, kind: int = CONTROL, architecture: str = "llama", **keys: object
 ) -> Tokenizer:
-    """Byte-level BPE without merges whose tokens from 256 up are `specials`."""
+    """Byte-level BPE without merges; tokens from 256 up are `specials`."""
     tokens = [*gpt2_bytes(), *specials]
     given = {
         "tokens": tokens,
@@ -37,18 +37,18 @@ def made(
         ("other", False),
     ],
 )
-def test_whether_a_text_gets_a_begin_token_by_default(tmp_path: Path, architecture: str, adds: bool) -> None:
+def test_whether_bos_is_added_by_default(tmp_path: Path, architecture: str, adds: bool) -> None:
     tokenizer = made(tmp_path, ["<b>"], architecture=architecture, bos_token_id=256)
     assert tokenizer.add_bos is adds
     assert tokenizer.encode("a") == ([256] if adds else []) + [ord("a")]
 
 
-def test_an_unknown_architecture_goes_by_its_pre_tokenizer(tmp_path: Path) -> None:
+def test_an_unknown_architecture_uses_the_pre_tokenizers_default(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, ["<b>"], architecture="other", pre="llama-bpe", bos_token_id=256)
     assert tokenizer.add_bos
 
 
-def test_the_file_decides_when_it_says(tmp_path: Path) -> None:
+def test_the_files_own_setting_takes_precedence(tmp_path: Path) -> None:
     specials = ["<b>", "<e>"]
     keys = {"bos_token_id": 256, "eos_token_id": 257, "add_bos_token": False, "add_eos_token": True}
     tokenizer = made(tmp_path, specials, **keys)
@@ -56,7 +56,7 @@ def test_the_file_decides_when_it_says(tmp_path: Path) -> None:
     assert tokenizer.encode("a", add_special=False) == [ord("a")]
 
 
-def test_no_begin_token_is_added_where_there_is_none(tmp_path: Path) -> None:
+def test_no_bos_is_added_if_there_is_none(tmp_path: Path) -> None:
     tokenizer = made(tmp_path, ["<e>"], add_bos_token=True)
     assert tokenizer.bos_id is None
     assert not tokenizer.add_bos
@@ -64,9 +64,7 @@ def test_no_begin_token_is_added_where_there_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.scenario(114)
-def test_a_begin_token_in_the_text_is_kept_and_warned_about_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_second_bos_is_kept_with_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = made(tmp_path, ["<b>"], bos_token_id=256)
     with caplog.at_level(logging.WARNING):
         assert tokenizer.encode("<b>a") == [256, 256, ord("a")]
@@ -100,24 +98,24 @@ def test_all_end_keys_count(tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("kind", [CONTROL, NORMAL])
-def test_ends_are_known_by_their_spelling(tmp_path: Path, text: str, kind: int) -> None:
+def test_ends_are_recognised_by_spelling(tmp_path: Path, text: str, kind: int) -> None:
     tokenizer = made(tmp_path, ["<b>", text], kind=kind, eos_token_id=256)
     assert tokenizer.eos_ids == {256, 257}
 
 
 @pytest.mark.parametrize("text", ["</s>", "<eos>", "[EOS]", "<turn|>"])
-def test_ordinary_looking_ends_count_only_where_marked(tmp_path: Path, text: str) -> None:
+def test_ends_that_look_like_text_must_be_marked(tmp_path: Path, text: str) -> None:
     assert made(tmp_path, [text]).eos_ids == {256}
     assert made(tmp_path, [text], kind=NORMAL).eos_ids == set()
 
 
-def test_a_harmony_message_may_end_without_ending_generation(tmp_path: Path) -> None:
+def test_the_end_of_a_harmony_message_does_not_end_generation(tmp_path: Path) -> None:
     specials = ["<|return|>", "<|call|>", "<|end|>"]
     assert made(tmp_path, specials).eos_ids == {256, 257}
     assert made(tmp_path, specials[1:]).eos_ids == {256, 257}
 
 
-def test_gemma4_has_the_old_end_marker_as_html(tmp_path: Path) -> None:
+def test_gemma4_treats_the_old_end_marker_as_html(tmp_path: Path) -> None:
     specials = ["<|tool_response>", "</s>", "<eos>"]
     assert made(tmp_path, specials, eos_token_id=258).eos_ids == {256, 258}
 

@@ -1,4 +1,4 @@
-"""Pre-tokenizers: against the expressions' own engine, and against published splits."""
+"""Pre-tokenizers, compared with the regex engine they were written for and with published splits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokenizers import Regex, pre_tokenizers
 from puna.model.tokenizer.patterns import BY_NAME, DEFAULT, LINES, Digits, PreTokenizer
 from puna.model.tokenizer.split import splitter
 
-# Groups of digits as their tokenizers spell them.
+# Grouping of digits, as written in the original tokenizers.
 ORIGINALS = {
     "superbpe": r"(?=(\d{3})+(?!\d))",
     "tiny_aya": r"\d{1,3}(?=(?:\d{3})*\b)",
@@ -42,7 +42,7 @@ def pieces(pre: PreTokenizer, text: str) -> list[str]:
 
 
 def reference(name: str, pre: PreTokenizer) -> Callable[[str], list[str]]:
-    """The same steps in Oniguruma, which Hugging Face's tokenizers run them in."""
+    """The same steps in Oniguruma, the regex engine of Hugging Face's tokenizers."""
     steps = []
     for step in pre.steps:
         pattern = ORIGINALS[name] if isinstance(step, Digits) else step
@@ -54,13 +54,13 @@ def reference(name: str, pre: PreTokenizer) -> Callable[[str], list[str]]:
 
 
 @pytest.mark.parametrize("name", BY_NAME)
-def test_a_pre_tokenizer_cuts_as_oniguruma_does(name: str) -> None:
+def test_a_pre_tokenizer_splits_like_oniguruma(name: str) -> None:
     expected = reference(name, BY_NAME[name])
     for text in TEXTS:
         assert pieces(BY_NAME[name], text) == expected(text)
 
 
-# Blocks whose characters have long been settled: engines differ in the Unicode version they know.
+# Blocks whose characters have not changed for long, because engines support different Unicode versions.
 settled = st.text(
     st.one_of(
         st.characters(min_codepoint=9, max_codepoint=0x17F),
@@ -74,14 +74,14 @@ REFERENCES = {name: reference(name, BY_NAME[name]) for name in DISTINCT}
 
 @settings(deadline=None, max_examples=150)
 @given(text=settled)
-def test_random_text_is_cut_as_oniguruma_does(text: str) -> None:
+def test_random_text_is_split_like_oniguruma(text: str) -> None:
     for name in DISTINCT:
         assert pieces(BY_NAME[name], text) == REFERENCES[name](text), name
 
 
 @settings(deadline=None, max_examples=50)
 @given(text=st.text())
-def test_pieces_join_to_the_text(text: str) -> None:
+def test_pieces_add_up_to_the_text(text: str) -> None:
     for name in DISTINCT:
         assert "".join(pieces(BY_NAME[name], text)) == text
 
@@ -106,7 +106,7 @@ def test_published_splits(name: str, text: str, expected: str) -> None:
     assert pieces(BY_NAME[name], text) == expected.split("|")
 
 
-def test_the_default_is_llama_cpps() -> None:
+def test_the_default_is_that_of_llama_cpp() -> None:
     assert BY_NAME["default"] is DEFAULT
     assert pieces(DEFAULT, "a,, b 12345") == ["a", ",,", " b", " ", "123", "45"]
     assert LINES is BY_NAME["gemma4"]

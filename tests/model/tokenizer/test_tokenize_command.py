@@ -27,7 +27,7 @@ def tokenizer(tmp_path: Path) -> Tokenizer:
     return open_tokenizer(path)
 
 
-def test_rows_are_ids_with_their_pieces(tokenizer: Tokenizer) -> None:
+def test_rows_contain_ids_and_pieces(tokenizer: Tokenizer) -> None:
     assert list(token_rows(tokenizer, "ab\n<b>")) == [(257, "<b>"), (256, "ab"), (10, r"\n"), (257, "<b>")]
     bare = token_rows(tokenizer, "<b>", add_special=False, parse_special=False)
     assert list(bare) == [(60, "<"), (98, "b"), (62, ">")]
@@ -47,7 +47,7 @@ def test_a_piece_fits_on_a_line(piece: bytes, shown: str) -> None:
     assert printable(piece) == shown
 
 
-def test_json_lines_are_answered_one_by_one(tokenizer: Tokenizer) -> None:
+def test_each_json_line_gets_an_answer(tokenizer: Tokenizer) -> None:
     lines = ['{"text": "ab"}\n', "\n", b'{"text": "\\u00e9", "more": 1}\r\n', '{"text": ""}']
     answers = [json.loads(answer) for answer in token_lines(tokenizer, lines, add_special=False)]
     assert answers == [{"ids": [256]}, {"ids": [0xC3, 0xA9]}, {"ids": []}]
@@ -65,7 +65,7 @@ def test_json_lines_are_answered_one_by_one(tokenizer: Tokenizer) -> None:
         (b'{"text": "\xff"}', "line 2: not valid UTF-8"),
     ],
 )
-def test_a_bad_line_is_named_after_the_good_ones_are_answered(
+def test_a_bad_line_is_named_after_answering_the_good_ones(
     tokenizer: Tokenizer, line: str | bytes, problem: str
 ) -> None:
     answers = token_lines(tokenizer, ['{"text": "a"}', line])
@@ -74,7 +74,7 @@ def test_a_bad_line_is_named_after_the_good_ones_are_answered(
         next(answers)
 
 
-def test_the_public_pairs_through_json_lines(test_data: Path) -> None:
+def test_json_lines_have_the_published_ids(test_data: Path) -> None:
     tokenizer = open_tokenizer(test_data / "vocab" / "llama-spm.gguf")
     cases = pairs(test_data, "llama-spm")
     lines = (json.dumps({"text": text}) for text, _ in cases)

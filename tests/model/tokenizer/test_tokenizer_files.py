@@ -1,4 +1,4 @@
-"""Files whose tokenizer is missing, damaged or of an unknown kind; and ids that do not exist."""
+"""Missing, damaged and unknown tokenizers, and ids that do not exist."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ def test_an_unknown_kind_of_vocabulary_is_named(tmp_path: Path, model: str) -> N
 
 @pytest.mark.parametrize("model", ["gpt2", "llama", "bert"])
 @pytest.mark.parametrize("tokens", [None, "text", [1, 2]])
-def test_missing_or_misshapen_tokens(tmp_path: Path, model: str, tokens: object) -> None:
-    with pytest.raises(TokenizerError, match=r"tokenizer\.ggml\.tokens' is (missing|not an array of texts)"):
+def test_missing_or_malformed_tokens_are_refused(tmp_path: Path, model: str, tokens: object) -> None:
+    with pytest.raises(
+        TokenizerError, match=r"tokenizer\.ggml\.tokens' is (missing|not an array of strings)"
+    ):
         build(tmp_path / "v.gguf", model, **{**BPE, "tokens": tokens})
 
 
-def test_too_few_types(tmp_path: Path) -> None:
+def test_too_few_types_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"token_type' has 3 entries for 257 tokens"):
         build(tmp_path / "v.gguf", "gpt2", **BPE, token_type=[1, 1, 1])
 
 
-def test_types_that_are_not_numbers(tmp_path: Path) -> None:
+def test_types_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="token_type' is not an array of numbers"):
         build(tmp_path / "v.gguf", "gpt2", **BPE, token_type=["a"] * 257)
 
@@ -48,35 +50,33 @@ def test_types_that_are_not_numbers(tmp_path: Path) -> None:
     ("scores", "problem"),
     [(None, "is missing"), ([0.0], "has 1 entries for 4 tokens"), ([float("nan")] * 4, "not a number")],
 )
-def test_scores_a_sentencepiece_vocabulary_cannot_do_without(
-    tmp_path: Path, scores: object, problem: str
-) -> None:
+def test_missing_or_bad_scores_are_refused(tmp_path: Path, scores: object, problem: str) -> None:
     with pytest.raises(TokenizerError, match=problem):
         build(tmp_path / "v.gguf", "llama", **{**SPM, "scores": scores})
 
 
-def test_missing_merges(tmp_path: Path) -> None:
+def test_missing_merges_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="merges' is missing"):
         build(tmp_path / "v.gguf", "gpt2", **{**BPE, "merges": None})
 
 
-def test_wordpiece_without_an_unknown_token(tmp_path: Path) -> None:
+def test_wordpiece_without_an_unknown_token_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="unknown_token_id' is missing"):
         build(tmp_path / "v.gguf", "bert", tokens=["▁a"])
 
 
 @pytest.mark.parametrize("key", ["bos_token_id", "eos_token_id", "eot_token_id", "fim_pad_token_id"])
-def test_ids_beyond_the_vocabulary(tmp_path: Path, key: str) -> None:
-    with pytest.raises(TokenizerError, match=rf"{key}' is 257, but the vocabulary ends at 256"):
+def test_an_id_beyond_the_vocabulary_is_refused(tmp_path: Path, key: str) -> None:
+    with pytest.raises(TokenizerError, match=rf"{key}' is 257, but the last token of the vocabulary is 256"):
         build(tmp_path / "v.gguf", "gpt2", **BPE, **{key: 257})
 
 
-def test_end_ids_beyond_the_vocabulary(tmp_path: Path) -> None:
-    with pytest.raises(TokenizerError, match="eos_token_ids' holds 999"):
+def test_an_end_id_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TokenizerError, match="eos_token_ids' contains 999"):
         build(tmp_path / "v.gguf", "gpt2", **BPE, eos_token_ids=[0, 999])
 
 
-def test_an_id_that_is_not_a_number(tmp_path: Path) -> None:
+def test_an_id_that_is_not_a_number_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match="bos_token_id' is not a token id"):
         build(tmp_path / "v.gguf", "gpt2", **BPE, bos_token_id="first")
 
@@ -103,13 +103,13 @@ def test_an_unknown_pre_tokenizer_falls_back_with_a_warning(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         unknown = build(tmp_path / "v.gguf", "gpt2", **{**BPE, "pre": "brand-new"})
-    assert "'brand-new' is not known" in caplog.text
+    assert "unknown pre-tokenizer 'brand-new'" in caplog.text
     default = build(tmp_path / "d.gguf", "gpt2", **{**BPE, "pre": "default"})
     assert unknown.encode("ab 123456, x") == default.encode("ab 123456, x")
     assert unknown.pre == "brand-new"
 
 
-def test_a_missing_pre_tokenizer_is_known_by_the_architecture(
+def test_a_missing_pre_tokenizer_depends_on_the_architecture(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     tokens = [*gpt2_bytes(), "12", "123"]
@@ -117,7 +117,7 @@ def test_a_missing_pre_tokenizer_is_known_by_the_architecture(
     assert build(tmp_path / "v.gguf", "gpt2", "qwen2", **keys).encode("123") == [49, 50, 51]
     assert not caplog.records
     assert build(tmp_path / "v.gguf", "gpt2", "other", **keys).encode("123") == [257]
-    assert "no 'tokenizer.ggml.pre'" in caplog.text
+    assert "'tokenizer.ggml.pre' is missing" in caplog.text
 
 
 @pytest.mark.parametrize("id", [-1, 257, 10**9])

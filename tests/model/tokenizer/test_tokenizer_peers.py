@@ -1,4 +1,4 @@
-"""The same text through llama.cpp's tokenizers, ids beside ids. Run by `make test-peers`."""
+"""Tokenizers, compared with llama.cpp's on the same text. Run by `make test-peers`."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tests.model.tokenizer.vocabularies import PUBLIC, load, pairs, rewritten
 pytestmark = pytest.mark.peers
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run make test-peers")
 
-# BERT is left out: llama.cpp decomposes Hangul otherwise than the original does. Of the pre-tokenizers,
-# those are left out where llama.cpp approximates the model's own expression (see patterns.py).
+# Left out: BERT, because llama.cpp decomposes Hangul differently from the original, and pre-tokenizers
+# where llama.cpp approximates the model's own expression (see patterns.py).
 VOCABULARIES = [name for name in PUBLIC if name != "bert-bge"]
 PRES = (
     *("llama-bpe", "qwen2", "qwen35", "deepseek-v3", "deepseek-llm", "deepseek-coder", "starcoder", "gpt-2"),
@@ -101,7 +101,7 @@ def texts(test_data: Path) -> list[str]:
 
 @pytest.mark.parametrize("special", [False, True])
 @pytest.mark.parametrize("name", VOCABULARIES)
-def test_ids_are_llama_cpps(test_data: Path, name: str, special: bool) -> None:
+def test_ids_match_llama_cpp(test_data: Path, name: str, special: bool) -> None:
     path = test_data / "vocab" / f"{name}.gguf"
     tokenizer = load(path)
     with vocabulary_of(path) as vocabulary:
@@ -114,7 +114,7 @@ def test_ids_are_llama_cpps(test_data: Path, name: str, special: bool) -> None:
 
 @pytest.mark.parametrize("source", ["gpt-2", "deepseek-llm"])
 @pytest.mark.parametrize("pre", PRES)
-def test_pre_tokenizers_cut_as_llama_cpps(test_data: Path, tmp_path: Path, pre: str, source: str) -> None:
+def test_pre_tokenizers_split_like_llama_cpp(test_data: Path, tmp_path: Path, pre: str, source: str) -> None:
     path = rewritten(test_data / "vocab" / f"{source}.gguf", tmp_path / "v.gguf", pre=pre)
     tokenizer = load(path)
     with vocabulary_of(path) as vocabulary:

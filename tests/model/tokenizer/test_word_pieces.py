@@ -1,4 +1,4 @@
-"""WordPiece against Hugging Face's BERT pipeline and published examples."""
+"""WordPiece, compared with Hugging Face's BERT pipeline and published examples."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def both(test_data: Path) -> tuple[Tokenizer, HuggingFace]:
     path = test_data / "vocab" / "bert-bge.gguf"
     with open_gguf(path) as file:
         tokens = file.get("tokenizer.ggml.tokens").tolist()
-    # Back to BERT's own spelling: what goes on in a word is marked, not what begins one.
+    # Back to BERT's own spelling, which marks tokens that continue a word instead of those that start one.
     markers = [text for text in tokens if len(text) > 2 and text[0] == "[" and text[-1] == "]"]
     original = {
         text.removeprefix("▁") if text.startswith("▁") or text in markers else "##" + text: id
@@ -40,7 +40,7 @@ def both(test_data: Path) -> tuple[Tokenizer, HuggingFace]:
         st.text(alphabet="unbelievably, naïve TOKENS-漢字 \u0301x²$", max_size=60),
     )
 )
-def test_ids_are_those_of_hugging_face(both: tuple[Tokenizer, HuggingFace], text: str) -> None:
+def test_ids_match_hugging_face(both: tuple[Tokenizer, HuggingFace], text: str) -> None:
     ours, theirs = both
     well_formed = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert ours.encode(text, add_special=False, parse_special=False) == theirs.encode(well_formed).ids
@@ -58,11 +58,11 @@ def test_the_published_example(tmp_path: Path) -> None:
     assert tokenizer.encode("worlds hellos", add_special=False) == [4, 5, 3, 5]
 
 
-def test_a_word_with_an_unknown_part_is_unknown_as_a_whole(tmp_path: Path) -> None:
+def test_a_word_with_an_unknown_part_is_unknown(tmp_path: Path) -> None:
     assert tiny(tmp_path).encode("hellox world", add_special=False) == [0, 4]
 
 
-def test_case_and_accents_go_unless_the_file_keeps_them(tmp_path: Path) -> None:
+def test_case_and_accents_are_removed_unless_the_file_keeps_them(tmp_path: Path) -> None:
     assert tiny(tmp_path).encode("Hello É", add_special=False) == [3, 9]
     kept = tiny(tmp_path, normalizer_lowercase=False)
     assert kept.encode("Hello é", add_special=False) == [7, 8]
@@ -70,17 +70,17 @@ def test_case_and_accents_go_unless_the_file_keeps_them(tmp_path: Path) -> None:
     assert mixed.encode("Hello É", add_special=False) == [3, 8]
 
 
-def test_markers_are_recognised_only_when_asked(tmp_path: Path) -> None:
+def test_markers_are_recognised_only_on_request(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     assert tokenizer.encode("[SEP]hello", add_special=False) == [2, 3]
     assert 2 not in tokenizer.encode("[SEP]hello", add_special=False, parse_special=False)
 
 
-def test_the_misspelt_separator_key_counts(tmp_path: Path) -> None:
+def test_the_misspelt_separator_key_is_read(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path, seperator_token_id=5, cls_token_id=4, bos_token_id=3)
     assert tokenizer.encode("!") == [4, 6, 5]
 
 
-def test_words_are_joined_by_spaces_again(tmp_path: Path) -> None:
+def test_decoding_joins_words_with_spaces(tmp_path: Path) -> None:
     tokenizer = tiny(tmp_path)
     assert tokenizer.decode([3, 5, 4]) == "hellos world"

@@ -1,4 +1,4 @@
-"""Block formats: how tensors are stored, and float32 values from and to them."""
+"""Block formats: conversion between stored tensors and float32 values."""
 
 from puna.gguf.blocks.codec import QUANTIZABLE, dequantize, quantize
 

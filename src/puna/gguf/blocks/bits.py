@@ -1,8 +1,7 @@
 """Small codes packed into bytes.
 
-Every format packs the same way, with other numbers: the bytes form runs of `run`; the
-lowest `bits` of a run's bytes are its first `run` codes, the next higher ones the
-following `run` codes, and so on.
+Every format packs the same way: bytes form runs of `run`; the lowest `bits` of a run's bytes hold its first
+`run` codes, the next higher bits the following `run` codes, and so on.
 """
 
 from __future__ import annotations

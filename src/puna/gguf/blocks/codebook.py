@@ -1,4 +1,4 @@
-"""Formats whose 4-bit codes stand for sixteen uneven levels: IQ4_NL, IQ4_XS and MXFP4."""
+"""Formats whose 4-bit codes select one of sixteen non-uniform levels: IQ4_NL, IQ4_XS and MXFP4."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def encode_iq4_nl(values: Values) -> Blocks:
 
 
 def decode_iq4_xs(blocks: Blocks) -> Values:
-    """Eight groups of 32; scales of 4 + 2 bits, 32 subtracted."""
+    """Eight groups of 32; scales of 4 + 2 bits, stored with an offset of 32."""
     scales = unpack(blocks["scales_l"], 4, 1) | unpack(blocks["scales_h"], 2, 1) << np.uint8(4)
     d = blocks["d"].astype(np.float32)[:, None] * (scales.astype(np.float32) - 32)
     return scale_groups(_IQ4[unpack(blocks["qs"], 4, 16)], d)
@@ -55,7 +55,7 @@ def encode_iq4_xs(values: Values) -> Blocks:
 
 
 def _half_power(exponents: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """2 ** (exponent - 128), exactly: for 0 and 1 that is a float32 below the normal range."""
+    """2 ** (exponent - 128), exactly; subnormal for exponents 0 and 1."""
     wide = exponents.astype(np.uint32)
     normal = (np.maximum(wide, 2) - np.uint32(1)) << np.uint32(23)
     return np.where(wide < 2, np.uint32(0x00200000) << wide, normal).view(np.float32)
@@ -70,11 +70,11 @@ def decode_mxfp4_pairs(blocks: Blocks) -> Values:
 
 
 def encode_mxfp4(values: Values) -> Blocks:
-    """Of the two powers of two around the largest value over the largest level, the better one."""
+    """Tries the two powers of two around (largest value / largest level) and keeps the better one."""
     blocks = np.empty(len(values), LAYOUTS[GGMLType.MXFP4])
     weights = importance(values)
     largest = np.abs(values).max(axis=1)
-    exponent = np.frexp(largest)[1] + 124  # the level 12 then is 0.75 to 1.5 times the largest value
+    exponent = np.frexp(largest)[1] + 124  # makes the level 12 stand for 0.75 to 1.5 times the largest value
     best_error = np.full(len(values), np.inf)
     for candidate in (exponent, exponent + 1):
         e = np.where(largest > 0, np.clip(candidate, 0, 254), 0).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Bytes to float32 values and back, for every type, in pieces small enough for the processor's cache."""
+"""Converts bytes to float32 values and back, for every type, in pieces that fit the processor's cache."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.gguf.blocks.layout import LAYOUTS
 from puna.gguf.types import GGMLType
 
 _PIECE = 1 << 17  # values converted at a time
-_LARGEST = 1e12  # beyond what any float16 scale reaches, while cubes still fit float32
+_LARGEST = 1e12  # larger than any float16 scale allows, while the cube still fits float32
 
 Decoder = Callable[[NDArray[Any]], NDArray[np.float32]]  # blocks [n] to values [n, block size]
 Encoder = Callable[[NDArray[np.float32]], NDArray[Any]]  # and back
@@ -77,11 +77,10 @@ QUANTIZABLE = frozenset((*_CAST, *_ENCODERS))
 
 
 def dequantize(data: NDArray[Any], type: GGMLType, count: int | None = None) -> NDArray[np.float32]:
-    """Values of stored blocks.
+    """Decode blocks of `type`: uint8 [..., bytes of a row] to float32 [..., values of a row].
 
-    `data` is uint8 [..., bytes of a row]; the result is float32 [..., values of a row].
-    With `count` only so many first values are produced and the result is 1-D.
-    Raises GGUFError if the bytes are not whole blocks, or fewer than `count` needs.
+    With `count`, only the first `count` values are decoded, to a 1-D array. Raises GGUFError if the bytes
+    are not whole blocks or do not contain `count` values.
     """
     kind = GGMLType(type)
     raw = np.ascontiguousarray(data).view(np.uint8)
@@ -93,11 +92,11 @@ def dequantize(data: NDArray[Any], type: GGMLType, count: int | None = None) -> 
         blocks = -(-count // kind.block_size)
         raw = raw.reshape(-1)[: blocks * kind.type_size]
         if count < 0 or raw.size < blocks * kind.type_size:
-            raise GGUFError(f"{data.nbytes} bytes of {kind.name} do not hold {count} values")
+            raise GGUFError(f"{data.nbytes} bytes of {kind.name} do not contain {count} values")
     blocks_in = raw.reshape(-1).view(LAYOUTS[kind])
     out = np.empty((len(blocks_in), kind.block_size), np.float32)
     decode, step = _DECODERS[kind], _PIECE // kind.block_size
-    with np.errstate(invalid="ignore", over="ignore"):  # infinite scales in the file are the file's affair
+    with np.errstate(invalid="ignore", over="ignore"):  # scales in a file may be infinite
         for start in range(0, len(blocks_in), step):
             out[start : start + step] = decode(blocks_in[start : start + step])
     if count is not None:
@@ -106,14 +105,14 @@ def dequantize(data: NDArray[Any], type: GGMLType, count: int | None = None) -> 
 
 
 def quantize(values: NDArray[Any], type: GGMLType) -> NDArray[np.uint8]:
-    """Blocks of `type` for `values` [..., values of a row], as uint8 [..., bytes of a row].
+    """Encode `values` [..., values of a row] as blocks of `type`: uint8 [..., bytes of a row].
 
-    Raises GGUFError if rows are not whole blocks, if values are not finite or too large
-    for the type, or if the type is not one that can be written.
+    Raises GGUFError if rows are not whole blocks, if values are not finite or too large for the type, or if
+    the type cannot be written.
     """
     kind = GGMLType(type)
     if kind not in QUANTIZABLE:
-        raise GGUFError(f"quantising to {kind.name} is not supported")
+        raise GGUFError(f"quantisation to {kind.name} is not supported")
     values = np.asarray(values)
     if values.ndim == 0 or values.shape[-1] % kind.block_size:
         raise GGUFError(
@@ -141,7 +140,7 @@ def _encode(kind: GGMLType, rows: NDArray[Any]) -> NDArray[Any]:
         raise GGUFError(f"values that are not finite cannot be quantised to {kind.name}")
     too_large = np.abs(values).max(initial=0) > _LARGEST
     if not too_large:
-        with np.errstate(over="ignore", invalid="ignore"):  # seen by the check that follows
+        with np.errstate(over="ignore", invalid="ignore"):  # the check below catches these
             blocks = _ENCODERS[kind](values)
         scales = [name for name in ("d", "m", "dmin") if name in (blocks.dtype.names or ())]
         too_large = not all(np.isfinite(blocks[name]).all() for name in scales)

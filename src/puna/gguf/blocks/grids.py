@@ -1,10 +1,9 @@
 """The lattice points the IQ1, IQ2 and IQ3 formats choose from.
 
-A code of these formats is the number of a point: 8 (or 4) small coordinates. The points
-are a fixed choice, made when the formats were designed, from all there could be; they are
-facts of the file format, defined by ggml's `ggml-common.h`. In every table the points
-stand in ascending order of the number whose digits they are (first coordinate lowest), so
-the choice alone says it all: below, one bit per possible point, compressed.
+A code of these formats is the index of a point with 8 (or 4) small coordinates. The points are a fixed subset
+of all possible ones, chosen when the formats were designed and defined in ggml's `ggml-common.h`. Read as
+digits (first coordinate lowest), the points of a table are in ascending order, so the subset determines the
+table. It is stored below as one bit per possible point, compressed.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ _CHOICES: dict[GGMLType, tuple[str, int, tuple[int, ...]]] = {
 
 @cache
 def grid(kind: GGMLType) -> NDArray[np.float32]:
-    """The points of a format: [points, 8 or 4]."""
+    """The points of a format, [points, 8 or 4]."""
     text, dimensions, coordinates = _CHOICES[kind]
     chosen = np.frombuffer(zlib.decompress(base64.b85decode(text)), np.uint8)
     numbers = np.flatnonzero(np.unpackbits(chosen, bitorder="little"))
@@ -99,7 +98,7 @@ def grid(kind: GGMLType) -> NDArray[np.float32]:
 
 @cache
 def signs_of_seven_bits() -> NDArray[np.float32]:
-    """Signs [128, 8] of eight values from seven bits: an eighth bit makes the count of minuses even."""
+    """Signs [128, 8] encoded by seven bits; the eighth sign makes the number of minuses even."""
     bits = np.unpackbits(np.arange(128, dtype=np.uint8)[:, None], axis=1, bitorder="little")
     bits[:, 7] = bits.sum(axis=1) % 2
     signs: NDArray[np.float32] = 1 - 2 * bits.astype(np.float32)

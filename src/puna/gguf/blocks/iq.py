@@ -1,8 +1,8 @@
 """IQ1, IQ2 and IQ3 formats: 256 elements as points of a lattice, with signs and small scales.
 
-Decoding only. In all of them a block is 8 groups of 32 elements (or 16 of 16), each with a
-scale of 3 or 4 bits, and every 8 (or 4) elements are one lattice point (`grids.py`). They
-differ in where the bits of point numbers, signs and scales are.
+Decoding only. A block has 8 groups of 32 elements (or 16 of 16), each with a scale of 3 or 4 bits; every 8
+(or 4) elements form one lattice point (`grids.py`). The formats differ in where they store the bits of point
+indices, signs and scales.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from puna.gguf.types import GGMLType
 Blocks = NDArray[Any]  # structured, [n]
 Values = NDArray[np.float32]  # [n, 256]
 
-_IQ1_SHIFT = np.float32(0.125)  # IQ1 points are moved by this, up or down
+_IQ1_SHIFT = np.float32(0.125)  # IQ1 points are shifted by this, up or down
 
 
 def _combine(scales: Values, points: Values, signs: Values | None = None) -> Values:
-    """scales [n, groups] times points [n, anything] (256 coordinates a block) times signs alike."""
+    """scales [n, groups] * points * signs, the latter two with 256 values per block in any shape [n, ...]."""
     n, groups = scales.shape
     values: Values = scales[:, :, None] * points.reshape(n, groups, -1)
     if signs is not None:
@@ -37,14 +37,14 @@ def _d(blocks: Blocks) -> Values:
 
 
 def _fields(words: NDArray[Any], bits: int, count: int) -> NDArray[Any]:
-    """The lowest `count` fields of `bits` bits of each word: [..., count]."""
+    """The lowest `count` bit fields of each word, each `bits` wide: [..., count]."""
     shifts = (np.arange(count) * bits).astype(words.dtype)
     fields: NDArray[Any] = words[..., None] >> shifts & words.dtype.type((1 << bits) - 1)
     return fields
 
 
 def _plain_signs(packed: NDArray[np.uint8]) -> Values:
-    """One bit a sign: [n, 256]."""
+    """Signs [n, 256] stored as one bit each."""
     return 1 - 2 * unpack(packed, 1, 1).astype(np.float32)
 
 
@@ -53,7 +53,7 @@ def _nibble_scales(blocks: Blocks) -> NDArray[np.uint8]:
 
 
 def decode_iq2_xxs(blocks: Blocks) -> Values:
-    """Per group of 32: four point numbers of 8 bits; then four times 7 sign bits and a scale of 4."""
+    """Per group of 32: four 8-bit point indices, then four times 7 sign bits and a 4-bit scale."""
     words = blocks["qs"]["signs"].astype(np.uint32)  # [n, 8]
     scales = _d(blocks) * (np.float32(0.5) + (words >> np.uint32(28)).astype(np.float32)) * np.float32(0.25)
     points = grid(GGMLType.IQ2_XXS)[blocks["qs"]["index"]]
@@ -61,7 +61,7 @@ def decode_iq2_xxs(blocks: Blocks) -> Values:
 
 
 def decode_iq2_xs(blocks: Blocks) -> Values:
-    """Words of a 9-bit point number and 7 sign bits; scales of 4 bits for groups of 16."""
+    """Words of a 9-bit point index and 7 sign bits; 4-bit scales for groups of 16."""
     words = blocks["qs"].astype(np.uint16)
     scales = _d(blocks) * (np.float32(0.5) + _nibble_scales(blocks)) * np.float32(0.25)
     points = grid(GGMLType.IQ2_XS)[words & np.uint16(511)]
@@ -69,14 +69,14 @@ def decode_iq2_xs(blocks: Blocks) -> Values:
 
 
 def decode_iq2_s(blocks: Blocks) -> Values:
-    """Point numbers of 8 + 2 bits, one sign bit per element, scales of 4 bits for groups of 16."""
-    numbers = blocks["qs"].astype(np.uint16) | unpack(blocks["qh"], 2, 1).astype(np.uint16) << np.uint16(8)
+    """Point indices of 8 + 2 bits, one sign bit per element, 4-bit scales for groups of 16."""
+    indices = blocks["qs"].astype(np.uint16) | unpack(blocks["qh"], 2, 1).astype(np.uint16) << np.uint16(8)
     scales = _d(blocks) * (np.float32(0.5) + _nibble_scales(blocks)) * np.float32(0.25)
-    return _combine(scales, grid(GGMLType.IQ2_S)[numbers], _plain_signs(blocks["signs"]))
+    return _combine(scales, grid(GGMLType.IQ2_S)[indices], _plain_signs(blocks["signs"]))
 
 
 def decode_iq3_xxs(blocks: Blocks) -> Values:
-    """As IQ2_XXS with twice as many points of four coordinates, all numbers before all signs."""
+    """Like IQ2_XXS, but with twice as many points of four coordinates, and all indices before all signs."""
     words = blocks["signs"].astype(np.uint32)
     scales = _d(blocks) * (np.float32(0.5) + (words >> np.uint32(28)).astype(np.float32)) * np.float32(0.5)
     points = grid(GGMLType.IQ3_XXS)[blocks["qs"]]
@@ -84,14 +84,14 @@ def decode_iq3_xxs(blocks: Blocks) -> Values:
 
 
 def decode_iq3_s(blocks: Blocks) -> Values:
-    """Point numbers of 8 + 1 bits, one sign bit per element, scales of 4 bits for groups of 32."""
-    numbers = blocks["qs"].astype(np.uint16) | unpack(blocks["qh"], 1, 1).astype(np.uint16) << np.uint16(8)
+    """Point indices of 8 + 1 bits, one sign bit per element, 4-bit scales for groups of 32."""
+    indices = blocks["qs"].astype(np.uint16) | unpack(blocks["qh"], 1, 1).astype(np.uint16) << np.uint16(8)
     scales = _d(blocks) * (1 + 2 * _nibble_scales(blocks).astype(np.float32))
-    return _combine(scales, grid(GGMLType.IQ3_S)[numbers], _plain_signs(blocks["signs"]))
+    return _combine(scales, grid(GGMLType.IQ3_S)[indices], _plain_signs(blocks["signs"]))
 
 
 def decode_iq1_s(blocks: Blocks) -> Values:
-    """Per group of 32 a word: upper 3 bits of four point numbers, a 3-bit scale, the shift's sign."""
+    """One word per group of 32: upper 3 bits of four point indices, a 3-bit scale, the shift's sign."""
     words = blocks["qh"].astype(np.uint16)  # [n, 8]
     high = _fields(words, 3, 4).reshape(len(words), 32)
     points = grid(GGMLType.IQ1_S)[blocks["qs"] | high << np.uint16(8)].reshape(len(words), 8, 32)
@@ -101,16 +101,16 @@ def decode_iq1_s(blocks: Blocks) -> Values:
 
 
 def decode_iq1_m(blocks: Blocks) -> Values:
-    """Nibbles of the upper 3 bits of a point number and its shift's sign; 3-bit scales for groups of 16.
+    """Nibbles of the upper 3 bits of a point index and its shift's sign; 3-bit scales for groups of 16.
 
-    The four words of scales hold four of them each in their low 12 bits, and in their
-    upper 4 bits the float16 scale of the block, lowest nibble first.
+    Each of the four words of scales holds four of them in its low 12 bits; the upper 4 bits of the words are
+    the block's float16 scale, lowest nibble first.
     """
     words = blocks["scales"].astype(np.uint16)  # [n, 4]
     pieces = words >> np.uint16(12) << np.array([0, 4, 8, 12], np.uint16)
     d = np.bitwise_or.reduce(pieces, axis=1).view(np.float16).astype(np.float32)[:, None]
     scales = d * (2 * _fields(words, 3, 4).reshape(len(words), 16).astype(np.float32) + 1)
     nibbles = unpack(blocks["qh"], 4, 1)  # [n, 32]
-    numbers = blocks["qs"] | (nibbles & np.uint8(7)).astype(np.uint16) << np.uint16(8)
+    indices = blocks["qs"] | (nibbles & np.uint8(7)).astype(np.uint16) << np.uint16(8)
     shifts = np.where(nibbles & np.uint8(8), -_IQ1_SHIFT, _IQ1_SHIFT)
-    return _combine(scales, grid(GGMLType.IQ1_M)[numbers] + shifts[:, :, None])
+    return _combine(scales, grid(GGMLType.IQ1_M)[indices] + shifts[:, :, None])

@@ -29,7 +29,7 @@ def _column(blocks: Blocks, field: str) -> NDArray[np.float32]:
     return column
 
 
-# How each format keeps its codes and scales as bits.
+# The bit layout of codes and scales in each format.
 
 
 def _codes_q2(blocks: Blocks) -> Bytes:
@@ -37,7 +37,7 @@ def _codes_q2(blocks: Blocks) -> Bytes:
 
 
 def _codes_q3(blocks: Blocks) -> Bytes:
-    """0 to 7, that is 4 more than the signed code."""
+    """0 to 7: the signed code plus 4."""
     return unpack(blocks["qs"], 2, 32) | unpack(blocks["hmask"], 1, 32) << np.uint8(2)
 
 
@@ -46,7 +46,7 @@ def _codes_q5(blocks: Blocks) -> Bytes:
 
 
 def _codes_q6(blocks: Blocks) -> Bytes:
-    """0 to 63, that is 32 more than the signed code."""
+    """0 to 63: the signed code plus 32."""
     return unpack(blocks["ql"], 4, 64) | unpack(blocks["qh"], 2, 32) << np.uint8(4)
 
 
@@ -62,8 +62,8 @@ def _pack_scales_q3(scales: Bytes) -> Bytes:
 def _scales_q4(packed: Bytes) -> tuple[Bytes, Bytes]:
     """Eight 6-bit scales and mins from 12 bytes.
 
-    The first four of each fill the low 6 bits of bytes 0-3 and 4-7; of the others the low
-    nibbles share bytes 8-11 and the upper two bits are on top of bytes 0-3 and 4-7.
+    The first four of each are in the low 6 bits of bytes 0-3 and 4-7. The other four have their low nibbles
+    in bytes 8-11 and their upper two bits in the top bits of bytes 0-3 and 4-7.
     """
     a, b, c = packed[:, :4], packed[:, 4:8], packed[:, 8:]
     scales = np.concatenate([a & np.uint8(63), c & _LOW_FOUR | a >> np.uint8(6) << np.uint8(4)], axis=1)
@@ -78,7 +78,7 @@ def _pack_scales_q4(scales: Bytes, mins: Bytes) -> Bytes:
     return np.concatenate([a, b, c], axis=1)
 
 
-# Blocks to values.
+# Decoding: blocks to values.
 
 
 def decode_q2_k(blocks: Blocks) -> Values:
@@ -109,7 +109,7 @@ def decode_q6_k(blocks: Blocks) -> Values:
     return scale_groups(_codes_q6(blocks).astype(np.float32) - 32, scales)
 
 
-# Values to blocks.
+# Encoding: values to blocks.
 
 _Q3_LEVELS = IntegerLevels(4)
 _Q6_LEVELS = IntegerLevels(32)

@@ -13,7 +13,7 @@ Values = NDArray[np.float32]
 
 
 def decode_number(blocks: NDArray[Any]) -> Values:
-    with np.errstate(over="ignore", invalid="ignore"):  # a float64 beyond float32 becomes infinite
+    with np.errstate(over="ignore", invalid="ignore"):  # a float64 out of range for float32 becomes infinite
         return blocks.astype(np.float32)[:, None]
 
 
@@ -23,7 +23,7 @@ def decode_bf16(blocks: NDArray[Any]) -> Values:
 
 
 def encode_bf16(values: Values) -> NDArray[Any]:
-    """Rounds to nearest, ties to even; NaN stays NaN."""
+    """Round to nearest, ties to even; NaN stays NaN."""
     bits = values[:, 0].view(np.uint32)
     rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
     quiet_nan = bits | np.uint32(1 << 22)
@@ -34,5 +34,5 @@ def encode_f16(values: Values) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         halves = values[:, 0].astype("<f2")
     if np.isinf(halves).any() and np.isfinite(values[np.isinf(halves)]).any():
-        raise GGUFError("values beyond 65504 do not fit F16; use BF16 or F32")
+        raise GGUFError("values above 65504 do not fit F16; use BF16 or F32")
     return halves

@@ -1,12 +1,11 @@
-"""Choosing the scale of a block: trying several, and for each the least-squares best fit.
+"""Chooses the scale of a block by trying several candidates with a least-squares fit each.
 
-Rounding to the nearest code is only optimal for a given scale. So a number of first
-scales around the obvious one (largest value = largest level) are tried; each fixes the
-codes, for which the best scale follows by weighted least squares; the one with the
-smallest weighted error wins.
+Rounding to the nearest code is only optimal for a given scale. So several initial scales around the obvious
+one (largest value = largest level) are tried. Each determines the codes, for which weighted least squares
+gives the best scale; the candidate with the smallest weighted error wins.
 
-Inside, arrays are [elements, blocks]: sums over a block are then sums of long rows,
-which numpy does several times faster than many short ones.
+Internally arrays are [elements, blocks]: sums over a block are then sums of long rows, which numpy computes
+several times faster than many short ones.
 """
 
 from __future__ import annotations
@@ -23,26 +22,26 @@ def _steps(first: float, last: float, count: int) -> tuple[np.float32, ...]:
     return tuple(np.float32(step) for step in np.linspace(first, last, count))
 
 
-_AFFINE_STEPS = _steps(-0.8, 1.0, 19)  # how far the last code is moved from the largest value
-_REFINEMENTS = 2  # rounds of fitting a line to the codes of the line before
+_AFFINE_STEPS = _steps(-0.8, 1.0, 19)  # offsets of the code that the largest value is mapped to
+_REFINEMENTS = 2  # rounds of fitting a line to the codes of the previous line
 
 
 class Levels(Protocol):
-    """The numbers a code can stand for, before scaling."""
+    """The values that codes stand for, before scaling."""
 
     @property
     def targets(self) -> tuple[np.float32, ...]:
-        """Where a search may put the value of largest magnitude."""
+        """Candidates for what the value of largest magnitude is scaled to."""
 
     def nearest(self, scaled: Values) -> Values:
-        """The level nearest to each value, of any shape."""
+        """The nearest level for each value, in any shape."""
 
     def codes(self, scaled: Values) -> NDArray[np.uint8]:
-        """Its number."""
+        """The code of the nearest level."""
 
 
 class IntegerLevels:
-    """Levels -half to half - 1."""
+    """The integers from -half to half - 1."""
 
     def __init__(self, half: int) -> None:
         self.low, self.high = -half, half - 1
@@ -59,7 +58,7 @@ class IntegerLevels:
 
 
 class TableLevels:
-    """Integer levels at uneven distances, found by a table with quarter steps."""
+    """Non-uniform integer levels, looked up in a table with a resolution of 1/4."""
 
     def __init__(self, levels: NDArray[np.float32], targets: tuple[np.float32, ...]) -> None:
         self.levels = levels
@@ -71,29 +70,29 @@ class TableLevels:
         self._nearest: Values = levels[self._codes]
 
     def nearest(self, scaled: Values) -> Values:
-        return self._nearest[self._places(scaled)]
+        return self._nearest[self._indices(scaled)]
 
     def codes(self, scaled: Values) -> NDArray[np.uint8]:
-        return self._codes[self._places(scaled)]
+        return self._codes[self._indices(scaled)]
 
-    def _places(self, scaled: Values) -> NDArray[np.intp]:
-        inside = np.clip(scaled, self._low, self._high)
-        places: NDArray[np.intp] = np.rint(4 * (inside - np.float32(self._low))).astype(np.intp)
-        return places
+    def _indices(self, scaled: Values) -> NDArray[np.intp]:
+        clipped = np.clip(scaled, self._low, self._high)
+        indices: NDArray[np.intp] = np.rint(4 * (clipped - np.float32(self._low))).astype(np.intp)
+        return indices
 
 
 def inverse(values: Values) -> Values:
-    """1 / values, and 0 where that is not finite: an all-zero block gets all-zero codes."""
+    """1 / values, or 0 where that is not finite, so that an all-zero block gets all-zero codes."""
     with np.errstate(divide="ignore", over="ignore"):
         result = np.float32(1) / values
     return np.where(np.isfinite(result), result, np.float32(0))
 
 
 def importance(values: Values) -> Values:
-    """Weights of the values [..., elements] of a block: their size plus the block's mean size.
+    """Weights for the values [..., elements] of a block: magnitude plus the block's root mean square.
 
-    Without measured activations the best guess is that large weights matter more, but
-    not so much more that the many small ones may be ruined.
+    Without measured activations the best guess is that large weights matter more, but not so much more that
+    the many small ones may be ruined.
     """
     mean_square = np.einsum("...i,...i->...", values, values) / np.float32(values.shape[-1])
     weights: Values = np.sqrt(mean_square)[..., None] + np.abs(values)
@@ -106,9 +105,9 @@ def _dot(a: Values, b: Values) -> Values:
 
 
 def fit_scale(values: Values, levels: Levels) -> Values:
-    """Scales [n] such that `scale * nearest(values / scale)` is near `values` [n, elements].
+    """Scales [n] such that `scale * nearest(values / scale)` approximates `values` [n, elements].
 
-    A scale may be negative: it takes the sign that gives the largest value the most room.
+    A scale may be negative: its sign is the one that leaves the most room for the largest value.
     """
     weights = np.ascontiguousarray(importance(values).T)
     columns = np.ascontiguousarray(values.T)
@@ -121,7 +120,7 @@ def fit_scale(values: Values, levels: Levels) -> Values:
         fitted = levels.nearest(columns * (target * inverse_peak))
         product = _dot(weighted, fitted)
         inverse_square = inverse(_dot(weights * fitted, fitted))
-        gain = product * product * inverse_square  # the part of the weighted square sum explained
+        gain = product * product * inverse_square  # how much of the weighted sum of squares is explained
         better = gain > best_gain
         best_gain = np.where(better, gain, best_gain)
         best = np.where(better, product * inverse_square, best)
@@ -131,8 +130,8 @@ def fit_scale(values: Values, levels: Levels) -> Values:
 def fit_affine(values: Values, top: int, *, at_most_zero: bool = False) -> tuple[Values, Values]:
     """Scales and offsets, each [n], for codes 0 to `top`.
 
-    `scale * clip(rint((values - offset) / scale), 0, top) + offset` is near `values`
-    [n, elements]. With `at_most_zero` no offset is positive.
+    `scale * clip(rint((values - offset) / scale), 0, top) + offset` approximates `values` [n, elements].
+    With `at_most_zero` no offset is positive.
     """
     fit = _AffineFit(values, at_most_zero)
     smallest = np.minimum(fit.columns.min(axis=0), 0) if at_most_zero else fit.columns.min(axis=0)
@@ -147,7 +146,7 @@ def fit_affine(values: Values, top: int, *, at_most_zero: bool = False) -> tuple
 
 
 class _AffineFit:
-    """The best scale and offset of each block among the codes considered so far."""
+    """The best scale and offset of each block for the codes considered so far."""
 
     def __init__(self, values: Values, at_most_zero: bool) -> None:
         self.columns = np.ascontiguousarray(values.T)
@@ -160,12 +159,12 @@ class _AffineFit:
         self.error = np.full_like(self.sum_w, np.inf)
 
     def consider(self, codes: Values) -> None:
-        """Fit a line through codes [elements, n] and keep it where it is better."""
+        """Fit a line to codes [elements, n], and keep it for the blocks where it is better."""
         weighted_codes = self.weights * codes
         sum_q, sum_qq = weighted_codes.sum(axis=0), _dot(weighted_codes, codes)
         sum_xq = _dot(self.weighted, codes)
         scale, offset = self._line(sum_q, sum_qq, sum_xq)
-        # The weighted square error, less the square sum of the values, which is the same for all.
+        # The weighted squared error minus the sum of squared values, which is the same for all candidates.
         error = (
             scale * (scale * sum_qq - 2 * sum_xq)
             + offset * (offset * self.sum_w - 2 * self.sum_x)

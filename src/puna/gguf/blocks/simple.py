@@ -1,4 +1,4 @@
-"""Formats of 32 elements with one scale (and for the `_1` ones an offset)."""
+"""Formats of 32 elements with one scale and, in the `_1` formats, an offset."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def decode_q5_1(blocks: Blocks) -> Values:
 
 
 def decode_q8(blocks: Blocks) -> Values:
-    """Q8_0, Q8_1 and Q8_K: sums of the codes, where there are any, serve dot products only."""
+    """Q8_0, Q8_1 and Q8_K. The sums of codes in the latter two are only used by dot products."""
     values: Values = _scale(blocks) * blocks["qs"]
     return values
 
 
 def encode_q8_0(values: Values) -> Blocks:
-    """The largest value of a block becomes +-127; ties round away from zero, as in ggml."""
+    """The largest value of a block becomes +-127. Ties round away from zero, as in ggml."""
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q8_0])
     scale = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
     scaled = values * inverse(scale)
@@ -61,7 +61,7 @@ def encode_q8_0(values: Values) -> Blocks:
 
 
 def _encode_symmetric(values: Values, kind: GGMLType, bits: int) -> tuple[Blocks, NDArray[np.uint8]]:
-    """Blocks with their scale set, and the codes, shifted to start at 0."""
+    """Blocks with their scale set, and the codes shifted to start at 0."""
     levels = _LEVELS[bits]
     blocks = np.empty(len(values), LAYOUTS[kind])
     blocks["d"] = fit_scale(values, levels)

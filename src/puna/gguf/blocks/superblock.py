@@ -1,8 +1,7 @@
-"""Blocks of 256 elements in groups, whose scales are themselves quantised: the fitting.
+"""Fitting of blocks of 256 elements in groups, whose scales are themselves quantised.
 
-Every group is fitted on its own, its scale is rounded to the few bits there are for it,
-the elements are rounded again with the scales as stored, and at the end the block's own
-scale (and that of the mins) is fitted once more to what came out.
+Each group is fitted by itself and its scale rounded to its few bits. Then the elements are rounded again with
+the stored scales, and finally the block's own scale (and that of the mins) is refitted to the result.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """values = d * scales * level(codes). d [n], codes [n, 256], scales [n, groups] (whole numbers)."""
+    """values = d * scales * level(codes). d [n], codes [n, 256], scales [n, groups] (integers)."""
 
     d: Values
     codes: Bytes
@@ -40,7 +39,7 @@ class Affine:
 
 
 def scale_groups(codes: NDArray[Any], scales: Values, mins: Values | None = None) -> Values:
-    """Values [n, 256] of codes [n, 256]: each group times its scale [n, groups], less its min."""
+    """Values [n, 256] of codes [n, 256]: each group times its scale [n, groups], minus its min."""
     n, groups = scales.shape
     values: Values = scales[:, :, None] * codes.reshape(n, groups, -1)
     if mins is not None:
@@ -49,7 +48,7 @@ def scale_groups(codes: NDArray[Any], scales: Values, mins: Values | None = None
 
 
 def fit_signed(values: Values, levels: Levels, groups: int, scale_low: int) -> Signed:
-    """For values [n, 256]; the groups' scales are whole numbers from `scale_low` to `-scale_low - 1`."""
+    """Fit values [n, 256]. The scales of groups are integers from `scale_low` to `-scale_low - 1`."""
     n = len(values)
     parts = values.reshape(n, groups, -1)
     scale = fit_scale(parts.reshape(n * groups, -1), levels).reshape(n, groups)
@@ -70,7 +69,7 @@ def fit_signed(values: Values, levels: Levels, groups: int, scale_low: int) -> S
 
 
 def fit_affine_groups(values: Values, groups: int, code_top: int, scale_top: int) -> Affine:
-    """For values [n, 256]; codes run from 0 to `code_top`, scales and mins from 0 to `scale_top`."""
+    """Fit values [n, 256]. Codes are 0 to `code_top`, scales and mins 0 to `scale_top`."""
     n = len(values)
     parts = values.reshape(n, groups, -1)
     scale, offset = fit_affine(parts.reshape(n * groups, -1), code_top, at_most_zero=True)
@@ -91,10 +90,10 @@ def fit_affine_groups(values: Values, groups: int, code_top: int, scale_top: int
 
 
 def _refit(parts: Values, steps: Values, mins: Values, d: Values, dmin: Values) -> tuple[Values, Values]:
-    """The least-squares best d and dmin [n, 1] for parts = d * steps - dmin * mins.
+    """The least-squares solution d and dmin [n, 1] of parts = d * steps - dmin * mins.
 
-    parts and steps are [n, groups, elements], mins [n, groups]; where the equations have
-    no unique solution (no mins, or nothing but mins) the given d and dmin stay.
+    parts and steps are [n, groups, elements], mins [n, groups]. Where there is no unique solution (all steps
+    or all mins are 0), the given d and dmin are returned.
     """
     weights = importance(parts.reshape(len(parts), -1)).reshape(parts.shape)
     weighted_steps = weights * steps
@@ -115,12 +114,12 @@ def _refit(parts: Values, steps: Values, mins: Values, d: Values, dmin: Values) 
 
 
 def _halves(values: Values) -> Values:
-    """As float16 will keep them."""
+    """Round to float16, as which they are stored."""
     with np.errstate(over="ignore"):
         return values.astype(np.float16).astype(np.float32)
 
 
 def _sum(subscripts: str, *operands: Values) -> NDArray[np.float64]:
-    """einsum over the elements of each group, widened for the sums over groups that follow."""
+    """einsum over the elements of each group, as float64 for the following sums over groups."""
     result: NDArray[np.float64] = np.einsum(subscripts, *operands).astype(np.float64)
     return result

@@ -30,15 +30,14 @@ def _encode(values: Values, kind: GGMLType) -> tuple[Blocks, Bytes]:
     scale = np.abs(values).max(axis=1, keepdims=True)
     blocks["d"] = scale[:, 0]
     scaled = values * inverse(scale)
-    return blocks, (np.trunc(2 * scaled) - np.trunc(scaled) + 1).astype(np.uint8)  # halves away from zero
+    return blocks, (np.trunc(2 * scaled) - np.trunc(scaled) + 1).astype(np.uint8)  # ties away from zero
 
 
 def decode_tq1_0(blocks: Blocks) -> Values:
     """Five base-3 digits per byte (four in the last four bytes).
 
-    A byte is the digits as a fraction: value / 243 * 256, rounded up. So multiplying it
-    by a power of three and dropping what overflows brings a digit to the front, and the
-    upper byte of three times that is the digit.
+    A byte encodes its digits as a fraction: value / 243 * 256, rounded up. Multiplying it by a power of three
+    modulo 256 moves a digit to the front; the upper byte of three times the result is that digit.
     """
     packed = np.concatenate([blocks["qs"], blocks["qh"]], axis=1)
     parts = []

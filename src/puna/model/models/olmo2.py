@@ -1,15 +1,19 @@
 """OLMo 2: norms after each half of a layer instead of before it, and of all queries and keys together.
 
-OLMo Team, arXiv:2501.00656.
+OLMo Team, arXiv:2501.00656. In OLMo 3 three of four layers see a window, and only the
+others' rotation is scaled for long contexts.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.layer_cache import Window
+from puna.model.options import LayerOptions, TextOptions, read_windows
+from puna.model.rope import RopeOptions
 from puna.nn.attention import WideNormedSelfAttention
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PostNormLayer
@@ -27,4 +31,16 @@ class Olmo2(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return TextOptions.read(file, neox=True, norm_eps=1e-6, rope_base=500000.0)
+        options = TextOptions.read(file, neox=True, norm_eps=1e-6, rope_base=500000.0)
+        remembers = read_windows(file, options.block_count, period=4)
+
+        def own(index: int, layer: LayerOptions) -> LayerOptions:
+            rope = layer.rope
+            assert rope is not None
+            if isinstance(remembers[index], Window):
+                rope = RopeOptions(rope.dims, rope.base, neox=True)
+            elif rope.yarn is not None:  # files repeat as a factor what follows from the others
+                rope = dataclasses.replace(rope, yarn=dataclasses.replace(rope.yarn, attention_factor=1.0))
+            return dataclasses.replace(layer, rope=rope, remembers=remembers[index])
+
+        return options.each(own)

@@ -1,4 +1,4 @@
-"""Text to token ids and back, from the vocabulary a GGUF file carries."""
+"""Tokenizers: text to token ids and back, with the vocabulary of a GGUF file."""
 
 from puna.model.tokenizer.load import tokenizer_from_gguf
 from puna.model.tokenizer.tokenizer import Tokenizer

@@ -1,4 +1,4 @@
-"""Finding the tokens that are recognised in the text itself, before anything else is tokenised."""
+"""Added tokens: tokens whose spelling is recognised in the text before the rest is tokenised."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _WHITESPACE = " \t\n\v\f\r"
 
 
 class AddedTokens:
-    """Cuts text at the leftmost, longest occurrences of a set of tokens.
+    """Splits text at the leftmost, longest occurrences of a set of tokens.
 
-    `strip_left` and `strip_right` are ids that swallow the white space before or after them.
+    `strip_left` and `strip_right` are ids of tokens that remove the whitespace before or after them.
     """
 
     def __init__(
@@ -23,8 +23,8 @@ class AddedTokens:
         self._ids = dict(ids)
         self._strip_left = strip_left
         self._strip_right = strip_right
-        # Two characters are enough to skip nearly all of a text in the regex engine; at the few places
-        # left, the possible lengths are tried from the longest down.
+        # The regex engine only searches for the first two characters of tokens, which skips nearly all text;
+        # at each match the possible lengths are tried, longest first.
         by_start: dict[str, set[int]] = {}
         for text in self._ids:
             by_start.setdefault(text[:2], set()).add(len(text))
@@ -33,7 +33,7 @@ class AddedTokens:
         self._start = re.compile("|".join(map(re.escape, starts))) if starts else None
 
     def split(self, text: str) -> Iterator[str | int]:
-        """Stretches of text (never empty) and token ids, in order."""
+        """Yield pieces of text (never empty) and token ids, in order."""
         if self._start is None:
             if text:
                 yield text

@@ -1,4 +1,4 @@
-"""Byte-pair encoding: merges ranked in the file (spec B3 and B4)."""
+"""Byte-pair encoding with the ranked merges of the file (spec B3 and B4)."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _BYTE_MAP = str.maketrans(dict(enumerate(byte_characters())))
 
 
 class BytePairEncoder:
-    """BPE over words, either over GPT-2's byte alphabet or over characters with spaces as U+2581."""
+    """BPE within words, over GPT-2's byte alphabet or over characters with U+2581 for spaces."""
 
     def __init__(
         self, vocabulary: Vocabulary, merges: list[str], pre: PreTokenizer, *, byte_level: bool
     ) -> None:
         ids = dict(vocabulary.plain_ids)
         self._size = len(vocabulary)
-        # Bytes without a token get ids beyond the vocabulary, dropped at the end: so the characters
-        # around them are not merged with one another.
+        # Bytes without a token get ids beyond the vocabulary, which are dropped at the end. This prevents the
+        # characters around them from being merged.
         alphabet = byte_characters() if byte_level else [f"<0x{byte:02X}>" for byte in range(256)]
         missing = [symbol for symbol in alphabet if symbol not in ids]
         ids.update({symbol: self._size + i for i, symbol in enumerate(missing)})
@@ -49,7 +49,7 @@ class BytePairEncoder:
         return [id for id in ids if id < self._size] if self._drop else ids
 
     def _encode(self, text: str, depth: int, ids: list[int]) -> None:
-        """Append the ids of `text`, a piece left by the first `depth` steps of the pre-tokenizer."""
+        """Append the ids of `text`, a piece produced by the first `depth` steps of the pre-tokenizer."""
         while depth < len(self._splits):
             pieces = self._splits[depth](text)
             depth += 1
@@ -91,16 +91,16 @@ def _model(ids: dict[str, int], merges: list[str], pre: PreTokenizer, *, bytes_a
             ignore_merges=pre.ignore_merges,
         )
 
-    if len(set(merges)) == len(merges):  # else the library would let the later rank win
+    if len(set(merges)) == len(merges):  # of repeated merges the library would use the last rank
         try:
             return build([(left, right) for left, _, right in [merge.partition(" ") for merge in merges]])
         except Exception as error:  # checking 280,000 merges in Python costs more than trying
-            logger.debug("some merges are of no use: %s", error)
+            logger.debug("dropping unusable merges: %s", error)
     return build(_usable(merges, ids))
 
 
 def _usable(merges: list[str], ids: dict[str, int]) -> list[tuple[str, str]]:
-    """Pairs of tokens whose joined text is a token, by rank; a pair listed twice counts once."""
+    """The merges of two tokens into a token, by rank; the first of repeated ones."""
     usable: dict[tuple[str, str], None] = {}
     for merge in merges:
         left, _, right = merge[1:].partition(" ")  # the left side is never empty, but may be a space

@@ -1,4 +1,4 @@
-"""The core of `puna tokenize`: no terminal, no HTTP, only text in and rows or JSON lines out."""
+"""The core of `puna tokenize`, independent of the terminal: text in, rows or JSON lines out."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def open_tokenizer(path: Path) -> Tokenizer:
 def token_rows(
     tokenizer: Tokenizer, text: str, *, add_special: bool = True, parse_special: bool = True
 ) -> Iterator[tuple[int, str]]:
-    """(id, piece) of every token of `text`, the piece fit to be printed on one line."""
+    """Yield (id, piece) of every token of `text`; the piece is printable on one line."""
     for id in tokenizer.encode(text, add_special=add_special, parse_special=parse_special):
         yield id, printable(tokenizer.piece(id))
 
 
 def printable(piece: bytes) -> str:
-    r"""`piece` as text; line ends, other unprintable characters and stray bytes as escapes (`\n`, `\xe2`)."""
+    r"""`piece` as text, with unprintable characters and invalid bytes escaped (`\n`, `\xe2`)."""
     text = piece.decode(errors="backslashreplace")
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
@@ -42,9 +42,9 @@ def token_lines(
     add_special: bool = True,
     parse_special: bool = True,
 ) -> Iterator[str]:
-    """For every line `{"text": ...}` a line `{"ids": [...]}`, without its line end; blank lines are skipped.
+    """Yield `{"ids": [...]}` for every line `{"text": ...}`, skipping blank lines.
 
-    Raises RequestError naming the line that is not such an object, after the answers to the lines before.
+    Raises RequestError naming the first line that is not such an object.
     """
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -64,6 +64,6 @@ def _text_of(line: str | bytes, number: int) -> str:
     except ValueError as error:
         raise RequestError(f"line {number}: not valid JSON ({error})") from None
     if not isinstance(value, dict) or not isinstance(value.get("text"), str):
-        raise RequestError(f'line {number}: expected an object with a text, like {{"text": "hello"}}')
+        raise RequestError(f'line {number}: expected an object like {{"text": "hello"}}')
     text: str = value["text"]
     return text

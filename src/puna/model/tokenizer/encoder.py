@@ -1,4 +1,4 @@
-"""What turns a stretch of ordinary text into token ids."""
+"""The interface of encoders, which turn ordinary text into token ids, and their word cache."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Protocol
 
 class Encoder(Protocol):
     def encode(self, text: str, *, first: bool) -> list[int]:
-        """Ids of `text`, in which no added token is looked for.
+        """Token ids of `text`, without recognising added tokens.
 
-        `first` says that the stretch begins the text or follows an added token.
+        `first` is whether `text` is at the start of the input or follows an added token.
         """
         ...
 
 
 class WordCache:
-    """Ids of short words met before. Text repeats its words, so most are looked up only once.
+    """Caches the ids of short words, because text repeats its words.
 
-    Safe to share between threads: each operation is one dictionary access.
+    Safe to share between threads: each operation is a single dictionary access.
     """
 
     MAX_WORDS = 1 << 16
-    MAX_LENGTH = 64  # longer words hardly ever come again
+    MAX_LENGTH = 64  # longer words are rarely repeated
 
     def __init__(self) -> None:
         self._ids: dict[str, list[int]] = {}

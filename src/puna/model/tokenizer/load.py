@@ -1,4 +1,4 @@
-"""Building the tokenizer a GGUF file describes."""
+"""Builds the tokenizer that a GGUF file describes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from puna.model.tokenizer.word_piece import WordPieceEncoder
 
 logger = logging.getLogger(__name__)
 
-#: Values of `tokenizer.ggml.model` that can be loaded.
+#: Supported values of `tokenizer.ggml.model`.
 MODELS = ("gpt2", "llama", "bert", "gemma4")
 
 
 def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
     """The tokenizer of `file`.
 
-    Raises UnsupportedModelError for a kind of vocabulary Puna does not know, TokenizerError if
-    the metadata is missing or inconsistent.
+    Raises UnsupportedModelError for an unknown kind of vocabulary, TokenizerError if metadata is missing or
+    inconsistent.
     """
     model = file.get(PREFIX + "model")
     if not isinstance(model, str) or not model:
@@ -106,22 +106,22 @@ def _merges(file: GGUFFile) -> list[str]:
 
 
 def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
-    """The pre-tokenizer's name in the file, and what to do for it."""
+    """The pre-tokenizer's name in the file, and the pre-tokenizer."""
     name = file.get(PREFIX + "pre", "")
     name = name if isinstance(name, str) else ""
     spaced = model == "llama" and file.get(PREFIX + "merges") is not None
     if model == "gemma4" or (spaced and (file.architecture == "gemma4" or BY_NAME.get(name) is LINES)):
-        return name, LINES  # Gemma 4 calls its vocabulary "llama", but it has merges and no scores to go by
+        return name, LINES  # Gemma 4 calls its vocabulary "llama", but it has merges instead of scores
     if model != "gpt2":
-        return name, DEFAULT  # the others do not use one
+        return name, DEFAULT  # other models do not use a pre-tokenizer
     if name in ("", "default"):
         known = BY_ARCHITECTURE.get(file.architecture)
         if known is None and not name:
-            logger.warning("%s: no '%spre' in the file, using the default", file.path.name, PREFIX)
+            logger.warning("%s: key '%spre' is missing, using the default", file.path.name, PREFIX)
         return name, known or DEFAULT
     if name not in BY_NAME:
         logger.warning(
-            "%s: pre-tokenizer '%s' is not known, using the default; the model may answer worse for it",
+            "%s: unknown pre-tokenizer '%s', using the default; this may make the model's answers worse",
             file.path.name,
             name,
         )
@@ -129,7 +129,10 @@ def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
 
 
 def _stripping(file: GGUFFile, vocabulary: Vocabulary, pre: str) -> tuple[frozenset[int], frozenset[int]]:
-    """Ids that swallow the white space before, and after them. Files do not say; models are known for it."""
+    """Ids of the tokens that remove the whitespace before them, and after them.
+
+    Files do not contain this, so it depends on the model.
+    """
     name = file.get("general.name")
     name = name.lower() if isinstance(name, str) else ""
     if "phi-3" in name or "phi3" in name:

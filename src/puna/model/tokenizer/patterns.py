@@ -1,8 +1,7 @@
-"""How text is cut into words before byte-level BPE, by the `tokenizer.ggml.pre` of the file (spec B3).
+"""Pre-tokenizers, which split text into words before byte-level BPE, by `tokenizer.ggml.pre` (spec B3).
 
-A pre-tokenizer is a list of steps applied one after another, each to the pieces the one before
-left. Where llama.cpp approximates a model's own expression (its engine lacks some Unicode classes),
-the model's own one stands here.
+A pre-tokenizer is a list of steps, each applied to the pieces of the previous step. Where llama.cpp
+approximates a model's regular expression (its engine lacks some Unicode classes), the original is used here.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|
 
 
 def _words(numbers: str, contractions: str = _CONTRACTIONS + "|") -> str:
-    """Llama 3's expression with another rule for numbers or contractions."""
+    """Llama 3's expression with the given rules for numbers and contractions."""
     return rf"{contractions}[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|{_SPACES}"
 
 
 def _cased_words(numbers: str, suffix: str, upper: str = _UPPER, lower: str = _LOWER, tail: str = "/") -> str:
-    """Words that also end where lower case turns to upper case (Tekken, o200k)."""
+    """Like `_words`, but words also end where lower case turns to upper case (Tekken, o200k)."""
     return (
         rf"[^\r\n\p{{L}}\p{{N}}]?{upper}*{lower}+{suffix}|[^\r\n\p{{L}}\p{{N}}]?{upper}+{lower}*{suffix}"
         rf"|{numbers}| ?[^\s\p{{L}}\p{{N}}]+[\r\n{tail}]*|{_SPACES}"
@@ -50,7 +49,7 @@ DEEPSEEK3_WORDS = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
     rf"| ?[\p{{P}}\p{{S}}]+[\r\n]*|{_SPACES}"
 )
-# Letters of the scripts that have case, as DeepSeek's first tokenizer lists them.
+# Letters of the scripts with case, as listed by DeepSeek's first tokenizer.
 _DEEPSEEK_LETTERS = (
     r"A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373"
     r"\u0376\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481"
@@ -78,9 +77,9 @@ _JAIS2_SPACES = "|".join(rf"\s{{{count}}}(?!\S)" for count in (512, 256, 128, 64
 
 @dataclass(frozen=True)
 class Digits:
-    """A step that groups runs of digits in threes, counted from the right.
+    """A step that splits runs of digits into groups of three, from the right.
 
-    `run` matches a whole run; `isolate` also cuts before and after it.
+    `run` matches a whole run; with `isolate`, text is also split before and after it.
     """
 
     run: str
@@ -89,11 +88,11 @@ class Digits:
 
 @dataclass(frozen=True)
 class PreTokenizer:
-    """The steps, and what else follows from the name in `tokenizer.ggml.pre`."""
+    """The steps, and other properties that depend on `tokenizer.ggml.pre`."""
 
     steps: tuple[str | Digits, ...]
-    ignore_merges: bool = False  # a word that is a token as a whole is not built by merges
-    add_bos: bool = False  # when the file does not say
+    ignore_merges: bool = False  # a word that is itself a token is encoded as that token, without merges
+    add_bos: bool = False  # the default if the file does not say
 
 
 DEFAULT = PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"))
@@ -112,9 +111,9 @@ _BAILING = PreTokenizer(
         r"|\s*[\r\n]|\s+(?!\S)|\s+",
     )
 )
-# Oniguruma, for which the expression was written, counts every number as a word character.
+# The expression was written for Oniguruma, where every number is a word character.
 _AYA = PreTokenizer((Digits(r"(?<!\d)\d++(?![\w\p{N}])", isolate=True), O200K))
-# SentencePiece-like BPE: no words, only runs of line ends stand alone.
+# SentencePiece-like BPE: text is not split into words, only at runs of newlines.
 LINES = PreTokenizer((r"[^\n]+|\n+",))
 
 
@@ -201,7 +200,7 @@ BY_NAME: dict[str, PreTokenizer] = {
     "afmoe": PreTokenizer((Digits(r"\p{N}++", isolate=True), _AFMOE_SCRIPTS, DEEPSEEK3_WORDS)),
 }
 
-#: What to use for a file that names no pre-tokenizer (or "default") but whose architecture has only one.
+#: The pre-tokenizer of architectures with only one, for files that name none (or "default").
 BY_ARCHITECTURE: dict[str, PreTokenizer] = {
     **_named("llama4 gptoss gpt-oss", _O200K),
     **_named("mistral3", _TEKKEN),

@@ -1,4 +1,4 @@
-"""What a token adds to the text: from its spelling in the vocabulary to bytes."""
+"""Pieces: the bytes a token adds to the text, derived from its spelling in the vocabulary."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ SPACE = "▁"
 
 
 def byte_characters() -> list[str]:
-    """GPT-2's printable stand-in for each of the 256 bytes (spec B3)."""
-    stand_ins = []
+    """The printable character that GPT-2 uses for each of the 256 bytes (spec B3)."""
+    characters = []
     for byte in range(256):
         if byte == 0xAD:
-            stand_ins.append("\u0143")
+            characters.append("\u0143")
         elif byte <= 0x20:
-            stand_ins.append(chr(byte + 0x100))
+            characters.append(chr(byte + 0x100))
         elif 0x7F <= byte <= 0xA0:
-            stand_ins.append(chr(byte + 0xA2))
+            characters.append(chr(byte + 0xA2))
         else:
-            stand_ins.append(chr(byte))
-    return stand_ins
+            characters.append(chr(byte))
+    return characters
 
 
 _BYTE_OF = {character: bytes([byte]) for byte, character in enumerate(byte_characters())}
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
-#: Types whose tokens stand for their own spelling.
+#: Types of tokens whose piece is their spelling.
 _LITERAL = frozenset((TokenType.CONTROL, TokenType.UNKNOWN, TokenType.USER_DEFINED))
 
 Piece = Callable[[int], bytes]
 
 
 def byte_of(text: str) -> int | None:
-    """The byte a token spelled `<0xHH>` stands for."""
+    """The byte of a token spelled `<0xHH>`; None for other spellings."""
     match = _BYTE_TOKEN.fullmatch(text)
     return int(match[1], 16) if match else None
 
 
 def byte_level_piece(vocabulary: Vocabulary) -> Piece:
-    """Bytes of a token of byte-level BPE."""
+    """A function from token id to bytes for byte-level BPE."""
 
     def piece(id: int) -> bytes:
         text = vocabulary.texts[id]
@@ -58,7 +58,7 @@ def byte_level_piece(vocabulary: Vocabulary) -> Piece:
 
 
 def spaced_piece(vocabulary: Vocabulary) -> Piece:
-    """Bytes of a token that spells spaces as U+2581 and bytes as `<0xHH>`."""
+    """A function from token id to bytes where spaces are spelled U+2581 and bytes `<0xHH>`."""
 
     def piece(id: int) -> bytes:
         text = vocabulary.texts[id]

@@ -1,4 +1,4 @@
-"""SentencePiece BPE: merges ranked by the scores of the tokens they make (spec B5)."""
+"""SentencePiece BPE: merges are ranked by the score of the resulting token (spec B5)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
 
 
 class SentencePieceEncoder:
-    """The `sentencepiece` library, given the file's tokens and scores and no rules of its own."""
+    """Encodes with the `sentencepiece` library, the file's tokens and scores, and no normalisation."""
 
     def __init__(self, vocabulary: Vocabulary, scores: list[float], *, space_prefix: bool) -> None:
         if any(math.isnan(score) for score in scores):
@@ -42,10 +42,10 @@ class SentencePieceEncoder:
 
 
 def _model(vocabulary: Vocabulary, scores: list[float]) -> tuple[bytes, int]:
-    """The vocabulary as a serialised model, and how many pieces stand there beyond it.
+    """The vocabulary as a serialised model, and the number of pieces added to it.
 
-    Only plain tokens can be merged to; all others go in as control pieces, which text never becomes.
-    The library insists on distinct names without NUL, on one unknown piece and on all 256 bytes.
+    Only plain tokens can be produced from text; all others become control pieces. The library requires
+    distinct names without NUL, one unknown piece and all 256 bytes.
     """
     plain = vocabulary.plain_ids
     mark = "\1"

@@ -1,8 +1,8 @@
-"""Which tokens begin and end a text, and at which generation stops (spec B7).
+"""The tokens that start and end a text, and those that stop generation (spec B7).
 
-The file's own keys come first. Files with incomplete metadata are helped by the spelling of
-tokens, as llama.cpp does it; spellings that also occur in ordinary text only count when the
-file marks the token as special.
+The file's own keys take precedence. For files with incomplete metadata, tokens are also recognised by their
+spelling, as in llama.cpp; spellings that occur in ordinary text only count if the file marks the token as
+special.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from puna.errors import TokenizerError
 from puna.gguf import GGUFFile, NumberArray
 from puna.model.tokenizer.vocabulary import PREFIX, TokenType, Vocabulary, flag, token_id
 
-#: End of a turn, of a text or of a tool call: no ordinary text looks like this.
+#: Ends of turns, texts or tool calls. Ordinary text does not look like this.
 _END_SPELLINGS = (
     "<|eot_id|>",
     "<|im_end|>",
@@ -36,7 +36,7 @@ _END_SPELLINGS = (
     "<|file_sep|>",
 )
 
-#: These may be part of ordinary text (HTML, brackets) and so must be marked in the file.
+#: These may occur in ordinary text (HTML, brackets), so they must be marked in the file.
 _END_SPELLINGS_IF_MARKED = (
     "</s>",
     "<eos>",
@@ -63,7 +63,7 @@ _END_KEYS = (
     "fim_sep_token_id",
 )
 
-#: Architectures for which a file without `add_bos_token` means yes, and no.
+#: The default of `add_bos_token` by architecture.
 _BOS_BY_ARCHITECTURE = dict.fromkeys(
     (
         *("llama", "llama4", "mllama", "mistral3", "gemma2", "gemma3", "gemma3n"),
@@ -83,7 +83,7 @@ _BOS_BY_ARCHITECTURE = dict.fromkeys(
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """What frames a text: `bos` before it, `eos` after it, `ends` after which nothing is generated."""
+    """The id before a text (`bos`), the id after it (`eos`), and the ids that stop generation (`ends`)."""
 
     bos: int | None
     eos: int | None
@@ -96,8 +96,8 @@ class SpecialIds:
 def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_pre: bool) -> SpecialIds:
     """The special ids of `file`, whose `tokenizer.ggml.model` is `model`.
 
-    `bos_by_pre` is the pre-tokenizer's default for `add_bos_token`, used for architectures not known.
-    Raises TokenizerError if a key names a token that does not exist.
+    `bos_by_pre` is the pre-tokenizer's default for `add_bos_token`, used for unknown architectures. Raises
+    TokenizerError if a key names a token that does not exist.
     """
     size = len(vocabulary)
     bert = model == "bert"
@@ -126,7 +126,7 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_
 
 
 def adds_bos(file: GGUFFile, model: str, bos_by_pre: bool = False) -> bool:
-    """Whether BOS, if there is one, goes before every text: as the file says, else as is usual."""
+    """Whether BOS, if it exists, is added before every text: as set in the file, else the usual default."""
     default = model in ("bert", "llama") or bos_by_pre
     return flag(file, "add_bos_token", _BOS_BY_ARCHITECTURE.get(file.architecture, default))
 
@@ -139,10 +139,10 @@ def _ends(file: GGUFFile, vocabulary: Vocabulary, eos: int | None) -> frozenset[
     ends = {id for id in named | spelled if id is not None}
     ends |= {id for id in marked if id is not None and vocabulary.types[id] != TokenType.NORMAL}
     texts = {vocabulary.texts[id]: id for id in ends}
-    # In the harmony format <|end|> closes a message of which there may be several; in Solar's likewise.
+    # In the harmony format and in Solar's, <|end|> only closes one of several messages.
     if {"<|return|>", "<|call|>"} <= texts.keys() or {"<|flush|>", "<|calls|>"} <= texts.keys():
         ends.discard(texts.get("<|end|>", -1))
-    # Gemma 4 has </s> as a piece of HTML.
+    # In Gemma 4, </s> is a piece of HTML.
     if "<|tool_response>" in texts and texts.get("</s>") != eos:
         ends.discard(texts.get("</s>", -1))
     return frozenset(ends)
@@ -156,8 +156,8 @@ def _end_list(file: GGUFFile, size: int) -> list[int]:
     for id in ids:
         if not isinstance(id, int) or not 0 <= id < size:
             raise TokenizerError(
-                f"{file.path.name}: key '{PREFIX}eos_token_ids' holds {id}, "
-                f"but the vocabulary ends at {size - 1}"
+                f"{file.path.name}: key '{PREFIX}eos_token_ids' contains {id}, "
+                f"but the last token of the vocabulary is {size - 1}"
             )
     return ids
 

@@ -1,4 +1,4 @@
-"""Running the steps of a pre-tokenizer over text."""
+"""Applies the steps of a pre-tokenizer to text."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Split = Callable[[str], list[str]]
 
 @cache
 def splitter(step: str | Digits) -> Split:
-    """A function cutting text by `step`. Its pieces, some of which may be empty, join to the text again."""
+    """A function that splits text by `step`. The pieces, some of them possibly empty, add up to the text."""
     return _by_digits(step) if isinstance(step, Digits) else _by_pattern(step)
 
 
 def _by_pattern(pattern: str) -> Split:
-    # VERSION1 has the set operations one of the patterns needs.
+    # VERSION1 supports set operations, which one of the patterns needs.
     split: Split = regex.compile(f"({pattern})", regex.VERSION1).split
     return split
 

@@ -18,8 +18,8 @@ logger = logging.getLogger(__name__)
 class Tokenizer:
     """Turns text into token ids and back. Safe to share between threads.
 
-    Built by `tokenizer_from_gguf`. `name` is the kind of vocabulary (`gpt2` for BPE, `llama` for
-    SentencePiece, `bert` for WordPiece), `pre` the file's pre-tokenizer.
+    Created by `tokenizer_from_gguf`. `name` is the kind of vocabulary (`gpt2` for BPE, `llama` for
+    SentencePiece, `bert` for WordPiece), `pre` the name of the file's pre-tokenizer.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class Tokenizer:
         }
 
     def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
-        """Ids of `text`.
+        """Token ids of `text`.
 
-        `add_special` frames it with the begin and end tokens the model wants; `parse_special`
-        recognises the spelling of control tokens, which otherwise is text like any other
-        (user-defined tokens are always recognised). A lone surrogate becomes U+FFFD.
+        `add_special` adds the BOS and EOS tokens the model expects. `parse_special` recognises the spelling
+        of control tokens, which otherwise is ordinary text; user-defined tokens are always recognised. A
+        lone surrogate becomes U+FFFD.
         """
         ids: list[int] = []
         if add_special and self.add_bos and self.bos_id is not None:
             ids.append(self.bos_id)
-        framed = len(ids)
+        bos_added = bool(ids)
         first = True
         for part in self._added[parse_special].split(_well_formed(text)):
             if isinstance(part, int):
@@ -80,15 +80,15 @@ class Tokenizer:
             else:
                 ids += self._encoder.encode(part, first=first)
             first = isinstance(part, int)
-        if framed and not self._warned and ids[1:2] == [self.bos_id]:
-            self._warned = True  # prompts from one template would all say the same
-            logger.warning("a text begins with the token the tokenizer adds; it is there twice")
+        if bos_added and not self._warned and ids[1:2] == [self.bos_id]:
+            self._warned = True  # every prompt of a template would repeat the warning
+            logger.warning("a text starts with BOS, and the tokenizer adds another one")
         if add_special and self.add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
         return ids
 
     def piece(self, id: int) -> bytes:
-        """The bytes token `id` adds to a text; control tokens add their spelling.
+        """The bytes that token `id` adds to a text: for control tokens, their spelling.
 
         Raises RequestError if there is no such token.
         """
@@ -99,9 +99,9 @@ class Tokenizer:
         return known
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The whole text of `ids`; bytes that are not UTF-8 become U+FFFD.
+        """The text of `ids`, without the space the tokenizer puts before every text.
 
-        The space a tokenizer puts before a text is taken away again. Raises RequestError as `piece`.
+        Bytes that are not UTF-8 become U+FFFD. Raises RequestError like `piece`.
         """
         text = b"".join(map(self.piece, ids))
         if self._drops_first_space:
@@ -124,7 +124,7 @@ class Tokenizer:
 
 
 def _well_formed(text: str) -> str:
-    """`text` with pairs of surrogates joined and lone ones replaced, so that it has a UTF-8 form."""
+    """`text` with surrogate pairs joined and lone surrogates replaced, so that it can be encoded as UTF-8."""
     try:
         text.encode()
     except UnicodeEncodeError:

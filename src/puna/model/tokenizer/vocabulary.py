@@ -1,4 +1,4 @@
-"""The token list of a GGUF file, checked, and the ways to look things up in it."""
+"""The validated token list of a GGUF file, and lookups in it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ logger = logging.getLogger(__name__)
 
 PREFIX = "tokenizer.ggml."
 
-_ABSENT_IDS = (-1, 0xFFFFFFFF)  # how converters spell "there is no such token"
+_ABSENT_IDS = (-1, 0xFFFFFFFF)  # what converters write if there is no such token
 
 
 class TokenType(IntEnum):
-    """What a token is for, as numbered in `tokenizer.ggml.token_type`."""
+    """The type of a token, numbered as in `tokenizer.ggml.token_type`."""
 
     NORMAL = 1
     UNKNOWN = 2
@@ -47,14 +47,14 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """Id of every text; if a text occurs twice, the higher id."""
+        """The id of every text; the highest one if a text occurs more than once."""
         return {text: id for id, text in enumerate(self.texts) if text}
 
     @cached_property
     def plain_ids(self) -> dict[str, int]:
-        """Ids that ordinary text may turn into: all but control and unknown tokens.
+        """The ids that ordinary text may be encoded as: all except control and unknown tokens.
 
-        Leaving those out is what keeps a prompt from spelling a control token piece by piece.
+        Leaving these out prevents a prompt from spelling out a control token.
         """
         return {text: id for text, id in self.ids.items() if self.types[id] not in _HIDDEN}
 
@@ -75,7 +75,7 @@ class Vocabulary:
 
 
 def read_vocabulary(file: GGUFFile) -> Vocabulary:
-    """The tokens of `file`. Raises TokenizerError if they are missing or do not fit their types."""
+    """Read the tokens of `file`. Raises TokenizerError if they are missing or do not match their types."""
     texts = strings(file, "tokens")
     if not texts:
         raise TokenizerError(
@@ -93,24 +93,24 @@ def read_vocabulary(file: GGUFFile) -> Vocabulary:
     )
     repeated = sum(map(bool, texts)) - len(vocabulary.ids)
     if repeated:
-        logger.warning("%s: %d tokens have a text another token has; the last wins", file.path.name, repeated)
+        logger.warning("%s: %d tokens have the same text as another; the last wins", file.path.name, repeated)
     return vocabulary
 
 
 def strings(file: GGUFFile, name: str) -> list[str] | None:
-    """The texts under `tokenizer.ggml.<name>`, or None. Raises TokenizerError if they are not texts."""
+    """The strings of key `tokenizer.ggml.<name>`, or None. Raises TokenizerError for another type."""
     value = file.get(PREFIX + name)
     if value is None:
         return None
     if not isinstance(value, StringArray):
-        raise TokenizerError(f"{file.path.name}: key '{PREFIX}{name}' is not an array of texts")
+        raise TokenizerError(f"{file.path.name}: key '{PREFIX}{name}' is not an array of strings")
     return value.tolist()
 
 
 def numbers(file: GGUFFile, name: str, count: int) -> list[float] | None:
-    """The first `count` numbers under `tokenizer.ggml.<name>`, or None.
+    """The first `count` numbers of key `tokenizer.ggml.<name>`, or None.
 
-    Raises TokenizerError if they are not numbers or there are fewer.
+    Raises TokenizerError for another type or if there are fewer.
     """
     value = file.get(PREFIX + name)
     if value is None:
@@ -120,17 +120,17 @@ def numbers(file: GGUFFile, name: str, count: int) -> list[float] | None:
     if len(value) < count:
         raise TokenizerError(
             f"{file.path.name}: key '{PREFIX}{name}' has {len(value)} entries for {count} tokens; "
-            "the file is damaged or was converted wrongly"
+            "the file is damaged or was converted incorrectly"
         )
     if len(value) > count:
-        logger.warning("%s: '%s%s' has entries beyond the last token", file.path.name, PREFIX, name)
+        logger.warning("%s: '%s%s' has more entries than there are tokens", file.path.name, PREFIX, name)
     return value.tolist()[:count]
 
 
 def token_id(file: GGUFFile, name: str, size: int) -> int | None:
-    """The id under `tokenizer.ggml.<name>`, or None.
+    """The token id of key `tokenizer.ggml.<name>`, or None.
 
-    Raises TokenizerError if it is no number or names no token of a vocabulary of `size`.
+    Raises TokenizerError unless it is an integer below `size`, the size of the vocabulary.
     """
     value = file.get(PREFIX + name)
     if value is None or value in _ABSENT_IDS:
@@ -139,12 +139,13 @@ def token_id(file: GGUFFile, name: str, size: int) -> int | None:
         raise TokenizerError(f"{file.path.name}: key '{PREFIX}{name}' is not a token id")
     if not 0 <= value < size:
         raise TokenizerError(
-            f"{file.path.name}: key '{PREFIX}{name}' is {value}, but the vocabulary ends at {size - 1}"
+            f"{file.path.name}: key '{PREFIX}{name}' is {value}, "
+            f"but the last token of the vocabulary is {size - 1}"
         )
     return value
 
 
 def flag(file: GGUFFile, name: str, default: bool) -> bool:
-    """The switch under `tokenizer.ggml.<name>`; `default` if absent or not a switch."""
+    """The boolean of key `tokenizer.ggml.<name>`; `default` if missing or of another type."""
     value = file.get(PREFIX + name)
     return bool(value) if isinstance(value, bool | int) else default

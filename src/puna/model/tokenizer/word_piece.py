@@ -1,4 +1,4 @@
-"""WordPiece: the longest token that begins what is left of a word (spec B6)."""
+"""WordPiece: repeatedly takes the longest token at the start of the rest of a word (spec B6)."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from puna.model.tokenizer.encoder import WordCache
 from puna.model.tokenizer.pieces import SPACE
 from puna.model.tokenizer.vocabulary import Vocabulary
 
-# All ASCII that is neither letter, digit, space nor control counts as punctuation, as BERT has it.
+# As in BERT, every ASCII character except letters, digits, spaces and controls counts as punctuation.
 _WORD = regex.compile(r"[!-/:-@\[-`{-~\p{P}]|[^\s!-/:-@\[-`{-~\p{P}]+")
-_START = 3  # characters of a token its longest continuation is filed under
+_START = 3  # `_reach` is keyed by this many characters at the start of a token
 
 
 class WordPieceEncoder:
-    """BERT's tokenizer. Files mark the tokens that begin a word with U+2581, not the ones that go on."""
+    """BERT's tokenizer. GGUF files mark tokens that start a word with U+2581, not those that continue one."""
 
     def __init__(
         self, vocabulary: Vocabulary, unknown: int | None, *, lowercase: bool, strip_accents: bool
@@ -28,7 +28,7 @@ class WordPieceEncoder:
         self._normalizer = normalizers.BertNormalizer(
             clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
         )
-        # How long a token with a given start can be: keeps the search short in words without end.
+        # The maximum length of a token with a given start, which keeps the search short in endless words.
         self._reach: dict[str, int] = {}
         for text in self._ids:
             for end in range(1, min(len(text), _START) + 1):
@@ -49,7 +49,7 @@ class WordPieceEncoder:
         return ids
 
     def _word(self, word: str) -> list[int]:
-        """Ids of one word, or the unknown token's if part of it has none."""
+        """Ids of one word; just the unknown token if part of the word has no token."""
         ids: list[int] = []
         at = 0
         while at < len(word):
@@ -61,7 +61,7 @@ class WordPieceEncoder:
         return ids
 
     def _longest(self, word: str, at: int) -> int:
-        """Length of the longest token `word` has at `at`; 0 if none."""
+        """Length of the longest token in `word` at index `at`; 0 if there is none."""
         reach = min(self._reach.get(word[at : at + _START], _START - 1), len(word) - at)
         for length in range(reach, 0, -1):
             if word[at : at + length] in self._ids:

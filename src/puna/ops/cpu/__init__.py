@@ -102,8 +102,10 @@ class CPU(Backend):
 
     rms_norm = staticmethod(_native.rms_norm)
     add_rms_norm = staticmethod(_native.add_rms_norm)
+    layer_norm = staticmethod(_native.layer_norm)
     swiglu = staticmethod(_native.swiglu)
     geglu = staticmethod(_native.geglu)
+    gelu = staticmethod(_native.gelu)
     softcap = staticmethod(_native.softcap)
     temper_ = staticmethod(_native.temper)
 

@@ -6,6 +6,7 @@ the exact answer. Indices are taken as they are: negative or out-of-range ones a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -95,6 +96,11 @@ class Reference(Backend):
         total = x + residual
         return total, self.rms_norm(total, weight, eps)
 
+    def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
+        centred = x - x.mean(-1, keepdims=True)
+        normed = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + x.dtype.type(eps)) * weight
+        return normed if bias is None else normed + bias
+
     def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
         # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004.
         at = positions.astype(np.float64)
@@ -115,6 +121,9 @@ class Reference(Backend):
     def geglu(self, gate: Array, up: Array) -> Array:
         inner = np.sqrt(2 / np.pi).astype(gate.dtype) * (gate + gate.dtype.type(0.044715) * gate**3)
         return gate / 2 * (1 + np.tanh(inner)) * up
+
+    def gelu(self, x: Array) -> Array:
+        return x / 2 * _erfc(-x / x.dtype.type(math.sqrt(2)))
 
     def softcap(self, x: Array, cap: float) -> Array:
         return cap * np.tanh(x / x.dtype.type(cap))
@@ -187,6 +196,11 @@ def _of_expert(x: Array, weights: ExpertWeights, biases: Array | None, expert: i
 def _clamped_swiglu(gate: Array, up: Array) -> Array:
     gate = np.minimum(gate, 7)
     result: Array = gate * _sigmoid(gate.dtype.type(1.702) * gate) * (up.clip(-7, 7) + 1)
+    return result
+
+
+def _erfc(x: Array) -> Array:
+    result: Array = np.frompyfunc(math.erfc, 1, 1)(x).astype(x.dtype)
     return result
 
 

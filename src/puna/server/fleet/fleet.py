@@ -1,4 +1,4 @@
-"""Which models are in memory: one runner process each, loaded one after another, ended when unused."""
+"""Which models are in memory: one runner each, loaded one after another, ended when unused."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ from puna.errors import (
     RunnerError,
     ServerBusyError,
 )
-from puna.runner.client import Runner
 from puna.runner.protocol import Load
 from puna.server.fleet.crashes import Crashes
 from puna.server.fleet.looks import look
 from puna.server.fleet.resident import LoadPlan, ResidentModel, victim
-from puna.server.fleet.spare import SpareRunner
+from puna.server.fleet.runner import Launcher, Runner
 from puna.server.fleet.watchdog import watch
 from puna.server.metrics import Metrics
 from puna.server.settings import DEFAULT_PARALLEL, Settings
@@ -54,7 +53,8 @@ class Fleet:
     The key of a runner is the path of its model file: names sharing a file share the runner.
     """
 
-    def __init__(self, settings: Settings, metrics: Metrics) -> None:
+    def __init__(self, settings: Settings, metrics: Metrics, launcher: Launcher) -> None:
+        self._launcher = launcher
         self._settings = settings
         self._metrics = metrics
         self._crashes = Crashes()
@@ -64,7 +64,6 @@ class Fleet:
         self._timers: dict[ResidentModel, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.spare = SpareRunner(settings.spare_runner, self._idle, self._promised)
 
     # --- requests ---
 
@@ -120,7 +119,7 @@ class Fleet:
         await asyncio.gather(*(load.task for load in self._loads.values()), return_exceptions=True)
         for entry in list(self._loaded.values()):
             self._end(entry)
-        await asyncio.gather(*self._ending, self.spare.close(), return_exceptions=True)
+        await asyncio.gather(*self._ending, return_exceptions=True)
 
     # --- inside ---
 
@@ -238,7 +237,7 @@ class Fleet:
 
     async def _start(self, entry: ResidentModel) -> Runner:
         began_s = time.monotonic()
-        runner = await self.spare.take()
+        runner = await self._launcher.launch()
         try:
             await self._load_into(runner, entry)
         except BaseException:
@@ -254,7 +253,6 @@ class Fleet:
             runner.info.context_length,
             runner.info.parallel,
         )
-        self.spare.refill()
         return runner
 
     async def _load_into(self, runner: Runner, entry: ResidentModel) -> None:
@@ -289,19 +287,16 @@ class Fleet:
         timeout_s = self._settings.load_timeout_s
         await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)
 
-    async def _promised(self, besides: ResidentModel | None = None) -> int:
+    async def _promised(self, besides: ResidentModel) -> int:
         """Bytes that the caches of models in memory may yet come to take."""
         others = [other for other in self._loaded.values() if other is not besides]
         return sum(one.promised_bytes for one in await look(others))
-
-    def _idle(self) -> bool:
-        return not self._loads and not any(entry.users for entry in self._loaded.values())
 
     async def _make_room(self, entry: ResidentModel, error: InsufficientMemoryError) -> bool:
         """Unload other models as far as the load of `entry` needs it; False when that would not be enough."""
         others = [other for other in self._loaded.values() if other is not entry]
         looks = await look(others)
-        freed = {one.model.path: one.process_bytes + one.promised_bytes for one in looks}
+        freed = {one.model.path: one.memory_bytes + one.promised_bytes for one in looks}
         missing = max(error.needed - error.available, 1)
         if sum(freed.values()) < missing:
             return False

@@ -10,10 +10,9 @@ from typing import Any
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from puna.errors import RunnerError
-from puna.machine import process_memory
-from puna.runner.client import Runner
 from puna.runner.protocol import Pong
 from puna.server.fleet.resident import ResidentModel
+from puna.server.fleet.runner import Runner
 
 #: A runner that does not answer within this time is shown without what it would have said.
 _PATIENCE_S = 1.0
@@ -21,12 +20,12 @@ _PATIENCE_S = 1.0
 
 @dataclass(frozen=True)
 class Look:
-    """A loaded model, what its runner said, and how much memory its process has."""
+    """A loaded model, what its runner said, and how much memory it takes."""
 
     model: ResidentModel
     runner: Runner
     pong: Pong | None
-    process_bytes: int
+    memory_bytes: int
 
     @property
     def promised_bytes(self) -> int:
@@ -48,13 +47,13 @@ async def _look(model: ResidentModel) -> Look | None:
         pong = await runner.ping(_PATIENCE_S)
     except RunnerError:
         pong = None
-    return Look(model, runner, pong, process_memory(runner.pid))
+    return Look(model, runner, pong, runner.memory_bytes)
 
 
 def own_fields(look: Look) -> dict[str, Any]:
     """What `/api/ps` says of a loaded model beyond what Ollama does; without what the runner did not say."""
     tally, info, pong = look.runner.tally, look.runner.info, look.pong
-    memory = {"process": look.process_bytes, "weights": info.weight_bytes, "cache_limit": info.cache_bytes}
+    memory = {"process": look.memory_bytes, "weights": info.weight_bytes, "cache_limit": info.cache_bytes}
     fields: dict[str, Any] = {
         "responding": pong is not None,
         "parallel": info.parallel,
@@ -73,12 +72,10 @@ def own_fields(look: Look) -> dict[str, Any]:
     return fields
 
 
-def families(looks: Sequence[Look], waiting_for_load: dict[str, int], spare_bytes: int) -> Iterator[Metric]:
+def families(looks: Sequence[Look], waiting_for_load: dict[str, int]) -> Iterator[Metric]:
     """The metrics that are states, not sums. `waiting_for_load` are requests, by model."""
     models = GaugeMetricFamily("puna_loaded_models", "Models in memory")
     models.add_metric([], len(looks))
-    spare = GaugeMetricFamily("puna_spare_runner_bytes", "Memory of the process that waits for a model")
-    spare.add_metric([], spare_bytes)
     running = _gauge("puna_requests_running", "Requests that take part in the steps", "model")
     waiting = _gauge("puna_requests_waiting", "Requests that wait, for a load or for a slot", "model", "what")
     memory = _gauge("puna_memory_bytes", "Memory of loaded models", "model", "what")
@@ -97,7 +94,7 @@ def families(looks: Sequence[Look], waiting_for_load: dict[str, int], spare_byte
     for look in looks:
         name, pong = look.model.model.name, look.pong
         speed.add_metric([name], look.runner.tally.tokens_per_second)
-        memory.add_metric([name, "process"], look.process_bytes)
+        memory.add_metric([name, "process"], look.memory_bytes)
         memory.add_metric([name, "weights"], look.runner.info.weight_bytes)
         if pong is None:
             continue
@@ -110,7 +107,7 @@ def families(looks: Sequence[Look], waiting_for_load: dict[str, int], spare_byte
             cells.add_metric([name, counts.kind, "capacity"], counts.capacity)
             cells.add_metric([name, counts.kind, "used"], counts.used)
             cells.add_metric([name, counts.kind, "shared"], counts.shared)
-    yield from (models, spare, running, waiting, memory, speed, step, cells, evicted)
+    yield from (models, running, waiting, memory, speed, step, cells, evicted)
 
 
 def _gauge(name: str, meaning: str, *labels: str) -> GaugeMetricFamily:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from puna.options import Options
 
 if TYPE_CHECKING:
-    from puna.runner.client import Runner
+    from puna.server.fleet.runner import Runner
     from puna.store import StoredModel
 
 #: "Forever" on the wire: the largest count of nanoseconds in 64 bits, about 292 years.

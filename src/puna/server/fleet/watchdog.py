@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from puna.errors import RunnerError
-from puna.runner.client import Runner
+from puna.server.fleet.runner import Runner
 
 #: A working runner answers at once, except while it reads a very long prompt.
 _SILENCE_S = 60.0

@@ -14,7 +14,7 @@ from puna.server.jobs.backend import Backend
 def routes(backend: Backend) -> list[Route]:
     async def metrics(request: Request) -> Response:
         fleet = backend.fleet
-        now = families(await look(fleet.loaded()), fleet.waiting(), fleet.spare.process_bytes)
+        now = families(await look(fleet.loaded()), fleet.waiting())
         page, content_type = backend.metrics.page(now, request.headers.get("accept", ""))
         return Response(page, headers={"content-type": content_type})
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
-from puna.runner.client import Runner
 from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LoadPlan
+from puna.server.fleet.runner import Runner
 from puna.server.http.request_facts import facts
 from puna.server.jobs.merge import merged
 from puna.server.metrics import Metrics, Observation

@@ -89,9 +89,9 @@ def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
         return Unload(model)
     if asked.raw and (request.template or asked.system or request.context):
         raise RequestError("raw mode does not support template, system, or context")
-    author = _author(model, request.template)
+    author = Author.of(model, request.template)
+    has = _capabilities(author, request.template)
     think = author.think(checks.check_think(asked.think), asked.model)
-    has = author.capabilities
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
     checks.check_images(asked.images, asked.model)
@@ -111,9 +111,9 @@ def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     return Job(order, requests, asked.raw, asked.echo)
 
 
-def _author(model: StoredModel, template: str) -> Author:
+def _capabilities(author: Author, template: str) -> tuple[str, ...]:
     try:
-        return Author.of(model, template)
+        return author.capabilities
     except TemplateError as error:
         if template:  # the request's own
             raise RequestError(f"template error: {error}") from error

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from puna.sample import transforms
+from puna.ops import sampling
 
 #: Probabilities 0.6439, 0.2369, 0.0871, 0.0321.
-FOUR = transforms.softmax(np.array([2, 1, 0, -1], np.float32))
+FOUR = sampling.softmax(np.array([2, 1, 0, -1], np.float32))
 
 logits_of_any_size = arrays.arrays(
     np.float32,
@@ -26,20 +26,20 @@ logits_of_any_size = arrays.arrays(
     [(0.5, [2, 8, -4, 0]), (1, [1, 4, -2, 0]), (0, [1e7, 4e7, -2e7, 0])],
 )
 def test_scenario_213_temperature_divides(temperature: float, expected: list[float]) -> None:
-    tempered = transforms.temper(np.array([1, 4, -2, 0], np.float32), temperature)
+    tempered = sampling.temper(np.array([1, 4, -2, 0], np.float32), temperature)
     np.testing.assert_allclose(tempered, expected, rtol=1e-6)
 
 
 @pytest.mark.scenario(214)
 def test_scenario_214_softmax() -> None:
-    probabilities = transforms.softmax(np.array([1, -2, 3, 0], np.float32))
+    probabilities = sampling.softmax(np.array([1, -2, 3, 0], np.float32))
     np.testing.assert_allclose(probabilities, [0.113550, 0.005653, 0.839024, 0.041773], atol=1e-6)
 
 
 @pytest.mark.scenario(215)
 @pytest.mark.parametrize("logits", [[1000, 2000, 3000], [7], [0.25] * 9])
 def test_scenario_215_softmax_sums_to_one(logits: list[float]) -> None:
-    assert transforms.softmax(np.array(logits, np.float32)).sum() == pytest.approx(1, abs=1e-6)
+    assert sampling.softmax(np.array(logits, np.float32)).sum() == pytest.approx(1, abs=1e-6)
 
 
 TWELVE = np.array(
@@ -49,14 +49,14 @@ TWELVE = np.array(
 
 @pytest.mark.scenario(216)
 def test_scenario_216_top_k_is_the_largest_descending() -> None:
-    kept = TWELVE[transforms.top_k(TWELVE, 5)]
+    kept = TWELVE[sampling.top_k(TWELVE, 5)]
     np.testing.assert_allclose(kept, [0.27755, 0.20410, 0.15721, 0.08582, 0.04505], atol=5e-6)
 
 
 @pytest.mark.scenario(217)
 @pytest.mark.parametrize("k", [20, 12, -1, 0])
 def test_scenario_217_top_k_of_all_sorts(k: int) -> None:
-    ids = transforms.top_k(TWELVE, k)
+    ids = sampling.top_k(TWELVE, k)
     assert sorted(ids) == list(range(12))
     assert (np.diff(TWELVE[ids]) <= 0).all()
 
@@ -65,7 +65,7 @@ def test_scenario_217_top_k_of_all_sorts(k: int) -> None:
 @pytest.mark.parametrize(("p", "kept"), [(0, 1), (0.64, 1), (0.65, 2), (0.88, 2), (0.95, 3), (1, 4)])
 def test_scenario_218_top_p(p: float, kept: int) -> None:
     np.testing.assert_allclose(FOUR, [0.6439, 0.2369, 0.0871, 0.0321], atol=5e-5)
-    assert transforms.top_p(FOUR, p) == kept
+    assert sampling.top_p(FOUR, p) == kept
 
 
 @pytest.mark.scenario(219)
@@ -73,36 +73,36 @@ def test_scenario_218_top_p(p: float, kept: int) -> None:
     ("p", "kept"), [(0, 4), (0.04, 4), (0.05, 3), (0.1, 3), (0.14, 2), (0.37, 1), (1, 1)]
 )
 def test_scenario_219_min_p(p: float, kept: int) -> None:
-    assert transforms.min_p(FOUR, p) == kept
+    assert sampling.min_p(FOUR, p) == kept
 
 
 @pytest.mark.scenario(220)
 def test_scenario_220_min_p_keeps_ties_of_the_likeliest() -> None:
-    assert transforms.min_p(np.full(3, 1 / 3), 1.0) == 3
+    assert sampling.min_p(np.full(3, 1 / 3), 1.0) == 3
 
 
 def test_typical_p_prefers_the_expected_surprise() -> None:
     spiked = np.array([0.6, 0.1, 0.1, 0.1, 0.1])  # entropy 1.2275: ln 10 is 1.0751 off, -ln 0.6 is 0.7167 off
-    assert transforms.typical_p(spiked, 0.5).tolist() == [True, False, False, False, False]
-    assert transforms.typical_p(spiked, 0.65).tolist() == [True, True, False, False, False]
+    assert sampling.typical_p(spiked, 0.5).tolist() == [True, False, False, False, False]
+    assert sampling.typical_p(spiked, 0.65).tolist() == [True, True, False, False, False]
     flat = np.array(
         [0.3, 0.14, 0.14, 0.14, 0.14, 0.14]
     )  # entropy 1.7375: -ln 0.14 is 0.2286 off, -ln 0.3 0.5336
-    assert transforms.typical_p(flat, 0.5).tolist() == [False, True, True, True, True, False]
-    assert transforms.typical_p(flat, 0.0).tolist() == [False, True, False, False, False, False]
-    assert transforms.typical_p(flat, 1.0).all()
+    assert sampling.typical_p(flat, 0.5).tolist() == [False, True, True, True, True, False]
+    assert sampling.typical_p(flat, 0.0).tolist() == [False, True, False, False, False, False]
+    assert sampling.typical_p(flat, 1.0).all()
 
 
 @given(logits_of_any_size, st.integers(-1, 70))
 def test_top_k_is_the_start_of_the_sorted_whole(logits: np.ndarray, k: int) -> None:
     by_hand = sorted(range(logits.size), key=lambda i: (-logits[i], i))
-    assert transforms.top_k(logits, k).tolist() == (by_hand[:k] if k > 0 else by_hand)
+    assert sampling.top_k(logits, k).tolist() == (by_hand[:k] if k > 0 else by_hand)
 
 
 @given(logits_of_any_size, st.floats(0, 1))
 def test_top_p_keeps_the_shortest_prefix_beyond_p(logits: np.ndarray, p: float) -> None:
-    probabilities = np.sort(transforms.softmax(logits))[::-1]
-    kept = transforms.top_p(probabilities, p)
+    probabilities = np.sort(sampling.softmax(logits))[::-1]
+    kept = sampling.top_p(probabilities, p)
     assert 1 <= kept <= logits.size
     if p < 1:
         assert kept == 1 or probabilities[: kept - 1].sum() <= p + 1e-12
@@ -111,8 +111,8 @@ def test_top_p_keeps_the_shortest_prefix_beyond_p(logits: np.ndarray, p: float) 
 
 @given(logits_of_any_size, st.floats(0, 1))
 def test_typical_p_keeps_a_mass_beyond_p_and_no_more(logits: np.ndarray, p: float) -> None:
-    probabilities = transforms.softmax(logits)
-    kept = transforms.typical_p(probabilities, p)
+    probabilities = sampling.softmax(logits)
+    kept = sampling.typical_p(probabilities, p)
     assert kept.any()
     if p < 1:
         mass = probabilities[kept].sum()
@@ -124,7 +124,7 @@ def test_typical_p_keeps_a_mass_beyond_p_and_no_more(logits: np.ndarray, p: floa
 
 @given(logits_of_any_size, st.floats(0, 1, exclude_max=True))
 def test_draw_inverts_the_distribution(logits: np.ndarray, uniform: float) -> None:
-    probabilities = transforms.softmax(logits)
-    index = transforms.draw(probabilities, uniform)
+    probabilities = sampling.softmax(logits)
+    index = sampling.draw(probabilities, uniform)
     assert probabilities[: index + 1].sum() >= uniform - 1e-12
     assert probabilities[:index].sum() <= uniform + 1e-12

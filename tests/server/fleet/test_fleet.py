@@ -1,0 +1,157 @@
+"""Which models are in memory, with runners that are no processes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from puna.errors import InsufficientMemoryError, RunnerError
+from puna.runner.protocol import Load, Loaded, Pong
+from puna.runner.tally import Tally
+from puna.server.fleet.fleet import Fleet
+from puna.server.fleet.resident import LoadPlan
+from puna.server.fleet.runner import Launcher
+from puna.server.metrics import Metrics
+from puna.server.settings import Settings
+from puna.store import StoredModel
+
+PLAN = LoadPlan(num_ctx=64)
+
+
+class FakeRunner:
+    """A runner that is nothing but what the fleet asks of it; models of the names in `large` do not fit."""
+
+    def __init__(self, large: set[str]) -> None:
+        self.info = Loaded(context_length=0, parallel=1, weight_bytes=0, cache_bytes=0)
+        self.tally = Tally()
+        self.alive = True
+        self.memory_bytes = 100
+        self.path = ""
+        self._large = large
+
+    async def load(self, load: Load, on_progress: object = None, *, stall_timeout_s: object = None) -> None:
+        await asyncio.sleep(0)
+        if load.path in self._large:
+            self._large.discard(load.path)
+            raise InsufficientMemoryError("too little memory", needed=150, available=100)
+        self.path = load.path
+        self.info = Loaded(context_length=load.num_ctx, parallel=1, weight_bytes=1, cache_bytes=0)
+
+    async def ping(self, timeout_s: float = 10.0) -> Pong:
+        if not self.alive:
+            raise RunnerError("gone")
+        return Pong(id=1, active=0, running=0, step_age_s=0, cache_bytes=0, cells=[], evicted=0)
+
+    def kill(self, reason: str) -> None:
+        self.alive = False
+
+    async def close(self) -> None:
+        self.alive = False
+
+    def death(self) -> RunnerError:
+        return RunnerError("it fell over")
+
+
+class FakeLauncher:
+    def __init__(self) -> None:
+        self.launched: list[FakeRunner] = []
+        self.large: set[str] = set()
+
+    async def launch(self) -> FakeRunner:
+        self.launched.append(FakeRunner(self.large))
+        return self.launched[-1]
+
+    @property
+    def living(self) -> list[str]:
+        return sorted(runner.path for runner in self.launched if runner.alive)
+
+
+def model(name: str) -> StoredModel:
+    return cast("StoredModel", SimpleNamespace(name=name, runnable_path=lambda: Path(name)))
+
+
+def with_fleet(use: Callable[[Fleet, FakeLauncher], Awaitable[None]], **settings: Any) -> None:
+    async def scenario() -> None:
+        launcher = FakeLauncher()
+        fleet = Fleet(replace(Settings(), **settings), Metrics(), cast(Launcher, launcher))
+        try:
+            await use(fleet, launcher)
+        finally:
+            await fleet.close()
+        assert launcher.living == []
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+async def ask(fleet: Fleet, name: str, keep_alive_s: float | None = None) -> None:
+    async with fleet.use(model(name), PLAN, keep_alive_s) as runner:
+        assert runner.alive
+        await asyncio.sleep(0)
+
+
+def test_requests_that_come_together_share_one_load() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        await asyncio.gather(*(ask(fleet, "a") for _ in range(5)))
+        await ask(fleet, "a")
+        assert len(launcher.launched) == 1
+        assert [entry.path for entry in fleet.loaded()] == ["a"]
+
+    with_fleet(use)
+
+
+def test_the_model_kept_shortest_makes_room_for_another() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        for name, keep_alive_s in (("a", 50), ("b", 10), ("c", 100)):
+            await ask(fleet, name, keep_alive_s)
+        assert launcher.living == ["a", "c"]
+
+    with_fleet(use, max_loaded=2)
+
+
+def test_another_model_is_unloaded_when_that_gives_the_memory_that_is_missing() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        await ask(fleet, "a")
+        launcher.large.add("b")
+        await ask(fleet, "b")
+        assert launcher.living == ["b"]
+
+    with_fleet(use)
+
+
+def test_a_model_that_is_not_to_be_kept_goes_after_its_last_request() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        await asyncio.gather(ask(fleet, "a", 0), ask(fleet, "a", 0))
+        while launcher.living:
+            await asyncio.sleep(0)
+        assert len(launcher.launched) == 1
+
+    with_fleet(use)
+
+
+def test_a_runner_that_died_is_replaced() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        await ask(fleet, "a")
+        launcher.launched[0].alive = False
+        await ask(fleet, "a")
+        assert len(launcher.launched) == 2
+
+    with_fleet(use)
+
+
+def test_a_launcher_that_fails_is_the_requests_error() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        async def fail() -> FakeRunner:
+            raise RunnerError("no process can be started")
+
+        launcher.launch = fail  # type: ignore[method-assign]
+        with pytest.raises(RunnerError, match="no process can be started"):
+            await ask(fleet, "a")
+        assert fleet.loaded() == []
+
+    with_fleet(use)
