@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <new>
 
-#include "kv.h"
+#include "kv/kv.h"
 #include "program.h"
 #include "registrations.h"
 

@@ -13,14 +13,15 @@ from demo.export import export
 from demo.model import DemoModel, Shape
 from demo.packing import LONG, SHORT, encode, pack
 from demo.vocabulary import BOS_ID, END_ID, chat_prompt, train_vocabulary
-from puna import ops
 from puna.batch import Batch
 from puna.gguf import GGMLType, open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.model.tokenizer import tokenizer_from_gguf
+from puna.ops import backend
 from puna.prompt.choose import chat_format
 from puna.prompt.model_facts import read_facts
+from tests.forward import logits_of
 
 SHAPE = Shape(vocabulary=400, hidden=64, layers=2, heads=4, kv_heads=2, feed_forward=96, context=64)
 TALK = [
@@ -56,16 +57,14 @@ def exported(model: DemoModel, vocabulary: Tokenizer, tmp_path_factory: pytest.T
 
 def test_the_engine_computes_what_torch_computes(model: DemoModel, exported: Path) -> None:
     ids = [BOS_ID, *np.random.default_rng(0).integers(3, model.shape.vocabulary, 40).tolist()]
-    with ops.use("reference"), torch.inference_mode():
+    with torch.inference_mode():
         expected = torch.log_softmax(model(torch.tensor([ids]))[0], -1)
-        loaded = load_model(exported)
+        loaded = load_model(exported, ops=backend("reference"))
         cache = loaded.make_cache(sequences=1, context=64, types=KVTypes.parse("f32"))
         rows = list(range(len(ids)))
         batch = Batch.of(ids, rows, [0] * len(rows), rows)
         cache.start_forward(batch)
-        got = torch.log_softmax(
-            torch.as_tensor(loaded.model.forward(batch.on(loaded.model.ops), cache)).float(), -1
-        )
+        got = torch.log_softmax(logits_of(loaded.model, batch, cache), -1)
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from numpy.typing import NDArray
 
-from puna.batch import Batch, Input
+from puna.batch import Batch, BatchArrays, Input
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Scored
 from puna.engine.sequence import Generation
@@ -171,8 +171,8 @@ def let_it_say(patch: pytest.MonkeyPatch, model: LoadedModel, tokens: list[int],
     """Have the model answer a prompt of `after` tokens with `tokens`, greedily; it computes as ever."""
     forward = model.model.forward
 
-    def saying(batch: Batch, cache: Any) -> torch.Tensor:
-        logits = torch.full_like(forward(batch, cache), -20.0)
+    def saying(batch: BatchArrays, cache: Any) -> NDArray[np.float32]:
+        logits = np.full_like(forward(batch, cache), -20.0)
         wanted = batch.positions if batch.outputs is None else batch.positions[batch.outputs]
         for row, position in enumerate(wanted.tolist()):
             logits[row, tokens[min(position + 1 - after, len(tokens) - 1)]] = 20.0

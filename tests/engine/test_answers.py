@@ -10,6 +10,7 @@ from puna.engine.events import Chunk, Failed, Scored
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
+from tests.forward import logits_of
 
 PROMPT = [(11 * i) % 200 for i in range(40)]
 
@@ -20,8 +21,7 @@ def expected(tiny: LoadedModel, tokens: list[int]) -> list[float]:
     count = len(tokens)
     batch = Batch.of(tokens, list(range(count)), [0] * count, list(range(count)))
     cache.start_forward(batch)
-    with torch.inference_mode():
-        logits = tiny.model.forward(batch.on(tiny.model.ops), cache)
+    logits = logits_of(tiny.model, batch, cache)
     scores = torch.log_softmax(logits.double(), dim=-1)
     return [scores[i, token].item() for i, token in enumerate(tokens[1:])]
 

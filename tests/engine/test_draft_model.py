@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from puna import demo, ops
+from puna import demo
 from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
+from puna.ops import default_backend
 from tests.engine.drafting import PROMPTS, compare, guess_always
 from tests.engine.runs import Run
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 
-pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="plain torch rounds by batch size")
+pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="numpy rounds by batch size")
 
 
 @pytest.fixture(scope="session")

@@ -368,7 +368,7 @@ def test_a_vector_that_is_no_vector_fails_alone(
 ) -> None:
     hidden = tiny.model.hidden
 
-    def broken(batch: Any, cache: Any) -> torch.Tensor:
+    def broken(batch: Any, cache: Any) -> np.ndarray:
         states = hidden(batch, cache)
         states[batch.tokens[batch.outputs] == 13] = value
         return states

@@ -6,12 +6,11 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 
 from puna.engine.events import Chunk, Failed, TokenLogprob
 from puna.errors import ContextLengthError, RequestError, RunnerError
 from puna.model.load import LoadedModel
-from tests.engine.runs import Run
+from tests.engine.runs import Run, Watched
 
 PROMPTS = [f"{'hello world ' * (i % 3)}once upon a time {i}" for i in range(8)]
 
@@ -255,12 +254,13 @@ def test_one_poisoned_sequence_ends_alone(tiny: LoadedModel, monkeypatch: pytest
 
     def poisoned(batch, cache):
         logits = forward(batch, cache)
-        rows = batch.sequences if batch.outputs is None else batch.sequences[batch.outputs.numpy()]
-        logits[torch.from_numpy(np.flatnonzero(rows == 0))] = float("nan")
+        sequences = run.batches[-1].sequences
+        rows = sequences if batch.outputs is None else sequences[batch.outputs]
+        logits[rows == 0] = np.nan
         return logits
 
     monkeypatch.setattr(tiny.model, "forward", poisoned)
-    run = Run(tiny)
+    run = Watched(tiny)
     run.submit(0, PROMPTS[0])
     run.submit(1, PROMPTS[1])
     run.finish()
@@ -387,6 +387,6 @@ def test_an_output_padded_beyond_the_vocabulary_gives_no_token_from_there(
     monkeypatch.setattr(
         tiny.model,
         "forward",
-        lambda batch, cache: torch.nn.functional.pad(forward(batch, cache), (0, 5), value=1e6),
+        lambda batch, cache: np.pad(forward(batch, cache), [(0, 0), (0, 5)], constant_values=1e6),
     )
     assert Run(tiny).one(PROMPTS[0])[0] == expected

@@ -14,8 +14,8 @@ from __future__ import annotations
 import gc
 import weakref
 
+import numpy as np
 import pytest
-import torch
 
 from puna.batch import ImageStates, Input
 from puna.errors import RequestError
@@ -31,7 +31,7 @@ def seeing(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 def image(seed: int) -> Input:
-    states = torch.randn(6, 64, generator=torch.Generator().manual_seed(seed))
+    states = np.random.default_rng(seed).standard_normal((6, 64), np.float32)
     return Input(IMAGE, payload_hash=1000 + seed, payload=ImageStates(states))
 
 

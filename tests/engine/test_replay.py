@@ -6,22 +6,22 @@ import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
-from puna import ops
-from puna.batch import Batch
+from puna.batch import Batch, BatchArrays
 from puna.engine.replay import Replay
 from puna.errors import CacheFullError
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
+from puna.ops import default_backend
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 
-pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="the C++ extension is not built")
+pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="the C++ extension is not built")
 
 STREAMS = 9
 
@@ -46,19 +46,19 @@ class Pair:
         tokens = [self.dice.randrange(self.vocab) for _ in sequences]
         batch = Batch.of(tokens, positions, sequences, [])
         last = [i for i in range(len(sequences)) if [*sequences, -1][i + 1] != sequences[i]]
-        batch.outputs = None if len(last) == len(tokens) else torch.tensor(last)
+        batch.outputs = None if len(last) == len(tokens) else np.array(last)
         return batch
 
-    def step(self, *decoding: int, **prompts: int) -> torch.Tensor:
+    def step(self, *decoding: int, **prompts: int) -> np.ndarray:
         """One token for each of `decoding`, and `s3=5` for five of sequence 3; compares, returns logits."""
         rows = dict.fromkeys(decoding, 1) | {int(k[1:]): count for k, count in prompts.items()}
         batch = self.batch(rows)
         self.caches[0].start_forward(batch)
-        replayed = self.replay.forward(batch).clone()
+        replayed = self.model.ops.numpy(self.replay.forward(batch)).copy()
         self.caches[1].start_forward(batch)
-        with torch.inference_mode():
-            expected = self.model.forward(batch, self.caches[1])
-        assert torch.equal(replayed.view(torch.int32), expected.view(torch.int32))
+        ops = self.model.ops
+        expected = ops.numpy(self.model.forward(batch.on(ops), self.caches[1]))
+        assert np.array_equal(replayed.view(np.int32), expected.view(np.int32))
         return expected
 
     def both(self, operation: str, *arguments: Any) -> None:
@@ -176,34 +176,36 @@ def test_larger_batches_move_the_buffers_and_nothing_stale_is_used(tiny: LoadedM
     assert pair.proven == [1]
 
 
-def test_a_model_that_computes_with_torch_runs_as_ever(
+def test_a_model_that_computes_with_numpy_runs_as_ever(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward = tiny.model.forward
-    monkeypatch.setattr(tiny.model, "forward", lambda batch, cache: torch.tanh(forward(batch, cache)))
+    monkeypatch.setattr(tiny.model, "forward", lambda batch, cache: np.tanh(forward(batch, cache)))
     pair = Pair(tiny)
     with caplog.at_level("DEBUG", "puna.engine"):
         for _ in range(6):
             pair.step(0, 1)
     assert pair.proven == []
-    assert [record.message for record in caplog.records] == [
-        "Llama runs without replay: it uses aten.tanh.default"
-    ]
+    assert [record.message for record in caplog.records] == ["Llama runs without replay: it uses numpy.tanh"]
 
 
-def test_a_model_that_looks_at_the_sequences_runs_as_ever(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
+def test_a_model_that_reads_values_runs_as_ever(
+    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     forward = tiny.model.forward
 
-    def by_sequence(batch: Batch, cache: Cache) -> torch.Tensor:
-        return forward(batch, cache) * (1 + int(batch.sequences.max()))
+    def by_position(batch: BatchArrays, cache: Cache) -> np.ndarray:
+        return forward(batch, cache) * (1 + int(tiny.ops.numpy(batch.positions).max()))
 
-    monkeypatch.setattr(tiny.model, "forward", by_sequence)
+    monkeypatch.setattr(tiny.model, "forward", by_position)
     pair = Pair(tiny)
-    for sequence in (0, 1, 2, 3, 2, 1):
-        pair.step(sequence)
+    with caplog.at_level("DEBUG", "puna.engine"):
+        for sequence in (0, 1, 2, 3, 2, 1):
+            pair.step(sequence)
     assert pair.proven == []
+    assert [record.message for record in caplog.records] == [
+        "Llama runs without replay: it reads an array's values"
+    ]
 
 
 def test_a_pass_that_depends_on_what_nobody_sees_is_found_out(
@@ -211,7 +213,7 @@ def test_a_pass_that_depends_on_what_nobody_sees_is_found_out(
 ) -> None:
     forward, calls = tiny.model.forward, iter(range(100))
 
-    def drifting(batch: Batch, cache: Cache) -> torch.Tensor:
+    def drifting(batch: BatchArrays, cache: Cache) -> np.ndarray:
         return forward(batch, cache) * (1 + next(calls) // 2)
 
     monkeypatch.setattr(tiny.model, "forward", drifting)
@@ -274,15 +276,15 @@ def test_programs_of_all_sizes_share_their_memory(tiny: LoadedModel) -> None:
     for streams in range(16, 8, -1):
         for _ in range(4):
             pair.step(*range(streams))
-        assert pair.replay._memory is not None
-        sizes.append(pair.replay._memory.nbytes)
+        assert pair.replay._recorder is not None
+        sizes.append(pair.replay._recorder.memory.nbytes)
     assert sizes == sizes[:1] * 8
     for streams in range(9, 17):  # and each still gives its own results
         pair.step(*range(streams))
 
 
 def test_very_many_rows_are_not_recorded(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("puna.engine.replay._MOST_ROWS", 2)
+    monkeypatch.setattr("puna.engine.replay._MAX_ROWS", 2)
     pair = Pair(tiny)
     for streams in (2, 3):
         for _ in range(4):

@@ -9,21 +9,22 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from puna import demo, ops
+from puna import demo
 from puna.batch import Batch
 from puna.engine.events import Chunk
 from puna.engine.prompt_lookup import PromptLookup
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
+from puna.ops import default_backend
 from tests.engine.drafting import PROMPTS, Oracle, answers, compare, guess_always
 from tests.engine.runs import Run
+from tests.forward import logits_of
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 
-pytestmark = pytest.mark.skipif(ops.implementation() != "cpu", reason="plain torch rounds by batch size")
+pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="numpy rounds by batch size")
 
 
 @pytest.fixture
@@ -191,10 +192,9 @@ def probabilities(loaded: LoadedModel, tokens: list[int]) -> Any:
     """Of every token after `tokens`, from a pass of its own."""
     cache = loaded.make_cache(sequences=1, context=64, types=KVTypes.parse("f32"))
     batch = Batch.of(tokens, list(range(len(tokens))), [0] * len(tokens), [])
-    batch.outputs = torch.tensor([len(tokens) - 1])
+    batch.outputs = np.array([len(tokens) - 1])
     cache.start_forward(batch)
-    with torch.inference_mode():
-        logits = loaded.model.forward(batch.on(loaded.model.ops), cache)[0].double()
+    logits = logits_of(loaded.model, batch, cache)[0].double()
     return (logits / TEMPERATURE).softmax(0).numpy()
 
 

@@ -129,6 +129,7 @@ from tests.kvcache.test_files import PROMPT, read, restore_sequence
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from tests.kvcache.probe import stretches, OPS
+from tests.forward import logits_of
 loaded = load_model(sys.argv[2])
 cache = loaded.make_cache(sequences=3, context=256, types=KVTypes.parse(sys.argv[5]))
 assert restore_sequence(cache, 2, sys.argv[3], model="tiny") == PROMPT
@@ -142,7 +143,7 @@ def read(loaded: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) ->
     begin, count = cache.length(sequence), len(tokens)
     batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
     cache.start_forward(batch)
-    return loaded.ops.numpy(loaded.model.forward(batch.on(loaded.model.ops), cache))
+    return loaded.ops.numpy(loaded.model.forward(batch.on(loaded.ops), cache))
 
 
 @pytest.mark.parametrize("types", ["f16", "q8_0,q4_0"])

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from puna import ops
 from puna.errors import ModelError
 from puna.nn.experts import ExpertLinear
 from puna.ops import ExpertWeights, Weight
+from tests.torch_ops import REFERENCE, weight_of
 
 SHAPE = (4, 6, 8)  # experts, out, in
 
@@ -19,7 +19,7 @@ SHAPE = (4, 6, 8)  # experts, out, in
 class Tensors:
     """Named tensors as a source of weights."""
 
-    ops = ops
+    ops = REFERENCE
 
     def __init__(self, **tensors: Tensor) -> None:
         self.tensors = {name.replace("__", "."): tensor for name, tensor in tensors.items()}
@@ -27,16 +27,12 @@ class Tensors:
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         tensor = self.tensors.get(name)
         assert tensor is None or tensor.shape == shape
-        return None if tensor is None else Weight.from_tensor(name, tensor)
+        return None if tensor is None else weight_of(name, tensor)
 
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
         tensor = self.tensors.get(name)
         assert tensor is None or tensor.shape == shape
-        return (
-            None
-            if tensor is None
-            else ExpertWeights(Weight.from_tensor(name, tensor.flatten(0, 1)), shape[0])
-        )
+        return None if tensor is None else ExpertWeights(weight_of(name, tensor.flatten(0, 1)), shape[0])
 
     def values(self, name: str, shape: tuple[int, ...]) -> Any:
         tensor = self.tensors.get(name)
@@ -48,12 +44,11 @@ class Tensors:
 
 
 def loaded(name: str, **tensors: Tensor) -> Any:
-    with ops.use("reference"):
-        return ExpertLinear.from_source(Tensors(**tensors), name, SHAPE, None)
+    return ExpertLinear.from_source(Tensors(**tensors), name, SHAPE, None)
 
 
 def values(linear: ExpertLinear) -> Tensor:
-    return torch.stack([linear.weights.dequantize(expert) for expert in range(SHAPE[0])])
+    return torch.stack([torch.from_numpy(linear.weights.values(expert)) for expert in range(SHAPE[0])])
 
 
 def test_one_tensor_of_all_experts_with_or_without_biases() -> None:

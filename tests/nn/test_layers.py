@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from puna import ops
 from puna.batch import Batch
 from puna.errors import ModelError
 from puna.gguf import GGMLType, quantize
@@ -21,9 +20,11 @@ from puna.model.layer_cache import CacheSizes, Chunk, Everything, KeysOf, Nothin
 from puna.nn.attention import SelfAttention, attend
 from puna.nn.layers import LayerNorm, Linear, StackedLinear
 from puna.nn.module import Module, blocks, part, weight
-from puna.ops import Array, Rope, Weight
+from puna.ops import Array, Rope, Weight, default_backend
+from tests.torch_ops import TorchOps
 
 HEADS, KV_HEADS, DIM, HIDDEN, ROWS = 4, 2, 8, 16, 9
+OPS = TorchOps(default_backend())
 FLOATS = KVTypes.parse("f32")
 
 
@@ -46,7 +47,7 @@ class Options:
 class Tensors:
     """Named tensors as a source of weights; matrices may be quantised."""
 
-    ops = ops
+    ops = OPS
 
     def __init__(self, kind: GGMLType = GGMLType.F32, **tensors: Tensor) -> None:
         self.kind = kind
@@ -153,7 +154,7 @@ def sizes() -> CacheSizes:
 def test_an_architecture_with_sinks_declares_them() -> None:
     tensors, sinks, hidden = attention_tensors(), torch.randn(HEADS), torch.randn(ROWS, HIDDEN)
     attention = SinkAttention.load(Tensors(**tensors, attn_sinks=sinks), Options())
-    cache = build_cache([Everything()], [KVShape(KV_HEADS, DIM, DIM)], sizes())
+    cache = build_cache(OPS, [Everything()], [KVShape(KV_HEADS, DIM, DIM)], sizes())
     found = attention.forward(hidden, pass_over(cache), cache, None, None)
     expected = expected_attention(tensors, hidden, hidden, sinks)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
@@ -163,7 +164,7 @@ def test_an_architecture_with_sinks_declares_them() -> None:
 
 def test_a_layer_may_attend_to_the_keys_of_another() -> None:
     tensors, first, second = attention_tensors(), torch.randn(ROWS, HIDDEN), torch.randn(ROWS, HIDDEN)
-    cache = build_cache([Everything(), KeysOf(0)], [KVShape(KV_HEADS, DIM, DIM)] * 2, sizes())
+    cache = build_cache(OPS, [Everything(), KeysOf(0)], [KVShape(KV_HEADS, DIM, DIM)] * 2, sizes())
     assert list(cache.layers) == [0]
     batch = pass_over(cache)
     SelfAttention.load(Tensors(**tensors), Options()).forward(first, batch, cache, None, None)
@@ -178,15 +179,15 @@ def test_the_cache_is_built_of_what_layers_remember() -> None:
     shapes = [KVShape(KV_HEADS, DIM, DIM)] * 8
     state = State((("conv", (2, 4)),))
     remembered = [Window(4), Everything(), state, Window(4), Chunk(8), Nothing(), KeysOf(1), Window(6)]
-    cache: Any = build_cache(remembered, shapes, sizes())
+    cache: Any = build_cache(OPS, remembered, shapes, sizes())
     assert [(each.kind, list(each.layers)) for each in cache.caches] == [
         ("recurrent", [2]), ("sliding", [0, 3]), ("causal", [1]), ("chunked", [4]), ("sliding", [7]),
     ]  # fmt: skip
     assert cache.context == 16
     with pytest.raises(ValueError, match="layer 1 is to use the keys of layer 0, which has none"):
-        build_cache([Nothing(), KeysOf(0)], shapes[:2], sizes())
+        build_cache(OPS, [Nothing(), KeysOf(0)], shapes[:2], sizes())
     with pytest.raises(ValueError, match="no layer of this model remembers anything"):
-        build_cache([Nothing()], shapes[:1], sizes())
+        build_cache(OPS, [Nothing()], shapes[:1], sizes())
 
 
 class Pair(Module):

@@ -9,15 +9,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from puna import ops
 from puna.gguf import GGMLType
+from puna.ops import KV_TYPES
+from tests.torch_ops import TorchOps, kv_pack, kv_shape, kv_unpack
 
 #: (query heads, key/value heads)
 HEADS = [(8, 2), (3, 3), (9, 3), (20, 1)]
 
 #: (of keys, of values)
 Types = tuple[GGMLType, GGMLType]
-TYPES: list[Types] = [(kind, kind) for kind in ops.KV_TYPES] + [
+TYPES: list[Types] = [(kind, kind) for kind in KV_TYPES] + [
     (GGMLType.Q8_0, GGMLType.Q4_0), (GGMLType.F16, GGMLType.Q8_0), (GGMLType.Q4_0, GGMLType.BF16),
 ]  # fmt: skip
 FLOATS: list[Types] = [(kind, kind) for kind in (GGMLType.F16, GGMLType.BF16, GGMLType.F32)]
@@ -57,14 +58,16 @@ class Call:
         capacity = listed + 50
         return cls(
             q=torch.randn(len(ranges), heads[0], dims[0], generator=random),
-            keys=ops.kv_pack(torch.randn(capacity, heads[1], dims[0], generator=random), types[0]),
-            values=ops.kv_pack(torch.randn(capacity, heads[1], dims[1], generator=random), types[1]),
+            keys=kv_pack(torch.randn(capacity, heads[1], dims[0], generator=random), types[0]),
+            values=kv_pack(torch.randn(capacity, heads[1], dims[1], generator=random), types[1]),
             cells=torch.randperm(capacity, generator=random)[:listed].int(),
             starts=torch.tensor([start for start, _ in ranges], dtype=torch.int32),
             counts=torch.tensor([count for _, count in ranges], dtype=torch.int32),
         )
 
-    def run(self, rows: list[int] | None = None, scale: float = 0.2, **settings: Any) -> Tensor:
+    def run(
+        self, ops: TorchOps, rows: list[int] | None = None, scale: float = 0.2, **settings: Any
+    ) -> Tensor:
         rows = list(range(len(self.q))) if rows is None else rows
         return ops.attention(
             self.q[rows],
@@ -84,15 +87,15 @@ class Call:
         query = self.q[row].double()[None, :, None]
         return (
             query,
-            ops.kv_unpack(self.keys[cells]).double().transpose(0, 1)[None],
-            ops.kv_unpack(self.values[cells]).double().transpose(0, 1)[None],
+            kv_unpack(self.keys[cells]).double().transpose(0, 1)[None],
+            kv_unpack(self.values[cells]).double().transpose(0, 1)[None],
         )
 
 
 def exact(call: Call, scale: float, softcap: float = 0.0, sinks: Tensor | None = None) -> Tensor:
     """Torch's attention in float64, row by row; sinks as one more cell that holds nothing."""
     heads, group = call.q.shape[1], call.q.shape[1] // call.keys.shape[1]
-    result = torch.zeros(len(call.q), heads, ops.kv_shape(call.values)[2], dtype=torch.float64)
+    result = torch.zeros(len(call.q), heads, kv_shape(call.values)[2], dtype=torch.float64)
     for row in range(len(call.q)):
         query, keys, values = call.seen(row)
         if keys.shape[2] == 0:

@@ -1,4 +1,4 @@
-"""Every implementation of the operations this machine can run, each machine code once."""
+"""Every backend this machine can run, each machine code once."""
 
 from __future__ import annotations
 
@@ -6,41 +6,37 @@ from collections.abc import Iterator
 
 import pytest
 
-from puna import ops
 from tests.processors import level, levels
+from tests.torch_ops import REFERENCE, TorchOps, cpu
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Gives `implementation` and `kernels` what differs in the operations that the module is about.
+    """Gives `ops` and `kernels` what differs in the operations that the module is about.
 
     Which these are says `pytest.mark.kernels_of`; without it, those whose kernels differ with the vectors.
     """
     mark = metafunc.definition.get_closest_marker("kernels_of")
-    kernels = [
-        f"cpu-{name}"
-        for name in levels(*(mark.args if mark else ("attention", "rms_norm", "rope", "store_rows")))
-    ]
-    if "implementation" in metafunc.fixturenames:
-        metafunc.parametrize("implementation", ["reference", *kernels], indirect=True)
+    operations = mark.args if mark else ("attention", "rms_norm", "rope", "store_rows")
+    found = [f"cpu-{name}" for name in levels(*operations)]
+    if "ops" in metafunc.fixturenames:
+        metafunc.parametrize("ops", ["reference", *found], indirect=True)
     if "kernels" in metafunc.fixturenames:
-        metafunc.parametrize("kernels", kernels, indirect=True)
+        metafunc.parametrize("kernels", found, indirect=True)
 
 
 @pytest.fixture
-def implementation(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each implementation in turn, in use during the test."""
-    name, _, kernels = request.param.partition("-")
+def ops(request: pytest.FixtureRequest) -> Iterator[TorchOps]:
+    """Each backend in turn, that of the kernels with each set of them."""
+    kernels = request.param.partition("-")[2]
     if not kernels:
-        with ops.use(name):
-            yield name
+        yield REFERENCE
         return
-    with level(kernels), ops.use(name):
-        yield request.param
+    with level(kernels):
+        yield cpu()
 
 
 @pytest.fixture
-def kernels(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Each C++ implementation in turn, in use during the test."""
-    name, _, kernels = request.param.partition("-")
-    with level(kernels), ops.use(name):
-        yield request.param
+def kernels(request: pytest.FixtureRequest) -> Iterator[TorchOps]:
+    """The backend of the kernels with each set of them in turn."""
+    with level(request.param.partition("-")[2]):
+        yield cpu()

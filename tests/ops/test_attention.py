@@ -10,8 +10,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from puna import ops
 from puna.gguf import GGMLType
+from puna.ops import KV_TYPES
 from tests.ops.attention_calls import (
     FLOATS,
     HEADS,
@@ -26,6 +26,7 @@ from tests.ops.attention_calls import (
     prompt,
     window,
 )
+from tests.torch_ops import TorchOps
 
 DIMS = [
     (64, 64), (32, 32), (80, 80), (72, 72), (96, 96), (128, 128), (256, 256), (192, 128), (12, 20), (5, 3),
@@ -44,16 +45,16 @@ def _one_torch_thread() -> Iterator[None]:
 
 @pytest.mark.parametrize("types", FLOATS, ids=name)
 @pytest.mark.parametrize("dims", DIMS, ids=str)
-def test_every_head_dimension(implementation: str, dims: tuple[int, int], types: Types) -> None:
+def test_every_head_dimension(ops: TorchOps, dims: tuple[int, int], types: Types) -> None:
     call = Call.random([*prompt(19), (19, 64), (83, 65), (0, 130)], dims=dims, types=types)
-    close(call.run(), exact(call, 0.2))
+    close(call.run(ops), exact(call, 0.2))
 
 
 @pytest.mark.parametrize("types", TYPES, ids=name)
 @pytest.mark.parametrize("heads", HEADS, ids=str)
-def test_every_way_to_share_keys(implementation: str, heads: tuple[int, int], types: Types) -> None:
+def test_every_way_to_share_keys(ops: TorchOps, heads: tuple[int, int], types: Types) -> None:
     call = Call.random([*prompt(21, before=55), (76, 3), (79, 1)], heads, (32, 64), types)
-    close(call.run(), exact(call, 0.2))
+    close(call.run(ops), exact(call, 0.2))
 
 
 #: Root mean square error of one normal number: a step, evenly distributed, which is the largest of 32
@@ -68,62 +69,62 @@ ROUNDING = {
 
 
 @pytest.mark.parametrize("types", TYPES, ids=name)
-def test_what_rounding_in_the_cache_costs(implementation: str, types: Types) -> None:
+def test_what_rounding_in_the_cache_costs(ops: TorchOps, types: Types) -> None:
     """Normal keys move scores, and so shares, by as much as they move; values move the result by as much."""
     rows = [(0, 300), (40, 1), (10, 64)]
     kept, stored = Call.random(rows, types=(GGMLType.F32, GGMLType.F32)), Call.random(rows, types=types)
     expected = exact(kept, 0.125)
-    error = (stored.run(scale=0.125).double() - expected).square().mean().sqrt()
+    error = (stored.run(ops, scale=0.125).double() - expected).square().mean().sqrt()
     bound = (ROUNDING[types[0]] ** 2 + ROUNDING[types[1]] ** 2) ** 0.5
     assert error <= (bound + 1e-6) * expected.square().mean().sqrt()
 
 
 @pytest.mark.parametrize("count", [1, 2, 63, 64, 65, 511, 512, 513, 1024, 1600])
-def test_lengths_around_tiles_and_chunks(implementation: str, count: int) -> None:
+def test_lengths_around_tiles_and_chunks(ops: TorchOps, count: int) -> None:
     call = Call.random([(7, count)], dims=(64, 64))
-    close(call.run(), exact(call, 0.2))
+    close(call.run(ops), exact(call, 0.2))
 
 
-def test_soft_cap(implementation: str) -> None:
+def test_soft_cap(ops: TorchOps) -> None:
     call = Call.random([*prompt(9), (9, 600)])
-    close(call.run(scale=1.0, softcap=3.0), exact(call, 1.0, softcap=3.0))
+    close(call.run(ops, scale=1.0, softcap=3.0), exact(call, 1.0, softcap=3.0))
 
 
-def test_sinks(implementation: str) -> None:
+def test_sinks(ops: TorchOps) -> None:
     call = Call.random([*prompt(9), (9, 600)])
     sinks = torch.tensor([-50.0, -3.0, 0.0, 1.0, 3.0, 5.0, 30.0, 100.0])
-    close(call.run(sinks=sinks), exact(call, 0.2, sinks=sinks))
+    close(call.run(ops, sinks=sinks), exact(call, 0.2, sinks=sinks))
 
 
-def test_rows_that_see_nothing_are_zero(implementation: str) -> None:
+def test_rows_that_see_nothing_are_zero(ops: TorchOps) -> None:
     call = Call.random([(0, 0), (0, 3), (3, 0), (0, 3)])
     for extra in ({}, {"sinks": torch.zeros(8)}, {"softcap": 5.0}):
-        result = call.run(**extra)
+        result = call.run(ops, **extra)
         assert torch.equal(result[[0, 2]], torch.zeros(2, 8, 64))
         assert result[[1, 3]].abs().min() > 0
 
 
-def test_no_rows(implementation: str) -> None:
-    assert Call.random([]).run().shape == (0, 8, 64)
+def test_no_rows(ops: TorchOps) -> None:
+    assert Call.random([]).run(ops).shape == (0, 8, 64)
 
 
-def test_large_scores_do_not_overflow(implementation: str) -> None:
+def test_large_scores_do_not_overflow(ops: TorchOps) -> None:
     call = Call.random(prompt(70))
-    close(call.run(scale=1000.0), exact(call, 1000.0))
+    close(call.run(ops, scale=1000.0), exact(call, 1000.0))
 
 
-def test_one_cell_gives_its_value(implementation: str) -> None:
+def test_one_cell_gives_its_value(ops: TorchOps) -> None:
     call = Call.random([(4, 1)], heads=(2, 2))
-    assert torch.equal(call.run()[0], call.values[call.cells[4].long()].float())
+    assert torch.equal(call.run(ops)[0], call.values[call.cells[4].long()].float())
 
 
 @pytest.mark.parametrize("rows", WINDOWS.values(), ids=WINDOWS)
 @pytest.mark.parametrize(
     "extra", [{}, {"softcap": 5.0}, {"sinks": torch.linspace(-2, 4, 8)}], ids=["plain", "cap", "sinks"]
 )
-def test_what_rows_may_see(implementation: str, rows: list[tuple[int, int]], extra: dict[str, Any]) -> None:
+def test_what_rows_may_see(ops: TorchOps, rows: list[tuple[int, int]], extra: dict[str, Any]) -> None:
     call = Call.random(rows, dims=(32, 64))
-    close(call.run(**extra), exact(call, 0.2, **extra))
+    close(call.run(ops, **extra), exact(call, 0.2, **extra))
 
 
 row_lists = st.lists(
@@ -149,14 +150,14 @@ row_lists = st.lists(
     kv_heads=st.integers(1, 2),
     blocks=st.tuples(st.integers(1, 4), st.integers(1, 4)),
     odd=st.tuples(st.integers(1, 140), st.integers(1, 140)),
-    types=st.tuples(st.sampled_from(ops.KV_TYPES), st.sampled_from(ops.KV_TYPES)),
+    types=st.tuples(st.sampled_from(KV_TYPES), st.sampled_from(KV_TYPES)),
     softcap=st.sampled_from([0.0, 4.0]),
     with_sinks=st.booleans(),
     threads=st.integers(1, 5),
     seed=st.integers(0, 2**31),
 )
 def test_any_call(
-    kernels: str,
+    kernels: TorchOps,
     rows: list[tuple[int, int]],
     group: int,
     kv_heads: int,
@@ -174,12 +175,14 @@ def test_any_call(
     ]
     call = Call.random(rows, (group * kv_heads, kv_heads), (dims[0], dims[1]), types, seed)
     sinks = torch.linspace(-3, 3, group * kv_heads) if with_sinks and not softcap else None
-    before = ops.threads()
+    before = kernels.threads()
     try:
-        ops.set_threads(threads)
-        result = call.run(scale=dims[0] ** -0.5, softcap=softcap, sinks=sinks)
+        kernels.set_threads(threads)
+        result = call.run(kernels, scale=dims[0] ** -0.5, softcap=softcap, sinks=sinks)
     finally:
-        ops.set_threads(before)
+        kernels.set_threads(before)
     close(result, exact(call, dims[0] ** -0.5, softcap, sinks))
     row = seed % len(rows)
-    assert torch.equal(call.run([row], scale=dims[0] ** -0.5, softcap=softcap, sinks=sinks)[0], result[row])
+    assert torch.equal(
+        call.run(kernels, [row], scale=dims[0] ** -0.5, softcap=softcap, sinks=sinks)[0], result[row]
+    )

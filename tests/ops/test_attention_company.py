@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from puna import ops
 from puna.gguf import GGMLType
 from tests.ops.attention_calls import FLOATS, HEADS, TYPES, WINDOWS, Call, Types, name, prompt, window
+from tests.torch_ops import TorchOps, kv_pack
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from tests.ops.attention_calls import FLOATS, HEADS, TYPES, WINDOWS, Call, Types
 )
 @pytest.mark.parametrize("heads", HEADS, ids=str)
 def test_a_row_comes_out_the_same_alone_as_in_a_batch(
-    kernels: str, heads: tuple[int, int], dims: tuple[int, int], types: Types
+    kernels: TorchOps, heads: tuple[int, int], dims: tuple[int, int], types: Types
 ) -> None:
     rows = [
         *prompt(70, before=480),
@@ -38,42 +38,44 @@ def test_a_row_comes_out_the_same_alone_as_in_a_batch(
         *window(40, 100, before=90),
     ]
     call = Call.random(rows, heads, dims, types)
-    together = call.run()
+    together = call.run(kernels)
     for row in [0, 1, 31, 32, 33, 64, 69, 70, 71, 72, 73, 74, 75, 90, 114]:
-        assert torch.equal(call.run([row])[0], together[row])
+        assert torch.equal(call.run(kernels, [row])[0], together[row])
     backwards = list(reversed(range(len(rows))))
-    assert torch.equal(call.run(backwards), together[backwards])
-    assert torch.equal(call.run(list(range(40, 70))), together[40:70])
+    assert torch.equal(call.run(kernels, backwards), together[backwards])
+    assert torch.equal(call.run(kernels, list(range(40, 70))), together[40:70])
 
 
 @pytest.mark.parametrize("extra", [{}, {"softcap": 5.0}, {"sinks": torch.arange(8.0)}], ids=str)
-def test_threads_change_nothing(kernels: str, extra: dict[str, Any]) -> None:
+def test_threads_change_nothing(kernels: TorchOps, extra: dict[str, Any]) -> None:
     call = Call.random([(0, 3000), *prompt(20, start=100), (5, 1200)])
-    before = ops.threads()
+    before = kernels.threads()
     results = []
     try:
         for count in (1, 2, 3, 7):
-            ops.set_threads(count)
-            results.append(call.run(**extra))
-            results.append(call.run([0], **extra))
+            kernels.set_threads(count)
+            results.append(call.run(kernels, **extra))
+            results.append(call.run(kernels, [0], **extra))
     finally:
-        ops.set_threads(before)
+        kernels.set_threads(before)
     for many, alone in zip(results[::2], results[1::2], strict=True):
         assert torch.equal(many, results[0])
         assert torch.equal(alone, results[0][:1])
 
 
 @pytest.mark.parametrize("rows", WINDOWS.values(), ids=WINDOWS)
-def test_what_rows_may_see_does_not_depend_on_the_others(kernels: str, rows: list[tuple[int, int]]) -> None:
+def test_what_rows_may_see_does_not_depend_on_the_others(
+    kernels: TorchOps, rows: list[tuple[int, int]]
+) -> None:
     call = Call.random(rows, dims=(32, 64))
-    together = call.run()
+    together = call.run(kernels)
     for row in range(0, len(rows), 7):
-        assert torch.equal(call.run([row])[0], together[row])
+        assert torch.equal(call.run(kernels, [row])[0], together[row])
 
 
-def test_where_cells_and_lists_lie_changes_nothing(kernels: str) -> None:
+def test_where_cells_and_lists_lie_changes_nothing(kernels: TorchOps) -> None:
     call = Call.random([*prompt(40, start=30, before=700), (0, 20)])
-    expected = call.run()
+    expected = call.run(kernels)
     order = torch.randperm(len(call.keys), generator=torch.Generator().manual_seed(5))
     places = torch.empty_like(order)
     places[order] = torch.arange(len(order))
@@ -84,19 +86,19 @@ def test_where_cells_and_lists_lie_changes_nothing(kernels: str) -> None:
         cells=torch.cat([torch.zeros(1024, dtype=torch.int32), places[call.cells.long()].int()]),
         starts=call.starts + 1024,
     )
-    assert torch.equal(moved.run(), expected)
+    assert torch.equal(moved.run(kernels), expected)
 
 
 @pytest.mark.parametrize("types", TYPES, ids=name)
-def test_nan_reaches_only_the_rows_that_see_it(kernels: str, types: Types) -> None:
+def test_nan_reaches_only_the_rows_that_see_it(kernels: TorchOps, types: Types) -> None:
     rows = [*prompt(30, before=50), *window(40, 20, 512, 60), (1024, 70), *[(1024, 80)] * 9]
     call = Call.random(rows, types=types)
-    expected = call.run()
+    expected = call.run(kernels)
     for kind, seen_from in ((call.keys, 60), (call.values, 530), (call.values, 1090)):
         cell = call.cells[seen_from].long()
         kept = kind[cell].clone()
-        kind[cell] = ops.kv_pack(torch.full((2, 64), torch.nan), types[0 if kind is call.keys else 1])
-        result = call.run()
+        kind[cell] = kv_pack(torch.full((2, 64), torch.nan), types[0 if kind is call.keys else 1])
+        result = call.run(kernels)
         for row, (start, count) in enumerate(rows):
             if start <= seen_from < start + count:
                 assert result[row].isnan().all()
@@ -105,13 +107,13 @@ def test_nan_reaches_only_the_rows_that_see_it(kernels: str, types: Types) -> No
         kind[cell] = kept
 
 
-def test_calls_from_several_python_threads(kernels: str) -> None:
+def test_calls_from_several_python_threads(kernels: TorchOps) -> None:
     calls = [Call.random([(0, 1500), *prompt(30)], seed=seed) for seed in range(4)]
-    expected = [call.run() for call in calls]
+    expected = [call.run(kernels) for call in calls]
     wrong = []
 
     def work(index: int) -> None:
-        wrong.extend(index for _ in range(10) if not torch.equal(calls[index].run(), expected[index]))
+        wrong.extend(index for _ in range(10) if not torch.equal(calls[index].run(kernels), expected[index]))
 
     threads = [threading.Thread(target=work, args=(index,)) for index in range(4)]
     for thread in threads:

@@ -1,4 +1,4 @@
-"""Which implementation a process uses, and that they are all called alike."""
+"""Which backend is chosen, and that all are called alike."""
 
 from __future__ import annotations
 
@@ -9,28 +9,9 @@ import sys
 
 import pytest
 
-from puna import ops
-from puna.ops import reference
+from puna.ops import Backend, backend
 
-OPERATIONS = [
-    "add_rms_norm",
-    "attention",
-    "embedding",
-    "experts",
-    "geglu",
-    "gelu",
-    "layer_norm",
-    "linear",
-    "linear_many",
-    "rms_norm",
-    "rope_",
-    "route",
-    "short_conv",
-    "softcap",
-    "store_rows",
-    "swiglu",
-    "temper_",
-]
+ABSTRACT = sorted(Backend.__abstractmethods__)
 
 
 def in_new_process(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -40,58 +21,54 @@ def in_new_process(code: str, **environment: str) -> subprocess.CompletedProcess
     )
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-def test_all_implementations_have_one_signature(name: str) -> None:
-    expected = inspect.signature(getattr(ops, name))
-    assert inspect.signature(getattr(reference, name)) == expected
-    assert getattr(ops, name).__doc__, "the public function says what it does"
-    cpu = pytest.importorskip("puna.ops.cpu", exc_type=ImportError)
-    assert inspect.signature(getattr(cpu, name)) == expected
+def parameters(function: object) -> list[tuple[str, object]]:
+    """Names and defaults, which are what callers rely on."""
+    found = inspect.signature(function).parameters.values()  # type: ignore[arg-type]
+    return [(parameter.name, parameter.default) for parameter in found if parameter.name != "self"]
+
+
+@pytest.mark.parametrize("name", ABSTRACT)
+def test_all_backends_have_what_is_declared(name: str) -> None:
+    declared = getattr(Backend, name)
+    assert declared.__doc__, "the declaration says what it does"
+    assert parameters(getattr(backend("reference"), name)) == parameters(declared)
+    pytest.importorskip("puna._native", exc_type=ImportError)
+    found = getattr(backend("cpu"), name)
+    if inspect.isroutine(found) and not inspect.ismethod(found):  # a function of the extension
+        described = found.__doc__.split(" -> ")[0]
+        names = [part.split(":")[0].strip() for part in described[described.index("(") + 1 : -1].split(", ")]
+        assert names == [parameter for parameter, _ in parameters(declared)]
+    else:
+        assert parameters(found) == parameters(declared)
+
+
+CHOSEN = "from puna.ops import default_backend; print(default_backend().name)"
 
 
 def test_the_reference_can_be_chosen() -> None:
-    done = in_new_process("import puna.ops; print(puna.ops.implementation())", PUNA_OPS="reference")
+    done = in_new_process(CHOSEN, PUNA_OPS="reference")
     assert done.stdout.strip() == "reference"
     assert "Warning" not in done.stderr
 
 
 def test_without_the_extension_the_reference_steps_in_and_says_so_once() -> None:
-    code = (
-        "import sys; sys.modules['puna._native'] = None\n"
-        "import puna.ops, puna.sample, importlib; importlib.import_module('puna.ops')\n"
-        "print(puna.ops.implementation())"
-    )
+    code = "import sys; sys.modules['puna._native'] = None\nimport puna.sample\n" + CHOSEN + "\n" + CHOSEN
     done = in_new_process(code)
-    assert done.stdout.strip() == "reference", done.stderr
+    assert done.stdout.split() == ["reference"] * 2, done.stderr
     assert done.stderr.count("C++ kernels are not available") == 1
     assert "PUNA_OPS=reference" in done.stderr
 
 
-def test_an_unknown_implementation_is_refused() -> None:
-    done = in_new_process("import puna.ops", PUNA_OPS="cudnn")
+def test_an_unknown_backend_is_refused() -> None:
+    done = in_new_process(CHOSEN, PUNA_OPS="cudnn")
     assert done.returncode != 0
-    assert "'cudnn' is none of reference, cpu" in done.stderr
-
-
-def test_the_choice_of_a_block_ends_with_it() -> None:
-    before = ops.implementation()
-    inside = []
-
-    def fail() -> None:
-        with ops.use("reference"):
-            inside.append(ops.implementation())
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert inside == ["reference"]
-    assert ops.implementation() == before
+    assert "'cudnn' is no backend; use one of reference, cpu" in done.stderr
 
 
 @pytest.mark.parametrize(("level", "status"), [("avx1024", 1), ("portable", 0), ("", 0)])
 def test_kernels_that_do_not_exist_are_refused_by_name(level: str, status: int) -> None:
     pytest.importorskip("puna._native")
-    run = in_new_process("import puna.ops", PUNA_CPU=level)
+    run = in_new_process(CHOSEN, PUNA_CPU=level)
     assert run.returncode == status, run.stderr
     if status:
         assert "PUNA_CPU: 'avx1024' names no kernels that this processor runs; use one of" in run.stderr

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from puna import ops
 from puna.gguf import GGMLType
 from puna.ops import Experts, ExpertWeights, Weight
+from tests.torch_ops import TorchOps, cpu, weight_of
 
 from .block_bytes import FLOAT_TYPES, random_bytes, reference_values
 
@@ -116,7 +116,7 @@ def tolerance(kind: GGMLType) -> float:
 
 
 @pytest.mark.parametrize(("kind", "size"), CASES)
-def test_results_are_right(implementation: str, kind: str, size: str) -> None:
+def test_results_are_right(ops: TorchOps, kind: str, size: str) -> None:
     layer = Layer(GGMLType[kind], size)
     for tokens in TOKENS:
         inputs = layer.inputs(tokens)
@@ -126,7 +126,7 @@ def test_results_are_right(implementation: str, kind: str, size: str) -> None:
 
 @pytest.mark.parametrize("settings", [{"activation": "clamped_swiglu"}, {"scale_inputs": True}], ids=str)
 @pytest.mark.parametrize("kind", ["MXFP4", "F16"])
-def test_other_kinds_of_experts(implementation: str, kind: str, settings: dict[str, object]) -> None:
+def test_other_kinds_of_experts(ops: TorchOps, kind: str, settings: dict[str, object]) -> None:
     for biases in (False, True):
         layer = Layer(GGMLType[kind], "odd", biases=biases, **settings)
         inputs = layer.inputs(7)
@@ -135,7 +135,7 @@ def test_other_kinds_of_experts(implementation: str, kind: str, settings: dict[s
 
 
 @pytest.mark.parametrize(("kind", "size"), CASES)
-def test_experts_are_the_products_they_are_made_of(kernels: str, kind: str, size: str) -> None:
+def test_experts_are_the_products_they_are_made_of(kernels: TorchOps, kind: str, size: str) -> None:
     """Bit for bit: single products, which are tested elsewhere, added up in the order of choice."""
     layer = Layer(GGMLType[kind], size)
 
@@ -150,37 +150,36 @@ def test_experts_are_the_products_they_are_made_of(kernels: str, kind: str, size
     for t in range(6):
         row = x[t : t + 1]
         for e, share in zip(chosen[t].tolist(), shares[t], strict=True):
-            gate, up = ops.linear_many(row, [single(layer.experts.gate, e), single(layer.experts.up, e)])
-            expected[t] += share * ops.linear(ops.swiglu(gate, up), single(layer.experts.down, e))[0]
-    assert torch.equal(ops.experts(x, chosen, shares, layer.experts), expected)
+            gate, up = kernels.linear_many(row, [single(layer.experts.gate, e), single(layer.experts.up, e)])
+            expected[t] += share * kernels.linear(kernels.swiglu(gate, up), single(layer.experts.down, e))[0]
+    assert torch.equal(kernels.experts(x, chosen, shares, layer.experts), expected)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_token_does_not_depend_on_its_neighbours(kernels: str, kind: str) -> None:
+def test_a_token_does_not_depend_on_its_neighbours(kernels: TorchOps, kind: str) -> None:
     layer = Layer(GGMLType[kind], "few", biases=True)
     x, chosen, shares = layer.inputs(150)  # more than one block of 64 tokens per expert
-    together = ops.experts(x, chosen, shares, layer.experts)
+    together = kernels.experts(x, chosen, shares, layer.experts)
     for begin, end in ((0, 1), (3, 5), (70, 80), (20, 150)):
-        alone = ops.experts(x[begin:end], chosen[begin:end], shares[begin:end], layer.experts)
+        alone = kernels.experts(x[begin:end], chosen[begin:end], shares[begin:end], layer.experts)
         assert torch.equal(alone, together[begin:end])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.usefixtures("keep_threads")
 def test_results_do_not_depend_on_the_number_of_threads(kind: str) -> None:
-    with ops.use("cpu"):
-        layer = Layer(GGMLType[kind], "wide")
-        for tokens in (1, 30):
-            inputs = layer.inputs(tokens)
-            results = []
-            for threads in (1, 2, 3):
-                _native.set_threads(threads)
-                results.append(ops.experts(*inputs, layer.experts))
-            assert torch.equal(results[0], results[1])
-            assert torch.equal(results[0], results[2])
+    ops, layer = cpu(), Layer(GGMLType[kind], "wide")
+    for tokens in (1, 30):
+        inputs = layer.inputs(tokens)
+        results = []
+        for threads in (1, 2, 3):
+            _native.set_threads(threads)
+            results.append(ops.experts(*inputs, layer.experts))
+        assert torch.equal(results[0], results[1])
+        assert torch.equal(results[0], results[2])
 
 
-def test_all_tokens_at_one_expert(implementation: str) -> None:
+def test_all_tokens_at_one_expert(ops: TorchOps) -> None:
     layer = Layer(GGMLType.Q8_0, "wide")
     x, chosen, shares = layer.inputs(40)
     chosen[:] = torch.tensor([7, 7])
@@ -188,7 +187,7 @@ def test_all_tokens_at_one_expert(implementation: str) -> None:
     assert error < tolerance(GGMLType.Q8_0)
 
 
-def test_a_value_that_is_not_finite_spoils_its_token_only(implementation: str) -> None:
+def test_a_value_that_is_not_finite_spoils_its_token_only(ops: TorchOps) -> None:
     layer = Layer(GGMLType.Q4_K, "few")
     x, chosen, shares = layer.inputs(6)
     clean = ops.experts(x, chosen, shares, layer.experts)
@@ -199,16 +198,16 @@ def test_a_value_that_is_not_finite_spoils_its_token_only(implementation: str) -
     torch.testing.assert_close(spoiled[others], clean[others], rtol=1e-6, atol=1e-6)
 
 
-def test_experts_that_do_not_exist_are_refused(kernels: str) -> None:
+def test_experts_that_do_not_exist_are_refused(kernels: TorchOps) -> None:
     layer = Layer(GGMLType.F32, "few")
     x, chosen, shares = layer.inputs(3)
     for bad in (3, -1):
         chosen[1, 1] = bad
-        with pytest.raises(IndexError, match=f"expert {bad} is not among the 3 experts"):
-            ops.experts(x, chosen, shares, layer.experts)
+        with pytest.raises(IndexError, match=f"there are 3 experts, and no expert {bad}"):
+            kernels.experts(x, chosen, shares, layer.experts)
 
 
-def test_what_does_not_fit_together_is_refused(kernels: str) -> None:
+def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
     layer = Layer(GGMLType.F32, "few")
     x, chosen, shares = layer.inputs(3)
     for arguments in (
@@ -220,12 +219,12 @@ def test_what_does_not_fit_together_is_refused(kernels: str) -> None:
         (x.double(), chosen, shares),
     ):
         with pytest.raises(ValueError, match="experts"):
-            ops.experts(*arguments, layer.experts)
+            kernels.experts(*arguments, layer.experts)
 
 
 def weights(*shape: int) -> ExpertWeights:
     count, rows, columns = shape
-    return ExpertWeights(Weight.from_tensor("w", torch.randn(count * rows, columns)), count)
+    return ExpertWeights(weight_of("w", torch.randn(count * rows, columns)), count)
 
 
 def test_weights_that_do_not_fit_together_are_refused() -> None:
@@ -242,23 +241,23 @@ def test_weights_that_do_not_fit_together_are_refused() -> None:
         with pytest.raises(ValueError, match="experts"):
             Experts(*bad)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="7 rows are not those of 2 experts"):
-        ExpertWeights(Weight.from_tensor("w", torch.randn(7, 4)), 2)
+        ExpertWeights(weight_of("w", torch.randn(7, 4)), 2)
 
 
 def test_single_matrices_make_a_stack_if_they_are_alike() -> None:
     values = torch.randn(3, 4, 8)
-    parts = [Weight.from_tensor(f"w.{i}", values[i]) for i in range(3)]
+    parts = [weight_of(f"w.{i}", values[i]) for i in range(3)]
     stack = ExpertWeights.stack("w", parts)
     assert stack.shape == (3, 4, 8)
-    assert torch.equal(torch.stack([stack.dequantize(i) for i in range(3)]), values)
-    odd = [Weight.from_tensor("w.0", values[0]), Weight.from_tensor("w.1", values[1, :2])]
+    assert torch.equal(torch.stack([torch.from_numpy(stack.values(i)) for i in range(3)]), values)
+    odd = [weight_of("w.0", values[0]), weight_of("w.1", values[1, :2])]
     with pytest.raises(ValueError, match=r"'w\.1' is F32 \[2, 8\], but 'w\.0' is F32 \[4, 8\]"):
         ExpertWeights.stack("w", odd)
 
 
 def test_a_stack_of_two_matrices_each_can_be_taken_apart() -> None:
     values = torch.randn(3, 6, 8)
-    both = ExpertWeights(Weight.from_tensor("gate_up", values.reshape(18, 8)), 3)
+    both = ExpertWeights(weight_of("gate_up", values.reshape(18, 8)), 3)
     for rows in (slice(0, 3), slice(3, 6), slice(1, None, 2)):
         part = both.rows("part", rows)
-        assert torch.equal(torch.stack([part.dequantize(i) for i in range(3)]), values[:, rows])
+        assert torch.equal(torch.stack([torch.from_numpy(part.values(i)) for i in range(3)]), values[:, rows])

@@ -14,9 +14,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from puna import ops
 from puna.gguf import GGMLType
 from puna.ops import Weight
+from tests.torch_ops import TorchOps, cpu, weight_of
 
 from .block_bytes import ALL_TYPES, BLOCK_TYPES, FLOAT_TYPES, random_bytes, reference_values
 
@@ -62,7 +62,9 @@ def error_bound(kind: GGMLType, x: np.ndarray, values: np.ndarray) -> np.ndarray
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
-def test_products_are_within_rounding_and_do_not_depend_on_the_batch(kind: GGMLType, kernels: str) -> None:
+def test_products_are_within_rounding_and_do_not_depend_on_the_batch(
+    kind: GGMLType, kernels: TorchOps
+) -> None:
     rng = np.random.default_rng(int(kind))
     for rows, columns in shapes(kind):
         data = random_bytes(kind, rows, columns, rng)
@@ -70,25 +72,25 @@ def test_products_are_within_rounding_and_do_not_depend_on_the_batch(kind: GGMLT
         x = rng.standard_normal((max(BATCHES), columns)).astype(np.float32)
         x *= rng.lognormal(0, 1, columns).astype(np.float32)  # some columns are far larger, as in real models
         weight = Weight("w", data, kind, (rows, columns))
-        together = ops.linear(torch.from_numpy(x), weight)
+        together = kernels.linear(torch.from_numpy(x), weight)
         expected = x.astype(np.float64) @ values.T
         error = np.abs(together.numpy() - expected)
         bound = error_bound(kind, x.astype(np.float64), values)
         assert (error <= bound).all(), f"{rows}x{columns}: {np.max(error / bound):.2f} of the bound"
         for tokens in BATCHES:
-            alone = ops.linear(torch.from_numpy(x[:tokens]), weight)
+            alone = kernels.linear(torch.from_numpy(x[:tokens]), weight)
             assert alone.shape == (tokens, rows)
             assert torch.equal(alone, together[:tokens]), f"{rows}x{columns}: differs with {tokens} tokens"
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
-def test_typical_errors_are_small(kind: GGMLType, kernels: str) -> None:
+def test_typical_errors_are_small(kind: GGMLType, kernels: TorchOps) -> None:
     """Rounding errors are independent and mostly cancel; a bias or a lost term would not."""
     rng = np.random.default_rng(int(kind))
     data = random_bytes(kind, 64, 1024, rng)
     x = rng.standard_normal((16, 1024)).astype(np.float32)
     expected = x.astype(np.float64) @ reference_values(data, kind, 64).astype(np.float64).T
-    error = ops.linear(torch.from_numpy(x), Weight("w", data, kind, (64, 1024))).numpy() - expected
+    error = kernels.linear(torch.from_numpy(x), Weight("w", data, kind, (64, 1024))).numpy() - expected
     relative = np.sqrt((error**2).mean() / (expected**2).mean())
     assert relative < (1e-3 if kind in EXACT_ACTIVATIONS else 1e-2)
 
@@ -99,16 +101,16 @@ def test_results_do_not_depend_on_the_number_of_threads(kind: GGMLType) -> None:
     rng = np.random.default_rng(int(kind))
     weight = Weight("w", random_bytes(kind, 523, 512, rng), kind, (523, 512))
     x = torch.from_numpy(rng.standard_normal((70, 512)).astype(np.float32))
-    with ops.use("cpu"):
-        results = []
-        for threads in (1, 2, 3):
-            _native.set_threads(threads)
-            results.append(ops.linear(x, weight))
+    ops = cpu()
+    results = []
+    for threads in (1, 2, 3):
+        _native.set_threads(threads)
+        results.append(ops.linear(x, weight))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
 
 
-def test_several_weights_give_what_each_gives_alone(kernels: str) -> None:
+def test_several_weights_give_what_each_gives_alone(kernels: TorchOps) -> None:
     rng = np.random.default_rng(3)
     kinds = (GGMLType.Q4_K, GGMLType.Q6_K, GGMLType.F16, GGMLType.Q8_0, GGMLType.Q4_K)
     weights = [
@@ -119,40 +121,42 @@ def test_several_weights_give_what_each_gives_alone(kernels: str) -> None:
     biases[1] = None
     for tokens in (1, 7):
         x = torch.from_numpy(rng.standard_normal((tokens, 512)).astype(np.float32))
-        together = ops.linear_many(x, weights, biases)
+        together = kernels.linear_many(x, weights, biases)
         for weight, bias, result in zip(weights, biases, together, strict=True):
-            plain = ops.linear(x, weight)
+            plain = kernels.linear(x, weight)
             assert torch.equal(result, plain if bias is None else plain + bias)
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("kind", [GGMLType.Q4_K, GGMLType.Q6_K, GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.Q2_K])
-def test_a_value_that_is_not_finite_spoils_its_token_only(kind: GGMLType, bad: float, kernels: str) -> None:
+def test_a_value_that_is_not_finite_spoils_its_token_only(
+    kind: GGMLType, bad: float, kernels: TorchOps
+) -> None:
     rng = np.random.default_rng(5)
     weight = Weight("w", random_bytes(kind, 11, 512, rng), kind, (11, 512))
     x = torch.from_numpy(rng.standard_normal((6, 512)).astype(np.float32))
-    clean = ops.linear(x, weight)
+    clean = kernels.linear(x, weight)
     x[2, 300] = bad
-    spoiled = ops.linear(x, weight)
+    spoiled = kernels.linear(x, weight)
     assert spoiled[2].isnan().all()
     others = [0, 1, 3, 4, 5]
     assert torch.equal(spoiled[others], clean[others])
 
 
-def test_float_weights_follow_ieee_arithmetic(kernels: str) -> None:
-    weight = Weight.from_tensor("w", torch.tensor([[1.0, 2.0], [0.0, 1.0], [-1.0, 0.0]]))
+def test_float_weights_follow_ieee_arithmetic(kernels: TorchOps) -> None:
+    weight = weight_of("w", torch.tensor([[1.0, 2.0], [0.0, 1.0], [-1.0, 0.0]]))
     inf, nan = float("inf"), float("nan")
     x = torch.tensor([[inf, 1.0], [nan, 1.0], [1.0, 1.0]])
     expected = torch.tensor([[inf, nan, -inf], [nan, nan, nan], [3.0, 1.0, -1.0]])
-    assert torch.equal(ops.linear(x, weight).nan_to_num(7), expected.nan_to_num(7))
+    assert torch.equal(kernels.linear(x, weight).nan_to_num(7), expected.nan_to_num(7))
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-42, 1e-30, 1e30])
-def test_tiny_and_huge_activations_keep_their_size(scale: float, kernels: str) -> None:
+def test_tiny_and_huge_activations_keep_their_size(scale: float, kernels: TorchOps) -> None:
     rng = np.random.default_rng(6)
     data = random_bytes(GGMLType.Q8_0, 8, 256, rng)
     x = torch.from_numpy((rng.standard_normal((3, 256)) * scale).astype(np.float32))
-    result = ops.linear(x, Weight("w", data, GGMLType.Q8_0, (8, 256)))
+    result = kernels.linear(x, Weight("w", data, GGMLType.Q8_0, (8, 256)))
     expected = x.double() @ torch.from_numpy(reference_values(data, GGMLType.Q8_0, 8)).double().T
     # Below 1e-35 activations count as zero.
     torch.testing.assert_close(
@@ -160,21 +164,20 @@ def test_tiny_and_huge_activations_keep_their_size(scale: float, kernels: str) -
     )
 
 
-def test_empty_matrices_give_empty_results(kernels: str) -> None:
+def test_empty_matrices_give_empty_results(kernels: TorchOps) -> None:
     weight = Weight("w", np.empty(0, np.uint8), GGMLType.Q8_0, (0, 64))
-    assert ops.linear(torch.randn(3, 64), weight).shape == (3, 0)
+    assert kernels.linear(torch.randn(3, 64), weight).shape == (3, 0)
 
 
-@pytest.mark.usefixtures("kernels")
-def test_what_does_not_fit_together_is_refused() -> None:
-    weight = Weight.from_tensor("blk.0.ffn_up.weight", torch.randn(4, 8))
+def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+    weight = weight_of("blk.0.ffn_up.weight", torch.randn(4, 8))
     with pytest.raises(ValueError, match=r"x \[2, 9\] does not fit weight 'blk\.0\.ffn_up\.weight' \[4, 8\]"):
-        ops.linear(torch.randn(2, 9), weight)
+        kernels.linear(torch.randn(2, 9), weight)
     with pytest.raises(ValueError, match=r"bias \[5\]"):
-        ops.linear(torch.randn(2, 8), weight, torch.randn(5))
+        kernels.linear(torch.randn(2, 8), weight, torch.randn(5))
     with pytest.raises(ValueError, match=r"expected x \[tokens, in\]"):
-        ops.linear(torch.randn(8), weight)
+        kernels.linear(torch.randn(8), weight)
     with pytest.raises(ValueError, match="contiguous"):
-        ops.linear(torch.randn(8, 2).T, weight)
+        kernels.linear(torch.randn(8, 2).T, weight)
     with pytest.raises(ValueError, match="2 weights and 1 biases"):
-        ops.linear_many(torch.randn(2, 8), [weight, weight], [None])
+        kernels.linear_many(torch.randn(2, 8), [weight, weight], [None])

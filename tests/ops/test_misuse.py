@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from puna import ops
+from puna.ops import Rope
+from tests.torch_ops import TorchOps
 
 # What is given is checked before kernels are chosen.
 pytestmark = pytest.mark.kernels_of()
@@ -17,7 +18,7 @@ def int32(*values: int) -> torch.Tensor:
     return torch.tensor(values, dtype=torch.int32)
 
 
-def attend(**changes: torch.Tensor) -> torch.Tensor:
+def attend(ops: TorchOps, **changes: torch.Tensor) -> torch.Tensor:
     arguments = {
         "q": torch.randn(2, 4, 16),
         "keys": torch.randn(10, 2, 16),
@@ -29,14 +30,14 @@ def attend(**changes: torch.Tensor) -> torch.Tensor:
     return ops.attention(**(arguments | changes), scale=0.25)
 
 
-def test_the_call_the_others_change_is_right(kernels: str) -> None:
-    assert attend().isfinite().all()
+def test_the_call_the_others_change_is_right(kernels: TorchOps) -> None:
+    assert attend(kernels).isfinite().all()
 
 
 @pytest.mark.parametrize("cells", [int32(0, 10, 5), int32(-1, 0, 0), int32(0, 0, 2**31 - 1)])
-def test_attention_refuses_cells_that_do_not_exist(kernels: str, cells: torch.Tensor) -> None:
+def test_attention_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: torch.Tensor) -> None:
     with pytest.raises(IndexError, match="10 cells"):
-        attend(cells=cells)
+        attend(kernels, cells=cells)
 
 
 @pytest.mark.parametrize(
@@ -49,10 +50,10 @@ def test_attention_refuses_cells_that_do_not_exist(kernels: str, cells: torch.Te
     ],
 )
 def test_attention_refuses_ranges_outside_the_list(
-    kernels: str, starts: torch.Tensor, counts: torch.Tensor
+    kernels: TorchOps, starts: torch.Tensor, counts: torch.Tensor
 ) -> None:
     with pytest.raises(IndexError, match="row 1"):
-        attend(starts=starts, counts=counts)
+        attend(kernels, starts=starts, counts=counts)
 
 
 @pytest.mark.parametrize(
@@ -80,56 +81,58 @@ def test_attention_refuses_ranges_outside_the_list(
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_attention_refuses_what_does_not_fit(kernels: str, changes: dict[str, torch.Tensor]) -> None:
+def test_attention_refuses_what_does_not_fit(kernels: TorchOps, changes: dict[str, torch.Tensor]) -> None:
     with pytest.raises(ValueError, match="attention"):
-        attend(**changes)
+        attend(kernels, **changes)
 
 
 @pytest.mark.parametrize("cells", [int32(0, 3), int32(-1, 0)])
-def test_store_rows_refuses_cells_that_do_not_exist(kernels: str, cells: torch.Tensor) -> None:
+def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: torch.Tensor) -> None:
     target = torch.zeros(3, 4)
     with pytest.raises(IndexError, match="3 cells"):
-        ops.store_rows(target, cells, torch.ones(2, 4))
+        kernels.store_rows(target, cells, torch.ones(2, 4))
     assert not target.any()
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: ops.rms_norm(torch.randn(2, 8), torch.ones(7), 1e-5),
-        lambda: ops.rms_norm(torch.randn(2, 8).half(), torch.ones(8), 1e-5),
-        lambda: ops.rms_norm(torch.randn(8, 2).T, torch.ones(8), 1e-5),
-        lambda: ops.add_rms_norm(torch.randn(2, 8), torch.randn(1, 8), torch.ones(8), 1e-5),
-        lambda: ops.add_rms_norm(torch.randn(2, 8), torch.randn(2, 8), torch.ones(4), 1e-5),
-        lambda: ops.swiglu(torch.randn(2, 8), torch.randn(2, 7)),
-        lambda: ops.swiglu(torch.randn(2, 8).double(), torch.randn(2, 8).double()),
-        lambda: ops.geglu(torch.randn(2, 8), torch.randn(2, 7)),
-        lambda: ops.geglu(torch.randn(8, 2).T, torch.randn(2, 8)),
-        lambda: ops.softcap(torch.randn(2, 8).half(), 30.0),
-        lambda: ops.gelu(torch.randn(2, 8).double()),
-        lambda: ops.layer_norm(torch.randn(2, 8), torch.ones(7), None, 1e-5),
-        lambda: ops.layer_norm(torch.randn(2, 8), torch.ones(8), torch.ones(7), 1e-5),
-        lambda: ops.layer_norm(torch.randn(8, 2).T, torch.ones(8), None, 1e-5),
-        lambda: ops.rope_(torch.randn(2, 4, 8), int32(0), ops.Rope.build(8)),
-        lambda: ops.rope_(torch.randn(2, 4, 8), int32(0, 1), ops.Rope.build(16)),
-        lambda: ops.rope_(torch.randn(2, 8), int32(0, 1), ops.Rope.build(8)),
-        lambda: ops.rope_(torch.randn(2, 4, 8), int32(0, 1, 2, 3).view(2, 2), ops.Rope.build(8)),
-        lambda: ops.rope_(
-            torch.randn(2, 4, 8), int32(0, 1, 2, 3).view(2, 2), ops.Rope.build(8, sections=(2, 1, 1))
+        lambda ops: ops.rms_norm(torch.randn(2, 8), torch.ones(7), 1e-5),
+        lambda ops: ops.rms_norm(torch.randn(2, 8).half(), torch.ones(8), 1e-5),
+        lambda ops: ops.rms_norm(torch.randn(8, 2).T, torch.ones(8), 1e-5),
+        lambda ops: ops.add_rms_norm(torch.randn(2, 8), torch.randn(1, 8), torch.ones(8), 1e-5),
+        lambda ops: ops.add_rms_norm(torch.randn(2, 8), torch.randn(2, 8), torch.ones(4), 1e-5),
+        lambda ops: ops.swiglu(torch.randn(2, 8), torch.randn(2, 7)),
+        lambda ops: ops.swiglu(torch.randn(2, 8).double(), torch.randn(2, 8).double()),
+        lambda ops: ops.geglu(torch.randn(2, 8), torch.randn(2, 7)),
+        lambda ops: ops.geglu(torch.randn(8, 2).T, torch.randn(2, 8)),
+        lambda ops: ops.softcap(torch.randn(2, 8).half(), 30.0),
+        lambda ops: ops.gelu(torch.randn(2, 8).double()),
+        lambda ops: ops.layer_norm(torch.randn(2, 8), torch.ones(7), None, 1e-5),
+        lambda ops: ops.layer_norm(torch.randn(2, 8), torch.ones(8), torch.ones(7), 1e-5),
+        lambda ops: ops.layer_norm(torch.randn(8, 2).T, torch.ones(8), None, 1e-5),
+        lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0), Rope.build(8)),
+        lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0, 1), Rope.build(16)),
+        lambda ops: ops.rope_(torch.randn(2, 8), int32(0, 1), Rope.build(8)),
+        lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0, 1, 2, 3).view(2, 2), Rope.build(8)),
+        lambda ops: ops.rope_(
+            torch.randn(2, 4, 8), int32(0, 1, 2, 3).view(2, 2), Rope.build(8, sections=(2, 1, 1))
         ),
-        lambda: ops.rope_(torch.randn(2, 4, 8), torch.tensor([0, 1]), ops.Rope.build(8)),
-        lambda: ops.rope_(torch.randn(4, 2, 8).transpose(0, 1), int32(0, 1), ops.Rope.build(8)),
-        lambda: ops.temper_(torch.randn(2, 4), int32(0), 0.1, 8),
-        lambda: ops.temper_(torch.randn(2, 4), torch.tensor([0, 1]), 0.1, 8),
-        lambda: ops.temper_(torch.randn(4, 2).T, int32(0, 1), 0.1, 8),
-        lambda: ops.store_rows(torch.zeros(3, 4), int32(0, 1), torch.ones(1, 4)),
-        lambda: ops.store_rows(torch.zeros(3, 4), int32(0), torch.ones(1, 5)),
-        lambda: ops.store_rows(torch.zeros(3, 4).double(), int32(0), torch.ones(1, 4)),
-        lambda: ops.store_rows(torch.zeros(4, 3).T, int32(0), torch.ones(1, 4)),
+        lambda ops: ops.rope_(torch.randn(2, 4, 8), torch.tensor([0, 1]), Rope.build(8)),
+        lambda ops: ops.rope_(torch.randn(4, 2, 8).transpose(0, 1), int32(0, 1), Rope.build(8)),
+        lambda ops: ops.temper_(torch.randn(2, 4), int32(0), 0.1, 8),
+        lambda ops: ops.temper_(torch.randn(2, 4), torch.tensor([0, 1]), 0.1, 8),
+        lambda ops: ops.temper_(torch.randn(4, 2).T, int32(0, 1), 0.1, 8),
+        lambda ops: ops.store_rows(torch.zeros(3, 4), int32(0, 1), torch.ones(1, 4)),
+        lambda ops: ops.store_rows(torch.zeros(3, 4), int32(0), torch.ones(1, 5)),
+        lambda ops: ops.store_rows(torch.zeros(3, 4).double(), int32(0), torch.ones(1, 4)),
+        lambda ops: ops.store_rows(torch.zeros(4, 3).T, int32(0), torch.ones(1, 4)),
     ],
 )
-def test_other_operations_refuse_what_does_not_fit(kernels: str, call: Callable[[], object]) -> None:
+def test_other_operations_refuse_what_does_not_fit(
+    kernels: TorchOps, call: Callable[[TorchOps], object]
+) -> None:
     with pytest.raises(
         ValueError, match=r"rms_norm|layer_norm|gelu|swiglu|geglu|softcap|rope_|temper_|store_rows"
     ):
-        call()
+        call(kernels)

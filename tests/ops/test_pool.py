@@ -14,8 +14,8 @@ import psutil
 import pytest
 import torch
 
-from puna import ops
 from puna.ops import Weight
+from tests.torch_ops import cpu, weight_of
 from tests.waiting import wait_until_asleep
 
 _native = pytest.importorskip("puna._native")
@@ -25,16 +25,15 @@ _native = pytest.importorskip("puna._native")
 def _two_threads() -> Iterator[None]:
     before = _native.threads()
     _native.set_threads(2)
-    with ops.use("cpu"):
-        yield
+    yield
     _native.set_threads(before)
 
 
 def work() -> tuple[torch.Tensor, Weight, torch.Tensor]:
     generator = torch.Generator().manual_seed(1)
-    weight = Weight.from_tensor("w", torch.randn(2048, 256, generator=generator))
+    weight = weight_of("w", torch.randn(2048, 256, generator=generator))
     x = torch.randn(5, 256, generator=generator)
-    return x, weight, ops.linear(x, weight)
+    return x, weight, cpu().linear(x, weight)
 
 
 def test_calls_from_several_python_threads_are_right() -> None:
@@ -42,7 +41,7 @@ def test_calls_from_several_python_threads_are_right() -> None:
     wrong: list[int] = []
 
     def call() -> None:
-        wrong.extend(i for i in range(200) if not torch.equal(ops.linear(x, weight), expected))
+        wrong.extend(i for i in range(200) if not torch.equal(cpu().linear(x, weight), expected))
 
     threads = [threading.Thread(target=call) for _ in range(4)]
     for thread in threads:
@@ -59,7 +58,7 @@ def test_threads_can_change_while_others_compute() -> None:
 
     def call() -> None:
         while not stop.is_set():
-            if not torch.equal(ops.linear(x, weight), expected):
+            if not torch.equal(cpu().linear(x, weight), expected):
                 wrong.append(1)
 
     thread = threading.Thread(target=call)
@@ -67,7 +66,7 @@ def test_threads_can_change_while_others_compute() -> None:
     for count in (1, 3, 2, 1, 4) * 4:
         _native.set_threads(count)
         assert _native.threads() == count
-        assert torch.equal(ops.linear(x, weight), expected)
+        assert torch.equal(cpu().linear(x, weight), expected)
     stop.set()
     thread.join(60)
     assert not thread.is_alive()
@@ -76,7 +75,7 @@ def test_threads_can_change_while_others_compute() -> None:
 
 def _in_child(queue: multiprocessing.Queue) -> None:  # type: ignore[type-arg]
     x, weight, expected = work()
-    queue.put(bool(torch.equal(ops.linear(x, weight), expected)))
+    queue.put(bool(torch.equal(cpu().linear(x, weight), expected)))
 
 
 def test_a_forked_child_computes() -> None:
@@ -125,12 +124,15 @@ def test_a_process_is_idle_after_a_request() -> None:
 
 @pytest.mark.parametrize("name", ["PUNA_NUM_THREADS", "OLLAMA_NUM_THREADS"])
 def test_the_environment_sets_the_number_of_threads(name: str) -> None:
-    script = "from puna import ops, _native; ops.linear; print(_native.threads())"
+    script = "from puna.ops import default_backend; print(default_backend().threads())"
     assert printed(script, **{name: "3"}) == "3"
 
 
 def test_the_option_num_thread_goes_before_the_environment() -> None:
-    script = "import puna; from puna import ops; puna.load('demo', num_thread=1); print(ops.threads())"
+    script = (
+        "import puna; from puna.ops import default_backend\n"
+        "puna.load('demo', num_thread=1); print(default_backend().threads())"
+    )
     assert printed(script, PUNA_NUM_THREADS="3") == "1"
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from puna import ops
 from puna.ops import Routing
+from tests.torch_ops import TorchOps
 
 pytestmark = pytest.mark.kernels_of("route")
 
@@ -37,9 +37,7 @@ def exact(logits: Tensor, routing: Routing, bias: Tensor | None) -> tuple[list[l
 @pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "biased"])
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 @pytest.mark.parametrize(("count", "used"), SIZES)
-def test_route(
-    implementation: str, count: int, used: int, settings: dict[str, float], with_bias: bool
-) -> None:
+def test_route(ops: TorchOps, count: int, used: int, settings: dict[str, float], with_bias: bool) -> None:
     torch.manual_seed(count)
     routing = Routing(used, **settings)  # type: ignore[arg-type]
     bias = torch.randn(count) if with_bias else None
@@ -52,23 +50,23 @@ def test_route(
     for t in (0, 39):
         alone = ops.route(logits[t : t + 1], routing, bias)
         assert torch.equal(alone[0], chosen[t : t + 1])
-        if implementation != "reference":
+        if ops.name != "reference":
             assert torch.equal(alone[1], shares[t : t + 1])
 
 
-def test_equal_experts_are_taken_by_number(implementation: str) -> None:
+def test_equal_experts_are_taken_by_number(ops: TorchOps) -> None:
     chosen, shares = ops.route(torch.tensor([[1.0, 2, 2, 0, 2, 1]]), Routing(5))
     assert chosen.tolist() == [[1, 2, 4, 0, 5]]
     assert shares[0, 0] == shares[0, 1] == shares[0, 2]
 
 
-def test_no_tokens(implementation: str) -> None:
+def test_no_tokens(ops: TorchOps) -> None:
     chosen, shares = ops.route(torch.empty(0, 8), Routing(2))
     assert chosen.shape == shares.shape == (0, 2)
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
-def test_extreme_logits(implementation: str, sigmoid: bool) -> None:
+def test_extreme_logits(ops: TorchOps, sigmoid: bool) -> None:
     logits = torch.tensor([[-1e30, 1e30, 0.0], [-200.0, -200.0, -200.0]])
     chosen, shares = ops.route(logits, Routing(2, sigmoid=sigmoid))
     assert chosen.tolist() == [[1, 2], [0, 1]]
@@ -78,14 +76,14 @@ def test_extreme_logits(implementation: str, sigmoid: bool) -> None:
 
 
 @pytest.mark.parametrize("sigmoid", [False, True])
-def test_nan_is_chosen_and_shows(implementation: str, sigmoid: bool) -> None:
+def test_nan_is_chosen_and_shows(ops: TorchOps, sigmoid: bool) -> None:
     logits = torch.tensor([[1.0, 2.0, float("nan"), 3.0]])
     chosen, shares = ops.route(logits, Routing(2, sigmoid=sigmoid))
     assert chosen.tolist() == [[2, 3]]
     assert shares.isnan().all()
 
 
-def test_what_does_not_fit_together_is_refused(kernels: str) -> None:
+def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
     for logits, used, bias in (
         (torch.randn(2, 4), 5, None),
         (torch.randn(2, 4), 0, None),
@@ -95,4 +93,4 @@ def test_what_does_not_fit_together_is_refused(kernels: str) -> None:
         (torch.randn(2, 4).double(), 1, None),
     ):
         with pytest.raises(ValueError, match="route"):
-            ops.route(logits, Routing(used), bias)
+            kernels.route(logits, Routing(used), bias)

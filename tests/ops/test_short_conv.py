@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from puna import ops
+from tests.torch_ops import TorchOps
 
 SLOTS = 12
 
@@ -48,7 +48,7 @@ class Problem:
             targets += [-1] * (length - 1) + [self.places[len(self.lengths) + number]]
         return int32(starts), int32(sources), int32(targets)
 
-    def run(self, states: Tensor) -> Tensor:
+    def run(self, ops: TorchOps, states: Tensor) -> Tensor:
         return ops.short_conv(self.projected, self.weight, self.bias, states, *self.rows())
 
     def exact(self) -> Tensor:
@@ -74,11 +74,11 @@ def int32(values: list[int]) -> Tensor:
 @pytest.mark.parametrize("channels", [1, 5, 16, 77, 1030])
 @pytest.mark.parametrize(("taps", "bias"), [(1, False), (2, True), (3, False), (4, True), (7, False)])
 def test_rows_are_those_of_a_convolution(
-    implementation: str, taps: int, bias: bool, channels: int, lengths: list[int]
+    ops: TorchOps, taps: int, bias: bool, channels: int, lengths: list[int]
 ) -> None:
     problem = Problem.random(taps, channels, lengths, bias=bias)
     states = problem.states.clone()
-    found, exact = problem.run(states), problem.exact()
+    found, exact = problem.run(ops, states), problem.exact()
     assert found.shape == exact.shape
     assert found.dtype == torch.float32
     bound = 1e-6 * (1 + exact.abs().max()) if lengths else 0
@@ -86,7 +86,7 @@ def test_rows_are_those_of_a_convolution(
 
 
 @pytest.mark.parametrize("taps", [2, 3, 4, 7])
-def test_the_last_products_are_left_for_the_next_call(implementation: str, taps: int) -> None:
+def test_the_last_products_are_left_for_the_next_call(ops: TorchOps, taps: int) -> None:
     lengths = [5, 1, 33, 2]
     problem = Problem.random(taps, 20, lengths)
     expected, begin = problem.states.clone(), 0
@@ -96,11 +96,11 @@ def test_the_last_products_are_left_for_the_next_call(implementation: str, taps:
         expected[problem.places[len(lengths) + number]] = seen[-(taps - 1) :]
         begin += length
     states = problem.states.clone()
-    problem.run(states)
+    problem.run(ops, states)
     assert torch.equal(states, expected)
 
 
-def test_states_inside_a_sequence_may_be_kept_too(implementation: str) -> None:
+def test_states_inside_a_sequence_may_be_kept_too(ops: TorchOps) -> None:
     problem = Problem.random(4, 20, [10])
     starts, sources, _ = problem.rows()
     others = [place for place in range(SLOTS) if place != problem.places[0]][:10]
@@ -113,10 +113,10 @@ def test_states_inside_a_sequence_may_be_kept_too(implementation: str) -> None:
 
 
 @pytest.mark.parametrize("parts", [[1] * 40, [2, 1, 1, 3, 33], [39, 1], [8, 32]], ids=str)
-def test_bits_do_not_depend_on_how_a_sequence_is_cut(kernels: str, parts: list[int]) -> None:
+def test_bits_do_not_depend_on_how_a_sequence_is_cut(kernels: TorchOps, parts: list[int]) -> None:
     whole = Problem.random(4, 77, [40], bias=True)
     states = whole.states.clone()
-    expected = whole.run(states)
+    expected = whole.run(kernels, states)
     found, begin, place = [], 0, whole.places[0]
     again = whole.states.clone()
     for number, part in enumerate(parts):
@@ -127,23 +127,23 @@ def test_bits_do_not_depend_on_how_a_sequence_is_cut(kernels: str, parts: list[i
             lengths=[part],
             places=[place, target if target != place else whole.places[1 + (number + 1) % (SLOTS - 1)]],
         )
-        found.append(piece.run(again))
+        found.append(piece.run(kernels, again))
         begin, place = begin + part, piece.places[1]
     assert torch.equal(torch.cat(found), expected)
     assert torch.equal(again[place], states[whole.places[1]])
 
 
-def test_bits_do_not_depend_on_neighbours_or_threads(kernels: str) -> None:
+def test_bits_do_not_depend_on_neighbours_or_threads(kernels: TorchOps) -> None:
     together = Problem.random(3, 200, [300, 1, 77, 200], bias=True)
-    before = ops.threads()
+    before = kernels.threads()
     try:
         results = []
         for threads in (1, 2, 3):
-            ops.set_threads(threads)
+            kernels.set_threads(threads)
             states = together.states.clone()
-            results.append((together.run(states), states))
+            results.append((together.run(kernels, states), states))
     finally:
-        ops.set_threads(before)
+        kernels.set_threads(before)
     for found, states in results[1:]:
         assert torch.equal(found, results[0][0])
         assert torch.equal(states, results[0][1])
@@ -153,7 +153,7 @@ def test_bits_do_not_depend_on_neighbours_or_threads(kernels: str) -> None:
         places = [together.places[number], together.places[4 + number]]
         alone = replace(together, projected=together.projected[rows], lengths=[length], places=places)
         states = together.states.clone()
-        assert torch.equal(alone.run(states), results[0][0][rows])
+        assert torch.equal(alone.run(kernels, states), results[0][0][rows])
         assert torch.equal(states[places[1]], results[0][1][places[1]])
         begin += length
 
@@ -171,11 +171,11 @@ def test_bits_do_not_depend_on_neighbours_or_threads(kernels: str) -> None:
     ],
 )
 def test_rows_and_states_that_do_not_exist_are_refused(
-    kernels: str, starts: list[int], sources: list[int], targets: list[int], message: str
+    kernels: TorchOps, starts: list[int], sources: list[int], targets: list[int], message: str
 ) -> None:
     states = torch.zeros(SLOTS, 2, 8)
     with pytest.raises(IndexError, match=message):
-        ops.short_conv(
+        kernels.short_conv(
             torch.randn(3, 24), torch.randn(3, 8), None, states, int32(starts), int32(sources), int32(targets)
         )
     assert not states.any()
@@ -199,7 +199,7 @@ def test_rows_and_states_that_do_not_exist_are_refused(
     ],
     ids=lambda changes: "-".join(changes),
 )
-def test_what_does_not_fit_is_refused(kernels: str, changes: dict[str, Tensor]) -> None:
+def test_what_does_not_fit_is_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
     arguments = {
         "projected": torch.randn(3, 24),
         "weight": torch.randn(3, 8),
@@ -209,6 +209,6 @@ def test_what_does_not_fit_is_refused(kernels: str, changes: dict[str, Tensor]) 
         "sources": int32([0, 1, 2]),
         "targets": int32([-1, -1, -1]),
     }
-    ops.short_conv(**arguments)
+    kernels.short_conv(**arguments)
     with pytest.raises(ValueError, match="short_conv"):
-        ops.short_conv(**(arguments | changes))
+        kernels.short_conv(**(arguments | changes))

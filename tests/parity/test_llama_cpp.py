@@ -21,13 +21,14 @@ import pytest
 import torch
 
 from demo.generate import draw
-from puna import ops
 from puna.batch import Batch
 from puna.demo import path as demo_path
 from puna.gguf import GGMLType, GGUFWriter, open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.model.tokenizer import tokenizer_from_gguf
+from puna.ops import backend
+from tests.forward import logits_of
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
 pytestmark = pytest.mark.peers
@@ -107,15 +108,14 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def ours(case: Case, implementation: str, types: str) -> list[np.ndarray]:
     """Log-probabilities [tokens, vocab] of each sequence."""
     found = []
-    with ops.use(implementation), torch.inference_mode():
-        loaded = load_model(case.path)
-        for tokens in case.sequences:
-            cache = loaded.make_cache(sequences=1, context=LENGTH, types=KVTypes.parse(types))
-            rows = list(range(len(tokens)))
-            batch = Batch.of(tokens, rows, [0] * len(rows), rows)
-            cache.start_forward(batch)
-            found.append(log_softmax(loaded.model.forward(batch.on(loaded.model.ops), cache).numpy()))
-            cache.close()
+    loaded = load_model(case.path, ops=backend(implementation))
+    for tokens in case.sequences:
+        cache = loaded.make_cache(sequences=1, context=LENGTH, types=KVTypes.parse(types))
+        rows = list(range(len(tokens)))
+        batch = Batch.of(tokens, rows, [0] * len(rows), rows)
+        cache.start_forward(batch)
+        found.append(log_softmax(logits_of(loaded.model, batch, cache).numpy()))
+        cache.close()
     return found
 
 

@@ -10,6 +10,7 @@ import torch
 from puna.batch import Batch, ImageStates
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel
+from tests.forward import logits_of
 from tests.tiny_mllama import IMAGE
 
 
@@ -109,7 +110,7 @@ def batch_of(parts: list[Part]) -> Batch:
     for part in parts:
         for position in range(part.begin, part.end):
             if position in part.text.images:
-                batch.payloads.append((row, ImageStates(part.text.images[position])))
+                batch.payloads.append((row, ImageStates(part.text.images[position].numpy())))
             row += 1
     return batch
 
@@ -118,7 +119,7 @@ def log_probabilities(ours: LoadedModel, cache: Cache, batch: Batch) -> torch.Te
     """[wanted rows, vocab]: of the tokens there are logits of."""
     with torch.inference_mode():
         cache.start_forward(batch)
-        return torch.log_softmax(ours.model.forward(batch.on(ours.model.ops), cache)[:, :IMAGE], dim=-1)
+        return torch.log_softmax(logits_of(ours.model, batch, cache)[:, :IMAGE], dim=-1)
 
 
 def read(ours: LoadedModel, cache: Cache, parts: list[Part]) -> list[torch.Tensor]:

@@ -13,6 +13,7 @@ from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from puna.options import Options
+from tests.forward import logits_of
 
 FLOATS = KVTypes.parse("f32")
 
@@ -44,7 +45,7 @@ def read(ours: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) -> t
     batch = Batch.of(tokens, list(range(begin, begin + count)), [sequence] * count, list(range(count)))
     with torch.inference_mode():
         cache.start_forward(batch)
-        return torch.log_softmax(ours.model.forward(batch.on(ours.model.ops), cache), dim=-1)
+        return torch.log_softmax(logits_of(ours.model, batch, cache), dim=-1)
 
 
 def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]) -> torch.Tensor:
@@ -63,7 +64,7 @@ def our_log_probabilities(ours: LoadedModel, tokens: list[int], parts: list[int]
         )
         with torch.inference_mode():
             cache.start_forward(batch)
-            found.append(torch.log_softmax(ours.model.forward(batch.on(ours.model.ops), cache), dim=-1))
+            found.append(torch.log_softmax(logits_of(ours.model, batch, cache), dim=-1))
         begin += part
     return torch.cat(found)
 

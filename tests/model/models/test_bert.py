@@ -15,6 +15,7 @@ from puna.engine.events import Generate
 from puna.errors import ContextLengthError, ModelError, NotSupportedError, RequestError
 from puna.model.load import LoadedModel, load_model
 from puna.options import Options
+from tests import forward
 from tests.engine.runs import Run
 from tests.model.models.parity import FLOATS, original, random_tokens
 from tests.tiny_bert import VOCABULARY, TinyBert, tiny_bert_gguf
@@ -56,7 +57,7 @@ def test_hidden_states_agree_for_texts_side_by_side(pair: tuple[LoadedModel, Any
         )
         with torch.inference_mode():
             cache.start_forward(batch)
-            found = ours.model.hidden(batch, cache)
+            found = forward.states_of(ours.model, batch, cache)
         expected = torch.cat([states_of(theirs, text) for text in texts])[::3]
         assert (found - expected).abs().max() < 1e-3
         assert [cache.length(number) for number in range(3)] == [1, 40, 17]
@@ -104,7 +105,7 @@ def test_it_does_not_generate(pair: tuple[LoadedModel, Any]) -> None:
     with pytest.raises(RequestError, match=r"\.gguf does not generate text; it embeds texts"):
         engine.submit(Generate(id=1, prompt="once", options=Options()), lambda event: None)
     with pytest.raises(NotSupportedError, match="does not predict tokens"):
-        ours.model.logits(torch.zeros(1, 64))
+        ours.model.logits(np.zeros((1, 64), np.float32))
 
 
 def test_a_text_is_cut_to_the_positions_there_are(pair: tuple[LoadedModel, Any]) -> None:

@@ -9,6 +9,7 @@ import torch
 
 from puna.batch import Batch
 from puna.model.load import LoadedModel, load_model
+from tests.forward import states_of
 from tests.model.models.parity import FLOATS, original
 from tests.tiny_models import ARCHITECTURES
 
@@ -48,6 +49,6 @@ def hidden_states(ours: LoadedModel, tokens: list[int], parts: list[int]) -> tor
         )
         with torch.inference_mode():
             cache.start_forward(batch)
-            found.append(ours.model.hidden(batch.on(ours.model.ops), cache))
+            found.append(states_of(ours.model, batch, cache))
         begin = end
     return torch.cat(found)

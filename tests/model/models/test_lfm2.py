@@ -16,6 +16,7 @@ from puna.errors import ModelError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
 from puna.options import Options
+from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
     check_greedy,
@@ -86,7 +87,7 @@ def evaluate(ours: LoadedModel, cache: Cache, parts: dict[int, list[int]]) -> di
     batch = Batch.of(tokens, positions, sequences, list(range(len(tokens))))
     with torch.inference_mode():
         cache.start_forward(batch)
-        logits = ours.model.forward(batch.on(ours.model.ops), cache)
+        logits = logits_of(ours.model, batch, cache)
     return dict(zip(parts, logits.split([len(part) for part in parts.values()]), strict=True))
 
 

@@ -11,6 +11,7 @@ import torch
 from puna.batch import Batch
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
+from tests.forward import logits_of
 from tests.model.models.parity import (
     check_greedy,
     log_probabilities_after_reuse,
@@ -80,10 +81,10 @@ def test_a_shift_puts_keys_where_they_would_have_been_computed(tmp_path: Path) -
         batch = Batch.of(kept, list(range(len(kept))), [0] * len(kept), [])
         with torch.inference_mode():
             cache.start_forward(batch)
-            ours.model.forward(batch.on(ours.model.ops), cache)
+            logits_of(ours.model, batch, cache)
         if removed:
             cache.remove(0, *removed)
-        return cache.layer(0).keys[torch.from_numpy(cache.cells.cells(0)).long()]
+        return torch.from_numpy(ours.ops.numpy(cache.layer(0).keys.numbers(cache.cells.cells(0))))
 
     shifted = keys_after(tokens, (5, 25))
     direct = keys_after(tokens[:5] + tokens[25:], None)

@@ -15,6 +15,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import Chunk, Everything
 from puna.model.load import LoadedModel, load_model
 from puna.model.models.llama4 import Llama4, Llama4LayerOptions
+from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
     check_greedy,
@@ -147,7 +148,7 @@ def test_streams_beside_each_other_agree(scout: tuple[LoadedModel, Any]) -> None
         batch = Batch.of(tokens, positions, [0, 1, 2], [0, 1, 2])
         with torch.inference_mode():
             cache.start_forward(batch)
-            found = torch.log_softmax(ours.model.forward(batch.on(ours.model.ops), cache), dim=-1)
+            found = torch.log_softmax(logits_of(ours.model, batch, cache), dim=-1)
         wanted = torch.stack([one[position] for one, position in zip(expected, positions, strict=True)])
         assert largest_difference(found, wanted) < 1e-3
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from puna import ops
 from puna.batch import Batch, ImageStates
 from puna.errors import CacheFullError, ModelError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
+from puna.ops import backend
+from tests.forward import logits_of
 from tests.model.models.images import (
     Part,
     Text,
@@ -104,7 +106,7 @@ def test_only_the_rows_asked_for_are_answered(pair: tuple[LoadedModel, Any]) -> 
     batch = batch_of(parts)
     every = log_probabilities(ours, new_cache(ours), batch)
     for wanted in ([3, 79, 90, 100, 199], [5], []):
-        batch.outputs = torch.tensor(wanted, dtype=torch.int64)
+        batch.outputs = np.array(wanted, np.int64)
         torch.testing.assert_close(log_probabilities(ours, new_cache(ours), batch), every[batch.outputs])
 
 
@@ -113,7 +115,7 @@ def test_tokens_that_are_no_text_are_read_but_never_answered(plain: LoadedModel)
     cache = new_cache(plain)
     with torch.inference_mode():
         cache.start_forward(batch)
-        logits = plain.model.forward(batch.on(plain.model.ops), cache)
+        logits = logits_of(plain.model, batch, cache)
     assert logits.shape == (2, IMAGE + 8)
     assert logits[:, :IMAGE].isfinite().all()
     assert (logits[:, IMAGE:] == -torch.inf).all()
@@ -146,7 +148,7 @@ def test_greedy_output_after_images_agrees_token_for_token(pair: tuple[LoadedMod
     ours, theirs = pair
     given, cache = texts(ours, seed=30), new_cache(ours)
     batch = batch_of([Part(sequence, text, 0, 40) for sequence, text in enumerate(given)])
-    batch.outputs = torch.arange(39, len(batch), 40)
+    batch.outputs = np.arange(39, len(batch), 40)
     for _ in range(25):
         chosen = log_probabilities(ours, cache, batch).argmax(dim=1).tolist()
         given = [text + Text([token]) for text, token in zip(given, chosen, strict=True)]
@@ -193,7 +195,7 @@ def test_a_failed_pass_changes_nothing(plain: LoadedModel) -> None:
         read(plain, cache, [Part(0, text, 0, 8)])
     batch = batch_of([Part(0, text, 8, 40), Part(1, other, 0, 40)])
     row, _ = batch.payloads[1]
-    batch.payloads[1] = row, ImageStates(torch.zeros(4, 3))  # of another model
+    batch.payloads[1] = row, ImageStates(np.zeros((4, 3), np.float32))  # of another model
     with pytest.raises((ValueError, RuntimeError)):
         log_probabilities(plain, touched, batch)
     touched.undo_forward()
@@ -220,13 +222,12 @@ def test_more_images_than_there_is_room_for_are_refused(plain: LoadedModel) -> N
 
 def test_neighbours_in_the_batch_change_no_bit(tmp_path: Path) -> None:
     pytest.importorskip("puna._native", reason="the C++ kernels are not built")
-    with ops.use("cpu"):
-        ours = load_model(tiny_mllama_gguf(tmp_path / "model.gguf", TinyMllama()))
-        given = texts(ours)
-        together = read(ours, new_cache(ours), [Part(n, text, 0, 40) for n, text in enumerate(given)])
-        for number, text in enumerate(given):
-            (alone,) = read(ours, new_cache(ours), [Part(number, text, 0, 40)])
-            assert torch.equal(alone, together[number])
+    ours = load_model(tiny_mllama_gguf(tmp_path / "model.gguf", TinyMllama()), ops=backend("cpu"))
+    given = texts(ours)
+    together = read(ours, new_cache(ours), [Part(n, text, 0, 40) for n, text in enumerate(given)])
+    for number, text in enumerate(given):
+        (alone,) = read(ours, new_cache(ours), [Part(number, text, 0, 40)])
+        assert torch.equal(alone, together[number])
 
 
 @pytest.mark.parametrize(
