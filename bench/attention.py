@@ -1,10 +1,10 @@
-"""How fast attention is: one row of a long sequence, and the rows of a prompt, by type of keys and values.
+"""Measures attention: one row of a long sequence, or the rows of a prompt, by type of keys and values.
 
     python bench/attention.py                     every type, 32 heads over 8, heads of 64
     python bench/attention.py --types f16 q8_0,q4_0 --cells 16384 --dim 128 --threads 1
 
-Decoding goes through several caches in turn, as through the layers of a model; its bound is the read
-bandwidth of the same threads, measured in the same run. Reading a prompt is bound by arithmetic.
+Decoding cycles through several caches, as through the layers of a model; its bound is the read bandwidth of
+the same threads, measured in the same run. A prompt is bound by arithmetic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from puna.gguf import GGMLType
 from puna.kvcache.types import KVTypes
 from puna.ops import Backend, Storage, default_backend
 
-WORKING_SET = 512 << 20  # bytes of keys and values gone through in turn
+WORKING_SET = 512 << 20  # total bytes of the caches that are cycled through
 TYPES = ("f32", "f16", "bf16", "q8_0", "q4_0", "q8_0,q4_0")
 
 

@@ -1,10 +1,10 @@
-"""What the bookkeeping of a cache costs, against sequences and cells.
+"""Measures the bookkeeping of a cache, by number of sequences and cells.
 
     python bench/cache.py [--cells 4096 65536 1000000] [--sequences 1 8 64] [--repetitions 200]
 
-Microseconds, the median: of `start_forward` for a decode step (a row for every sequence) and for 512 rows of
-a prompt, of removing the middle of a sequence (its list only, no keys), and of copying a prefix. The cache is
-half full; "scattered" means that its free cells lie between those in use, as after long mixed use.
+Median microseconds of `start_forward` for a decode step (one row per sequence) and for 512 rows of a prompt,
+of removing the middle of a sequence (only from its list, without shifting keys), and of copying a prefix. The
+cache is half full; "scattered" means that free cells are interleaved with used ones, as after long mixed use.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def rows(cache: CausalCache, sequences: list[int], count: int) -> Batch:
 
 
 def timed(repetitions: int, act: Callable[[], object], undo: Callable[[], object]) -> float:
-    """Microseconds, the median."""
+    """Median time of `act` in microseconds."""
     times = []
     for _ in range(repetitions):
         begin = time.perf_counter()

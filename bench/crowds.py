@@ -1,4 +1,4 @@
-"""What clients do to a server: bursts, conversations, streams beside an engine in this process, idling."""
+"""Client workloads: bursts, conversations, streams compared with an engine in this process, idling."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from servers import Server, Turn
 from serving_report import Burst, IdleCost, Streaming, Turns
 
 IDLE_CONNECTIONS, IDLE_S = 1000, 10.0
-#: Letters that no merge of the random models' tokenizer joins: a text has as many tokens as characters.
+#: Letters that the random models' tokenizer never merges: text has as many tokens as characters.
 LETTERS = "abcdefghijklmnopqrsuvwxyz"
 
 
 @dataclass(frozen=True)
 class Crowd:
-    """Clients that ask at once."""
+    """Clients that send their requests at the same time."""
 
     name: str
     clients: int
-    shared: int  # tokens all prompts begin with
+    shared: int  # tokens at the start of all prompts
     own: int  # tokens of each prompt after those
     answer: int  # tokens of each answer
     repetitions: int
 
     def prompts(self, repetition: int) -> list[str]:
-        """The same for every server, new at every repetition."""
+        """Prompts that are the same for every server, but different in every repetition."""
         dice = random.Random(f"{self.name} {repetition}")
         shared = text(dice, self.shared) if self.shared else ""
         return [shared + text(dice, self.own) for _ in range(self.clients)]
 
 
 def text(dice: random.Random, tokens: int) -> str:
-    """So many tokens of text: words of five letters, with no blank at the end."""
+    """Text of `tokens` tokens: words of five letters, without a trailing space."""
     letters = [dice.choice(LETTERS) if i % 6 else " " for i in range(1, tokens)]
     return "".join([*letters, dice.choice(LETTERS)])
 
 
 async def burst(server: Server, crowd: Crowd, repetition: int) -> Burst:
-    """All clients ask at once."""
+    """Measure all clients sending their requests at the same time."""
     http = server.processes()[0]
     cpu_s, begin = used_s(http), time.perf_counter()
     answers = await ask_all(
@@ -66,21 +66,24 @@ async def burst(server: Server, crowd: Crowd, repetition: int) -> Burst:
 
 
 def _counted(answer: Answer, crowd: Crowd) -> int:
-    """Tokens of an answer, as the server says; raises when the prompt had not as many as it was made of."""
+    """The number of tokens of an answer, as reported by the server. Checks the length of the prompt."""
     usage = answer.field("usage")
-    if usage is None:  # llama-cpp-python does not say; it sends every token by itself
+    if usage is None:  # llama-cpp-python does not report it, but sends every token by itself
         return len(answer.heard)
     more = usage["prompt_tokens"] - crowd.shared - crowd.own
-    if more not in (0, 1):  # Puna, as Ollama, begins a text with the model's first token unless told not to
-        raise RuntimeError(f"a prompt has {more} tokens more than it was made of")
+    if more not in (0, 1):  # like Ollama, Puna adds BOS
+        raise RuntimeError(f"a prompt has {more} tokens more than expected")
     return int(usage["completion_tokens"])
 
 
 async def converse(server: Server, crowd: Crowd, new: int) -> Turns:
-    """Twice as many conversations as clients: a turn of each; then, in another order, one of `new` tokens."""
+    """Measure second turns of twice as many conversations as clients.
+
+    After the first turns of all, the second ones follow in another order, each with `new` tokens.
+    """
     dice = random.Random(crowd.name)
     openings = [text(dice, crowd.own) for _ in range(2 * crowd.clients)]
-    goings_on = [text(dice, new) for _ in openings]
+    second_prompts = [text(dice, new) for _ in openings]
     first: list[tuple[Turn, Answer]] = []
     for part in _parts(range(len(openings)), crowd.clients):
         first += await asyncio.gather(*(_turn(server, None, openings[i], crowd.answer) for i in part))
@@ -89,11 +92,11 @@ async def converse(server: Server, crowd: Crowd, new: int) -> Turns:
     second: list[tuple[Turn, Answer]] = []
     for part in _parts(order, crowd.clients):
         second += await asyncio.gather(
-            *(_turn(server, first[i][0], goings_on[i], crowd.answer) for i in part)
+            *(_turn(server, first[i][0], second_prompts[i], crowd.answer) for i in part)
         )
     return Turns(
         server.name,
-        new=new + 1,  # the last token of the first answer has been said, but not evaluated
+        new=new + 1,  # the last token of the first answer was generated but not evaluated
         evaluated=[turn.evaluated for turn, _ in second],
         prompt=[turn.prompt_tokens for turn, _ in second],
         first_s=[answer.first_s for _, answer in second],
@@ -110,7 +113,7 @@ def _parts(items: Sequence[int], size: int) -> list[Sequence[int]]:
 
 
 def stream(server: Server, inside: Inside, crowd: Crowd) -> Streaming:
-    """The same questions over HTTP and in this process, by turns; the first pair is not counted."""
+    """Measure the same requests over HTTP and in this process, alternating; the first pair is a warm-up."""
     result = Streaming(crowd.clients, crowd.answer, [], [], [])
     for repetition in range(crowd.repetitions + 1):
         in_process = inside.rate(crowd.prompts(repetition), crowd.answer) if repetition % 2 else None
@@ -125,9 +128,9 @@ def stream(server: Server, inside: Inside, crowd: Crowd) -> Streaming:
 
 
 async def idle(server: Server) -> IdleCost:
-    """What connections cost that were used once: memory, and processor time of all the server's processes."""
+    """Measure memory and processor time that idle connections cost in all processes of the server."""
     connections = Idle()
-    await connections.open(server.port, 10, server.greeting)  # what the first ones load is not theirs
+    await connections.open(server.port, 10, server.greeting)  # the first ones also load code
     before = _memory(server)
     await connections.open(server.port, IDLE_CONNECTIONS, server.greeting)
     grown = _memory(server) - before
@@ -140,11 +143,11 @@ async def idle(server: Server) -> IdleCost:
 
 
 def used_s(process: psutil.Process) -> float:
-    """Processor seconds of a process so far."""
+    """Processor time of a process so far, in seconds."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 def _memory(server: Server) -> int:
-    """Bytes resident in all processes of a server."""
+    """Resident bytes of all processes of a server."""
     return sum(process.memory_info().rss for process in server.processes())

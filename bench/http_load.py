@@ -1,6 +1,6 @@
-"""A client that costs next to nothing: what came when, taken apart after everything has come.
+"""A client with little overhead: it records packets as they arrive and parses them afterwards.
 
-The client shares the machine with the server it measures, so while answers stream it only keeps the bytes
+The client shares the machine with the server it measures, so while answers stream it only stores the bytes
 and the time of each packet.
 """
 
@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Longer than any answer takes that is worth waiting for.
+#: Timeout, longer than any useful answer takes.
 LIMIT_S = 900.0
 
 
 @dataclass(frozen=True)
 class Ask:
-    """One request: a POST of JSON, answered by a stream of events or of lines."""
+    """A POST request with a JSON body, answered by a stream of events or lines."""
 
     path: str
     body: dict[str, Any]
@@ -28,14 +28,14 @@ class Ask:
 
 @dataclass
 class Answer:
-    """Seconds on the clock of `time.perf_counter`, and every JSON object of the stream with its arrival."""
+    """When a request was sent (`time.perf_counter`), and every JSON object of the stream with its arrival."""
 
     asked: float
     objects: list[tuple[float, dict[str, Any]]] = field(default_factory=list)
 
     @property
     def heard(self) -> list[float]:
-        """When each piece of text came."""
+        """When each piece of text arrived."""
         return [when for when, value in self.objects if text_of(value)]
 
     @property
@@ -44,28 +44,28 @@ class Answer:
 
     @property
     def first_s(self) -> float:
-        """From the question to the first text."""
+        """Seconds from the request to the first text."""
         return self.heard[0] - self.asked
 
     @property
     def gaps_s(self) -> list[float]:
-        """Between pieces of text."""
+        """Seconds between pieces of text."""
         return [after - before for before, after in itertools.pairwise(self.heard)]
 
     def field(self, name: str) -> Any:
-        """The last value of `name` in any object; None when no object has it."""
+        """The last value of `name` in any object; None if no object has it."""
         return next((value[name] for _, value in reversed(self.objects) if value.get(name)), None)
 
 
 def text_of(value: dict[str, Any]) -> str:
-    """What an object of a stream adds to the answer: OpenAI's, llama.cpp's or the native form."""
+    """The text in an object of a stream of OpenAI's, llama.cpp's or the native API."""
     if choices := value.get("choices"):
         return str(choices[0].get("text") or "")
     return str(value.get("content") or value.get("response") or "")
 
 
 async def ask_all(port: int, asks: Sequence[Ask]) -> list[Answer]:
-    """Ask all at once, on connections of their own. Raises `RuntimeError` for an answer that is an error."""
+    """Send all requests at once, on separate connections. Raises `RuntimeError` if one is refused."""
     return list(await asyncio.gather(*(ask(port, one) for one in asks)))
 
 
@@ -91,7 +91,7 @@ def _post(request: Ask) -> bytes:
 
 
 class _Packets(asyncio.Protocol):
-    """All that is received until the server closes the connection."""
+    """Everything received until the server closes the connection."""
 
     def __init__(self) -> None:
         self.received: list[tuple[float, bytes]] = []
@@ -106,7 +106,7 @@ class _Packets(asyncio.Protocol):
 
 
 def _objects(path: str, packets: list[tuple[float, bytes]]) -> Iterator[tuple[float, dict[str, Any]]]:
-    """The JSON objects of a chunked answer, each with the time of the packet that ended it."""
+    """The JSON objects of a chunked answer, each with the time of the packet that completed it."""
     raw = b"".join(data for _, data in packets)
     head, _, _ = raw.partition(b"\r\n\r\n")
     status, _, fields = head.partition(b"\r\n")
@@ -136,14 +136,14 @@ def _objects(path: str, packets: list[tuple[float, bytes]]) -> Iterator[tuple[fl
 
 
 class Idle:
-    """Connections that were used once and are kept open."""
+    """Connections that were used once and stay open."""
 
     def __init__(self) -> None:
         self._writers: list[asyncio.StreamWriter] = []
         self._readers: list[asyncio.StreamReader] = []
 
     async def open(self, port: int, count: int, path: str) -> None:
-        """Opens `count` connections one after another and has each answered."""
+        """Open `count` connections one after another and use each for one request."""
         head = f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: keep-alive\r\n\r\n".encode()
         for _ in range(count):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -156,7 +156,7 @@ class Idle:
             await reader.readexactly(int(length.partition(b":")[2]))
 
     def open_now(self) -> int:
-        """How many the server has left open."""
+        """The number of connections the server has not closed."""
         return sum(not reader.at_eof() for reader in self._readers)
 
     async def close(self) -> None:

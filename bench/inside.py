@@ -1,4 +1,4 @@
-"""Streams of an engine in this process: what a server's are held against."""
+"""Streams of an engine in this process, with which those of a server are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from puna.options import Options
 
 
 class Inside:
-    """The engine a server would run, with nothing between it and who listens."""
+    """The same engine as a server's, without a server in between."""
 
     def __init__(self, setting: Setting) -> None:
         self._model = puna.load(
@@ -25,11 +25,11 @@ class Inside:
         self._model.close()
 
     def rate(self, prompts: Sequence[str], tokens: int) -> float:
-        """Tokens per second of all prompts answered at once, from the question to the last token."""
+        """Total tokens per second for all prompts in parallel, from the request to the last token."""
         generated, left, last_s = 0, len(prompts), 0.0
         finished = threading.Event()
 
-        def sink(event: Event) -> None:  # called by the engine's thread alone
+        def sink(event: Event) -> None:  # only called by the engine's thread
             nonlocal generated, left, last_s
             if isinstance(event, Failed):
                 raise RuntimeError(event.message)

@@ -1,10 +1,10 @@
-"""How fast the matrix kernels are: multiply-adds and weight bytes per second, by type and number of tokens.
+"""Measures the matrix kernels: multiply-adds and weight bytes per second, by type and number of tokens.
 
     python bench/kernels.py                       every type, 1, 8 and 512 tokens, [2048, 2048]
     python bench/kernels.py --types Q4_K Q8_0 --tokens 1 4 --rows 8192 --columns 2048 --threads 1
 
-For few tokens the weights are cycled through a working set beyond the caches, as in a decode step. The read
-bandwidth of the same threads, measured in the same run, is the bound for one token.
+The weights cycle through a working set larger than the caches, as in a decode step. The bound for one token
+is the read bandwidth of the same threads, measured in the same run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from puna import _native
 from puna.gguf import GGMLType, quantize
 from puna.ops import Weight, default_backend
 
-WORKING_SET = 512 << 20  # bytes of weights gone through in turn; last-level caches of servers are large
+WORKING_SET = 512 << 20  # bytes of weights that are cycled through; last-level caches of servers are large
 TYPES = (
     "F32",
     "F16",
@@ -38,11 +38,11 @@ TYPES = (
 )
 
 
-def seconds(run: Callable[[int], object], at_least_s: float = 0.3) -> float:
-    """Median time of a call, over repetitions that take at least this long together."""
+def seconds(run: Callable[[int], object], min_total_s: float = 0.3) -> float:
+    """Median seconds of a call, over at least five repetitions that take `min_total_s` in total."""
     run(0)
     times: list[float] = []
-    while sum(times) < at_least_s or len(times) < 5:
+    while sum(times) < min_total_s or len(times) < 5:
         start = time.perf_counter()
         run(len(times))
         times.append(time.perf_counter() - start)
@@ -58,7 +58,7 @@ def read_bandwidth() -> float:
 
 
 def random_matrices(kind: GGMLType, rows: int, columns: int, count: int) -> list[Weight]:
-    """Different matrices in memory, of the same random values."""
+    """`count` separate matrices with the same random values."""
     rng = np.random.default_rng(0)
     values = rng.standard_normal((min(rows, 64), columns), dtype=np.float32)
     data = np.tile(quantize(values, kind).reshape(-1), -(-rows // len(values)))[: kind.nbytes(rows * columns)]

@@ -1,9 +1,9 @@
 """Prints the CMAKE_ARGS that build llama.cpp with the instruction sets of this machine.
 
 `GGML_NATIVE=ON` would do the same, but llama-cpp-python's build turns it off. With AMX one more flag is
-needed for compilers as old as GCC 12: their intrinsic for `ldtilecfg` tells the compiler of 8 of the 64 bytes
-that the instruction reads, so that at -O2 the stores of the others are removed as dead, and the processor
-faults on a layout of zeros. `-fno-dse` keeps the stores (`-fno-tree-dse` alone does not).
+needed for compilers as old as GCC 12: their intrinsic for `ldtilecfg` declares only 8 of the 64 bytes that
+the instruction reads, so -O2 removes the stores of the others as dead, and the processor faults on a layout
+of zeros. `-fno-dse` keeps the stores (`-fno-tree-dse` alone does not).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
-#: llama.cpp's switches and the flags of /proc/cpuinfo they need.
+#: llama.cpp's build options and the flags in /proc/cpuinfo they require.
 SWITCHES = {
     "GGML_SSE42": "sse4_2",
     "GGML_AVX": "avx",
@@ -31,7 +31,7 @@ SWITCHES = {
 
 
 def cmake_arguments() -> str:
-    """`-DGGML_...` options; on other architectures than x86-64 llama.cpp's own choice."""
+    """The `-DGGML_...` options; llama.cpp's own choice on architectures other than x86-64."""
     if platform.machine() != "x86_64":
         return "-DGGML_NATIVE=ON"
     lines = Path("/proc/cpuinfo").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""llama.cpp under the same tests as `puna.engine.bench`, through llama-cpp-python's low-level calls."""
+"""The tests of `puna.engine.bench` for llama.cpp, with llama-cpp-python's low-level calls."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import llama_cpp
 import numpy as np
 
 _DECODE_PROMPT = 16
-_CHUNK = 512  # tokens evaluated to fill the cache; the rest of it is copies of theirs
+_CHUNK = 512  # tokens evaluated to fill the cache; the rest of it are copies
 
 
 class LlamaCpp:
@@ -25,11 +25,11 @@ class LlamaCpp:
         parallel: int = 1,
         threads: int = 2,
         batch: int = 512,
-        repack: bool = True,  # weights in the layout of its fastest kernels, or as the file has them
+        repack: bool = True,  # convert weights to the layout of the fastest kernels
         flash: bool = True,
         shared_cells: bool = False,  # one pool of cells for all sequences, as `fill` needs
     ) -> None:
-        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)  # kept alive with us
+        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)  # keeps the callback alive
         llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         weights = llama_cpp.llama_model_default_params()
@@ -88,10 +88,10 @@ class LlamaCpp:
         return streams * length / (time.perf_counter() - begin)
 
     def fill(self, depth: int) -> None:
-        """Makes the first sequence hold `depth` positions. Needs `parallel=2`: the second one is for copying.
+        """Fill the first sequence with `depth` positions. Needs `parallel=2`: the second one is for copying.
 
-        512 random tokens are evaluated; the others get copies of their keys and values, moved to their
-        positions. What decoding costs depends on how many there are, not on what is in them.
+        512 random tokens are evaluated; other positions get shifted copies of their keys and values. The cost
+        of decoding depends on the number of positions, not on their contents.
         """
         self._clear()
         self._decode([(token, i, 0, i + 1 == _CHUNK) for i, token in enumerate(self._tokens(_CHUNK))])
@@ -113,9 +113,7 @@ class LlamaCpp:
     def decode_filled(self, length: int) -> float:
         """Generated tokens per second of one sequence, after the positions of `fill`."""
         llama_cpp.llama_memory_seq_rm(self._memory, 0, self._filled, -1)
-        self._decode(
-            [(self._dice.randrange(self._vocab), self._filled, 0, True)]
-        )  # moves keys put off so far
+        self._decode([(self._dice.randrange(self._vocab), self._filled, 0, True)])  # applies pending shifts
         llama_cpp.llama_synchronize(self._context)
         begin = time.perf_counter()
         for position in range(self._filled + 1, self._filled + 1 + length):

@@ -26,9 +26,9 @@ def main() -> None:
     params.n_parallel = slots
     params.n_ctx = slots * context
     params.kv_unified = True
-    params.fit_params = False  # it would make the context smaller where it thinks memory is short
+    params.fit_params = False  # it would reduce the context if it considers memory short
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.n_threads_http = slots + 4  # a stream holds one; the program llama-server takes as many
+    params.n_threads_http = slots + 4  # each stream occupies one; llama-server has as many
     params.verbosity = 1
     server = xllamacpp.Server(params)
     print(f"Listening on {server.listening_address}", flush=True)

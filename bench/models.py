@@ -1,7 +1,7 @@
 """Models of real shapes with random weights, for measuring speed.
 
-Weights are random blocks of the real quantised types, scaled so that activations stay of ordinary size;
-text from such a model means nothing, and its speed is that of the real one.
+Weights are random blocks of the real quantised types, scaled so that activations have a normal magnitude. The
+output of such a model is meaningless, but its speed is that of the real one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ IQ4_XS, MXFP4 = GGMLType.IQ4_XS, GGMLType.MXFP4
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama, or with experts of a Mixtral."""
+    """The sizes of a Llama or, with experts, of a Mixtral."""
 
     hidden: int
     feed_forward: int
@@ -36,21 +36,21 @@ class Shape:
 
 SHAPES = {
     "135m": Shape(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
-    "135m-draft": Shape(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # with its tokens, an eighth of its size
+    "135m-draft": Shape(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # the same vocabulary, an eighth of the size
     "1b": Shape(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
-    "8x150m": Shape(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # Mixtral, made small
+    "8x150m": Shape(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # a small Mixtral
     "3b": Shape(3072, 8192, 28, 24, 8, 128, 128256, 500000.0),  # Llama 3.2 3B
 }
 
 
 @dataclass(frozen=True)
 class Mix:
-    """How llama.cpp's quantiser fills a file of one name."""
+    """The tensor types that llama.cpp's quantiser chooses for a file type."""
 
     label: FileType
-    most: GGMLType  # of most matrices
-    better: GGMLType  # of those it gives more bits
-    head: GGMLType  # of the embedding, which is the output matrix too
+    most: GGMLType  # most matrices
+    better: GGMLType  # matrices that get more bits
+    head: GGMLType  # the embedding, which is also the output matrix
 
 
 MIXES = {
@@ -66,15 +66,15 @@ MIXES = {
 
 
 def types(mix: str, layer: int, layers: int) -> dict[str, GGMLType]:
-    """The type of each matrix of a layer, as llama.cpp's quantiser chooses for `mix`."""
-    # More bits for the first and last eighth of the layers and every third of the others.
+    """The type of each matrix of a layer, as chosen by llama.cpp's quantiser for `mix`."""
+    # More bits for the first and last eighth of the layers and for every third of the others.
     more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
     better = MIXES[mix].better if more else MIXES[mix].most
     return {"attn_v": better, "ffn_down": better, "ffn_down_exps": better, "": MIXES[mix].most}
 
 
 def random_model(name: str, mix: str, folder: Path) -> Path:
-    """The GGUF of shape `name` quantised as `mix`, made on first use and kept in `folder`."""
+    """The GGUF file of shape `name` quantised as `mix`, created in `folder` on first use."""
     path = folder / f"random-{name}-{mix}.gguf"
     if path.exists():
         return path
@@ -140,7 +140,7 @@ def _add(
 
 
 def random_blocks(dice: np.random.Generator, kind: GGMLType, count: int, spread: float) -> np.ndarray:
-    """Bytes of `count` values of type `kind` whose standard deviation is about `spread`."""
+    """The bytes of `count` values of type `kind` with a standard deviation of about `spread`."""
     if kind is F16:
         return (dice.standard_normal(count, dtype=np.float32) * spread).astype(np.float16)
     blocks = dice.integers(0, 256, (count // kind.block_size, kind.type_size), dtype=np.uint8)
@@ -148,7 +148,7 @@ def random_blocks(dice: np.random.Generator, kind: GGMLType, count: int, spread:
     def set_half(offset: int, value: float) -> None:
         blocks[:, offset : offset + 2] = np.array([value], np.float16).view(np.uint8)
 
-    # Random quants are uniform: 8-bit ones spread by 74, 6-bit by 18, 4-bit by 4.6; random scales by ~37.
+    # Random codes are uniform: the standard deviation is 74 for 8 bits, 18 for 6, 4.6 for 4; ~37 for scales.
     if kind is Q8_0:
         set_half(0, spread / 74)
     elif kind is Q4_0:
@@ -162,9 +162,9 @@ def random_blocks(dice: np.random.Generator, kind: GGMLType, count: int, spread:
     elif kind is Q5_K:
         set_half(0, spread / (9.2 * 37))
         set_half(2, 15.5 * spread / (9.2 * 37))
-    elif kind is IQ4_XS:  # its levels spread by 73, its scales are 6 bits with a sign
+    elif kind is IQ4_XS:  # levels with a standard deviation of 73, and signed 6-bit scales
         set_half(0, spread / (73 * 18))
-    elif kind is MXFP4:  # a power of two, biased by 128 because the levels are stored doubled
+    elif kind is MXFP4:  # scales are powers of two, biased by 128 because levels are stored doubled
         blocks[:, 0] = 128 + round(np.log2(spread / 5.9))
     else:
         raise ValueError(f"no random blocks of {kind.name}")

@@ -1,13 +1,13 @@
-"""Puna and llama.cpp side by side: same file, same threads, taking turns in one process.
+"""Compares Puna with llama.cpp: same file, same number of threads, alternating in one process.
 
     make bench-peers                                    # installs llama-cpp-python once, runs everything
-    python bench/peers.py --rows "1b q4_k_m, f16"       # some rows; prints, and leaves docs/ alone
-    python bench/peers.py --quick                       # one repetition of everything, to try it out
+    python bench/peers.py --rows "1b q4_k_m, f16"       # some rows; only prints, does not write docs/
+    python bench/peers.py --quick                       # one repetition of everything, as a trial
     python bench/peers.py --model MODEL.gguf ...        # any model
 
-A complete run writes docs/performance.json, docs/performance-table.md and docs/performance.svg. What
-counts is the ratio of medians: the machine may be busy, but it is equally busy for both, and who goes
-first alternates. The models are made on first use in build/bench-models.
+A complete run writes docs/performance.json, docs/performance-table.md and docs/performance.svg. The result is
+the ratio of medians: if the machine is busy, it is equally busy for both, and the order alternates. The
+models are created in build/bench-models on first use.
 """
 
 from __future__ import annotations
@@ -48,19 +48,18 @@ def rate(engine: Bench | LlamaCpp, test: Test) -> float:
 
 
 def warm_up(engine: Bench | LlamaCpp, test: Test) -> None:
-    """Has memory provided and threads started: a short run of the same kind."""
+    """A short run of the same kind, which allocates memory and starts threads."""
     if test.depth:
         engine.fill(test.depth)
     rate(engine, replace(test, tokens=min(test.tokens, 256 if test.kind == "prompt" else 4)))
 
 
-def take_turns(
+def alternate(
     ours: Bench, theirs: LlamaCpp, test: Test, times: int, threads: int
 ) -> tuple[list[float], list[float], list[float]]:
-    """Figures of both, `times` each; who went first is second the next time.
+    """Rates of both, `times` each, in alternating order; and the read bandwidth at each repetition.
 
-    Where reading memory bounds the test, also what reading memory reaches at each turn: the machine's other
-    users take of it as they like.
+    The bandwidth, which varies with other load on the machine, is only measured for tests that it bounds.
     """
     engines: list[Bench | LlamaCpp] = [ours, theirs]
     figures: list[list[float]] = [[], []]
@@ -74,19 +73,19 @@ def take_turns(
 
 
 def compare(name: str, path: Path, tests: Sequence[Test], threads: int, repetitions: int) -> Iterator[Result]:
-    """Results of the tests of one model, as they come."""
+    """Yield the results of the tests of one model."""
     context, parallel = max(test.context for test in tests), max(test.streams for test in tests)
     deep = any(test.depth for test in tests)
     costs = roofline.need(path)
     ours = Bench(path, context=context, parallel=parallel, threads=threads)
     theirs = LlamaCpp(
         path, context=context, parallel=parallel + deep, threads=threads, shared_cells=deep
-    )  # filling its cache takes a second sequence
+    )  # filling its cache needs a second sequence
     try:
         for test in tests:
             warm_up(ours, test)
             warm_up(theirs, test)
-            our_rates, their_rates, bandwidths = take_turns(ours, theirs, test, repetitions, threads)
+            our_rates, their_rates, bandwidths = alternate(ours, theirs, test, repetitions, threads)
             yield Result(
                 name, test.label, test.kind, our_rates, their_rates, test.bar, bandwidths,
                 tokens=test.tokens, streams=test.streams,
@@ -99,7 +98,7 @@ def compare(name: str, path: Path, tests: Sequence[Test], threads: int, repetiti
 
 
 def versions() -> str:
-    """What was compared."""
+    """The compared versions."""
     return f"Puna {puna.__version__}, llama-cpp-python {llama_cpp.__version__}"
 
 
@@ -116,7 +115,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rows", help="only rows with all words of one of these comma-separated parts")
+    parser.add_argument(
+        "--rows", help="only rows that contain all words of one of these comma-separated parts"
+    )
     parser.add_argument("--quick", action="store_true", help="one repetition")
     parser.add_argument("--model", type=Path, action="append", help="GGUF files instead of the usual rows")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -141,14 +142,14 @@ def main() -> None:
         elif case.shape in SHAPES:
             name, path = case.name, random_model(case.shape, case.mix, MODELS)
         else:
-            print(f"{case.name:>14}  left out: there is no such shape in models.py", flush=True)
+            print(f"{case.name:>14}  skipped: no such shape in models.py", flush=True)
             continue
         try:
             for result in compare(name, path, case.tests, arguments.threads, repetitions):
                 run.results.append(result)
                 print(line(result, run.machine), flush=True)
         except PunaError as error:
-            print(f"{name:>14}  left out: {error}", flush=True)
+            print(f"{name:>14}  skipped: {error}", flush=True)
     print(f"took {(time.time() - began) / 60:.0f} minutes")
     complete = not (arguments.rows or arguments.quick or arguments.model)
     if complete or arguments.output:

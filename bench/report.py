@@ -1,6 +1,6 @@
-"""What a comparison is written as: a line per result, a Markdown table, a chart, JSON.
+"""Output of a comparison: a line per result, a Markdown table, a chart, JSON.
 
-python bench/report.py        # writes table and chart again from docs/performance.json
+python bench/report.py        # regenerates table and chart from docs/performance.json
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from rows import BANDWIDTH_BAR
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
-#: What makes the tables here; what pages have after theirs; and which rows the README shows.
+#: The command that creates the tables, the line that ends them in pages, and the model shown in the README.
 COMMAND, END = "make bench-peers", "<!-- end of table -->\n"
 README_MODEL = "1b q4_k_m"
 
 
 @dataclass
 class Result:
-    """Tokens per second of one test, one figure per repetition, and what the test costs."""
+    """Tokens per second of one test, one value per repetition, and the cost of the test."""
 
     model: str
     test: str
@@ -33,12 +33,12 @@ class Result:
     ours: list[float]
     theirs: list[float]
     bar: float | None
-    bandwidths: list[float]  # bytes per second that could be read at each repetition; empty: no bound here
+    bandwidths: list[float]  # read bandwidth at each repetition in bytes per second; empty if it is no bound
     tokens: int
     streams: int
-    step_bytes: float  # read per decode step, weights as in the file
+    step_bytes: float  # bytes read per decode step, with weights as in the file
     prompt_products: float  # multiply-adds of the whole prompt
-    floats: bool  # weights of a float type
+    floats: bool  # whether the weights are of a float type
 
     @property
     def our_rate(self) -> float:
@@ -57,7 +57,7 @@ class Result:
         return self.bar is None or self.ratio >= self.bar
 
     def share(self, machine: Machine) -> float | None:
-        """Of what bounds this test: read bandwidth when decoding one stream, multiply-adds for a prompt."""
+        """Fraction of the test's bound: read bandwidth to decode one stream, multiply-adds for a prompt."""
         if self.kind == "prompt":
             peak = machine.float_peak if self.floats else machine.byte_peak
             return self.our_rate / self.tokens * self.prompt_products / peak if peak else None
@@ -68,7 +68,7 @@ class Result:
 
 @dataclass
 class Run:
-    """All results of a run, and where they come from."""
+    """All results of a run, with versions and machine."""
 
     kernels: str
     versions: str
@@ -78,7 +78,7 @@ class Run:
 
 
 def processor() -> str:
-    """The processor's name and what it can do with 8-bit integers."""
+    """The processor's name and its instruction sets for 8-bit integers."""
     name, flags = "unknown processor", ""
     for text in Path("/proc/cpuinfo").read_text().splitlines():
         key, _, value = text.partition(":")
@@ -92,13 +92,13 @@ def processor() -> str:
 
 
 def load_warning() -> str | None:
-    """A warning when other programs use the machine."""
+    """A warning if other programs use the machine, or None."""
     busy, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
     if busy <= 0.5 * cores:
         return None
     return (
-        f"warning: other programs keep {busy:.1f} of {cores} cores busy; llama.cpp, whose threads wait for "
-        "each other at every step, suffers more than Puna: do not publish these figures"
+        f"warning: other programs keep {busy:.1f} of {cores} cores busy. This slows down llama.cpp, whose "
+        "threads wait for each other at every step, more than Puna: do not publish these results"
     )
 
 
@@ -116,20 +116,20 @@ def line(result: Result, machine: Machine) -> str:
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that `percent` of `values` do not exceed; of few, the largest."""
+    """The value that `percent` of `values` do not exceed; the largest if there are few."""
     ascending = sorted(values)
     return ascending[min(int(len(ascending) * percent / 100), len(ascending) - 1)]
 
 
 def spread(rates: list[float]) -> str:
-    """Median and extremes."""
+    """Median, minimum and maximum."""
     return f"{statistics.median(rates):.1f} ({min(rates):.1f} to {max(rates):.1f})"
 
 
 def table(run: Run) -> str:
     """The results as Markdown."""
     text = [
-        f"Tokens per second: median, least and most of {len(run.results[0].ours)} runs taking turns. "
+        f"Tokens per second: median (min to max) of {len(run.results[0].ours)} alternating runs. "
         f"{run.versions}, {run.machine.threads} threads each, {run.processor}; kernels: {run.kernels}.",
         "",
         f"The machine, measured in the same run: {run.machine.sentence()}.",
@@ -147,7 +147,7 @@ def table(run: Run) -> str:
 
 
 def short_table(run: Run) -> str:
-    """What the README shows: one model, medians."""
+    """The README's table: medians of one model."""
     text = [
         f"Tokens per second; {run.versions}, {run.machine.threads} threads each, {run.processor}.",
         "",
@@ -203,7 +203,7 @@ def chart(run: Run) -> str:
         "<title>Speed of Puna as a multiple of llama.cpp's</title>",
         f"<style>{STYLE}</style>",
         '<text class="title" x="12" y="24">Speed of Puna, as a multiple of llama.cpp’s</text>',
-        '<text class="quiet" x="12" y="44">same file, same threads, taking turns; '
+        '<text class="quiet" x="12" y="44">same file, same threads, alternating; '
         "blue lines are the bars to reach</text>",
     ]
     for tick in range(int(longest) + 1):
@@ -234,7 +234,10 @@ def chart(run: Run) -> str:
 
 
 def write(run: Run, folder: Path) -> None:
-    """performance.json, performance-table.md and performance.svg in `folder`."""
+    """Write performance.json, performance-table.md and performance.svg to `folder`.
+
+    If that is docs/, also insert the tables into the pages that show them.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "performance.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
     (folder / "performance-table.md").write_text(table(run))
@@ -246,17 +249,17 @@ def write(run: Run, folder: Path) -> None:
 
 
 def insert(path: Path, text: str, command: str) -> None:
-    """Puts the table that `command` makes into a page. Raises `ValueError` when it has no place for it."""
+    """Insert the table of `command` into a page. Raises `ValueError` if the page has no markers for it."""
     mark = f"<!-- table: {command} -->\n"
     before, begin, rest = path.read_text().partition(mark)
     _, end, after = rest.partition(END)
     if not end:
-        raise ValueError(f"{path}: there must be lines {mark.strip()!r} and {END.strip()!r}")
+        raise ValueError(f"{path}: the lines {mark.strip()!r} and {END.strip()!r} are missing")
     path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
 
 
 def read(path: Path) -> Run:
-    """A run that `write` wrote."""
+    """Read a run written by `write`."""
     data = json.loads(path.read_text())
     results = [Result(**result) for result in data.pop("results")]
     return Run(machine=Machine(**data.pop("machine")), results=results, **data)

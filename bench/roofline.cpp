@@ -1,5 +1,5 @@
-// What this machine can do at most: read memory, multiply and add. Compiled by roofline.py for the processor it runs
-// on. Every figure is the best of several tries: an upper bound is wanted, and a busy machine only lowers it.
+// Measures the limits of this machine: reading memory, multiplying and adding. Compiled by roofline.py for the
+// processor it runs on. Every result is the best of several attempts, because load can only lower an upper bound.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 typedef uint64_t Line __attribute__((vector_size(64)));
 
-// Seconds in which all of `threads` threads do body(thread), from the common start to the last end.
+// Seconds that `threads` threads take for body(thread), from the common start to the last end.
 template <class Body>
 double seconds(int threads, Body body) {
     std::atomic<int> ready{0};
@@ -45,8 +45,8 @@ double seconds(int threads, Body body) {
     return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-// Reads `lines` lines as `streams` streams side by side, asking for lines `ahead` lines early (0: leave that to the
-// processor). The number of streams matters: a prefetcher follows only so many, and few keep too little under way.
+// Reads `lines` cache lines as `streams` interleaved streams, prefetching `ahead` lines ahead (0: leave that to the
+// processor). The number of streams matters: a prefetcher only follows a few, but too few do not saturate memory.
 template <int streams>
 uint64_t read(const Line* from, size_t lines, size_t ahead) {
     const size_t length = lines / streams;
@@ -74,14 +74,14 @@ void keep(const T& value) {
     sink.fetch_xor(bytes[0]);
 }
 
-// Seconds of processor time the calling thread has had: unlike those of a clock on the wall, not lost to others.
+// Processor time of the calling thread in seconds, which unlike wall-clock time excludes other programs.
 double own_seconds() {
     timespec now{};
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
     return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Multiply-adds per second of `threads` threads together; body(rounds) returns how many it did.
+// Multiply-adds per second of all `threads` threads; body(rounds) returns how many it performed.
 template <class Body>
 double rate(int threads, Body body) {
     double best = 0;
@@ -99,7 +99,7 @@ double rate(int threads, Body body) {
     return best;
 }
 
-// Hides what a register holds, so that equal steps of a loop are not folded into one.
+// Hides the contents of a register, so that equal steps of a loop are not folded into one.
 template <class T>
 inline void pin(T& value) {
 #if defined(__x86_64__)
@@ -109,8 +109,8 @@ inline void pin(T& value) {
 #endif
 }
 
-// Steps sum = step(sum, operand) in independent chains, more than latency times instructions per cycle. A step makes a
-// multiply-add of each of the operand's values, which take `size` bytes; returns how many there were in all.
+// Computes sum = step(sum, operand) in independent chains, more than latency times instructions per cycle. A step is
+// one multiply-add per value of the operand, each of `size` bytes. Returns the total number of multiply-adds.
 template <int size, class Sum, class Operand, class Step>
 int64_t chained(int64_t rounds, Sum zero, Operand operand, Step step) {
     constexpr int chains = 12;
@@ -153,7 +153,7 @@ int64_t bytes(int64_t rounds) {
 #elif defined(__AVX2__)
     // Without VNNI: products in pairs to 16 bits, and a 16-bit sum.
     return chained<1>(rounds, _mm256_setzero_si256(), _mm256_set1_epi8(1), [](__m256i sum, __m256i& a) {
-        pin(a);   // or the product would be computed once for all sums
+        pin(a);   // otherwise the product would be computed once for all sums
         return _mm256_add_epi16(sum, _mm256_maddubs_epi16(a, a));
     });
 #elif defined(__ARM_FEATURE_DOTPROD)
@@ -169,8 +169,8 @@ int64_t bytes(int64_t rounds) {
 int64_t tiles(int64_t rounds) {
     alignas(64) unsigned char layout[64] = {1};   // palette 1: eight tiles of 16 rows of 64 bytes
     for (int tile = 0; tile < 8; tile++) layout[16 + 2 * tile] = 64, layout[48 + tile] = 16;
-    // By hand, with all 64 bytes as the operand: GCC 12's intrinsic names eight of them, and optimising then
-    // removes the stores of the others.
+    // Inline assembly with all 64 bytes as the operand: GCC 12's intrinsic only declares eight of them, so the
+    // optimiser removes the stores of the others.
     __asm__ volatile("ldtilecfg %0" : : "m"(layout));
     _tile_zero(0); _tile_zero(1); _tile_zero(2); _tile_zero(3);
     _tile_zero(4); _tile_zero(5); _tile_zero(6); _tile_zero(7);
@@ -189,8 +189,8 @@ int64_t tiles(int64_t rounds) {
 
 extern "C" {
 
-// Bytes per second that `threads` threads read from `size` bytes beyond the caches. Each has its own part, in huge
-// pages where the system gives them; best of several ways to go through it, as no one way suits every processor.
+// Bytes per second that `threads` threads read from `size` bytes, which exceed the caches. Each thread has its own
+// part, in huge pages if available. Best of several access patterns, because no single one suits every processor.
 double read_bandwidth(int threads, size_t size, int passes) {
     const size_t part = size / static_cast<size_t>(threads) & ~((size_t{2} << 20) - 1), lines = part / sizeof(Line);
     void* memory = mmap(nullptr, part * static_cast<size_t>(threads) + (2 << 20), PROT_READ | PROT_WRITE,
@@ -227,7 +227,7 @@ double float_peak(int threads) { return rate(threads, floats); }
 double byte_peak(int threads) { return rate(threads, bytes); }
 double tile_peak(int threads) {
 #if defined(__AMX_INT8__) && defined(SYS_arch_prctl)
-    constexpr int request_permission = 0x1023, tile_data = 18;   // the system gives tile memory on request only
+    constexpr int request_permission = 0x1023, tile_data = 18;   // the system only provides tile memory on request
     if (syscall(SYS_arch_prctl, request_permission, tile_data) != 0) return 0;
     return rate(threads, tiles);
 #else

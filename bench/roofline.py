@@ -1,7 +1,7 @@
-"""What the machine can do at most, and what a model needs of it: bytes read, multiply-adds.
+"""The limits of the machine and the cost of a model, in bytes read and multiply-adds.
 
 python bench/roofline.py                 prints the machine's limits
-python bench/roofline.py MODEL.gguf      and what the model can reach with them
+python bench/roofline.py MODEL.gguf      and the speed a model can reach with them
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pathlib import Path
 from puna.gguf import GGMLType, open_gguf
 
 SOURCE = Path(__file__).with_suffix(".cpp")
-READ_BYTES = 1 << 30  # beyond the last-level caches of servers
+READ_BYTES = 1 << 30  # larger than the last-level caches of servers
 FLOATS = {GGMLType.F32, GGMLType.F16, GGMLType.BF16}
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Limits of some threads together; 0 = not known."""
+    """Limits of all threads together; 0 if unknown."""
 
     threads: int
     read: float  # bytes per second
@@ -33,7 +33,7 @@ class Machine:
     tile_peak: float  # 8-bit multiply-adds per second, AMX tiles
 
     def sentence(self) -> str:
-        """For people."""
+        """A readable summary."""
         parts = [
             f"reads {self.read / 1e9:.1f} GB/s",
             f"{self.byte_peak / 1e9:.0f} G 8-bit multiply-adds/s",
@@ -46,13 +46,13 @@ class Machine:
 
 @dataclass(frozen=True)
 class Need:
-    """What evaluating tokens costs, counted from the file."""
+    """The cost of evaluating tokens, computed from the file."""
 
-    layer_bytes: float  # of the matrices every token passes through (of experts: those it uses)
+    layer_bytes: float  # bytes of the matrices a token passes through (of experts, only those it uses)
     layer_products: float  # multiply-adds per token in them
-    head_bytes: float  # of the output matrix, needed for tokens that are sampled only
+    head_bytes: float  # bytes of the output matrix, which is only needed for sampled tokens
     head_products: float
-    cell_bytes: float  # of one earlier position's keys and values, float16
+    cell_bytes: float  # bytes of the keys and values of one earlier position, in float16
     cell_products: float  # multiply-adds with one earlier position
     floats: bool  # whether the matrices are of a float type
 
@@ -61,13 +61,13 @@ class Need:
         return self.layer_bytes + self.head_bytes + streams * depth * self.cell_bytes
 
     def prompt_products(self, length: int) -> float:
-        """Multiply-adds of reading a prompt of `length` tokens and sampling once."""
+        """Multiply-adds of evaluating a prompt of `length` tokens and sampling once."""
         return length * self.layer_products + self.head_products + length * length / 2 * self.cell_products
 
 
 @cache
 def load_library() -> ctypes.CDLL:
-    """The measuring kernels, compiled for this processor: there must be a C++ compiler."""
+    """The measuring kernels, compiled for this processor. Needs a C++ compiler."""
     compiler = os.environ.get("CXX", "c++")
     with tempfile.TemporaryDirectory() as folder:
         library = Path(folder) / "roofline.so"
@@ -81,12 +81,12 @@ def load_library() -> ctypes.CDLL:
 
 
 def read_bandwidth(threads: int, passes: int = 1) -> float:
-    """Bytes per second of the best of several ways to read a gigabyte from end to end, in half a second."""
+    """Bytes per second of the fastest of several ways to read a gigabyte. Takes half a second."""
     return float(load_library().read_bandwidth(threads, READ_BYTES, passes))
 
 
 def measure(threads: int) -> Machine:
-    """The machine's limits, in a few seconds."""
+    """Measure the machine's limits. Takes a few seconds."""
     library = load_library()
     return Machine(
         threads,
@@ -98,7 +98,7 @@ def measure(threads: int) -> Machine:
 
 
 def need(path: Path) -> Need:
-    """What a Llama-like model costs per token."""
+    """The cost per token of a Llama-like model."""
     with open_gguf(path) as file:
         experts = int(file.get("expert_count", 0) or 0)
         used = int(file.get("expert_used_count", 0) or 0) / experts if experts else 1.0
@@ -129,7 +129,9 @@ def need(path: Path) -> Need:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The machine's limits, and a model's")
+    parser = argparse.ArgumentParser(
+        description="Measure the machine's limits, and what a model can reach with them."
+    )
     parser.add_argument("model", type=Path, nargs="?")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The rows of the comparison: which models, which tests, and how far ahead Puna is to be."""
+"""The rows of the comparison: models, tests, and the ratios to reach."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Test:
-    """One measurement: reading a prompt of `tokens` tokens, or decoding as many."""
+    """One measurement: evaluating a prompt of `tokens` tokens, or decoding that many."""
 
     kind: str  # "prompt" or "decode"
     tokens: int
     streams: int = 1
     depth: int = 0  # tokens in the cache before decoding, beyond the short prompt
-    bar: float | None = None  # the ratio to llama.cpp that is wanted
+    bar: float | None = None  # the ratio to llama.cpp to reach
 
     @property
     def label(self) -> str:
@@ -25,13 +25,13 @@ class Test:
 
     @property
     def context(self) -> int:
-        """Positions each sequence needs."""
+        """Context length that the test needs."""
         return self.tokens + self.depth + 24
 
 
 @dataclass(frozen=True)
 class Case:
-    """Tests of one model that are run on the same loaded engines."""
+    """Tests of one model that run on the same loaded engines."""
 
     shape: str
     mix: str
@@ -66,12 +66,12 @@ CASES = (
     Case("8x150m", "q4_k_m", (prompt(512), decode(32), decode(16, streams=8))),
 )
 
-#: The share of the measured read bandwidth that decoding one stream is to use.
+#: The fraction of the measured read bandwidth that decoding one stream should use.
 BANDWIDTH_BAR = 0.85
 
 
 def chosen(pattern: str) -> tuple[Case, ...]:
-    """The cases with the tests whose "model test" contains all words of one of the comma-separated parts."""
+    """The tests whose model and label contain all words of one of the comma-separated parts of `pattern`."""
     wanted = [part.lower().split() for part in pattern.split(",")]
 
     def matches(case: Case, test: Test) -> bool:

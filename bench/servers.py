@@ -1,4 +1,4 @@
-"""The servers that are compared: real processes with the same file, threads and room for requests."""
+"""The compared servers: real processes with the same file, threads and number of slots."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ MODEL = "bench"
 
 
 class MissingError(Exception):
-    """A server that cannot be had here, and why."""
+    """A server is not available here; the message says why."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What all servers are started with."""
+    """The settings of all servers."""
 
     model: Path
-    slots: int  # requests at once
-    context: int  # tokens of each
+    slots: int  # parallel requests
+    context: int  # tokens of each request
     threads: int
 
 
 @dataclass
 class Server:
-    """One running server, and how it wants to be asked."""
+    """A running server, and the requests it accepts."""
 
     name: str
     process: subprocess.Popen[bytes]
     port: int
 
-    #: Answered at once, without a model.
+    #: A request that is answered immediately, without a model.
     greeting = "/v1/models"
-    #: Whether a second turn can be asked as the tokens of the first, which no text need spell.
+    #: Whether a second turn can continue the tokens of the first, which may not correspond to any text.
     continues = False
 
     def completion(self, prompt: str, tokens: int) -> Ask:
-        """A greedy answer of `tokens` tokens, as a stream."""
+        """A request for a greedy answer of `tokens` tokens, as a stream."""
         return Ask("/v1/completions", {
             "model": MODEL, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "stream": True,
             "stream_options": {"include_usage": True}, **self.extra,
@@ -64,26 +64,26 @@ class Server:
 
     @property
     def extra(self) -> dict[str, Any]:
-        """Fields that make answers go on after the model's end."""
+        """Fields that make answers continue after the model's end token."""
         return {"ignore_eos": True}
 
     def turn(self, before: Turn | None, prompt: str, tokens: int) -> Ask:
-        """The next turn of a conversation. Only where `continues`."""
+        """The next turn of a conversation. Only if `continues`."""
         raise NotImplementedError
 
     def turned(self, before: Turn | None, prompt: str, answer: Answer) -> Turn:
-        """What a turn has come to."""
+        """The conversation after a turn."""
         raise NotImplementedError
 
     def processes(self) -> list[psutil.Process]:
-        """The one that speaks HTTP, then its children."""
+        """The process that serves HTTP, then its children."""
         first = psutil.Process(self.process.pid)
         return [first, *first.children(recursive=True)]
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A conversation so far, in a server's own terms, and what its last turn cost."""
+    """A conversation so far, in the server's own format, and the cost of its last turn."""
 
     so_far: Any
     prompt_tokens: int
@@ -122,7 +122,7 @@ class LlamaCppServer(Server):
 
 
 class LlamaCppPython(Server):
-    """Answers one request after another. Takes text only, and always lets an answer end."""
+    """Processes one request at a time. Only accepts text, and always ends at the end token."""
 
     @property
     def extra(self) -> dict[str, Any]:
@@ -130,13 +130,13 @@ class LlamaCppPython(Server):
 
 
 def text_only(value: dict[str, Any]) -> bool:
-    """Whether an object of llama.cpp's stream is a piece, not the summary at its end."""
+    """Whether an object of llama.cpp's stream is a piece of text, not the final summary."""
     return not value.get("stop")
 
 
 @contextlib.contextmanager
 def puna(setting: Setting, name: str = "Puna", **environment: str) -> Iterator[Server]:
-    """`puna serve` with the model in a store of its own."""
+    """`puna serve` with the model in a separate store."""
     with tempfile.TemporaryDirectory(prefix="puna-bench-") as folder:
         store = Store(Path(folder) / "models")
         digest = store.import_file(setting.model)
@@ -172,7 +172,7 @@ def llama_cpp_python(setting: Setting) -> Iterator[Server]:
     arguments = {
         "model": setting.model, "port": port, "n_ctx": setting.context, "n_threads": setting.threads,
         "n_threads_batch": setting.threads,
-        "interrupt_requests": False,  # else a new request ends the one that streams
+        "interrupt_requests": False,  # otherwise a new request aborts the current stream
     }  # fmt: skip
     command = [sys.executable, "-m", "llama_cpp.server"]
     command += [part for key, value in arguments.items() for part in (f"--{key}", str(value))]
@@ -196,7 +196,7 @@ def free_port() -> int:
 def _running(
     command: list[str], environment: dict[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that ends with the block; what it says is shown when it ends by itself before."""
+    """Run a process until the end of the block. If it exits earlier, its output is printed."""
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT, env=environment)
         try:
@@ -216,11 +216,11 @@ def _running(
 
 
 def ready(server: Server, path: str) -> Server:
-    """`server`, once it answers at `path`. Raises `MissingError` when it ends or takes too long."""
+    """Wait until `server` answers at `path`. Raises `MissingError` if it exits or takes too long."""
     deadline = time.monotonic() + SERVER_READY_S
     while time.monotonic() < deadline:
         if server.process.poll() is not None:
-            raise MissingError(f"it ended with status {server.process.returncode}")
+            raise MissingError(f"it exited with status {server.process.returncode}")
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{server.port}{path}", timeout=5):
                 return server

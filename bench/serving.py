@@ -1,17 +1,17 @@
-"""Many at once, in this process: total speed, time to the first token, and how steady streams are.
+"""Measures parallel requests in this process: total speed, time to the first token, gaps between tokens.
 
     python bench/serving.py MODEL.gguf [--clients 16] [--tokens 64] [--threads 0] [--cpu] [--only shared]
 
-Three situations, each from an empty cache:
+Three workloads, each from an empty cache:
 
-shared      all clients ask at once, with 850 tokens in common and 20 of their own
-unrelated   all clients ask at once, 200 tokens each
-intruder    4 streams run when somebody comes with 8192 tokens: the time between a stream's tokens, before
-            and while these are read
+shared      all clients at once, with 850 tokens in common and 20 of their own
+unrelated   all clients at once, 200 tokens each
+intruder    4 streams are running when a prompt of 8192 tokens arrives: the time between a stream's tokens,
+            before and during its evaluation
 
-Tokens per second are generated ones of all clients over the whole time. Times are as a client would see them
-if nothing were between it and the engine. Prompts are random tokens, and no end token ends an answer. With
---cpu, for a busy machine, processor time of the stepping thread is counted, which wants --threads 1.
+Tokens per second are the generated tokens of all clients over the total time. Times are those of a client
+without overhead. Prompts are random tokens, and end tokens do not end an answer. With --cpu, for a busy
+machine, processor time of the stepping thread is measured; use --threads 1.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ SHARED, OWN, UNRELATED, LONG, STREAMS = 850, 20, 200, 8192, 4
 
 
 class Crowd:
-    """Clients of one engine, and when they heard what."""
+    """Clients of one engine, and when their tokens arrived."""
 
     def __init__(self, engine: Engine, clock: Callable[[], float]) -> None:
         self.engine = engine
         self.clock = clock
         self.dice = random.Random(7)
         self.asked: dict[int, float] = {}
-        self.heard: dict[int, list[float]] = defaultdict(list)  # when each token came
+        self.heard: dict[int, list[float]] = defaultdict(list)  # when each token arrived
         self.ended: set[int] = set()
 
     def tokens(self, count: int) -> list[int]:
@@ -72,13 +72,13 @@ class Crowd:
         return sorted(self.heard[number][0] - asked for number, asked in self.asked.items())
 
     def gaps(self, number: int, begin: float, end: float) -> list[float]:
-        """Seconds between the tokens of a client that came from `begin` to `end`."""
+        """Seconds between the tokens of a client that arrived from `begin` to `end`."""
         times = [at for at in self.heard[number] if begin <= at <= end]
         return [after - before for before, after in itertools.pairwise(times)]
 
 
 def burst(crowd: Crowd, prompts: list[list[int]], predict: int) -> str:
-    """All clients ask at once."""
+    """Measure all clients sending their requests at once."""
     begin = crowd.clock()
     for number, prompt in enumerate(prompts):
         crowd.ask(number, prompt, predict)
@@ -93,7 +93,7 @@ def burst(crowd: Crowd, prompts: list[list[int]], predict: int) -> str:
 
 
 def intrusion(crowd: Crowd, length: int) -> str:
-    """Somebody with a long prompt comes to a few who are being answered."""
+    """Measure a long prompt that arrives while a few streams are running."""
     engine = crowd.engine
     for number in range(STREAMS):
         crowd.ask(number, crowd.tokens(16), 10 * engine.context)
@@ -113,9 +113,9 @@ def intrusion(crowd: Crowd, length: int) -> str:
     middle, steady = statistics.median(during), statistics.median(before)
     slow = percentile(during, 95)
     return (
-        f"between tokens {1e3 * steady:.1f} ms, while reading {1e3 * middle:.1f} ms "
+        f"between tokens {1e3 * steady:.1f} ms, during the prompt {1e3 * middle:.1f} ms "
         f"({middle / steady:.2f}x), p95 {1e3 * slow:.1f} ms ({slow / percentile(before, 95):.2f}x); "
-        f"read at {length / (end - arrival):.1f} tokens/s"
+        f"prompt at {length / (end - arrival):.1f} tokens/s"
     )
 
 
@@ -125,7 +125,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--threads", type=int, default=0)
-    parser.add_argument("--long", type=int, default=LONG, help="tokens of the intruder")
+    parser.add_argument("--long", type=int, default=LONG, help="length of the intruder's prompt")
     parser.add_argument("--cpu", action="store_true")
     parser.add_argument("--only", choices=("shared", "unrelated", "intruder"))
     chosen = parser.parse_args()

@@ -1,18 +1,18 @@
-"""Puna's server beside llama.cpp's and llama-cpp-python's: many clients at once, over HTTP.
+"""Compares Puna's server with llama.cpp's and llama-cpp-python's: many parallel clients over HTTP.
 
     make bench-serving                                       # installs what is missing, runs everything
-    python bench/serving_peers.py --quick                    # a small model and short answers, to try it out
-    python bench/serving_peers.py --only shared,streaming    # some parts; prints, and leaves docs/ alone
+    python bench/serving_peers.py --quick                    # a small model and short answers, as a trial
+    python bench/serving_peers.py --only shared,streaming    # some parts; only prints, does not write docs/
     python bench/serving_peers.py --servers puna,puna-avx2   # some servers
 
-Each server is a process of its own, with the same file, threads and room for the same requests. They take
-turns at the same questions; who went first is last the next time. Answers are greedy and of equal length.
+Each server is a separate process, with the same file, threads and slots. They alternate on the same requests,
+in reverse order every other time. Answers are greedy and of equal length.
 
-shared      all clients ask at once; their prompts have 850 tokens in common and 20 of their own
-unrelated   all clients ask at once, 200 tokens each
-turns       twice as many conversations as there are slots, each taken up again once
-streaming   8 streams over HTTP and 8 of an engine in this process, by turns: what HTTP costs
-idle        1,000 connections that were used once and are kept
+shared      all clients at once; their prompts have 850 tokens in common and 20 of their own
+unrelated   all clients at once, 200 tokens each
+turns       twice as many conversations as slots, each continued once
+streaming   8 streams over HTTP, alternating with 8 of an engine in this process: the overhead of HTTP
+idle        1,000 connections that were used once and stay open
 
 A complete run writes docs/serving.json and the table in docs/serving.md.
 """
@@ -47,7 +47,7 @@ from puna import _native
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS = ("shared", "unrelated", "turns", "streaming", "idle")
-#: What llama.cpp's package is compiled for, so that servers can be compared apart from instruction sets.
+#: The instruction set llama.cpp's package is compiled for, to compare servers with the same instructions.
 SAME_INSTRUCTIONS = "avx2"
 
 Start = Callable[[Setting], contextlib.AbstractContextManager[Server]]
@@ -60,7 +60,7 @@ SERVERS: dict[str, Start] = {
 
 
 def crowds(quick: bool) -> dict[str, Crowd]:
-    """Repetitions are few where llama.cpp's server takes minutes."""
+    """The workloads, with few repetitions where llama.cpp's server takes minutes."""
     if quick:
         return {
             "shared": Crowd("shared", 16, 100, 10, 8, 1),
@@ -76,8 +76,8 @@ def crowds(quick: bool) -> dict[str, Crowd]:
     }
 
 
-def take_turns(running: Sequence[Server], crowd: Crowd) -> Iterator[tuple[Server, int]]:
-    """Each server at each repetition; the one that was first is last the next time."""
+def alternate(running: Sequence[Server], crowd: Crowd) -> Iterator[tuple[Server, int]]:
+    """Yield each server at each repetition, in reverse order every other time."""
     for repetition in range(crowd.repetitions):
         first = repetition % len(running)
         for server in [*running[first:], *running[:first]]:
@@ -85,11 +85,11 @@ def take_turns(running: Sequence[Server], crowd: Crowd) -> Iterator[tuple[Server
 
 
 def measure(run: Run, parts: Sequence[str], running: Sequence[Server], setting: Setting, quick: bool) -> None:
-    """Fills `run`, printing each figure as it comes."""
+    """Fill `run`, printing each result."""
     plan = crowds(quick)
     for name in ("shared", "unrelated"):
         if name in parts:
-            for server, repetition in take_turns(running, plan[name]):
+            for server, repetition in alternate(running, plan[name]):
                 run.bursts.append(asyncio.run(burst(server, plan[name], repetition)))
                 print(line(run.bursts[-1]), flush=True)
     if "turns" in parts:
@@ -109,7 +109,7 @@ def measure(run: Run, parts: Sequence[str], running: Sequence[Server], setting: 
 
 
 def compared() -> list[str]:
-    """The versions of what is compared, and what it was compiled for."""
+    """The compared versions, and the instruction sets they were compiled for."""
     found = [f"Puna {puna.__version__} (kernels: {_native.cpu_level()})"]
     if find_spec("xllamacpp"):
         command = [sys.executable, str(Path(__file__).with_name("llama_cpp_server.py")), "--system"]
@@ -134,7 +134,7 @@ def main() -> None:
     parts = chosen.only.split(",") if chosen.only else PARTS
     names = chosen.servers.split(",") if chosen.servers else list(SERVERS)
     if unknown := {*parts} - {*PARTS} | {*names} - {*SERVERS}:
-        parser.error(f"there is no {', '.join(sorted(unknown))}")
+        parser.error(f"unknown: {', '.join(sorted(unknown))}")
     if "streaming" in parts and "puna" not in names:
         parser.error("streaming needs the server puna")
     if warning := load_warning():
@@ -145,7 +145,7 @@ def main() -> None:
         threads=chosen.threads,
     )  # fmt: skip
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # for 1,000 connections at both ends
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # both ends of 1,000 connections
     began = time.time()
     run = Run(f"{shape} {mix}", setting.threads, processor(), compared())
     print("\n".join(run.versions), flush=True)
@@ -156,7 +156,7 @@ def main() -> None:
                 running.append(stack.enter_context(SERVERS[name](setting)))
             except servers.MissingError as error:
                 run.left_out[name] = str(error)
-                print(f"{name} is left out: {error}", flush=True)
+                print(f"{name} is skipped: {error}", flush=True)
             else:
                 asyncio.run(burst(running[-1], Crowd("warm-up", 2, 0, 64, 4, 1), 0))
         measure(run, parts, running, setting, chosen.quick)

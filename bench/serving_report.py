@@ -1,6 +1,6 @@
-"""What a comparison of servers is written as: lines for the terminal, a Markdown table, JSON.
+"""Output of a comparison of servers: lines for the terminal, a Markdown table, JSON.
 
-python bench/serving_report.py        # writes the table again from docs/serving.json
+python bench/serving_report.py        # regenerates the table from docs/serving.json
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from report import DOCS, insert, percentile, spread
 
 COMMAND = "make bench-serving"
 OURS, THEIRS = "Puna", "llama.cpp server"
-#: How many times the tokens per second of llama.cpp's server, and how much of its time to the first token.
+#: Ratios to llama.cpp's server to reach: tokens per second (min) and time to the first token (max).
 RATE_BARS = {"shared": 10.0, "unrelated": 2.5}
 FIRST_BARS = {"shared": 0.1}
 HTTP_BAR = 0.97
@@ -23,52 +23,52 @@ IDLE_BYTES_BAR, IDLE_CPU_BAR = 100e6, 0.01
 
 @dataclass
 class Burst:
-    """All clients asked one server at once. Times in seconds."""
+    """All clients at once on one server. Times are in seconds."""
 
     crowd: str
     server: str
-    rate: float  # tokens per second of all answers together, from the question to the last token
+    rate: float  # total tokens per second of all answers, from the request to the last token
     first: float  # to the first token: median over clients
     first_p95: float
     gap: float  # between tokens: median over all answers
     gap_p95: float
-    http_cpu: float  # of one core, taken by the process that speaks HTTP (in llama.cpp's, also computes)
+    http_cpu: float  # fraction of a core used by the HTTP process (which also computes in llama.cpp)
 
 
 @dataclass
 class Turns:
-    """The second turns of conversations, one figure for each."""
+    """The second turns of conversations, one value for each."""
 
     server: str
-    new: int  # tokens nothing has evaluated yet
+    new: int  # tokens that were not evaluated before
     evaluated: list[int]
-    prompt: list[int]  # tokens in all
+    prompt: list[int]  # total tokens
     first_s: list[float]
 
 
 @dataclass
 class Streaming:
-    """Tokens per second of some streams, a figure per repetition, taking turns."""
+    """Tokens per second of some streams, one value per repetition, alternating."""
 
     streams: int
     tokens: int
     http: list[float]
     inside: list[float]
-    http_cpu: list[float]  # of one core, taken by the process that speaks HTTP
+    http_cpu: list[float]  # fraction of a core used by the HTTP process
 
     @property
     def ratio(self) -> float:
-        """The median over pairs: what else the machine did was much the same for both of a pair."""
+        """The median over pairs, because other load is about the same for both runs of a pair."""
         return statistics.median(a / b for a, b in zip(self.http, self.inside, strict=True))
 
 
 @dataclass
 class IdleCost:
-    """What connections cost that do nothing."""
+    """The cost of idle connections."""
 
     server: str
     connections: int
-    left: int  # that the server had not closed at the end
+    left: int  # connections the server had not closed at the end
     bytes: int
     cpu_s: float
     seconds: float
@@ -134,13 +134,13 @@ def idle_line(result: IdleCost) -> str:
 
 
 def table(run: Run) -> str:
-    """All of it as Markdown."""
+    """The results as Markdown."""
     text = [
         f"Model {run.model}, {run.threads} threads, {run.processor}. {'; '.join(run.versions)}. Medians over "
-        f"repetitions taking turns; the whole run took {run.minutes:.0f} minutes.",
+        f"alternating repetitions; the whole run took {run.minutes:.0f} minutes.",
         "",
     ]
-    text += [f"Left out: {name} ({why})." for name, why in run.left_out.items()]
+    text += [f"Skipped: {name} ({why})." for name, why in run.left_out.items()]
     if run.bursts:
         text += _bursts(run)
     if run.turns:
@@ -186,14 +186,14 @@ def _bar(crowd: str, name: str, ours: tuple[float, float], theirs: tuple[float, 
         name == OURS and crowd in FIRST_BARS
     ) else ""  # fmt: skip
     return (
-        f"- {crowd}, {name} beside llama.cpp's server: **{rate:.1f}** times the tokens per second{goal}, "
-        f"**{late:.3f}** of the time to the first token, p95{wait}."
+        f"- {crowd}, {name} compared with llama.cpp's server: **{rate:.1f}** times the tokens per "
+        f"second{goal}, **{late:.3f}** of the time to the first token, p95{wait}."
     )
 
 
 def _turns(run: Run) -> list[str]:
     text = [
-        "| second turns | of | new tokens | evaluated, median | most | first token, median | p95 |",
+        "| second turns | count | new tokens | evaluated, median | max | first token, median | p95 |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
     text += [
@@ -205,7 +205,7 @@ def _turns(run: Run) -> list[str]:
     ours = next((turns for turns in run.turns if turns.server == OURS), None)
     if ours is not None:
         always = all(count <= ours.new for count in ours.evaluated)
-        text += ["", f"- Puna evaluates only what is new, always: {_met(always)}."]
+        text += ["", f"- Puna always evaluates only the new tokens: {_met(always)}."]
     return [*text, ""]
 
 
@@ -214,7 +214,7 @@ def _streaming(result: Streaming) -> list[str]:
         f"- {result.streams} streams over HTTP reach **{result.ratio:.1%}** of the speed in process (bar "
         f"{HTTP_BAR:.0%}: {_met(result.ratio >= HTTP_BAR)}): {statistics.median(result.http):.1f} and "
         f"{statistics.median(result.inside):.1f} tokens/s, the median of {len(result.http)} pairs; the "
-        f"process that speaks HTTP takes {statistics.median(result.http_cpu):.1%} of one core.",
+        f"HTTP process uses {statistics.median(result.http_cpu):.1%} of one core.",
         "",
     ]
 
@@ -240,7 +240,7 @@ def _met(yes: bool) -> str:
 
 
 def write(run: Run, folder: Path) -> None:
-    """serving.json and serving-table.md in `folder`; in docs, the table in serving.md as well."""
+    """Write serving.json and serving-table.md to `folder`; if that is docs/, also the table in serving.md."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "serving.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
     (folder / "serving-table.md").write_text(table(run))
@@ -250,7 +250,7 @@ def write(run: Run, folder: Path) -> None:
 
 
 def read(path: Path) -> Run:
-    """A run that `write` wrote."""
+    """Read a run written by `write`."""
     data = json.loads(path.read_text())
     kinds = {"bursts": Burst, "turns": Turns, "idle": IdleCost}
     lists = {name: [kind(**item) for item in data.pop(name)] for name, kind in kinds.items()}

@@ -1,17 +1,17 @@
-"""What guessing tokens wins, and what it costs where it wins nothing.
+"""Measures the gain of speculative decoding, and its cost where there is nothing to gain.
 
     python bench/speculation.py [--model 135m/q8_0] [--draft 135m-draft/q8_0 [--right 0.8]] [--streams 1,4]
                                 [--tokens 192] [--repetitions 5] [--threads 0] [--cpu]
 
-Weights are random, so what a model of this size would say is given: every token is sampled as usual and then
-replaced. Runs with and without guessing take turns; printed are the ratios of their medians.
+Weights are random, so the answers are scripted: every token is sampled as usual and then replaced. Runs with
+and without speculation alternate; the output are the ratios of their medians.
 
     edit      the prompt is a source file, the answer the same file with some lines rewritten
     prose     the same prompt, and an answer of other text
-    dice      words thrown with dice: what came before occurs all the time and never says what comes next
+    dice      random words: every prefix occurs often, but never predicts the next word
 
-With --draft a draft model guesses instead of prompt lookup, and is right with the given probability. With
---cpu, for a busy machine, it is processor time that is compared, which wants --threads 1.
+With --draft, a draft model drafts instead of prompt lookup, and is right with the given probability. With
+--cpu, for a busy machine, processor time is compared; use --threads 1.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _PROMPT = 512
 
 
 def words(path: str) -> list[str]:
-    """A file in pieces about as long as tokens."""
+    """The text of a file in pieces about as long as tokens."""
     return re.findall(r"\s?\w{1,6}|\s+|[^\w\s]", (ROOT / path).read_text())
 
 
 def texts(tokens: int, dice: random.Random) -> dict[str, tuple[list[str], list[str]]]:
-    """Prompt and answer, by name."""
+    """Prompt and answer of each workload, by name."""
     source = words("src/puna/engine/scheduler.py")
     prompt = source[:_PROMPT]
     edited = list(prompt)
@@ -60,7 +60,7 @@ def texts(tokens: int, dice: random.Random) -> dict[str, tuple[list[str], list[s
 
 
 class Scripted:
-    """A sampler that takes its time and then says what it is told to."""
+    """A sampler that samples as usual but then returns a scripted token."""
 
     def __init__(self, sampler: Any, tokens: list[int]) -> None:
         self._sampler = sampler
@@ -75,7 +75,7 @@ class Scripted:
 
 
 class Runner:
-    """Runs texts on one engine, with some streams at once."""
+    """Runs scripted texts on one engine, with several parallel streams."""
 
     def __init__(
         self, path: Path, streams: int, tokens: int, draft: Path | None, right: float, clock: Clock
@@ -97,7 +97,7 @@ class Runner:
             self._script_drafts()
 
     def _script_drafts(self) -> None:
-        """Let the draft model take its time and then say the next token of the text, or nonsense."""
+        """Make the draft model compute as usual, then return the script's next token or a wrong one."""
         draft_model = self.engine._speculation._draft_model
         assert draft_model is not None
         forward = draft_model._forward
@@ -136,14 +136,14 @@ class Runner:
         return took, sum(done.drafted for done in ended), sum(done.accepted for done in ended)
 
     def _tokens(self, text: list[str]) -> list[int]:
-        """A token for each word, whatever the model's own vocabulary says."""
+        """One token for each word, independent of the model's vocabulary."""
         most = self.loaded.tokenizer.vocab_size
         return [self._ids.setdefault(word, 300 + len(self._ids) % (most - 400)) for word in text]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--model", default="135m/q8_0", help="SHAPE/MIX of bench/models.py")
+    parser.add_argument("--model", default="135m/q8_0", help="SHAPE/MIX as in bench/models.py")
     parser.add_argument("--draft", default="", help="SHAPE/MIX of a draft model")
     parser.add_argument("--right", type=float, default=0.8, help="how often the draft model is right")
     parser.add_argument("--streams", default="1,4")
@@ -167,10 +167,10 @@ def main() -> None:
                     took, drafted, accepted = runner.run(prompt, answer, speculate)
                     if repetition:
                         seconds[speculate].append(took)
-            plain, guessed = (statistics.median(seconds[speculate]) for speculate in ("off", None))
+            plain, speculative = (statistics.median(seconds[speculate]) for speculate in ("off", None))
             print(
-                f"{chosen.model} {streams} streams {name:6} {plain / guessed:5.2f}x  "
-                f"{streams * chosen.tokens / guessed:7.1f} tokens/s  {accepted}/{drafted} accepted",
+                f"{chosen.model} {streams} streams {name:6} {plain / speculative:5.2f}x  "
+                f"{streams * chosen.tokens / speculative:7.1f} tokens/s  {accepted}/{drafted} accepted",
                 flush=True,
             )
         runner.engine.close()

@@ -1,11 +1,11 @@
-"""Where the time of a decode step goes: in kernels, and in each part of the engine around them.
+"""Measures where the time of a decode step goes: in kernels, and in each part of the engine.
 
     python bench/steps.py MODEL.gguf [--streams 1] [--steps 64] [--threads 0] [--repetitions 5] [--cpu]
 
-Kernel time is what passes inside the extension's functions; everything else is Python and numpy. The
-parts are timed exclusively (what a part calls is counted where it belongs) in runs of their own, because
-timing itself takes time; the total comes from runs without any timers, interleaved with them. With --cpu,
-for a busy machine, it is processor time of the stepping thread that is counted, which wants --threads 1.
+Kernel time is spent inside the extension's functions; everything else is Python and numpy. The time of
+each part excludes the parts it calls. Because the timers themselves take time, the total comes from separate
+runs without them, which alternate with the timed ones. With --cpu, for a busy machine, processor time of the
+stepping thread is measured; use --threads 1.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ OPERATIONS = sorted(
 
 
 class Stopwatch:
-    """Exclusive time by part: a part's clock stands while another it called is running."""
+    """Exclusive time by part: a part's clock is paused while a part it called is running."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -70,7 +70,7 @@ class Stopwatch:
         passed, total = self._clock() - begin, sum(by_kernel.values())
         for kernel, seconds in by_kernel.items():
             self.seconds[f"kernel {kernel}"] += passed * seconds / total
-        self._since += passed  # none of it is the caller's
+        self._since += passed  # not counted for the caller
 
     def _switch(self) -> None:
         now = self._clock()
@@ -81,7 +81,7 @@ class Stopwatch:
 
 @contextmanager
 def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
-    """Inside, `watch` times the engine's parts and every kernel."""
+    """While active, `watch` times the parts of the engine and every kernel."""
     before: list[tuple[Any, str, Any]] = []
 
     def replace(owner: Any, name: str, value: Any) -> None:
@@ -113,7 +113,7 @@ def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
 
 
 def decode(engine: Engine, streams: int, steps: int, dice: random.Random) -> Iterator[None]:
-    """Yields once when all prompts are read, then decodes `steps` tokens per stream and yields again."""
+    """Yields once all prompts are evaluated, then decodes `steps` tokens per stream and yields again."""
     ended = []
 
     def sink(event: Event) -> None:
@@ -136,7 +136,7 @@ def decode(engine: Engine, streams: int, steps: int, dice: random.Random) -> Ite
 def measure(
     engine: Engine, streams: int, steps: int, repetitions: int, clock: Callable[[], float]
 ) -> tuple[float, dict[str, float]]:
-    """Seconds of a step, and of each part: the least of all repetitions, for interruptions only add."""
+    """Seconds of a step and of each part: the minimum of all repetitions, as interruptions only add time."""
     dice = random.Random(7)
     totals: list[float] = []
     parts: dict[str, list[float]] = defaultdict(list)

@@ -1,1 +1,1 @@
-"""How the bundled demo model was made: synthetic text, training, export, evaluation (see README.md)."""
+"""Creates the bundled demo model: synthetic text, training, export, evaluation (see README.md)."""

@@ -30,33 +30,33 @@ RESULTS = Path(__file__).parent / "evaluation.json"
 GREEDY: dict[str, Any] = {"temperature": 0}
 USUAL: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 TOLD_BY_EVERYONE = ("fox", "dragon", "princess", "robot", "cat", "dog", "boy", "girl", "mouse", "pirate")
-_AT_ONCE = 16  # requests that share the engine's batches
+_PARALLEL = 16  # requests in a batch
 
 
 def answers(
     model: puna.Model, questions: Sequence[str], options: dict[str, Any], limit: int = 100
 ) -> list[puna.Completion]:
-    """The model's answer to each question, each in a conversation of its own and with a seed of its own."""
+    """The model's answer to each question, each in a separate conversation and with a different seed."""
 
     def answer(number: int) -> puna.Completion:
         prompt = model.render([{"role": "user", "content": questions[number]}])
         return model.generate(prompt, num_predict=limit, seed=number + 1, **options)
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_PARALLEL) as pool:
         return list(pool.map(answer, range(len(questions))))
 
 
 def exact(
     model: puna.Model, pairs: Sequence[tuple[str, str]], options: dict[str, Any]
 ) -> tuple[float, list[tuple[str, str, str]]]:
-    """Share of questions answered exactly as expected; and the failures: question, expected, given."""
+    """The fraction of exactly right answers, and the failures: question, expected and given answer."""
     given = answers(model, [q for q, _ in pairs], options)
     wrong = [(q, a, g.text) for (q, a), g in zip(pairs, given, strict=True) if g.text.strip() != a]
     return 1 - len(wrong) / len(pairs), wrong
 
 
 def held_out_sums(count: int, seed: int) -> list[tuple[str, str]]:
-    """Pairs of numbers never trained on, asked in known and in new ways."""
+    """Sums of held-out pairs of numbers, in known and new phrasings."""
     rng = random.Random(seed)
     found: dict[str, str] = {}
     while len(found) < count:
@@ -72,7 +72,7 @@ def held_out_sums(count: int, seed: int) -> list[tuple[str, str]]:
 
 
 def held_out_facts(seed: int) -> list[tuple[str, str]]:
-    """Every fact, asked in a way never trained on, typed as people type."""
+    """Every fact, in a held-out phrasing, typed as people type."""
     rng = random.Random(seed)
     pairs = []
     for fact in facts.all_facts():
@@ -88,13 +88,13 @@ def held_out_facts(seed: int) -> list[tuple[str, str]]:
 
 
 def puna_questions(seed: int) -> list[tuple[str, str]]:
-    """One question about Puna or the model itself for each answer."""
+    """One question for each answer about Puna or the model itself."""
     rng = random.Random(seed)
     return [(rng.choice(asks).capitalize() + "?", answers[0]) for asks, answers in about.PAIRS]
 
 
 def perplexity(path: Path, documents: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Perplexity per token of what the model is to say, not of what users say: stories, answers, all."""
+    """Perplexity per token of the assistant's text (not the user's): of stories, answers, and all."""
     loaded = load_model(path)
     totals = {"stories": [0.0, 0], "answers": [0.0, 0]}
     with torch.inference_mode():
@@ -123,7 +123,7 @@ def perplexity(path: Path, documents: Sequence[dict[str, Any]]) -> dict[str, flo
 
 
 def known_words(documents: Sequence[dict[str, Any]]) -> tuple[frozenset[str], frozenset[str]]:
-    """The words of the training stories, in small letters, and the stories (was one copied?)."""
+    """The words of the training stories in lower case, and the stories, to detect copies."""
     words: set[str] = set()
     told: set[str] = set()
     for document in documents:
@@ -138,7 +138,7 @@ def known_words(documents: Sequence[dict[str, Any]]) -> tuple[frozenset[str], fr
 def check_stories(
     model: puna.Model, documents: Sequence[dict[str, Any]], count: int, seed: int
 ) -> dict[str, Any]:
-    """Tell stories at the usual sampling settings, half of them for simple requests, and check them."""
+    """Generate stories with the usual sampling options, half of them for simple requests, and check them."""
     rng = random.Random(seed)
     known, told = known_words(documents)
     requests: list[tuple[str, str]] = []
@@ -176,12 +176,12 @@ def check_stories(
 
 
 def evaluate(path: Path, out: Path, stories_count: int = 100, sums_count: int = 400) -> dict[str, Any]:
-    """All measurements of the file at `path`; `out` holds the corpus."""
+    """All measurements of the file at `path`; `out` is the folder of the corpus."""
     valid = [json.loads(line) for line in (out / "valid.jsonl").open(encoding="utf-8")][:600]
     train = [json.loads(line) for line in (out / "corpus.jsonl").open(encoding="utf-8")]
     results: dict[str, Any] = {"file_megabytes": round(path.stat().st_size / 1e6, 2)}
     results["perplexity"] = perplexity(path, valid)
-    with puna.load(path, parallel=_AT_ONCE) as model:
+    with puna.load(path, parallel=_PARALLEL) as model:
         for name, options in (("greedy", GREEDY), ("usual sampling", USUAL)):
             sums, wrong_sums = exact(model, held_out_sums(sums_count, 1), options)
             known, wrong_facts = exact(model, held_out_facts(2), options)
@@ -197,7 +197,7 @@ def evaluate(path: Path, out: Path, stories_count: int = 100, sums_count: int = 
 
 
 def table(results: dict[str, Any]) -> str:
-    """The numbers as text."""
+    """The results as text."""
     lines = [f"{'file size, MB':45} {results['file_megabytes']:8.2f}"]
     lines += [f"{f'perplexity, {name}':45} {value:8.3f}" for name, value in results["perplexity"].items()]
     for group in ("greedy", "usual sampling"):

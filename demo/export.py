@@ -1,4 +1,4 @@
-"""Write a checkpoint as a GGUF file: `python -m demo.export`. Matrices become Q8_0, norms stay F32."""
+"""Export a checkpoint to GGUF: `python -m demo.export`. Matrices become Q8_0, norms stay F32."""
 
 import argparse
 import json
@@ -16,7 +16,7 @@ NORMAL, CONTROL_TYPE = 1, 3  # tokenizer.ggml.token_type
 
 
 def export(model: DemoModel, tokenizer: Tokenizer, path: Path, kind: GGMLType = GGMLType.Q8_0) -> None:
-    """Write `model` and its vocabulary to `path`, matrices as `kind`."""
+    """Write `model` and its vocabulary to `path`, with matrices of type `kind`."""
     shape = model.shape
     writer = GGUFWriter(path, "llama")
     parameters = sum(p.numel() for p in model.parameters())
@@ -67,7 +67,7 @@ def export(model: DemoModel, tokenizer: Tokenizer, path: Path, kind: GGMLType = 
 
 
 def vocabulary(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """Tokens in the order of their ids, and the merges as GGUF spells them."""
+    """The tokens in the order of their ids, and the merges as written in GGUF."""
     data = json.loads(tokenizer.to_str())["model"]
     tokens = sorted(data["vocab"], key=data["vocab"].__getitem__)
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in data["merges"]]

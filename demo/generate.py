@@ -18,17 +18,17 @@ from demo.corpus import dialogues
 OUT = Path(__file__).parent / "out"
 SEED = 2024
 
-# share of the text by kind
+# fraction of the text by kind
 MIX = {"story": 40, "plain": 8, "facts": 20, "sums": 16, "talk": 10, "mixed": 8}
 
 
-# The last stage of the training: more sums, and the questions people ask a new model first.
+# The last stage of the training has more sums, and the questions people ask a new model first.
 POLISH = {"story": 34, "plain": 6, "facts": 18, "sums": 18, "talk": 10, "mixed": 5, "small": 4, "extra": 5}
 POLISH_CHARACTERS = 12_000_000
 
 
 def documents(seed: int, characters: int, mix: dict[str, int] | None = None) -> Iterator[dict[str, Any]]:
-    """Documents until their text has so many characters; kinds in the proportions of `mix`, by characters."""
+    """Documents with a total length of about `characters`, with kinds in the proportions of `mix`."""
     mix = mix or MIX
     rng = random.Random(seed)
     written = dict.fromkeys(mix, 0)
@@ -49,14 +49,14 @@ def draw(kind: str, rng: random.Random) -> dict[str, Any]:
 
 
 def length(document: dict[str, Any]) -> int:
-    """Characters of text in a document."""
+    """The number of characters in a document."""
     if "text" in document:
         return len(document["text"])
     return sum(len(m["content"]) for m in document["messages"])
 
 
 def write(path: Path, items: Iterator[dict[str, Any]], avoid: set[int] | None = None) -> set[int]:
-    """Write the documents whose hash is not in `avoid`; the hashes of what was written."""
+    """Write the documents whose hash is not in `avoid`, and return the hashes of those written."""
     seen: set[int] = set()
     temporary = path.with_suffix(".part")
     with temporary.open("w", encoding="utf-8") as file:

@@ -65,7 +65,7 @@ class Block(nn.Module):
 
 
 class DemoModel(nn.Module):
-    """The whole model; the output projection is the embedding matrix."""
+    """The model. The output projection is the embedding matrix."""
 
     cos: Tensor
     sin: Tensor
@@ -103,7 +103,7 @@ class DemoModel(nn.Module):
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate the neighbouring pairs of x [B, T, heads, head] by the angles of each position."""
+    """Rotate adjacent pairs of x [B, T, heads, head] by the angles of each position."""
     cos, sin = cos[:, None, :].to(x.dtype), sin[:, None, :].to(x.dtype)
     even, odd = x[..., 0::2], x[..., 1::2]
     return torch.stack((even * cos - odd * sin, even * sin + odd * cos), dim=-1).flatten(-2)

@@ -1,4 +1,4 @@
-"""From documents to training rows: token ids, which of them are learned, whole documents in each row."""
+"""Packs documents into training rows: token ids, and which of them are learned. Rows hold whole documents."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,14 +16,14 @@ SHORT, LONG = 512, 1024
 
 @dataclass(frozen=True)
 class Rows:
-    """Packed rows of one length: `tokens` [rows, length + 1]; `learn` [rows, length]: is the next learned?"""
+    """Packed rows of one length: `tokens` [rows, length + 1]; `learn` [rows, length], for the next token."""
 
     tokens: np.ndarray
     learn: np.ndarray
 
 
 def segments(document: dict[str, Any]) -> list[tuple[str, bool]]:
-    """The document with control tokens, in parts: (text, is it learned?). What users say is not."""
+    """The parts of a document with control tokens, as (text, learned); users' messages are not learned."""
     if "text" in document:
         return [(BOS, False), (document["text"] + BOS, True)]
     parts = [(BOS, False)]
@@ -35,7 +35,7 @@ def segments(document: dict[str, Any]) -> list[tuple[str, bool]]:
 
 
 def encode(documents: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Iterator[Encoded]:
-    """Token ids of each document and, for each id, whether it is learned."""
+    """The token ids of each document and, for each id, whether it is learned."""
     for start in range(0, len(documents), 2000):
         parts = [segments(d) for d in documents[start : start + 2000]]
         encoded = iter(
@@ -54,7 +54,7 @@ def encode(documents: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Iterato
 
 
 def pack(documents: Iterable[Encoded], seed: int) -> tuple[Rows, Rows]:
-    """Rows of `SHORT` tokens, and of `LONG` for the documents that need them; only longer ones are cut."""
+    """Rows of `SHORT` tokens, and of `LONG` for longer documents; those longer than `LONG` are truncated."""
     rng = random.Random(seed)
     short: list[Encoded] = []
     long: list[Encoded] = []
@@ -65,12 +65,12 @@ def pack(documents: Iterable[Encoded], seed: int) -> tuple[Rows, Rows]:
             long.append((ids[: LONG + 1], learn[: LONG + 1]))
     rng.shuffle(short)
     rng.shuffle(long)
-    # Every long document leaves room that short ones fill.
+    # Short documents fill the room after every long one.
     return _fill(short, SHORT, []), _fill(long, LONG, short[: 3 * len(long)])
 
 
 def _fill(documents: list[Encoded], length: int, small: list[Encoded]) -> Rows:
-    """First fit over a window of open rows: a row begins with a document and holds whole documents."""
+    """First-fit packing with a window of open rows: every row holds whole documents."""
     rows: list[Encoded] = []
     open_rows: list[Encoded] = []
     for ids, learn in documents + small:

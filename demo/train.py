@@ -32,13 +32,13 @@ from demo.vocabulary import load_vocabulary, train_vocabulary
 OUT = Path(__file__).parent / "out"
 SEED = 1
 WARMUP = 60
-FINAL_RATE = 0.04  # of the highest
+FINAL_RATE = 0.04  # fraction of the maximum
 SNIPPET = 64  # tokens in a row of the snippets
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Some steps on one kind of text, with optimisers begun anew.
+    """Some steps on one kind of text, with fresh optimisers.
 
     The learning rate falls from `rate` along half a cosine that would end after `span` steps.
     """
@@ -47,10 +47,10 @@ class Stage:
     steps: int
     rate: float
     span: int
-    tokens: int  # in a step
+    tokens: int  # per step
 
 
-# Language first, then how to look back for names, then everything together, at the end with more sums.
+# First language, then looking back for names, then everything, and in the end more sums.
 STAGES = (
     Stage("corpus", steps=900, rate=0.004, span=1600, tokens=8192),
     Stage("snippets", steps=200, rate=0.002, span=1000, tokens=4096),
@@ -79,19 +79,19 @@ def prepare(out: Path) -> None:
 
 
 def contents(documents: list[dict[str, Any]]) -> Iterator[str]:
-    """What is said in the documents."""
+    """The documents."""
     for document in documents:
         yield from [document["text"]] if "text" in document else [m["content"] for m in document["messages"]]
 
 
 def load_rows(out: Path, text: str) -> tuple[Rows, Rows]:
-    """What `prepare` packed: short and long rows of "corpus" or "polish"."""
+    """The rows packed by `prepare`: short and long rows of "corpus" or "polish"."""
     file = np.load(out / f"{text}.npz")
     return Rows(file["short"], file["short_learn"]), Rows(file["long"], file["long_learn"])
 
 
 def snippet_rows(out: Path, count: int) -> Rows:
-    """So many rows of `SNIPPET` tokens, a snippet in each."""
+    """`count` rows of `SNIPPET` tokens with a snippet each."""
     rng = random.Random(SEED)
     documents = [{"text": draw_snippet(rng)} for _ in range(count)]
     tokens = np.zeros((count, SNIPPET + 1), np.uint16)
@@ -104,7 +104,7 @@ def snippet_rows(out: Path, count: int) -> Rows:
 
 
 def corpus_batches(short: Rows, long: Rows, per_step: int) -> list[tuple[Rows, np.ndarray]]:
-    """One pass over the corpus: for each step the rows and their numbers, long ones evenly in between."""
+    """One pass over the corpus: the rows of each step and their numbers, long rows evenly distributed."""
     rng = np.random.default_rng(SEED)
     plan: list[tuple[float, Rows, np.ndarray]] = []
     for rows, length in ((short, SHORT), (long, LONG)):
@@ -119,7 +119,7 @@ def corpus_batches(short: Rows, long: Rows, per_step: int) -> list[tuple[Rows, n
 
 
 def batches(out: Path) -> Iterator[tuple[Stage, int, Rows, np.ndarray]]:
-    """For every step its stage, its number in the stage, and which rows of what to learn from."""
+    """For every step: its stage, its number in the stage, and the rows to learn from."""
     plans: dict[str, Iterator[tuple[Rows, np.ndarray]]] = {}
     for stage in STAGES:
         if stage.text == "snippets":
@@ -131,13 +131,13 @@ def batches(out: Path) -> Iterator[tuple[Stage, int, Rows, np.ndarray]]:
             if stage.text not in plans:
                 short, long = load_rows(out, stage.text)
                 plans[stage.text] = itertools.cycle(corpus_batches(short, long, stage.tokens))
-            # A later stage on the same text goes on where the earlier one stopped.
+            # A later stage on the same text continues where the earlier one stopped.
             for step in range(stage.steps):
                 yield stage, step, *next(plans[stage.text])
 
 
 def loss_of(hidden: Any, weight: Tensor, tokens: Tensor, learn: Tensor) -> tuple[Tensor, Tensor]:
-    """Sum of cross entropies over the learned positions, and their number."""
+    """The sum of cross entropies over the learned positions, and the number of positions."""
     with torch.autocast("cpu", torch.bfloat16):
         rows = hidden(tokens[:, :-1]).flatten(0, 1)[learn.flatten()]
         logits = F.linear(rows, weight)
@@ -164,10 +164,10 @@ def optimisers(model: DemoModel) -> list[torch.optim.Optimizer]:
 
 
 def work(rank: int, world: int, options: argparse.Namespace) -> None:
-    """One worker: its share of every batch, gradients summed with the others', the same update everywhere."""
+    """One worker: processes its part of every batch, sums gradients with the others, makes their update."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
-    # Workers that share the compiler's cache can read each other's half-written files.
+    # Workers that share the compiler's cache might read each other's partially written files.
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(options.out / f"compiled-{rank}")
     dist.init_process_group(
         "gloo", init_method=f"file://{options.out / 'rendezvous'}", rank=rank, world_size=world
@@ -194,7 +194,7 @@ def work(rank: int, world: int, options: argparse.Namespace) -> None:
             updates = optimisers(model)
         mine = np.sort(numbers[rank::world])
         tokens = torch.from_numpy(rows.tokens[mine].astype(np.int64))
-        # The few steps on snippets are not worth compiling for.
+        # Compiling does not pay off for the few steps on snippets.
         hidden = compiled if stage.text != "snippets" else model.hidden
         loss, count = loss_of(hidden, model.token_embd.weight, tokens, torch.from_numpy(rows.learn[mine]))
         loss.backward()
@@ -222,13 +222,13 @@ def work(rank: int, world: int, options: argparse.Namespace) -> None:
 
 
 def gradient(parameter: Tensor) -> Tensor:
-    """The gradient of a parameter that took part in the loss."""
+    """The gradient of a parameter that contributed to the loss."""
     assert parameter.grad is not None
     return parameter.grad
 
 
 def save(path: Path, step: int, model: DemoModel, updates: list[torch.optim.Optimizer]) -> None:
-    """Write a checkpoint, replacing the last one in one go."""
+    """Write a checkpoint, atomically replacing the last one."""
     state = {"step": step, "model": model.state_dict(), "optimisers": [u.state_dict() for u in updates]}
     torch.save(state, path.with_suffix(".part"))
     path.with_suffix(".part").rename(path)
@@ -242,7 +242,7 @@ def load_model(path: Path) -> DemoModel:
 
 
 def validation_loss(model: DemoModel, rows: Rows, limit: int = 200) -> Iterator[tuple[float, int]]:
-    """Summed loss and number of learned tokens of each of the first rows, in float32."""
+    """Total loss and number of learned tokens of each of the first rows, in float32."""
     with torch.inference_mode():
         for tokens, learn in zip(rows.tokens[:limit], rows.learn[:limit], strict=True):
             ids = torch.from_numpy(tokens.astype(np.int64))[None]
@@ -263,7 +263,7 @@ def main() -> None:
     options.out = options.out.resolve()
     prepare(options.out)
     (options.out / "rendezvous").unlink(missing_ok=True)
-    # glibc gives large blocks back at once and fetches them again, page by page; keep them instead.
+    # Keep large blocks: by default glibc returns them to the system and faults them in again page by page.
     os.environ |= {
         "OMP_NUM_THREADS": "1",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",

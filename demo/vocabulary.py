@@ -9,7 +9,7 @@ BOS, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 CONTROL = (BOS, START, END)
 BOS_ID, START_ID, END_ID = 0, 1, 2
 
-# The pre-tokenizer GGUF files call "qwen2": letters with one leading character, digits one by one.
+# The pre-tokenizer called "qwen2" in GGUF: letters with one leading character, single digits.
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -45,11 +45,11 @@ def train_vocabulary(texts: Iterable[str], size: int) -> Tokenizer:
 
 
 def load_vocabulary(path: Path) -> Tokenizer:
-    """The tokenizer `train_vocabulary` made, from its JSON file."""
+    """Load the tokenizer made by `train_vocabulary` from its JSON file."""
     return Tokenizer.from_file(str(path))
 
 
 def chat_prompt(messages: Iterable[dict[str, str]]) -> str:
-    """What `CHAT_TEMPLATE` renders, up to where the assistant begins to answer; without BOS."""
+    """The output of `CHAT_TEMPLATE` up to the start of the assistant's answer, without BOS."""
     turns = "".join(f"{START}{m['role']}\n{m['content']}{END}\n" for m in messages)
     return f"{turns}{START}assistant\n"

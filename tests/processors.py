@@ -11,32 +11,27 @@ try:
 except ImportError:  # not built: then there is only the reference
     _native = None
 
-#: All levels there are for this kind of processor, and for each the one whose vectors it computes with.
-_VECTORS = (
-    {"portable": "portable", "neon": "neon", "dotprod": "neon"}
+_ALL = (
+    ("portable", "neon", "dotprod")
     if platform.machine() in ("aarch64", "arm64")
-    else {"portable": "portable", "avx2": "avx2", "avx_vnni": "avx2", "avx512": "avx512", "amx": "avx512"}
+    else ("portable", "avx2", "avx_vnni", "avx512", "amx")
 )
 
 
 def missing_levels() -> list[str]:
     """Levels this processor lacks the instructions for; none where there is no extension."""
-    return [] if _native is None else [level for level in _VECTORS if level not in _native.cpu_levels()]
+    return [] if _native is None else [level for level in _ALL if level not in _native.cpu_levels()]
 
 
-def levels(operations: str) -> list[str]:
-    """The levels to test `operations` at, so that no machine code is tested twice.
+def levels(*operations: str) -> list[str]:
+    """The levels to test `operations` at: of those that run the same machine code in all of them, one.
 
-    `products` of packed matrices differ at every level, `vectors` (rows, attention, sampling) only where the
-    vectors do, and `scalar` operations nowhere.
+    Without operations that is one level.
     """
-    runnable = [] if _native is None else _native.cpu_levels()
-    if operations == "products":
-        return list(runnable)
-    if operations == "vectors":
-        return [level for level in runnable if _VECTORS[level] == level]
-    assert operations == "scalar", operations
-    return runnable[:1]
+    found: dict[tuple[str, ...], str] = {}
+    for level in [] if _native is None else _native.cpu_levels():
+        found.setdefault(tuple(_native.kernel_set(operation, level) for operation in operations), level)
+    return list(found.values())
 
 
 @contextmanager

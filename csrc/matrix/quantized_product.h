@@ -214,8 +214,8 @@ void block_product(const uint8_t* weights, int64_t stride, int64_t groups, int64
                 prefetch(numbers, offsets.planes(), distance);
                 typename Lanes::Ints sums[T];
                 block_sums<Lanes, layout, T>(numbers, a, b, sums);
-                const int at = offsets.factors() * b;
-                finish_block<Lanes, layout, T>(factors + at, mins + at, a, b, sums, totals);
+                finish_block<Lanes, layout, T>(factors + offsets.factors() * b, mins + offsets.factors() * b, a, b,
+                                               sums, totals);
             }
             factors = numbers;
             for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);

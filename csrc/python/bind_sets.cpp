@@ -37,7 +37,8 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
     if (is_one_of({"linear", "experts"})) return same_products(a, b, type);
     if (is_one_of({"attention"})) return &attention_kernels(a) == &attention_kernels(b);
     if (is_one_of({"choose", "top_k", "sum_of_exponentials"})) return &sample_kernels(a) == &sample_kernels(b);
-    if (is_one_of({"rms_norm", "rope", "swiglu", "geglu", "softcap", "short_conv", "store_rows"})) {
+    if (is_one_of({"rms_norm", "add_rms_norm", "layer_norm", "rope", "swiglu", "geglu", "gelu", "softcap", "short_conv",
+                   "store_rows"})) {
         return &row_kernels(a) == &row_kernels(b);
     }
     if (is_one_of({"route", "embed", "temper", "add", "multiply", "scale"})) return true;
@@ -53,7 +54,7 @@ std::string kernel_set(const std::string& operation, const std::string& level, s
     const auto of = std::find_if(levels.begin(), levels.end(), named);
     if (of == levels.end()) throw nb::value_error(("this CPU cannot run the kernels '" + level + "'").c_str());
     const auto same = [&](CpuLevel each) { return runs_the_same(operation, each, *of, type); };
-    return cpu_level_name(*std::find_if(levels.begin(), of, same));
+    return cpu_level_name(*std::find_if(levels.begin(), of + 1, same));
 }
 
 }  // namespace

@@ -94,7 +94,7 @@ def question(op: str, a: int, b: int, rng: random.Random, templates: tuple[str, 
 
 
 def draw_other(rng: random.Random) -> tuple[str, str]:
-    """Sums it refuses, comparing, counting, even and odd."""
+    """Sums the model refuses, comparisons, counting, even and odd numbers."""
     kind = rng.random()
     if kind < 0.28:
         a, b = rng.randint(100, 99999), rng.randint(2, 99999)

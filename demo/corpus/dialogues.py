@@ -138,7 +138,7 @@ def calculation(rng: random.Random) -> Exchange:
 
 
 def small_calculation(rng: random.Random) -> Exchange:
-    """A sum or difference of small numbers, with those `calculation` leaves out."""
+    """A sum or difference of small numbers, including those `calculation` leaves out."""
     op, a, b = arithmetic.draw_small_pair(rng)
     ask = arithmetic.question(op, a, b, rng)
     value = str(arithmetic.result(op, a, b))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from demo.corpus import facts_tables as t
+from demo.corpus.facts_definitions import QUANTITIES, SINGLES, THINGS
 from demo.corpus.template import polish
 
 
@@ -290,7 +291,7 @@ def _calendar() -> list[Fact]:
 
 def _counts() -> list[Fact]:
     facts = []
-    for template, number, answer in t.QUANTITIES:
+    for template, number, answer in QUANTITIES:
         # Alternatives of a quantity become separate questions, so that each is asked.
         phrases = _alternatives(template)
         train = tuple(
@@ -327,7 +328,7 @@ def _alternatives(template: str) -> list[str]:
 def _things() -> list[Fact]:
     return _facts(
         "definition",
-        [({"x": x}, answer, "") for x, answer in t.THINGS.items()],
+        [({"x": x}, answer, "") for x, answer in THINGS.items()],
         ("what is {x}", "what's {x}", "explain {x}", "tell me about {x}", "tell me what {x} is",
          "can you explain what {x} is",
          "define {x}", "do you know what {x} is", "what do you know about {x}", "what does {x} mean",
@@ -339,4 +340,4 @@ def _things() -> list[Fact]:
 
 
 def _singles() -> list[Fact]:
-    return [Fact("single", questions, held, answer) for questions, held, answer in t.SINGLES]
+    return [Fact("single", questions, held, answer) for questions, held, answer in SINGLES]

@@ -1,4 +1,4 @@
-"""Greetings, jokes, riddles, rhymes, and polite refusals for all outside the model's small world."""
+"""Greetings, jokes, riddles, rhymes, and polite refusals of everything outside the model's small world."""
 
 # ruff: noqa: SIM905 - long lists of words are easier to read and to edit as text
 

@@ -78,7 +78,7 @@ class Story:
 
 
 def invented_name(rng: random.Random) -> str:
-    """A name nobody has, so that names are read from the question and not remembered."""
+    """An invented name, so that the model has to read names from the question."""
     return "".join(rng.choice(w.SYLLABLES) for _ in range(rng.choice((2, 2, 3)))).capitalize()
 
 
@@ -152,7 +152,7 @@ def draw_story(rng: random.Random, plot: Plot | None = None, hero: Hero | None =
 
 
 def _lay_out(beats: list[str]) -> str:
-    """Beats into paragraphs of two or three."""
+    """Join beats into paragraphs of two or three."""
     text = "\n\n".join(" ".join(beats[i : i + 2]) for i in range(0, len(beats), 2))
     for wrong, right in (("This is the story of", "?"), ("Let me tell you about", "?")):
         if text.startswith(wrong):
@@ -176,7 +176,7 @@ _ADJ = ("", "", "", "", "short ", "short ", "little ", "nice ", "new ", "funny "
 
 
 def draw_request(story: Story, rng: random.Random) -> str:
-    """A way to ask for this story, without the noise of a careless typist."""
+    """A way to ask for this story, without typing mistakes."""
     slots = dict(story.slots)
     adj = rng.choice(_ADJ)
     if story.plot.name == "sleep" and rng.random() < 0.5:

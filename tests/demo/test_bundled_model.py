@@ -1,4 +1,4 @@
-"""The model in the package: small, described, and right about what it was taught."""
+"""The bundled model: its size, its description, and its answers to what it was trained on."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def ask(model: puna.Model, *questions: str, **options: object) -> list[str]:
     return [c.text.strip() for c in model.generate_many(prompts, **{**GREEDY, **options})]
 
 
-def test_the_file_is_small_and_says_what_it_is() -> None:
+def test_the_file_is_small_and_described() -> None:
     assert path().stat().st_size <= 10_000_000
     with open_gguf(path()) as file:
         assert file.architecture == "llama"
@@ -48,7 +48,7 @@ def test_it_answers_as_people_type(model: puna.Model) -> None:
     ]
 
 
-def test_it_says_what_it_is_and_what_it_cannot_do(model: puna.Model) -> None:
+def test_it_knows_what_it_is_and_what_it_cannot_do(model: puna.Model) -> None:
     puna_is, who, code = ask(model, "What is Puna?", "Who are you?", "Write a Python program")
     assert "runs open language models on your own computer" in puna_is
     assert "tiny" in who
@@ -64,7 +64,7 @@ def test_nine_of_ten_held_out_questions_are_answered_exactly(
     assert len(wrong) <= len(pairs) / 10, wrong
 
 
-def test_it_remembers_what_was_said(model: puna.Model) -> None:
+def test_it_remembers_earlier_messages(model: puna.Model) -> None:
     talk = [
         {"role": "user", "content": "Hi, my name is Anna"},
         {"role": "assistant", "content": "Nice to meet you, Anna! How can I help you?"},

@@ -1,4 +1,4 @@
-"""The synthetic text: the same from a seed, right, varied, and without what is kept for evaluation."""
+"""The synthetic text: reproducible, correct, varied, and without held-out questions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_the_same_seed_gives_the_same_documents_and_another_seed_does_not() -> N
     assert first != other
 
 
-def test_kinds_have_their_share_of_the_text() -> None:
+def test_the_kinds_of_text_have_the_right_proportions() -> None:
     rng = random.Random(1)
     written = dict.fromkeys(MIX, 0)
     for document in documents(3, 400_000):
@@ -70,7 +70,7 @@ def test_held_out_sums_are_never_in_the_training_text(sample: list[dict]) -> Non
                 assert not arithmetic.held_out(sign, int(a), int(b)), answer
 
 
-def test_a_twelfth_of_the_sums_is_held_out_whichever_way_round_they_are_asked() -> None:
+def test_a_twelfth_of_the_sums_is_held_out_in_either_order() -> None:
     pairs = list(itertools.product(range(3, 100), repeat=2))
     held = sum(arithmetic.held_out("+", a, b) for a, b in pairs)
     assert 0.06 < held / len(pairs) < 0.11
@@ -93,7 +93,7 @@ def test_no_question_has_two_answers() -> None:
 
 
 @pytest.mark.parametrize("plot", stories.PLOTS, ids=lambda plot: plot.name)
-def test_stories_of_every_plot_obey_the_rules_the_model_is_judged_by(plot: stories.Plot) -> None:
+def test_stories_of_every_plot_obey_the_rules(plot: stories.Plot) -> None:
     for seed in range(60):
         story = stories.draw_story(random.Random(seed), plot)
         words = frozenset(re.findall(r"[a-z']+", story.text.lower()))
@@ -103,7 +103,7 @@ def test_stories_of_every_plot_obey_the_rules_the_model_is_judged_by(plot: stori
         assert story.friend.name[0] != story.hero.name[0]
 
 
-def test_snippets_are_clean_and_name_somebody_again_and_again() -> None:
+def test_snippets_are_clean_and_repeat_their_names() -> None:
     rng = random.Random(8)
     for _ in range(500):
         snippet = draw_snippet(rng)
@@ -112,13 +112,13 @@ def test_snippets_are_clean_and_name_somebody_again_and_again() -> None:
         assert len(names) != len(set(names)) or len(names) < 2, snippet
 
 
-def test_stories_hardly_ever_repeat() -> None:
+def test_stories_rarely_repeat() -> None:
     rng = random.Random(11)
     texts = [stories.draw_story(rng).text for _ in range(3000)]
     assert len(set(texts)) == len(texts)
 
 
-def test_answers_about_a_story_name_only_who_is_in_it() -> None:
+def test_answers_about_a_story_only_name_its_characters() -> None:
     rng = random.Random(2)
     named = 0
     for _ in range(500):
@@ -130,7 +130,7 @@ def test_answers_about_a_story_name_only_who_is_in_it() -> None:
     assert named > 300
 
 
-def test_templates_choose_nest_and_fill() -> None:
+def test_templates_nest_alternatives_and_fill_slots() -> None:
     rng = random.Random(0)
     seen = {expand("{a|b{c|d}} <x>, <X>", {"x": "one"}, rng) for _ in range(100)}
     assert seen == {"a one, One", "bc one, One", "bd one, One"}
@@ -148,7 +148,7 @@ def test_templates_choose_nest_and_fill() -> None:
         ("he waited a hour", "He waited an hour"),
     ],
 )
-def test_polish_mends_articles_spaces_and_capitals(raw: str, right: str) -> None:
+def test_polish_fixes_articles_spaces_and_capitals(raw: str, right: str) -> None:
     assert polish(raw) == right
 
 

@@ -1,4 +1,4 @@
-"""From torch to GGUF and Puna's own engine: same tokens, same numbers, same conversation text."""
+"""The exported model in Puna's engine, compared with torch: same tokens, same values, same chat format."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def exported(model: DemoModel, vocabulary: Tokenizer, tmp_path_factory: pytest.T
     return path
 
 
-def test_the_engine_computes_what_torch_computes(model: DemoModel, exported: Path) -> None:
+def test_the_engine_computes_the_same_as_torch(model: DemoModel, exported: Path) -> None:
     ids = [BOS_ID, *np.random.default_rng(0).integers(3, model.shape.vocabulary, 40).tolist()]
     with torch.inference_mode():
         expected = torch.log_softmax(model(torch.tensor([ids]))[0], -1)
@@ -68,7 +68,7 @@ def test_the_engine_computes_what_torch_computes(model: DemoModel, exported: Pat
     torch.testing.assert_close(got, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_engine_tokenises_as_the_training_did(vocabulary: Tokenizer, exported: Path) -> None:
+def test_the_engine_tokenises_like_the_training(vocabulary: Tokenizer, exported: Path) -> None:
     with open_gguf(exported) as file:
         tokenizer = tokenizer_from_gguf(file)
     for text in [*TEXTS, "  two  spaces\n\n\nlines 1234567 Ünïcode 狐 🦊", chat_prompt(TALK)]:
@@ -78,14 +78,14 @@ def test_the_engine_tokenises_as_the_training_did(vocabulary: Tokenizer, exporte
     assert {BOS_ID, END_ID} <= tokenizer.eos_ids
 
 
-def test_the_chat_template_writes_what_the_model_was_trained_on(exported: Path) -> None:
+def test_the_chat_template_renders_the_training_format(exported: Path) -> None:
     with open_gguf(exported) as file:
         rendered = chat_format(read_facts(file)).render(TALK)
         assert rendered == chat_prompt(TALK)
         assert chat_format(read_facts(file)).render(TALK[1:2]) == chat_prompt(TALK[1:2])
 
 
-def test_packing_learns_answers_only_and_keeps_documents_whole(vocabulary: Tokenizer) -> None:
+def test_packing_learns_only_answers_and_keeps_documents_whole(vocabulary: Tokenizer) -> None:
     documents = [{"messages": TALK[1:3]}, {"text": STORY}] * 40 + [{"text": STORY * 60}]
     encoded = list(encode(documents, vocabulary))
     for (ids, learn), document in zip(encoded, documents, strict=True):

@@ -1,4 +1,4 @@
-"""The rules stories are judged by must notice broken stories."""
+"""The story rules must detect broken stories."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_a_good_story_breaks_no_rule() -> None:
         ("too many names", GOOD + " It was Anna, Ben, Clara, Dora and Elliot."),
     ],
 )
-def test_each_rule_notices_what_it_is_for(rule: str, story: str) -> None:
+def test_each_rule_detects_its_mistake(rule: str, story: str) -> None:
     assert rule in problems(story, True, KNOWN | {"anna", "ben", "clara", "dora", "elliot", "and", "a", "an"})
 
 
-def test_a_story_that_did_not_end_is_noticed() -> None:
+def test_an_unfinished_story_is_detected() -> None:
     assert problems(GOOD, False, KNOWN) == ["does not end"]

@@ -13,10 +13,11 @@ from tests.torch_ops import REFERENCE, TorchOps, cpu
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Gives `ops` and `kernels` what differs in the operations that the module is about.
 
-    Which these are says `pytest.mark.kernels_of("products")` ("vectors" without it).
+    Which these are says `pytest.mark.kernels_of`; without it, those whose kernels differ with the vectors.
     """
     mark = metafunc.definition.get_closest_marker("kernels_of")
-    found = [f"cpu-{name}" for name in levels(mark.args[0] if mark else "vectors")]
+    operations = mark.args if mark else ("attention", "rms_norm", "rope", "store_rows")
+    found = [f"cpu-{name}" for name in levels(*operations)]
     if "ops" in metafunc.fixturenames:
         metafunc.parametrize("ops", ["reference", *found], indirect=True)
     if "kernels" in metafunc.fixturenames:

@@ -22,7 +22,7 @@ from .block_bytes import ALL_TYPES, BLOCK_TYPES, FLOAT_TYPES, random_bytes, refe
 
 _native = pytest.importorskip("puna._native")
 
-pytestmark = pytest.mark.kernels_of("products")
+pytestmark = pytest.mark.kernels_of("linear")
 
 BATCHES = (0, 1, 2, 3, 5, 8, 9, 16, 27, 33)
 # These meet float32 activations: floats, and what is converted to floats when packed.

@@ -11,7 +11,7 @@ from puna.ops import Rope
 from tests.torch_ops import TorchOps
 
 # What is given is checked before kernels are chosen.
-pytestmark = pytest.mark.kernels_of("scalar")
+pytestmark = pytest.mark.kernels_of()
 
 
 def int32(*values: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from puna.ops import Routing
 from tests.torch_ops import TorchOps
 
-pytestmark = pytest.mark.kernels_of("scalar")
+pytestmark = pytest.mark.kernels_of("route")
 
 SIZES = [(1, 1), (4, 2), (8, 8), (64, 6), (256, 8)]  # experts, chosen
 SETTINGS = [

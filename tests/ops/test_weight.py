@@ -15,7 +15,7 @@ from .block_bytes import ALL_TYPES, random_bytes, reference_values
 
 _native = pytest.importorskip("puna._native")
 
-pytestmark = pytest.mark.kernels_of("products")
+pytestmark = pytest.mark.kernels_of("linear")
 
 
 @pytest.mark.parametrize("name", ["cpu", "reference"])

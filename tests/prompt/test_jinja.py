@@ -148,7 +148,12 @@ def test_what_a_template_uses_is_told() -> None:
     template = JinjaTemplate(
         "{% set x = 1 %}{{ messages[0]['reasoning_content'] }}{% if tools %}{{ '<think>' }}{% endif %}"
     )
-    assert template.variables == {"messages", "tools"}
+    assert [template.reads(name) for name in ("messages", "tools", "x", "think")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     assert template.literal("<think>")
     assert not template.literal("reasoning</think>")
 

@@ -48,11 +48,27 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "tiny.gguf", config, endless=True)
 
 
+async def started(
+    load: Load,
+    on_progress: Callable[[int, int], None] | None = None,
+    *,
+    stall_timeout_s: float | None = 300.0,
+) -> LocalRunner:
+    """A runner with a model, as the fleet starts it: its process is ended if that fails or is cancelled."""
+    runner = await LocalRunner.spawn()
+    try:
+        await runner.load(load, on_progress, stall_timeout_s=stall_timeout_s)
+    except BaseException:
+        await runner.close()
+        raise
+    return runner
+
+
 def with_runner(model: Path, use: Callable[[LocalRunner], Awaitable[None]], **load: int | str) -> None:
     """Start a runner, use it, close it; afterwards its process must be gone."""
 
     async def scenario() -> None:
-        runner = await LocalRunner.start(Load(path=str(model), **{"num_ctx": 2048, "parallel": 4, **load}))
+        runner = await started(Load(path=str(model), **{"num_ctx": 2048, "parallel": 4, **load}))
         pid = runner.pid
         try:
             await asyncio.wait_for(use(runner), 60)
@@ -112,7 +128,7 @@ def test_progress_is_reported_while_loading(model: Path) -> None:
     heard: list[tuple[int, int]] = []
 
     async def scenario() -> None:
-        runner = await LocalRunner.start(
+        runner = await started(
             Load(path=str(model), num_ctx=64), on_progress=lambda done, total: heard.append((done, total))
         )
         await runner.close()
@@ -184,7 +200,7 @@ def test_a_model_that_does_not_load_is_an_error_of_its_own_class(tmp_path: Path,
         expected = (UnsupportedModelError, "'quantumformer' is not supported; supported: ")
     before = psutil.Process().children()
     with pytest.raises(expected[0], match=expected[1]):
-        asyncio.run(LocalRunner.start(Load(path=str(path), num_ctx=64)))
+        asyncio.run(started(Load(path=str(path), num_ctx=64)))
     assert psutil.Process().children() == before
 
 
@@ -283,12 +299,12 @@ def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
 def test_a_process_killed_before_it_read_all_is_said_to_be_killed(model: Path) -> None:
     async def scenario() -> None:
         before = psutil.Process().children()
-        loading = asyncio.create_task(LocalRunner.start(Load(path=str(model), num_ctx=64)))
-        while not (started := [child for child in psutil.Process().children() if child not in before]):
+        loading = asyncio.create_task(started(Load(path=str(model), num_ctx=64)))
+        while not (new := [child for child in psutil.Process().children() if child not in before]):
             await asyncio.sleep(0.01)
-        started[0].suspend()  # what it was sent stays unread, so that the connection is reset and not closed
+        new[0].suspend()  # what it was sent stays unread, so that the connection is reset and not closed
         await asyncio.sleep(0.5)
-        started[0].kill()
+        new[0].kill()
         with pytest.raises(RunnerError, match=r"has terminated: killed by signal 9") as caught:
             await loading
         assert "Errno" not in str(caught.value)
@@ -310,7 +326,7 @@ def test_a_process_that_hangs_does_not_answer_a_ping(model: Path) -> None:
 def test_loading_without_progress_times_out(model: Path) -> None:
     before = psutil.Process().children()
     with pytest.raises(RunnerError, match=r"timed out waiting .* progress 0\.00"):
-        asyncio.run(LocalRunner.start(Load(path=str(model), num_ctx=64), stall_timeout_s=0.01))
+        asyncio.run(started(Load(path=str(model), num_ctx=64), stall_timeout_s=0.01))
     assert psutil.Process().children() == before
 
 
@@ -321,7 +337,8 @@ def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path
         "from puna.runner.client import LocalRunner\n"
         "from puna.runner.protocol import Load\n"
         "async def main():\n"
-        "    runner = await LocalRunner.start(Load(path=sys.argv[1], num_ctx=64))\n"
+        "    runner = await LocalRunner.spawn()\n"
+        "    await runner.load(Load(path=sys.argv[1], num_ctx=64))\n"
         "    print(runner.pid, flush=True)\n"
         "    await asyncio.sleep(60)\n"
         "asyncio.run(main())\n"

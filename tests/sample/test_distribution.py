@@ -77,7 +77,7 @@ def test_frequencies_are_the_distribution(ops: Backend, changes: dict[str, Any])
     assert deviation.sum() < freedom + 4 * math.sqrt(2 * freedom) + 6
 
 
-@pytest.mark.parametrize("level", levels("vectors"))
+@pytest.mark.parametrize("level", levels("choose"))
 def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
     native = pytest.importorskip(
         "puna._native", reason="the C++ extension is not built", exc_type=ImportError

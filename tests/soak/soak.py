@@ -84,7 +84,7 @@ class _Soak:
         self._rounds = 0
 
     def run(self, folder: Path) -> None:
-        """Record the answers, run pairs of rounds (at least two) until the time is over, and ask all again."""
+        """Record the answers, run two or more pairs of rounds until the time is over, and ask all again."""
         for name, path in model_files(folder):
             add_model(self._server, name, path)
         with self._server.http as http:

@@ -1,4 +1,4 @@
-"""What a story plot is: slots to pick and beats to tell in order."""
+"""The definition of a plot: slots to fill and beats to tell in order."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

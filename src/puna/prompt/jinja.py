@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 import jinja2
 import jinja2.ext
-import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
@@ -131,10 +130,12 @@ class JinjaTemplate:
         except (jinja2.exceptions.TemplateError, RecursionError, SyntaxError, ValueError) as error:
             raise TemplateError(f"template error: {error}") from error
 
-    @cached_property
-    def variables(self) -> frozenset[str]:
-        """Names the template takes from outside."""
-        return frozenset(jinja2.meta.find_undeclared_variables(self._tree))
+    def reads(self, name: str) -> bool:
+        """Whether the template looks at the variable `name` anywhere."""
+        # Jinja's own analysis of variables compiles, and with that computes constants of any size.
+        return any(
+            node.name == name and node.ctx == "load" for node in self._tree.find_all(jinja2.nodes.Name)
+        )
 
     def literal(self, text: str) -> bool:
         """Whether `text` stands in the template's own text or in one of its string constants."""

@@ -48,7 +48,7 @@ class JinjaFormat(ChatFormat):
         self._tokens = tokens or SpecialTokens()
         self.stop = stop_strings(template)
         self.thinking_tags = _thinking_tags(self._template)
-        self.takes_tools = self._with_tools is not None or "tools" in self._template.variables
+        self.takes_tools = self._with_tools is not None or self._template.reads("tools")
 
     def render(
         self,

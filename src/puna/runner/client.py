@@ -60,7 +60,6 @@ class LocalRunner:
     """A process for one model. Made by `spawn`, of use after `load`; all methods belong to one event loop."""
 
     def __init__(self, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
-        self.path = ""
         self.info = Loaded(context_length=0, parallel=1, weight_bytes=0, cache_bytes=0)
         self.tally = Tally()
         self._process = process
@@ -71,23 +70,6 @@ class LocalRunner:
         self._tasks: list[asyncio.Task[None]] = []
         self._gone = False
         self._killed_for: str | None = None
-
-    @classmethod
-    async def start(
-        cls,
-        load: Load,
-        on_progress: Callable[[int, int], None] | None = None,
-        *,
-        stall_timeout_s: float | None = 300.0,
-    ) -> LocalRunner:
-        """`spawn` and `load`; the process is ended if that fails or is cancelled."""
-        runner = await cls.spawn()
-        try:
-            await runner.load(load, on_progress, stall_timeout_s=stall_timeout_s)
-        except BaseException:
-            await runner.close()
-            raise
-        return runner
 
     @classmethod
     async def spawn(cls) -> LocalRunner:
@@ -141,7 +123,6 @@ class LocalRunner:
         `stall_timeout_s` (None: wait for ever). After `InsufficientMemoryError` another load can be tried;
         after other errors the process is to be closed.
         """
-        self.path = load.path
         self._send(load)
         done, total = 0, 0
         while True:
