@@ -161,8 +161,7 @@ for number in range(2 * parallel):
 while engine.step():
     pass
 peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
-compiler = 'torch._dynamo' in sys.modules
-print(json.dumps([len(ended), 1024 * peak - before, engine.cache.provided_bytes, compiler]))
+print(json.dumps([len(ended), 1024 * peak - before, engine.cache.provided_bytes, 'torch' in sys.modules]))
 """
 
 
@@ -179,8 +178,8 @@ def test_a_process_takes_what_was_said(name: str, tmp_path: Path) -> None:
     run = subprocess.run(
         [sys.executable, "-c", RUN, str(path), str(context), "4"], stdout=subprocess.PIPE, check=True
     )
-    ended, grown, provided, compiler = json.loads(run.stdout)
+    ended, grown, provided, torch = json.loads(run.stdout)
     assert ended == 8
-    assert not compiler, "torch's compiler was imported, which takes a second and 70 MiB"
+    assert not torch
     assert provided <= said.cache
-    assert said.total - said.process - 16 * MIB <= grown <= said.total
+    assert said.total - said.process - 24 * MIB <= grown <= said.total
