@@ -31,7 +31,7 @@ UNSTATED_CONTEXT: Final = 4096
 _FLOAT_BYTES = 4
 #: Of a vocabulary, for each token: its text, merges and the tables of the tokenizer.
 _TOKEN_BYTES = 800
-#: What Python and its libraries come to take of their own once a model runs: code imported late, stacks of threads.
+#: What Python and its libraries come to take once a model runs: code imported late, stacks of threads.
 _PROCESS_BYTES = 48 << 20
 #: Rows of the hidden size beside the results of products: the residual, its norm, sums.
 _HIDDEN_ROWS = 4
