@@ -70,7 +70,7 @@ def held_weights(module: Any) -> Iterator[Weight]:
 
 def test_weights_are_counted_as_the_kernels_hold_them(model_file: Path) -> None:
     held = {id(weight): weight for weight in held_weights(load_model(model_file).model)}
-    matrices = sum(w.matrix.nbytes if w.data is None else w.nbytes for w in held.values())
+    matrices = sum(w.nbytes if w.packed is None else w.packed.nbytes for w in held.values())
     with open_gguf(model_file) as file:
         vectors = sum(4 * tensor.count for tensor in file.tensors.values() if len(tensor.shape) == 1)
     assert table_of(model_file).weights == pytest.approx(matrices + vectors, rel=0.01)
