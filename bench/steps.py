@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from puna.engine import engine as engine_module
+from puna.engine import executor as executor_module
 from puna.engine.answers import Answers
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Generate
@@ -97,7 +97,7 @@ def watching(engine: Engine, watch: Stopwatch) -> Iterator[None]:
     replace(recorder.Program, "run", lambda program: watch.timed_program(program))
     part("replay", Replay, "forward")
     part("scheduling", Scheduler, "schedule", "evaluated", "append", "leave")
-    part("assemble", engine_module, "assemble")
+    part("assemble", executor_module, "assemble")
     part("cache", CausalCache, "start_forward")
     part("sampling", Sampler, "sample", "accept")
     part("answers", Answers, "decode")

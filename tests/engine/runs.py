@@ -61,7 +61,7 @@ class Run:
             limit=message.options.num_predict,
             keep=message.options.num_keep,
             sampler=Sampler(message.options, self.engine.loaded.tokenizer.vocab_size, self.engine.loaded.ops),
-            text=TextStream(message.options.stop),
+            text=TextStream(message.options.stop or ()),
         )
         self.engine.scheduler.add(sequence)
 

@@ -18,6 +18,7 @@ from puna.engine.events import Generate
 from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import TextStream
+from puna.ops import default_backend
 from puna.options import Options
 from puna.sample import Sampler
 
@@ -43,7 +44,7 @@ def sequence(
         inputs=[*[Input(0)] * held, *waiting_inputs],
         limit=None,
         keep=0,
-        sampler=Sampler(Options(), 4),
+        sampler=Sampler(Options(), 4, default_backend()),
         text=TextStream(),
         number=number,
     )

@@ -69,7 +69,9 @@ def _operand(value: Any) -> Any:
 
 
 class OddIndexBuffer:
-    """Indices on the host, and the copy that operations see; both begin as nonsense to the other."""
+    """Indices on the host, and the copy that operations see, which is nonsense at first."""
+
+    mirrored = True
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.host = np.zeros(shape, np.int32)

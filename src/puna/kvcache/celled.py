@@ -36,7 +36,8 @@ class CellCache(Cache):
         self._ops = ops
         self._table = ops.index_buffer(*table_shape(sequences, longest))
         self._cell_table = self._table.array.reshape(-1)
-        self.cells = Cells(capacity or sequences * longest, longest, self._table.host)
+        capacity = capacity or sequences * longest
+        self.cells = Cells(capacity, longest, self._table.host, mirrored=self._table.mirrored)
         self.storage = KVStorage(ops, shapes, self.cells.capacity, types)
 
     @property
@@ -52,8 +53,9 @@ class CellCache(Cache):
 
     def _upload_table(self) -> None:
         """Let operations see the lists of cells as they are now."""
-        for begin, end in self.cells.take_changes():
-            self._table.upload(begin, end)
+        if self._table.mirrored:
+            for begin, end in self.cells.take_changes():
+                self._table.upload(begin, end)
 
     def room(self, wanted: int) -> int:
         return min(wanted, self.cells.free)

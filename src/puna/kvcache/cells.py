@@ -32,9 +32,14 @@ def table_shape(sequences: int, longest: int) -> tuple[int, int]:
 
 
 class Cells:
-    """Bookkeeping of `capacity` cells for the sequences that `table` has rows for (see `table_shape`)."""
+    """Bookkeeping of `capacity` cells for the sequences that `table` has rows for (see `table_shape`).
 
-    def __init__(self, capacity: int, longest: int, table: NDArray[np.int32]) -> None:
+    With `mirrored` it notes what is written to the table, for those who keep a copy of it.
+    """
+
+    def __init__(
+        self, capacity: int, longest: int, table: NDArray[np.int32], *, mirrored: bool = False
+    ) -> None:
         sequences = len(table)
         self.capacity = capacity
         self.longest = longest  # entries of a sequence
@@ -43,6 +48,7 @@ class Cells:
         self.length: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
         self.references: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
         self.free_cells = FreeCells(capacity)
+        self._mirrored = mirrored
         self._changed: dict[int, int] = {}  # by sequence, the first entry written since `take_changes`
 
     @property
@@ -93,11 +99,9 @@ class Cells:
         Rows of one sequence are in ascending order of entry.
         """
         self.table[sequences, entries] = cells
-        # Of several rows of a sequence the first one counts.
-        for sequence, entry in dict(
-            zip(sequences[::-1].tolist(), entries[::-1].tolist(), strict=True)
-        ).items():
-            self._change(sequence, entry)
+        if self._mirrored:
+            for sequence, entry in zip(sequences.tolist(), entries.tolist(), strict=True):
+                self._change(sequence, entry)
         self.length[sequences] = entries + 1  # of several rows of a sequence the last one counts
 
     def put(self, sequence: int, first: int, cells: NDArray[np.int32]) -> None:
@@ -181,7 +185,10 @@ class Cells:
             self._change(sequence, int(self.first[sequence]))
 
     def take_changes(self) -> list[tuple[int, int]]:
-        """The stretches [begin, end) of the flattened table that were written since this was last called."""
+        """The stretches [begin, end) of the flattened table that were written since this was last called.
+
+        None unless `mirrored`.
+        """
         stride = self.table.shape[1]
         changes = [
             (sequence * stride + entry, sequence * stride + int(self.length[sequence]))
@@ -192,7 +199,8 @@ class Cells:
         return changes
 
     def _change(self, sequence: int, entry: int) -> None:
-        self._changed[sequence] = min(entry, self._changed.get(sequence, entry))
+        if self._mirrored:
+            self._changed[sequence] = min(entry, self._changed.get(sequence, entry))
 
     def check(self) -> None:
         """Raise `AssertionError` if the books do not balance. For tests; O(capacity)."""

@@ -49,6 +49,7 @@ class IndexBuffer(Protocol):
 
     host: NDArray[np.int32]
     array: Array
+    mirrored: bool  # whether operations read a copy, which is as old as the last `upload`
 
     def upload(self, begin: int = 0, end: int | None = None) -> None:
         """Let operations see what `host` holds at [begin, end), counted in the flattened buffer."""

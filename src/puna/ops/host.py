@@ -21,6 +21,8 @@ _NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYM
 class HostIndexBuffer:
     """What the host writes is what operations read."""
 
+    mirrored = False
+
     def __init__(self, shape: Sequence[int], array_type: type[NDArray[Any]] = np.ndarray) -> None:
         # np.zeros is backed lazily: what is never used costs address space, not memory.
         self.host: NDArray[np.int32] = np.zeros(shape, np.int32)
