@@ -89,7 +89,7 @@ def run(
         str | None,
         typer.Option(
             metavar="[=LEVEL]",
-            help="Think first: true (the default), false, high, medium, low or max. Requires '='.",
+            help="Think first. The level, after '=': true (if left out), false, high, medium, low or max.",
         ),
     ] = None,
     hidethinking: Annotated[bool, typer.Option("--hidethinking", help="Do not show the thinking.")] = False,

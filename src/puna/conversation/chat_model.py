@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from puna.engine.engine import Engine
 from puna.engine.events import Embed, Generate, Prompted
 from puna.engine.requests import FittedPrompt, checked
@@ -52,14 +54,15 @@ class ChatModel:
 
         Raises `TemplateError`, `NotSupportedError` for a gap where the template has no place for one.
         """
-        form = chat_format(self._facts, request.template)
+        # Looked at only if something of it counts: a text to go on with needs none.
+        form = cache(lambda: chat_format(self._facts, request.template))
         context = request.context or []
         dropped = 0
         match request.prompt:
             case Chat() as chat:
-                text, tokens, dropped = self._chat(request, chat, form, context)
+                text, tokens, dropped = self._chat(request, chat, form(), context)
             case Insert(before=before, after=after):
-                text = form.render_insert(before, after, think=request.think)
+                text = form().render_insert(before, after, think=request.think)
                 tokens = [*context, *self._tokenizer.encode(text, add_special=not context)]
             case str(text):
                 tokens = [*context, *self._tokenizer.encode(text, add_special=not context)]
@@ -69,12 +72,12 @@ class ChatModel:
         stop = request.options.stop
         if stop is None:
             # A template's stop strings are the model's end, spelled out.
-            stop = () if request.ignore_eos else form.stop
+            stop = () if request.ignore_eos else form().stop
         return FittedPrompt(
             tokens=tokens,
             text=text,
             stop=stop,
-            thinking=form.thinking_tags if request.think else None,
+            thinking=form().thinking_tags if request.think else None,
             dropped=dropped,
         )
 

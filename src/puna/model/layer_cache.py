@@ -118,7 +118,7 @@ Remembered = Attended | State | KeysOf | Nothing
 def build_cache(
     ops: Backend, remembered: Sequence[Remembered], shapes: Sequence[KVShape], sizes: CacheSizes
 ) -> Cache:
-    """The cache of a model whose layers remember this, with keys and values of these shapes stored by `ops`.
+    """The cache, in storage of `ops`, of a model whose layers remember this; `shapes` are of keys and values.
 
     Raises `ValueError` when no layer remembers anything, or one uses the keys of a layer that has none.
     """
