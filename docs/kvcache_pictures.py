@@ -128,7 +128,7 @@ def show_windows() -> None:
         ("the next one: three are kept, two of which it sees", lambda: store(cache, "A")),
         ("and the next", lambda: store(cache, "A")),
     )
-    longer = SlidingCache(OPS, [ONE], window=3, memory=5, **how)
+    longer = SlidingCache(OPS, [ONE], window=3, keep=5, **how)
     store(longer, "AAAAAAAA")
     show(
         "The same window with a memory of 5, eight inputs in one pass",
@@ -137,7 +137,7 @@ def show_windows() -> None:
         ("remove(A, 6), which resume_point(A, 6) says can be done", lambda: longer.remove(0, 6)),
         ("another input goes on there", lambda: store(longer, "A")),
     )
-    chunked = ChunkedCache(OPS, [ONE], chunk=4, memory=1, **how)
+    chunked = ChunkedCache(OPS, [ONE], chunk=4, keep=1, **how)
     store(chunked, "AAAAAAA")
     show(
         "Chunks of 4 with a memory of 1, seven inputs in one pass",

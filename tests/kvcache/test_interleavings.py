@@ -246,11 +246,11 @@ def window() -> Cache:
 
 
 def window_with_memory() -> Cache:
-    return SlidingCache(OPS, {1: ONE}, window=WINDOW, memory=7, capacity=40, **HOW)
+    return SlidingCache(OPS, {1: ONE}, window=WINDOW, keep=7, capacity=40, **HOW)
 
 
 def chunks() -> Cache:
-    return ChunkedCache(OPS, {2: ONE}, chunk=CHUNK, memory=3, capacity=30, **HOW)
+    return ChunkedCache(OPS, {2: ONE}, chunk=CHUNK, keep=3, capacity=30, **HOW)
 
 
 def encoder() -> Cache:

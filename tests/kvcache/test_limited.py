@@ -38,7 +38,7 @@ def run(probe: Probe, sequence: int, count: int, together: int = 1) -> None:
 
 @pytest.mark.scenario(42, 43)
 def test_scenarios_42_and_43_a_window_slides_and_its_cells_are_used_again() -> None:
-    probe = sliding(2, memory=2)
+    probe = sliding(2, keep=2)
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [2, 3], [3, 4]]
     assert probe.store([0, 0], [4, 5], [5, 6]) == [[4, 5], [5, 6]]
     assert probe.cells(0) == [2, 3, 0, 1]
@@ -57,7 +57,7 @@ def test_scenario_44_sequences_slide_by_themselves() -> None:
 
 @pytest.mark.scenario(45)
 def test_scenario_45_what_memory_keeps_is_not_seen() -> None:
-    probe = sliding(2, memory=3)
+    probe = sliding(2, keep=3)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     assert probe.store([0, 0], [4, 5], [5, 6]) == [[4, 5], [5, 6]]
     assert probe.cells(0) == [1, 2, 3, 0, 4]
@@ -78,7 +78,7 @@ def test_scenarios_46_and_47_resuming_needs_the_whole_window() -> None:
 
 @pytest.mark.scenario(48)
 def test_scenario_48_a_larger_memory_lets_more_be_taken_back() -> None:
-    probe = sliding(5, memory=6)
+    probe = sliding(5, keep=6)
     run(probe, 0, 7, together=7)
     run(probe, 0, 1)
     assert resumable(probe) == [5, 6, 7, 8]
@@ -106,7 +106,7 @@ def test_scenario_51_sequences_outside_the_batch_forget_too() -> None:
 @pytest.mark.parametrize(("window", "memory"), [(4, 3), (0, None)])
 def test_scenario_53_a_memory_shorter_than_the_window_is_refused(window: int, memory: int | None) -> None:
     with pytest.raises(ValueError, match="a sliding window of"):
-        sliding(window, memory=memory)
+        sliding(window, keep=memory)
 
 
 @pytest.mark.scenario(54)
@@ -137,7 +137,7 @@ def test_a_full_sliding_cache_forgets_nothing() -> None:
 @pytest.mark.scenario(56)
 @pytest.mark.parametrize("memory", [2, 4])
 def test_scenario_56_chunks(memory: int) -> None:
-    probe = Probe(kind=ChunkedCache, chunk=2, memory=memory)
+    probe = Probe(kind=ChunkedCache, chunk=2, keep=memory)
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [3], [3, 4]]
     assert probe.store([0] * 3, [4, 5, 6], [5, 6, 7]) == [[5], [5, 6], [7]]
     assert probe.store([0] * 2, [7, 8], [8, 9]) == [[7, 8], [9]]
@@ -146,7 +146,7 @@ def test_scenario_56_chunks(memory: int) -> None:
 
 
 def test_chunks_nobody_sees_are_forgotten_whole() -> None:
-    probe = Probe(kind=ChunkedCache, chunk=4, context=64, memory=2)
+    probe = Probe(kind=ChunkedCache, chunk=4, context=64, keep=2)
     firsts = []
     for _ in range(14):
         run(probe, 0, 1)
@@ -176,7 +176,7 @@ def test_scenario_58_a_removal_that_would_show_what_is_forgotten_is_refused() ->
 
 
 def test_a_removal_within_memory_is_done() -> None:
-    probe = sliding(3, memory=8, context=32)
+    probe = sliding(3, keep=8, context=32)
     run(probe, 0, 12)
     probe.cache.remove(0, 8, 10)
     assert probe.store([0], [10], [99]) == [[10 - 2, 11 - 2, 99]]
@@ -305,7 +305,7 @@ def test_capacity_of_the_window_alone_serves_a_long_text() -> None:
 
 
 def test_room_counts_what_a_pass_would_forget() -> None:
-    probe = sliding(2, memory=2, capacity=6)
+    probe = sliding(2, keep=2, capacity=6)
     run(probe, 0, 4, together=4)
     assert [probe.cache.room(wanted) for wanted in (0, 2, 4, 10)] == [0, 2, 4, 4]
     with pytest.raises(CacheFullError):

@@ -97,7 +97,7 @@ class Engine:
         )
         draft_model = None
         if loaded.draft is not None:
-            if not self.cache.takes_back:
+            if not self.cache.can_roll_back:
                 raise RequestError(
                     f"{loaded.path.name} cannot use a draft model: its recurrent layers cannot take back "
                     "what was guessed wrong; load it without one"

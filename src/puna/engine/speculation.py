@@ -86,7 +86,7 @@ class Speculation:
                 )
             mode = wanted or self._default
             drafts = mode == "draft" and self._draft_model is not None
-            if self._cache.takes_back and (drafts or mode == "prompt"):
+            if self._cache.can_roll_back and (drafts or mode == "prompt"):
                 sequence.drafting = Drafting(drafts, dict(self._acceptance))
 
     def propose(self, slices: Items[BatchSlice], room: Callable[[int], int]) -> None:

@@ -1,4 +1,4 @@
-"""The contract between models, the engine and what a model remembers."""
+"""The contract of a cache: what models and the engine may ask of what a model remembers."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class LayerState:
 
 
 class Cache(ABC):
-    """What a model remembers of several sequences: the contract of a forward pass, and of what comes between.
+    """What a model remembers of several sequences: the contract of a forward pass, and of the time between.
 
     A cache may have the abilities `Saving`, `Picturing` and `Compacting` besides.
 
@@ -130,7 +130,7 @@ class Cache(ABC):
         self.plan_removal(sequence, begin, end)()
 
     @property
-    def takes_back(self) -> bool:
+    def can_roll_back(self) -> bool:
         """Whether the newest inputs of the last pass can be removed again, however many."""
         return True
 
@@ -160,7 +160,7 @@ class Cache(ABC):
 
     @abstractmethod
     def room(self, wanted: int) -> int:
-        """How many rows, at most `wanted`, the next batch may have as far as free storage goes."""
+        """How many rows, at most `wanted`, free storage allows the next batch."""
 
     @abstractmethod
     def length(self, sequence: int) -> int:
@@ -204,7 +204,7 @@ class Cache(ABC):
 
     @abstractmethod
     def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
-        """The most memory each layer of a cache like this could come to take, whatever the size of this one.
+        """The most memory each layer of a cache of this kind can take, whatever the size of this one.
 
         That is with `sequences` sequences, `capacity` cells and passes of up to `batch` rows.
         """
@@ -244,10 +244,10 @@ class Picturing(Protocol):
 
 @runtime_checkable
 class Compacting(Protocol):
-    """The ability to bring together what has been scattered, and give back what is behind it."""
+    """The ability to move cells together, and give back the storage behind them."""
 
-    def compact(self, most: int = 256) -> bool:
-        """Move up to `most` cells to where the sequences' cells lie together; True when there is more to do.
+    def compact(self, limit: int = 256) -> bool:
+        """Move up to `limit` cells to where the sequences' cells lie together; True when there is more to do.
 
         Changes no result. When all is in place, storage behind the last cell is given back to the system.
         """

@@ -59,14 +59,14 @@ class CausalCache(CellCache):
     def generation(self) -> int | None:
         return self._generation
 
-    # --- what windows and chunks do otherwise -----------------------------------------------------
+    # --- what windows and chunks override --------------------------------------------------------
 
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:
         """The first position an input at each of `positions` sees."""
         return np.zeros_like(positions)
 
     def _needed_from(self) -> NDArray[np.int32] | None:
-        """The first position of each sequence that is still of use; None: all are."""
+        """The first position of each sequence that is still needed; None: all are."""
         return None
 
     # --- a forward pass ---------------------------------------------------------------------------

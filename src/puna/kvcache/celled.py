@@ -80,9 +80,9 @@ class CellCache(Cache):
         return list(range(int(self.cells.first[sequence]), int(self.cells.length[sequence])))
 
     def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
-        return self.storage.layer_bytes(self._most_cells(sequences, capacity, batch))
+        return self.storage.layer_bytes(self._max_cells(sequences, capacity, batch))
 
-    def _most_cells(self, sequences: int, capacity: int, batch: int) -> int:
+    def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
         """How many cells of `capacity` can be in use at once."""
         return capacity
 
@@ -94,8 +94,8 @@ class CellCache(Cache):
     def provided_bytes(self) -> int:
         return self.storage.provided_bytes
 
-    def compact(self, most: int = 256) -> bool:
-        moves = plan_moves(self.cells, most)
+    def compact(self, limit: int = 256) -> bool:
+        moves = plan_moves(self.cells, limit)
         if moves is None:
             self.storage.shrink(self.cells.highest_used)
             return False

@@ -1,18 +1,18 @@
-"""Which earlier states of a sequence are kept, so that it can be taken up again there."""
+"""Which earlier states of a sequence are kept, so that it can be resumed there."""
 
 from __future__ import annotations
 
-#: As in Ollama's engine: so many states are kept of a sequence, so many positions apart, from this one on.
-MOST = 24
+#: As in Ollama's engine: states kept of a sequence, positions between them, and the first position.
+MAX_CHECKPOINTS = 24
 SPACING = 1664
 FIRST = 16
 
 
 class Checkpoints:
-    """States of one sequence by the position they are the state after, the last `most` recorded."""
+    """States of one sequence by the position they are the state after, the last `limit` recorded."""
 
-    def __init__(self, most: int = MOST) -> None:
-        self._most = most
+    def __init__(self, limit: int = MAX_CHECKPOINTS) -> None:
+        self._limit = limit
         self._slots: dict[int, int] = {}  # by position, ascending
 
     @property
@@ -26,9 +26,9 @@ class Checkpoints:
 
     def record(self, position: int, slot: int) -> list[int]:
         """Keep `slot` as the state after `position`, the highest so far. Returns slots no longer kept."""
-        if not self._most:
+        if not self._limit:
             return [slot]
-        dropped = [self._slots.pop(next(iter(self._slots)))] if len(self._slots) == self._most else []
+        dropped = [self._slots.pop(next(iter(self._slots)))] if len(self._slots) == self._limit else []
         self._slots[position] = slot
         return dropped
 

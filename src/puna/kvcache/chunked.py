@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 class ChunkedCache(LimitedCache):
     """Every position p sees positions from p - p % `chunk` to itself.
 
-    Chunks are kept whole while one of the last `memory` positions (default: as many as a chunk has) lies in
-    them. After a removal from the middle positions are others, and so are the chunks they fall into. Other
-    options are those of `CausalCache`.
+    A chunk is kept whole while one of the last `keep` positions (default: as many as a chunk has) lies in it.
+    Removing positions from the middle moves the later ones, maybe into other chunks. Other options are those
+    of `CausalCache`.
     """
 
     def __init__(
@@ -29,13 +29,15 @@ class ChunkedCache(LimitedCache):
         shapes: Sequence[KVShape] | Mapping[int, KVShape],
         *,
         chunk: int,
-        memory: int | None = None,
+        keep: int | None = None,
         **options: Any,
     ) -> None:
-        memory = chunk if memory is None else memory
-        if chunk < 1 or memory < 0:
-            raise ValueError(f"chunks of {chunk} positions with a memory of {memory} make no sense")
-        super().__init__(ops, shapes, span=chunk, reach=memory, **options)
+        keep = chunk if keep is None else keep
+        if chunk < 1 or keep < 0:
+            raise ValueError(
+                f"chunks of {chunk} positions of which the last {keep} positions are kept make no sense"
+            )
+        super().__init__(ops, shapes, span=chunk, reach=keep, **options)
         self._chunk = chunk
 
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:

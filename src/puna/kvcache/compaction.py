@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from puna.kvcache.cells import Cells
 
 
-def plan_moves(cells: Cells, most: int) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
-    """Which cells go where, `most` of them into their final place; None when all are in theirs.
+def plan_moves(cells: Cells, limit: int) -> tuple[NDArray[np.int32], NDArray[np.int32]] | None:
+    """Which cells go where, `limit` of them into their final place; None when all are in theirs.
 
     The final places are the lowest cells, sequence after sequence, each in order of position; a shared cell
     goes with the first that holds it. What is in the way goes where those it makes room for come from.
@@ -27,7 +27,7 @@ def plan_moves(cells: Cells, most: int) -> tuple[NDArray[np.int32], NDArray[np.i
     rank = np.empty(cells.highest_used, dtype=np.int32)
     rank[order[::-1]] = np.arange(len(order), dtype=np.int32)[::-1]
     order = order[rank[order] == np.arange(len(order))]  # each cell once, where it comes first
-    targets = (order != np.arange(len(order))).nonzero()[0][:most].astype(np.int32)
+    targets = (order != np.arange(len(order))).nonzero()[0][:limit].astype(np.int32)
     if not len(targets):
         return None
     sources = order[targets]
@@ -38,7 +38,7 @@ def plan_moves(cells: Cells, most: int) -> tuple[NDArray[np.int32], NDArray[np.i
 
 
 def move(cells: Cells, sources: NDArray[np.int32], targets: NDArray[np.int32]) -> None:
-    """Books what `plan_moves` said, after the contents were copied."""
+    """Updates the bookkeeping after the contents were copied as `plan_moves` said."""
     places = np.arange(cells.highest_used, dtype=np.int32)
     places[sources] = targets
     cells.moved(places)

@@ -1,4 +1,4 @@
-"""The cache of cross-attention: what an encoder made of images, which text of the same sequence looks at."""
+"""The cache of cross-attention: keys and values of images, which text of the same sequence looks at."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Image:
-    """The position an image stands at, and its entries in the list of its sequence's cells."""
+    """The position of an image, and its entries in the list of its sequence's cells."""
 
     position: int
     begin: int
@@ -34,11 +34,11 @@ class _Image:
 class EncoderCache(CellCache):
     """Keys and values of the images of `sequences` sequences, in all at most `longest` entries each.
 
-    A batch brings an image as a payload; `entries(payload)` says how many keys it becomes. A layer `put`s
-    the keys of all images of the batch, in their order, and nothing when there are none. A row sees
-    the last image at or before its position, together with those that stand directly before that one; rows
-    before any image see nothing (their `counts` are 0), and neither attention nor what follows it must
-    change them. Images go with their position; keys know none, so moving an image costs nothing.
+    A batch brings an image as a payload; `entries(payload)` says how many keys it becomes. A layer `put`s the
+    keys of all images of the batch, in order, and nothing when there are none. A row sees the last image at
+    or before its position, together with the images directly before that one. Rows before any image see
+    nothing (their `counts` are 0), and neither attention nor what follows it may change them. Images are
+    removed with their position; keys do not depend on it, so moving an image costs nothing.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class EncoderCache(CellCache):
     def generation(self) -> int | None:
         return None  # what a pass does depends on whether there are images
 
-    def _most_cells(self, sequences: int, capacity: int, batch: int) -> int:
+    def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
         return sequences * self.cells.longest  # images are counted apart from the text
 
     def images(self, sequence: int) -> list[int]:

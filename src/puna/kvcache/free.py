@@ -1,4 +1,4 @@
-"""Which cells are free, found without looking at all of them."""
+"""The free cells, found without looking at all cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Cells whose free ones are counted together: with a million cells there are 4096 counts to look through.
+#: Free cells are counted in blocks of this many: a million cells make 4096 counts to search.
 _BLOCK = 256
 _SHIFT = 8
 

@@ -1,4 +1,4 @@
-"""Caches of attention that sees only a stretch before each position: what nobody can see any more goes."""
+"""Caches of attention that sees only so far back: what no input can see any more is dropped."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class LimitedCache(CausalCache):
-    """A causal cache that forgets positions when they are of no more use.
+    """A causal cache that drops positions that are no longer needed.
 
-    Of use is what the next input of a sequence sees, and what an input up to `reach` positions before it
-    would see: so far back can a sequence always be resumed, which is what reuse of a prefix needs. This is
-    looked after whenever a pass starts, for all sequences: the rows of a batch still see all they must, and
-    a sequence that is not in the batch does not keep what only its last batch needed.
+    Needed are the positions that the next input of a sequence sees, and those that an input up to `reach`
+    positions before it would see: a sequence can always be resumed that far back, as reuse of a prefix does.
+    Positions are dropped when a pass starts, in all sequences: the rows of the batch still see all they must,
+    and a sequence outside the batch does not keep what only its last batch needed.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class LimitedCache(CausalCache):
         reach: int,
         **options: Any,
     ) -> None:
-        """`span` is the most positions an input ever sees."""
+        """`span` is the largest number of positions an input ever sees."""
         super().__init__(ops, shapes, **options)
         self._span = span
         self._reach = reach
@@ -45,11 +45,11 @@ class LimitedCache(CausalCache):
 
     def room(self, wanted: int) -> int:
         free = self.cells.free
-        if free < wanted:  # what nobody needs any more goes when a pass starts
+        if free < wanted:  # what is no longer needed is dropped when a pass starts
             free += self.cells.freed_by(self.cells.expired(self._needed_from()))
         return min(wanted, free)
 
-    def _most_cells(self, sequences: int, capacity: int, batch: int) -> int:
+    def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
         kept = self._reach + self._span - 1  # of a sequence, when a pass starts
         return min(capacity, sequences * kept + batch)
 

@@ -1,8 +1,8 @@
 """The cache of recurrent layers: states of convolutions, state spaces and linear attention.
 
-A state is a row ("slot") of a pool, and a pass reads one slot and writes another, so that what it started
-from is still there: to be taken back to, to be kept as a checkpoint, or to be shared with another sequence.
-Nothing is ever copied; slots are counted and used again.
+A state is a row ("slot") of a pool. A pass reads one slot and writes another, so the state it started from is
+still there: to roll back to, to keep as a checkpoint, or to share with another sequence. Nothing is ever
+copied; slots are reference-counted and reused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from puna.batch import Batch
 from puna.errors import NotSupportedError
 from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache, LayerState, StateSlots, check_removal
-from puna.kvcache.checkpoints import MOST, Checkpoints
+from puna.kvcache.checkpoints import MAX_CHECKPOINTS, Checkpoints
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.free import FreeCells
 from puna.kvcache.picture import Contents, Held
@@ -27,18 +27,17 @@ from puna.ops import Backend, Storage
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: The state of a sequence that has just begun: all zeros, never written.
-_BEGINNING = 0
+#: The slot of the initial state: all zeros, never written.
+_INITIAL = 0
 
 
 class RecurrentCache(Cache):
     """States, by name and shape for each layer of `shapes`, of `sequences` sequences; float32.
 
-    `shapes[3] == {"conv": (1024, 3)}` says that layer 3 has one state [1024, 3] to a sequence, zero at first.
-    The rows of a batch may be of any number for each sequence. A sequence can be resumed where it ends,
-    one input before that if its last pass had several, and at its checkpoints, up to `checkpoints` of them;
-    its middle cannot be removed, since a state does not forget: `NotSupportedError` then says to evaluate
-    again.
+    `shapes[3] == {"conv": (1024, 3)}` says that layer 3 has one state [1024, 3] per sequence, zero at first.
+    A batch may have any number of rows of each sequence. A sequence can be resumed at its end, one input
+    before that if its last pass had several rows, and at up to `checkpoints` checkpoints. Its middle cannot
+    be removed, since a state cannot forget: `NotSupportedError` says to evaluate the sequence again.
     """
 
     def __init__(
@@ -47,10 +46,10 @@ class RecurrentCache(Cache):
         shapes: Mapping[int, Mapping[str, tuple[int, ...]]],
         *,
         sequences: int,
-        checkpoints: int = MOST,
+        checkpoints: int = MAX_CHECKPOINTS,
     ) -> None:
         self._ops = ops
-        self._most = checkpoints
+        self._max_checkpoints = checkpoints
         self._capacity = self._slots_for(sequences)
         self._free = FreeCells(self._capacity)
         self._references = np.zeros(self._capacity, dtype=np.int32)
@@ -58,22 +57,24 @@ class RecurrentCache(Cache):
         self._states = {index: self._make_states(index, states) for index, states in shapes.items()}
         self._layers: dict[int, LayerState] = {}  # with the slots of the present pass
         self._free.take(1)
-        self._references[_BEGINNING] = 1
-        self._slots = [_BEGINNING] * sequences
-        self._references[_BEGINNING] += sequences
+        self._references[_INITIAL] = 1
+        self._slots = [_INITIAL] * sequences
+        self._references[_INITIAL] += sequences
         self._lengths = [0] * sequences
-        # The state one input before the end, if the last pass had several rows: with that a prompt just
-        # evaluated can be resumed before its last input, as it must be to be answered again.
-        self._eves: list[int | None] = [None] * sequences
+        # The state one input before the end, if the last pass had several rows: so a prompt that was just
+        # evaluated can be resumed before its last input, which answering it again takes.
+        self._previous: list[int | None] = [None] * sequences
         self._checkpoints = [Checkpoints(checkpoints) for _ in range(sequences)]
-        self._before: dict[int, tuple[int, int, int | None]] = {}  # slot, length, eve before the last pass
+        self._undo: dict[
+            int, tuple[int, int, int | None]
+        ] = {}  # slot, length and previous slot before the last pass
         self._provided = 0  # slots
         self._generation = 0
         self._make_row_buffers(64)
 
     def _slots_for(self, sequences: int) -> int:
-        """The beginning; of each sequence: checkpoints, and before and after a pass the state and its eve."""
-        return 1 + sequences * (self._most + 4)
+        """The initial one; of each sequence checkpoints, and the last two before and after a pass."""
+        return 1 + sequences * (self._max_checkpoints + 4)
 
     def _make_states(self, index: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Storage]:
         states = {}
@@ -90,8 +91,8 @@ class RecurrentCache(Cache):
         return self._generation
 
     @property
-    def takes_back(self) -> bool:
-        return False  # of a pass with several rows, the states in between are not kept
+    def can_roll_back(self) -> bool:
+        return False  # the states within a pass of several rows are not kept
 
     @property
     def layers(self) -> Iterable[int]:
@@ -121,25 +122,25 @@ class RecurrentCache(Cache):
         return partial(self._begin, runs)
 
     def _begin(self, runs: list[tuple[int, int, int]]) -> None:
-        self._settle()
+        self._commit()
         for sequence, begin, end in runs:
             self._checkpoint(sequence, several=end - begin > 1)
         long = sum(end - begin > 1 for _, begin, end in runs)
         targets = self._free.take(len(runs) + long)
         self._references[targets] = 1
         self._provided = max(self._provided, int(targets[-1]) + 1)
-        ends, eves = targets[: len(runs)], iter(targets[len(runs) :].tolist())
+        ends, previous = targets[: len(runs)], iter(targets[len(runs) :].tolist())
         self._fill_rows(runs, ends, targets[len(runs) :])
         for (sequence, begin, end), target in zip(runs, ends.tolist(), strict=True):
-            self._before[sequence] = self._slots[sequence], self._lengths[sequence], self._eves[sequence]
+            self._undo[sequence] = self._slots[sequence], self._lengths[sequence], self._previous[sequence]
             self._slots[sequence] = target
             self._lengths[sequence] += end - begin
-            self._eves[sequence] = next(eves) if end - begin > 1 else None
+            self._previous[sequence] = next(previous) if end - begin > 1 else None
 
     def _fill_rows(
-        self, runs: list[tuple[int, int, int]], targets: NDArray[np.int32], eves: NDArray[np.int32]
+        self, runs: list[tuple[int, int, int]], targets: NDArray[np.int32], previous: NDArray[np.int32]
     ) -> None:
-        """Say which slots the rows of each sequence read and write, `eves` those of several rows."""
+        """Say which slots the rows read and write; `previous` are for sequences with several rows."""
         begins = [begin for _, begin, _ in runs]
         ends = np.array([end for _, _, end in runs], dtype=np.int64)
         sources = [self._slots[sequence] for sequence, _, _ in runs]
@@ -152,7 +153,7 @@ class RecurrentCache(Cache):
         buffers[:2, :rows] = np.repeat([begins, sources], ends - begins, axis=1)
         buffers[2, :rows] = -1
         buffers[2, ends - 1] = targets
-        buffers[2, ends[ends - begins > 1] - 2] = eves
+        buffers[2, ends[ends - begins > 1] - 2] = previous
         self._row_buffers.upload()
 
     def _make_row_buffers(self, rows: int) -> None:
@@ -168,11 +169,13 @@ class RecurrentCache(Cache):
         self._shown = rows
 
     def _checkpoint(self, sequence: int, *, several: bool) -> None:
-        """Keep what is worth it of the states a sequence has now, before it goes on."""
-        eve = None if several else self._eves[sequence]
-        if eve is not None:
-            self._keep(sequence, self._lengths[sequence] - 2, eve, prompt_ends=True)
-        self._keep(sequence, self._lengths[sequence] - 1, self._slots[sequence], prompt_ends=eve is not None)
+        """Keep those of a sequence's present states that are worth it, before it goes on."""
+        previous = None if several else self._previous[sequence]
+        if previous is not None:
+            self._keep(sequence, self._lengths[sequence] - 2, previous, prompt_ends=True)
+        self._keep(
+            sequence, self._lengths[sequence] - 1, self._slots[sequence], prompt_ends=previous is not None
+        )
 
     def _keep(self, sequence: int, position: int, slot: int, *, prompt_ends: bool) -> None:
         kept = self._checkpoints[sequence]
@@ -180,17 +183,17 @@ class RecurrentCache(Cache):
             self._references[slot] += 1
             self._release(kept.record(position, slot))
 
-    def _settle(self) -> None:
-        """What was before the last pass is no longer needed to undo it."""
-        for slot, _, eve in self._before.values():
-            self._release([slot, eve])
-        self._before = {}
+    def _commit(self) -> None:
+        """The last pass will not be undone: release the states before it."""
+        for slot, _, previous in self._undo.values():
+            self._release([slot, previous])
+        self._undo = {}
 
     def undo_forward(self) -> None:
-        for sequence, before in self._before.items():
-            self._release([self._slots[sequence], self._eves[sequence]])
-            self._slots[sequence], self._lengths[sequence], self._eves[sequence] = before
-        self._before = {}
+        for sequence, before in self._undo.items():
+            self._release([self._slots[sequence], self._previous[sequence]])
+            self._slots[sequence], self._lengths[sequence], self._previous[sequence] = before
+        self._undo = {}
 
     def _release(self, slots: Iterable[int | None]) -> None:
         for slot in slots:  # at most a few: one to a sequence or its checkpoints
@@ -231,10 +234,10 @@ class RecurrentCache(Cache):
         """The state after `length` inputs, which is kept."""
         if length == self._lengths[sequence]:
             return self._slots[sequence]
-        eve = self._eves[sequence]
-        if eve is not None and length == self._lengths[sequence] - 1:
-            return eve
-        slot = self._checkpoints[sequence].slot(length - 1) if length else _BEGINNING
+        previous = self._previous[sequence]
+        if previous is not None and length == self._lengths[sequence] - 1:
+            return previous
+        slot = self._checkpoints[sequence].slot(length - 1) if length else _INITIAL
         assert slot is not None
         return slot
 
@@ -261,13 +264,13 @@ class RecurrentCache(Cache):
         slot = self._slot_at(sequence, length)
         self._references[slot] += 1
         late = self._checkpoints[sequence].prune(length - 1)
-        self._release([self._slots[sequence], self._eves[sequence], *late])
-        self._slots[sequence], self._lengths[sequence], self._eves[sequence] = slot, length, None
+        self._release([self._slots[sequence], self._previous[sequence], *late])
+        self._slots[sequence], self._lengths[sequence], self._previous[sequence] = slot, length, None
 
     def resume_point(self, sequence: int, position: int) -> int:
         if position >= self._lengths[sequence]:
             return self._lengths[sequence]
-        if position == self._lengths[sequence] - 1 and self._eves[sequence] is not None:
+        if position == self._lengths[sequence] - 1 and self._previous[sequence] is not None:
             return position
         best = self._checkpoints[sequence].best(position)
         return 0 if best is None else best + 1
@@ -277,26 +280,26 @@ class RecurrentCache(Cache):
         return [Contents(self.kind, list(self.layers), self._capacity - 1, self.provided_bytes, sequences)]
 
     def counts(self) -> list[CellCounts]:
-        states = self._references[_BEGINNING + 1 :]
+        states = self._references[_INITIAL + 1 :]
         used, shared = int(np.count_nonzero(states)), int(np.count_nonzero(states > 1))
         return [CellCounts(self.kind, len(states), used, shared)]
 
     def _held(self, sequence: int) -> Held:
-        """The states of a sequence: checkpoints, those before the last pass, the eve and the one now."""
+        """The states of a sequence: checkpoints, those before the last pass, the previous and the one now."""
         kept = {self._slot_at(sequence, length): length for length in self._kept_lengths(sequence)}
-        if sequence in self._before:
-            slot, length, eve = self._before[sequence]
+        if sequence in self._undo:
+            slot, length, previous = self._undo[sequence]
             kept.setdefault(slot, length)
-            if eve is not None:
-                kept.setdefault(eve, length - 1)
-        kept.pop(_BEGINNING, None)  # which all share
+            if previous is not None:
+                kept.setdefault(previous, length - 1)
+        kept.pop(_INITIAL, None)  # which all share
         slots = sorted(kept, key=kept.__getitem__)
         return Held([slot - 1 for slot in slots], [kept[slot] - 1 for slot in slots])
 
     def _kept_lengths(self, sequence: int) -> list[int]:
         """After how many inputs there is a state: at the checkpoints, before the last input, and now."""
         lengths = [position + 1 for position in self._checkpoints[sequence].positions]
-        if self._eves[sequence] is not None:
+        if self._previous[sequence] is not None:
             lengths.append(self._lengths[sequence] - 1)
         return [*lengths, self._lengths[sequence]]
 
@@ -321,7 +324,9 @@ class RecurrentCache(Cache):
     def _restore(self, sequence: int, lengths: list[int], saved: Saved) -> None:
         self._truncate(sequence, 0)
         self._release([self._slots[sequence]])
-        kept = max(len(lengths) - 1 - self._most, 0)  # a cache with fewer checkpoints takes the last
+        kept = max(
+            len(lengths) - 1 - self._max_checkpoints, 0
+        )  # a cache with fewer checkpoints takes the last
         slots = self._free.take(len(lengths) - kept)
         self._provided = max(self._provided, int(slots[-1]) + 1)
         self._references[slots] = 1
@@ -342,7 +347,7 @@ class RecurrentCache(Cache):
     def provided_bytes(self) -> int:
         return self._provided * sum(self._slot_bytes.values())
 
-    def compact(self, most: int = 256) -> bool:
+    def compact(self, limit: int = 256) -> bool:
         used = self._free.highest_used()
         for _, states in self._named_states():
             states.give_back(used, self._provided)
@@ -358,9 +363,9 @@ class RecurrentCache(Cache):
 
     def check(self) -> None:
         """Raise `AssertionError` if the books do not balance. For tests."""
-        held = [_BEGINNING, *self._slots, *(slot for slot, _, _ in self._before.values())]
-        held += [slot for slot in self._eves if slot is not None]
-        held += [eve for _, _, eve in self._before.values() if eve is not None]
+        held = [_INITIAL, *self._slots, *(slot for slot, _, _ in self._undo.values())]
+        held += [slot for slot in self._previous if slot is not None]
+        held += [previous for _, _, previous in self._undo.values() if previous is not None]
         for kept in self._checkpoints:
             held += [slot for position in kept.positions if (slot := kept.slot(position)) is not None]
         if not np.array_equal(np.bincount(held, minlength=self._capacity), self._references):

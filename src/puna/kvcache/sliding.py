@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 class SlidingCache(LimitedCache):
     """Every position sees `window` keys: itself and the `window - 1` before it.
 
-    That is what transformers and the papers mean by a window; Ollama's engine let one more be seen. `memory`
-    positions (default: as many as the window) are kept of each sequence when a pass begins. Even by default
-    that is one more than the next input sees, so that a sequence can be resumed before the token that ended
-    it. A larger memory lets more be taken back, as when reasoning is left out of what is sent again. Other
-    options are those of `CausalCache`.
+    That is what transformers and the papers mean by a window; Ollama's engine let one more be seen. When a
+    pass begins, the last `keep` positions of each sequence (default: as many as the window) are kept. Even by
+    default that is one more than the next input sees, so that a sequence can be resumed before the token that
+    ended it. A larger number lets more be removed from the end, as when reasoning is left out of what is sent
+    again. Other options are those of `CausalCache`.
     """
 
     def __init__(
@@ -31,13 +31,13 @@ class SlidingCache(LimitedCache):
         shapes: Sequence[KVShape] | Mapping[int, KVShape],
         *,
         window: int,
-        memory: int | None = None,
+        keep: int | None = None,
         **options: Any,
     ) -> None:
-        memory = window if memory is None else memory
-        if window < 1 or memory < window:
-            raise ValueError(f"a sliding window of {window} positions cannot keep {memory} of them")
-        super().__init__(ops, shapes, span=window, reach=memory - window + 1, **options)
+        keep = window if keep is None else keep
+        if window < 1 or keep < window:
+            raise ValueError(f"a sliding window of {window} positions cannot keep only {keep} of them")
+        super().__init__(ops, shapes, span=window, reach=keep - window + 1, **options)
         self._window = window
 
     def _first_visible(self, positions: NDArray[np.int32]) -> NDArray[np.int32]:

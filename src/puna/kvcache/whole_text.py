@@ -49,7 +49,7 @@ class WholeTextCache(Cache):
         return None  # what a row sees depends on how long its text is
 
     @property
-    def takes_back(self) -> bool:
+    def can_roll_back(self) -> bool:
         return False
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:

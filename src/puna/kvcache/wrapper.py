@@ -48,8 +48,8 @@ class WrapperCache(Cache):
         return None if None in generations else sum(number or 0 for number in generations)
 
     @property
-    def takes_back(self) -> bool:
-        return all(cache.takes_back for cache in self.caches)
+    def can_roll_back(self) -> bool:
+        return all(cache.can_roll_back for cache in self.caches)
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
         return _all_of(cache.plan_forward(batch) for cache in self.caches)
@@ -132,9 +132,9 @@ class WrapperCache(Cache):
     def provided_bytes(self) -> int:
         return sum(cache.provided_bytes for cache in self.caches)
 
-    def compact(self, most: int = 256) -> bool:
+    def compact(self, limit: int = 256) -> bool:
         compacting = (cache for cache in self.caches if isinstance(cache, Compacting))
-        return any(cache.compact(most) for cache in compacting)  # one at a time
+        return any(cache.compact(limit) for cache in compacting)  # one at a time
 
     def close(self) -> None:
         for cache in self.caches:
