@@ -12,8 +12,16 @@ SOAK_ARGS ?=
 # TEST_WORKERS=0 runs all in one process, as a debugger needs it.
 PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 
-# What an installation depends on. Python files do not: the installation is editable.
+# What an installation depends on. It is editable, so the text of Python files does not count, but which files
+# there are does: the stamp of their names is another one when that changes.
+NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
+
+# An installation without kernels is for machines without a compiler; with one it hides a mistake.
+define CHECK_KERNELS
+@$(1)/python -c 'import puna._native' 2> /dev/null || ! command -v c++ > /dev/null || \
+	{ echo "The C++ kernels did not compile. To see why: $(1)/python -m pip install -v --no-deps --editable ."; exit 1; }
+endef
 
 .PHONY: run venv test test-fast test-sanitize soak lint bench test-peers bench-peers bench-serving clean distclean help
 
@@ -68,16 +76,23 @@ help: ## list the targets
 
 # The stamps are touched last, so that an interrupted installation is done again.
 
-.venv/installed: $(SOURCES) | .venv/bin/python
+.venv/installed: $(SOURCES) $(NAMES) | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable .
+	$(call CHECK_KERNELS,$(BIN))
 	touch $@
 
-.venv/developed: $(SOURCES) | .venv/bin/python
+.venv/developed: $(SOURCES) $(NAMES) | .venv/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(call CHECK_KERNELS,$(BIN))
 	touch .venv/installed $@
+
+.venv/names-%: | .venv/bin/python
+	rm -f .venv/names-*
+	touch $@
 
 .venv-peers/installed: $(SOURCES) .venv-peers/llama-cpp
 	$(PEERS)/python -m pip install --quiet --editable '.[test]'
+	$(call CHECK_KERNELS,$(PEERS))
 	touch $@
 
 # llama.cpp takes minutes to build; it does not depend on our sources.
