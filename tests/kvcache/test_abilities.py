@@ -49,5 +49,5 @@ def test_a_wrapper_does_what_its_caches_can() -> None:
 def test_what_cannot_be_restored_is_refused() -> None:
     remembered = PrefixCache(whole_text(), 1)
     with pytest.raises(NotSupportedError, match="nothing to save"):
-        remembered.adopt(Saved({}, {}), [1, 2, 3])
+        remembered.restore(Saved({}, {}), [1, 2, 3])
     assert remembered.find([1, 2, 3], 3).count == 0

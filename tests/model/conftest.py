@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from puna.ops import Backend, backend
 
-@pytest.fixture(scope="module", params=[pytest.param("reference", marks=pytest.mark.slow), "cpu"])
-def implementation(request: pytest.FixtureRequest):
+
+@pytest.fixture(scope="module", params=["reference", "cpu"])
+def ops(request: pytest.FixtureRequest) -> Backend:
+    """Each backend in turn."""
     if request.param == "cpu":
         pytest.importorskip("puna._native", reason="the C++ kernels are not built")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PUNA_OPS", request.param)
-        yield request.param
+    return backend(request.param)

@@ -15,7 +15,7 @@ from puna.gguf import GGUFWriter, open_gguf
 from puna.model.layer_cache import Everything, Window
 from puna.model.load import load_model
 from puna.model.options import TextOptions, read_windows
-from puna.ops import Routing
+from puna.ops import Backend, Routing
 from tests.model.models.parity import (
     log_probabilities_after_reuse,
     our_log_probabilities,
@@ -64,14 +64,14 @@ class NarrowLayer(TinyDecoder):
         return found
 
 
-def test_layers_may_differ_in_their_sizes(tmp_path: Path, implementation: str) -> None:
+def test_layers_may_differ_in_their_sizes(tmp_path: Path, ops: Backend) -> None:
     arrays = {
         "attention.head_count": [4, 2], "attention.head_count_kv": [2, 1], "feed_forward_length": [96, 40],
         "attention.key_length": 16, "attention.value_length": 16,
     }  # fmt: skip
     tiny = NarrowLayer("qwen2", "qwen2", {}, arrays, seed=20)
     theirs = tiny.build()
-    ours = load_model(tiny_decoder_gguf(tmp_path / "some.gguf", tiny, model=theirs))
+    ours = load_model(tiny_decoder_gguf(tmp_path / "some.gguf", tiny, model=theirs), ops=ops)
     tokens = random_tokens(ours, 60, 5)
     expected = reference_log_probabilities(theirs, tokens)
     for parts in ([60], [25, 1, 34]):

@@ -14,6 +14,7 @@ from puna.engine.engine import Engine
 from puna.engine.events import Generate
 from puna.errors import ContextLengthError, ModelError, NotSupportedError, RequestError
 from puna.model.load import LoadedModel, load_model
+from puna.ops import Backend
 from puna.options import Options
 from tests import forward
 from tests.engine.runs import Run
@@ -25,11 +26,11 @@ TEXTS = [[(11 * i + j * j) % len(VOCABULARY) for j in range(3 + 9 * i)] for i in
 
 
 @pytest.fixture(scope="module", params=MODELS)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, transformers')."""
     config = MODELS[request.param]
     path = tmp_path_factory.mktemp("bert") / f"{request.param}.gguf"
-    return load_model(tiny_bert_gguf(path, config, model=original(config))), original(config)
+    return load_model(tiny_bert_gguf(path, config, model=original(config)), ops=ops), original(config)
 
 
 def states_of(theirs: Any, tokens: list[int]) -> torch.Tensor:
@@ -76,12 +77,12 @@ def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, An
             assert np.abs(vector - expected.numpy()).max() < 1e-3
 
 
-def test_a_vector_does_not_depend_on_its_company(pair: tuple[LoadedModel, Any], implementation: str) -> None:
+def test_a_vector_does_not_depend_on_its_company(pair: tuple[LoadedModel, Any], ops: Backend) -> None:
     ours, _ = pair
     together = embedded(ours, *TEXTS, batch_size=512)
     for vector, tokens in zip(together, TEXTS, strict=True):
         alone = embedded(ours, tokens)[0]
-        if implementation == "reference":
+        if ops.name == "reference":
             assert np.allclose(alone, vector, atol=1e-5)
         else:
             assert np.array_equal(alone, vector)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from puna.model.load import LoadedModel, load_model
+from puna.ops import Backend
 from tests.model.models.parity import (
     check_greedy,
     log_probabilities_after_reuse,
@@ -86,12 +87,12 @@ MODELS = {
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda name: name.replace(" ", "-"))
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, transformers')."""
     tiny = MODELS[request.param]
     theirs = original(tiny)
     path = tiny_decoder_gguf(tmp_path_factory.mktemp("decoder") / "model.gguf", tiny, model=theirs)
-    return load_model(path), theirs
+    return load_model(path, ops=ops), theirs
 
 
 @pytest.mark.parametrize("parts", [[70], [32, 32, 6], [1] * 70], ids=["whole", "chunks", "tokens"])

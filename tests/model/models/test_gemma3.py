@@ -15,6 +15,7 @@ from puna.errors import ModelError, UnsupportedModelError
 from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import Window
 from puna.model.load import LoadedModel, load_model
+from puna.ops import Backend
 from puna.options import Options
 from tests.model.models.parity import (
     FLOATS,
@@ -65,7 +66,7 @@ def load(directory: Path, config: TinyGemma3, **metadata: Any) -> tuple[LoadedMo
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=slug)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     return load(tmp_path_factory.mktemp("gemma3"), MODELS[request.param])
 
 

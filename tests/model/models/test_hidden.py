@@ -9,18 +9,19 @@ import torch
 
 from puna.batch import Batch
 from puna.model.load import LoadedModel, load_model
+from puna.ops import Backend
 from tests.forward import states_of
 from tests.model.models.parity import FLOATS, original
 from tests.tiny_models import ARCHITECTURES
 
 
 @pytest.fixture(scope="module", params=ARCHITECTURES)
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, transformers') of one architecture."""
     config, write = ARCHITECTURES[request.param]
     theirs = original(config)
     path = write(tmp_path_factory.mktemp("hidden") / "model.gguf", config, model=theirs)
-    return load_model(path), theirs
+    return load_model(path, ops=ops), theirs
 
 
 @pytest.mark.parametrize("parts", [[60], [25, 1, 34]], ids=str)

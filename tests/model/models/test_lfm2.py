@@ -15,6 +15,7 @@ from puna.engine.events import Chunk, Done, Event, Generate
 from puna.errors import ModelError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
+from puna.ops import Backend
 from puna.options import Options
 from tests.forward import logits_of
 from tests.model.models.parity import (
@@ -55,7 +56,7 @@ SMALL = ["convolutions and attention", "four taps, attention last", "experts"]
 
 
 @pytest.fixture(scope="module")
-def pairs(tmp_path_factory: pytest.TempPathFactory, implementation: str):
+def pairs(tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, transformers') by the name of a configuration, each made once."""
     made: dict[str, tuple[LoadedModel, Any]] = {}
 
@@ -63,7 +64,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory, implementation: str):
         if name not in made:
             theirs = original(MODELS[name])
             path = tmp_path_factory.mktemp("lfm2") / "model.gguf"
-            made[name] = load_model(tiny_lfm2_gguf(path, MODELS[name], model=theirs)), theirs
+            made[name] = load_model(tiny_lfm2_gguf(path, MODELS[name], model=theirs), ops=ops), theirs
         return made[name]
 
     return get
@@ -119,8 +120,8 @@ def test_sequences_in_the_same_batches_do_not_touch_each_other(small: tuple[Load
         check_agree(torch.cat(found[sequence]), theirs, text)
 
 
-def test_bits_do_not_depend_on_cuts_and_neighbours(pairs: Any, implementation: str) -> None:
-    if implementation != "cpu":
+def test_bits_do_not_depend_on_cuts_and_neighbours(pairs: Any, ops: Backend) -> None:
+    if ops.name != "cpu":
         pytest.skip("only the kernels promise this")
     ours, _ = pairs("four taps, attention last")
     tokens = random_tokens(ours, 50, seed=30)

@@ -11,6 +11,7 @@ import torch
 from puna.batch import Batch
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
+from puna.ops import Backend
 from tests.forward import logits_of
 from tests.model.models.parity import (
     check_greedy,
@@ -41,12 +42,12 @@ MODELS = {
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, transformers') of one configuration."""
     config = MODELS[request.param]
     theirs = original(config)
     path = tiny_llama_gguf(tmp_path_factory.mktemp("llama") / "model.gguf", config, model=theirs)
-    return load_model(path), theirs
+    return load_model(path, ops=ops), theirs
 
 
 @pytest.mark.parametrize("parts", [[70], [32, 32, 6], [69, 1], [1] * 8 + [62]], ids=str)

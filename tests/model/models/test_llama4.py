@@ -15,6 +15,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import Chunk, Everything
 from puna.model.load import LoadedModel, load_model
 from puna.model.models.llama4 import Llama4, Llama4LayerOptions
+from puna.ops import Backend
 from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
@@ -73,7 +74,7 @@ def largest_difference(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, transformers') of one configuration."""
     return made(tmp_path_factory.mktemp("llama4"), MODELS[request.param])
 
@@ -108,7 +109,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
 
 
 @pytest.mark.parametrize("name", GREEDY)
-def test_greedy_output_agrees_token_for_token(name: str, tmp_path: Path, implementation: str) -> None:
+def test_greedy_output_agrees_token_for_token(name: str, tmp_path: Path, ops: Backend) -> None:
     """Their cache is one of the last chunk - 1 positions, with the chunks in its mask."""
     check_greedy(*made(tmp_path, MODELS[name]))
 

@@ -13,7 +13,7 @@ from puna.batch import Batch, ImageStates
 from puna.errors import CacheFullError, ModelError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
-from puna.ops import backend
+from puna.ops import Backend, backend
 from tests.forward import logits_of
 from tests.model.models.images import (
     Part,
@@ -48,17 +48,19 @@ PLACES = {
 
 
 @pytest.fixture(scope="module", params=MODELS, ids=[name.replace(" ", "-") for name in MODELS])
-def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, implementation: str):
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, transformers') of one configuration."""
     config = MODELS[request.param]
     theirs = original(config)
     path = tiny_mllama_gguf(tmp_path_factory.mktemp("mllama") / "model.gguf", config, model=theirs)
-    return load_model(path), theirs
+    return load_model(path, ops=ops), theirs
 
 
 @pytest.fixture(scope="module")
-def plain(tmp_path_factory: pytest.TempPathFactory, implementation: str) -> LoadedModel:
-    return load_model(tiny_mllama_gguf(tmp_path_factory.mktemp("mllama") / "plain.gguf", TinyMllama()))
+def plain(tmp_path_factory: pytest.TempPathFactory, ops: Backend) -> LoadedModel:
+    return load_model(
+        tiny_mllama_gguf(tmp_path_factory.mktemp("mllama") / "plain.gguf", TinyMllama()), ops=ops
+    )
 
 
 def texts(ours: LoadedModel, seed: int = 0) -> list[Text]:
@@ -161,11 +163,11 @@ def test_greedy_output_after_images_agrees_token_for_token(pair: tuple[LoadedMod
 # With one layer that reads text and one that looks at images, no key depends on what was removed.
 @pytest.mark.parametrize("removed", [(10, 25), (0, 25), (2, 4), (2, 40), (12, 31)], ids=str)
 def test_a_shifted_text_is_as_if_read_without_what_was_removed(
-    tmp_path: Path, implementation: str, removed: tuple[int, int]
+    tmp_path: Path, ops: Backend, removed: tuple[int, int]
 ) -> None:
     config = TinyMllama(layers=2, cross_layers=(1,), rope_scaling=LLAMA3_ROPE, seed=9)
     theirs = config.build()
-    ours = load_model(tiny_mllama_gguf(tmp_path / "two.gguf", config, model=theirs))
+    ours = load_model(tiny_mllama_gguf(tmp_path / "two.gguf", config, model=theirs), ops=ops)
     text = Text.random(50, {3: 5, 12: 7, 30: 4}, hidden=config.hidden, seed=40)
     kept = text.without(*removed)
     whole = kept + Text.random(12, {6: 3}, hidden=config.hidden, seed=41)

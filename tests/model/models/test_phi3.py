@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from puna.model.load import load_model
+from puna.ops import Backend
 from tests.model.models.parity import FLOATS, original, random_tokens, read, reference_log_probabilities
 from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 
@@ -33,11 +34,11 @@ TINY = TinyDecoder(
 
 @pytest.mark.parametrize(("context", "count"), [(FIRST, 30), (CONTEXT, 70)], ids=["short", "long"])
 def test_the_context_decides_by_which_factors_it_turns(
-    tmp_path: Path, implementation: str, context: int, count: int
+    tmp_path: Path, ops: Backend, context: int, count: int
 ) -> None:
     """The reference decides by the length of the text, so texts here are as long as their contexts allow."""
     theirs = original(TINY)
-    ours = load_model(tiny_decoder_gguf(tmp_path / "phi3.gguf", TINY, model=theirs))
+    ours = load_model(tiny_decoder_gguf(tmp_path / "phi3.gguf", TINY, model=theirs), ops=ops)
     tokens = random_tokens(ours, count, 11)
     cache = ours.make_cache(sequences=1, context=context, types=FLOATS)
     ours.make_cache(sequences=1, context=FIRST + CONTEXT - context, types=FLOATS)  # one does not mind another
