@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 
 from puna.errors import CacheFullError
 from puna.kvcache.cells import Cells, table_shape
+from puna.kvcache.compaction import move, plan_moves
 from puna.kvcache.free import FreeCells
 
 CAPACITY, SEQUENCES, LONGEST = 24, 3, 20
 
 
 def made(capacity: int, sequences: int, longest: int) -> Cells:
-    return Cells(capacity, longest, np.zeros(table_shape(sequences, longest), np.int32))
+    return Cells(capacity, longest, np.zeros(table_shape(sequences, longest), np.int32), mirrored=True)
 
 
 def append(cells: Cells, sequence: int, count: int) -> NDArray[np.int32]:
@@ -33,6 +34,7 @@ class CellsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.cells = made(CAPACITY, SEQUENCES, LONGEST)
+        self.mirror = self.cells.table.copy()  # as a backend keeps it that cannot read the host's memory
         self.contents: dict[int, object] = {}  # cell -> what was "written" there
         self.expected: list[list[object | None]] = [[] for _ in range(SEQUENCES)]
 
@@ -82,9 +84,25 @@ class CellsMachine(RuleBasedStateMachine):
         for expected, first in zip(self.expected, firsts, strict=True):
             expected[:first] = [None] * min(first, len(expected))
 
+    @rule(limit=st.integers(1, CAPACITY))
+    def compact(self, limit: int) -> None:
+        if (moves := plan_moves(self.cells, limit)) is not None:
+            sources, targets = (part.tolist() for part in moves)
+            written = [self.contents.get(source) for source in sources]
+            self.contents.update(zip(targets, written, strict=True))
+            move(self.cells, *moves)
+
     @invariant()
     def books_balance(self) -> None:
         self.cells.check()
+
+    @invariant()
+    def the_changes_are_all_there_is_to_copy(self) -> None:
+        for begin, end in self.cells.take_changes():
+            self.mirror.reshape(-1)[begin:end] = self.cells.table.reshape(-1)[begin:end]
+        for sequence in range(SEQUENCES):
+            held = slice(self.cells.first[sequence], self.cells.length[sequence])
+            assert np.array_equal(self.mirror[sequence, held], self.cells.table[sequence, held])
 
     @invariant()
     def every_sequence_holds_what_was_written(self) -> None:
