@@ -18,7 +18,6 @@ from puna.errors import (
 )
 from puna.options import Options
 
-
 CHAT = [{"role": "user", "content": "hello"}]
 
 

@@ -22,8 +22,6 @@ from tests.tiny import TinyLlama, tiny_llama_gguf
 
 GREEDY = {"temperature": 0, "num_predict": 8}
 
-CHAT = [{"role": "user", "content": "hello"}]
-
 
 def test_importing_puna_does_not_import_torch() -> None:
     code = "import sys, puna; print('torch' in sys.modules, puna.__version__)"
