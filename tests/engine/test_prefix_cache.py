@@ -10,50 +10,11 @@ from __future__ import annotations
 
 import pytest
 
-from puna.batch import Batch
-from puna.engine.prefix_cache import PrefixCache, PrefixEntry
-from puna.errors import CacheFileError, CacheFullError
-from puna.kvcache.cache import Cache
-from puna.kvcache.causal import CausalCache, KVShape
+from puna.engine.prefix_cache import PrefixEntry
 from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
+from tests.engine.prefix_world import SHAPES, World
 from tests.kvcache.probe import OPS
-
-SHAPES = [KVShape(1, 4, 4)]
-
-
-class World:
-    """A cache without a model, and its memories."""
-
-    def __init__(self, rows: int = 4, cache: Cache | None = None) -> None:
-        self.cache = cache or CausalCache(OPS, SHAPES, sequences=rows, context=64, capacity=200)
-        self.prefix_cache = PrefixCache(self.cache, rows)
-
-    def begin(self, keys: list, *, come: int | None = None) -> tuple[PrefixEntry, int]:
-        """A request with the prompt `keys` that runs, evaluated up to `come`, and how much it shared."""
-        found = self.prefix_cache.find(keys, len(keys) - 1)
-        entry = self.prefix_cache.acquire(found.entry, found.count)
-        shared = entry.evaluated
-        self.prefix_cache.index(entry, keys)
-        self.evaluate(entry, (len(keys) if come is None else come) - shared)
-        return entry, shared
-
-    def evaluate(self, entry: PrefixEntry, count: int) -> None:
-        begin = entry.evaluated
-        if count > 0:
-            positions = list(range(begin, begin + count))
-            self.cache.start_forward(Batch.of([0] * count, positions, [entry.row] * count, []))
-            entry.evaluated += count
-
-    def finished(self, keys: list) -> PrefixEntry:
-        entry, _ = self.begin(keys)
-        self.prefix_cache.release(entry, keys)
-        return entry
-
-    def free(self) -> int:
-        assert isinstance(self.cache, CausalCache)
-        self.cache.cells.check()
-        return self.cache.cells.free
 
 
 @pytest.mark.scenario(191)
@@ -161,7 +122,7 @@ def test_what_was_evaluated_twice_goes_in_order_of_use_too() -> None:
     assert world.prefix_cache.find([*range(50, 80), 0], 30).count == 30
 
 
-def test_what_is_spared_is_not_evicted() -> None:
+def test_an_entry_can_be_exempt_from_eviction() -> None:
     world = World()
     kept = world.finished([1, 2])
     assert not world.prefix_cache.evict(except_for=kept)
@@ -176,7 +137,7 @@ def test_with_one_row_left_the_match_is_cut_back() -> None:  # what one slot wou
     assert world.free() == 200 - 3
 
 
-def test_what_a_running_request_will_have_evaluated_is_said() -> None:
+def test_a_match_names_the_entry_that_is_still_evaluating() -> None:
     world = World()
     running, _ = world.begin([1, 2, 3, 4, 5, 6], come=2)
     found = world.prefix_cache.find([1, 2, 3, 4, 9], 4)
@@ -187,7 +148,7 @@ def test_what_a_running_request_will_have_evaluated_is_said() -> None:
     assert (found.count, found.pending) == (4, None)
 
 
-def test_what_another_has_already_is_not_said_to_be_coming() -> None:
+def test_a_match_names_no_entry_for_what_is_evaluated_already() -> None:
     world = World()
     world.finished([1, 2, 3, 4])
     world.prefix_cache.acquire()
@@ -206,7 +167,7 @@ def test_generated_inputs_can_be_shared_too() -> None:
     assert world.prefix_cache.find([1, 2, 3, 4, 5], 4).count == 4
 
 
-def test_what_is_unfollowed_is_shared_no_more() -> None:
+def test_an_entry_that_is_not_indexed_is_not_shared() -> None:
     world = World()
     entry, _ = world.begin([1, 2, 3, 4])
     world.prefix_cache.unindex(entry)
@@ -263,7 +224,7 @@ def test_where_a_prompt_ended_stays_although_its_window_slides_on() -> None:
     cache.cells.check()
 
 
-def test_a_mark_stays_for_all_who_begin_there_and_goes_when_it_was_not_used_for_long() -> None:
+def test_a_checkpoint_serves_every_prompt_that_begins_there_until_it_is_evicted() -> None:
     cache = SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6)
     world = World(rows=4, cache=cache)
     prefix = list(range(20))
@@ -282,7 +243,7 @@ def test_a_mark_stays_for_all_who_begin_there_and_goes_when_it_was_not_used_for_
 @pytest.mark.parametrize(
     ("prompt", "used"), [([0, 50], False), ([0, 1, 2, 3], True), ([0, 1, 2, 3, 4], True)]
 )
-def test_a_mark_of_which_only_a_beginning_is_shared_was_not_used(prompt: list[int], used: bool) -> None:
+def test_reusing_a_part_of_a_checkpoint_does_not_count_as_use(prompt: list[int], used: bool) -> None:
     world = World(cache=SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6))
     marked, _ = world.begin([0, 1, 2, 3])
     world.prefix_cache.checkpoint(marked, [0, 1, 2, 3])
@@ -321,83 +282,3 @@ def test_a_recurrent_state_is_shared_where_it_was_kept() -> None:
 
 
 # --- what was saved -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("kind", ["causal", "sliding", "recurrent"])
-def test_what_was_saved_is_shared_elsewhere_as_if_it_had_been_evaluated_there(kind: str) -> None:
-    def world() -> World:
-        return World(
-            cache={
-                "causal": lambda: None,
-                "sliding": lambda: SlidingCache(OPS, SHAPES, sequences=4, context=64, window=6),
-                "recurrent": lambda: RecurrentCache(OPS, {0: {"state": (2,)}}, sequences=4),
-            }[kind]()
-        )
-
-    here, there = world(), world()
-    keys = list(range(30))
-    here.finished(keys)
-    here.finished([50, 51])
-    saved = here.prefix_cache.snapshot(keys)
-    assert saved is not None
-    there.finished([0, 1, 2])
-    there.prefix_cache.restore(saved, keys)
-    assert there.begin([*keys, 99])[1] == 30
-    assert here.prefix_cache.snapshot([0, 1]) is None  # longer ones know more than that
-    assert here.prefix_cache.snapshot([*keys, 99]) is None
-
-
-def test_what_is_known_already_is_not_adopted_again() -> None:
-    world = World()
-    world.finished([1, 2, 3])
-    saved = world.prefix_cache.snapshot([1, 2, 3])
-    assert saved is not None
-    before = world.free()
-    world.prefix_cache.restore(saved, [1, 2, 3])
-    assert world.free() == before
-
-
-def test_what_is_adopted_takes_the_room_of_what_was_used_least_recently() -> None:
-    keys = list(range(100, 160))
-    source = World()
-    source.finished(keys)
-    saved = source.prefix_cache.snapshot(keys)
-    assert saved is not None
-    world = World(rows=5)
-    for number in range(4):
-        world.finished([number] * 45)
-    world.prefix_cache.restore(saved, keys)
-    assert world.prefix_cache.find([*keys, 0], 60).count == 60
-    assert [world.prefix_cache.find([number] * 46, 45).count for number in range(4)] == [0, 45, 45, 45]
-    while world.prefix_cache.evict():
-        pass
-    assert world.free() == 200
-
-
-def test_without_room_beside_running_requests_nothing_is_adopted() -> None:
-    source = World()
-    source.finished(list(range(60)))
-    saved = source.prefix_cache.snapshot(list(range(60)))
-    assert saved is not None
-    rows = World(rows=1)
-    rows.begin([7])
-    with pytest.raises(CacheFullError, match="use all cache sequences"):
-        rows.prefix_cache.restore(saved, list(range(60)))
-    cells = World()
-    for number in range(3):
-        cells.begin([number] * 50)
-    with pytest.raises(CacheFullError):
-        cells.prefix_cache.restore(saved, list(range(60)))
-    assert cells.free() == 50
-    cells.begin([9] * 20)  # its row is free
-
-
-def test_tokens_that_are_not_those_saved_are_refused() -> None:
-    source, world = World(), World()
-    source.finished([1, 2, 3])
-    saved = source.prefix_cache.snapshot([1, 2, 3])
-    assert saved is not None
-    with pytest.raises(CacheFileError, match="3 positions of 4 tokens; the file is damaged"):
-        world.prefix_cache.restore(saved, [1, 2, 3, 4])
-    assert world.free() == 200
-    assert world.prefix_cache.find([1, 2, 3, 4], 4).count == 0

@@ -20,7 +20,6 @@ import pytest
 from puna.errors import (
     ContextLengthError,
     GGUFError,
-    OutOfMemoryError,
     PunaError,
     RequestError,
     RunnerError,
@@ -32,64 +31,11 @@ from puna.options import Options
 from puna.prompt.messages import Chat, Message
 from puna.runner.client import LocalRunner
 from puna.runner.frames import Unpacker, pack
-from puna.runner.protocol import Chunk, Done, Embed, FromRunner, Generate, Load, Loaded, Prompted
-from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
+from puna.runner.protocol import Chunk, Embed, FromRunner, Generate, Load, Loaded, Prompted
+from tests.runner.running import GREEDY, LONG, collect, started, with_runner
+from tests.tiny import add_tokenizer
 
 pytestmark = pytest.mark.e2e
-
-GREEDY = Options(temperature=0, num_predict=8)
-LONG = Options(temperature=0, num_predict=-1)
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Endless, and so slow that nothing ends before it is stopped."""
-    config = TinyLlama(hidden=256, feed_forward=512, layers=4, context=2048)
-    return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "tiny.gguf", config, endless=True)
-
-
-async def started(
-    load: Load,
-    on_progress: Callable[[int, int], None] | None = None,
-    *,
-    stall_timeout_s: float | None = 300.0,
-) -> LocalRunner:
-    """A runner with a model, as the fleet starts it: its process is ended if that fails or is cancelled."""
-    runner = await LocalRunner.spawn()
-    try:
-        await runner.load(load, on_progress, stall_timeout_s=stall_timeout_s)
-    except BaseException:
-        await runner.close()
-        raise
-    return runner
-
-
-def with_runner(model: Path, use: Callable[[LocalRunner], Awaitable[None]], **load: int | str) -> None:
-    """Start a runner, use it, close it; afterwards its process must be gone."""
-
-    async def scenario() -> None:
-        runner = await started(Load(path=str(model), **{"num_ctx": 2048, "parallel": 4, **load}))
-        pid = runner.pid
-        try:
-            await asyncio.wait_for(use(runner), 60)
-        finally:
-            await runner.close()
-        assert not psutil.pid_exists(pid)
-
-    asyncio.run(scenario())
-
-
-async def collect(
-    runner: LocalRunner, prompt: str | list[int], options: Options = GREEDY
-) -> tuple[str, Done]:
-    text, done = "", None
-    async for item in runner.generate(Generate(prompt=prompt, options=options)):
-        if isinstance(item, Done):
-            done = item
-        elif isinstance(item, Chunk):
-            text += item.text
-    assert done is not None
-    return text, done
 
 
 def test_a_draft_model_is_loaded_too_and_changes_no_answer(model: Path) -> None:
@@ -371,55 +317,3 @@ def test_a_server_that_is_gone_is_no_defect_of_what_it_leaves_undone(model: Path
     assert process.returncode == 0, said
     assert "the connection broke" in said
     assert "Traceback" not in said
-
-
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Each activation takes 64 MiB in a batch of 256 tokens, the least that are read at once."""
-    config = TinyLlama(hidden=32, feed_forward=65536, layers=2, context=2048)
-    return tiny_llama_gguf(tmp_path_factory.mktemp("runner") / "wide.gguf", config, endless=True)
-
-
-PROMPT = [1] * 1500
-
-
-def leave_memory(pid: int, count: int) -> None:
-    """The process may have `count` bytes of address space more than it has now."""
-    process = psutil.Process(pid)
-    process.rlimit(psutil.RLIMIT_AS, (process.memory_info().vms + count, psutil.RLIM_INFINITY))
-
-
-@pytest.mark.skipif(not hasattr(psutil, "RLIMIT_AS"), reason="limits of other processes need Linux")
-def test_requests_that_want_too_much_memory_are_told_so(wide: Path) -> None:
-    async def use(runner: LocalRunner) -> None:
-        await collect(runner, "hello")
-        leave_memory(runner.pid, 100 << 20)  # for one of their activations, and they need three
-        requests = [collect(runner, [token, *PROMPT]) for token in (2, 3)]
-        for error in await asyncio.gather(*requests, return_exceptions=True):
-            assert isinstance(error, OutOfMemoryError), error
-            assert "out of memory; use a smaller num_ctx or num_batch" in str(error)
-        try:
-            assert (await collect(runner, "hello"))[0]
-        except OutOfMemoryError:  # so little was left that the process gave itself up
-            assert not runner.alive
-
-    with_runner(wide, use)
-
-
-@pytest.mark.skipif(not hasattr(psutil, "RLIMIT_AS"), reason="limits of other processes need Linux")
-def test_a_process_that_cannot_even_read_a_message_says_so_to_all_and_ends(model: Path) -> None:
-    async def use(runner: LocalRunner) -> None:
-        stream = runner.generate(Generate(prompt="hello", options=LONG))
-        assert isinstance(await anext(stream), Prompted)
-        assert isinstance(await anext(stream), Chunk)
-        leave_memory(runner.pid, 0)
-        with pytest.raises(OutOfMemoryError):
-            await collect(runner, [1] * 20_000_000)
-        with pytest.raises(OutOfMemoryError):
-            async for _ in stream:
-                pass
-        assert not runner.alive
-        with pytest.raises(OutOfMemoryError, match="out of memory; use a smaller num_ctx"):
-            await collect(runner, "hello")
-
-    with_runner(model, use)

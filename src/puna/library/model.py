@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
@@ -13,29 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.conversation.chat_model import ChatModel
-from puna.engine.events import Embed, Generate, Scored, TokenLogprob
+from puna.engine.events import Scored, TokenLogprob
 from puna.engine.prompt_files import load_prompt, save_prompt
-from puna.library.checks import (
-    Prompt,
-    checked_messages,
-    checked_number,
-    checked_prompt,
-    checked_prompts,
-    checked_tokens,
-)
+from puna.library.checks import Prompt, checked_prompt, checked_prompts, checked_tokens
 from puna.library.completion import Completion, by_sample, stacked
-from puna.library.options import RequestOptions, split_options
+from puna.library.options import RequestOptions
+from puna.library.requests import Messages, Requests, Tools, is_one
 from puna.library.streams import AsyncEvents, AsyncStream, Events, Stream
-from puna.options import Options
 from puna.prompt.author import Author
-from puna.prompt.capabilities import check_capabilities
 from puna.prompt.format import Think
-from puna.prompt.messages import Chat
-
-Messages = Sequence[Mapping[str, Any]]
-Tools = Sequence[Mapping[str, Any]]
-
-_MAX_LOGPROBS = 20
 
 
 class Model:
@@ -51,7 +36,7 @@ class Model:
         self.tokenizer = chat.engine.loaded.tokenizer
         self._chat = chat
         self._author = author
-        self._ids = itertools.count(1)
+        self._requests = Requests(author)
         # Also when the interpreter exits: a thread must not wake up inside a kernel after that.
         self._closing = weakref.finalize(self, self.engine.close)
 
@@ -108,7 +93,7 @@ class Model:
 
         `stream=True` returns a `Stream` of `Chunk`s; closing or dropping it stops the generation.
         """
-        found = Stream(Events(self._chat, self._prompt_request(prompt, logprobs, options)))
+        found = Stream(Events(self._chat, self._requests.prompt(prompt, logprobs, options)))
         return found if stream else found.completion()
 
     def generate_many(
@@ -125,7 +110,7 @@ class Model:
         the evaluation of their prompt; with a `seed`, sample i is what `generate` gives with seed + i.
         """
         requests = [
-            self._prompt_request(prompt, logprobs, options, samples)
+            self._requests.prompt(prompt, logprobs, options, samples)
             for prompt in checked_prompts(prompts, "generate_many", "generate()")
         ]
         submitted = [Events(self._chat, request) for request in requests]
@@ -170,7 +155,7 @@ class Model:
         that thinks does so unless `think` is False (or as hard as `think` says: "low", "high", ...), and
         what it thinks is kept apart from its text. Also raises `TemplateError`.
         """
-        found = Stream(Events(self._chat, self._chat_request(messages, tools, think, logprobs, options)))
+        found = Stream(Events(self._chat, self._requests.chat(messages, tools, think, logprobs, options)))
         return found if stream else found.completion()
 
     @overload
@@ -200,7 +185,7 @@ class Model:
         **options: Unpack[RequestOptions],
     ) -> Coroutine[Any, Any, Completion] | AsyncStream:
         """`generate`, for asyncio. Cancelling the task stops the generation."""
-        found = AsyncStream(AsyncEvents(self._chat, self._prompt_request(prompt, logprobs, options)))
+        found = AsyncStream(AsyncEvents(self._chat, self._requests.prompt(prompt, logprobs, options)))
         return found if stream else found.completion()
 
     @overload
@@ -236,13 +221,13 @@ class Model:
         **options: Unpack[RequestOptions],
     ) -> Coroutine[Any, Any, Completion] | AsyncStream:
         """`chat`, for asyncio. Cancelling the task stops the generation."""
-        request = self._chat_request(messages, tools, think, logprobs, options)
+        request = self._requests.chat(messages, tools, think, logprobs, options)
         found = AsyncStream(AsyncEvents(self._chat, request))
         return found if stream else found.completion()
 
     def render(self, messages: Messages, *, tools: Tools = (), think: Think = None) -> str:
         """The prompt text of a conversation, as `chat` makes it."""
-        return self._chat.render(self._chat_request(messages, tools, think, None, {})).text
+        return self._chat.render(self._requests.chat(messages, tools, think, None, {})).text
 
     def score(self, prompt: Prompt, *, top_logprobs: int = 0) -> list[TokenLogprob | None]:
         """The log-probability of each token of `prompt`, given those before it.
@@ -250,14 +235,7 @@ class Model:
         The first token follows nothing and is None, unless the model puts a begin token before every text.
         Raises `ContextLengthError` when the prompt is longer than the context.
         """
-        request = Generate(
-            id=next(self._ids),
-            prompt=checked_prompt(prompt),
-            options=Options(num_predict=0),
-            truncate=False,
-            prompt_logprobs=True,
-            top_logprobs=checked_number("top_logprobs", top_logprobs, 0, _MAX_LOGPROBS),
-        )
+        request = self._requests.score(prompt, top_logprobs)
         scored = (event for event in Events(self._chat, request) if isinstance(event, Scored))
         return [logprob for event in scored for logprob in event.logprobs]
 
@@ -293,8 +271,8 @@ class Model:
         ("mean"), the first ("cls") or the last one; by default those the model was trained for, or the last.
         Raises `UnavailableError` for a model that cannot embed.
         """
-        request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
-        return stacked(list(Events(self._chat, request)), _is_one(inputs))
+        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling)
+        return stacked(list(Events(self._chat, request)), is_one(inputs))
 
     async def aembed(
         self,
@@ -306,8 +284,8 @@ class Model:
         pooling: Literal["mean", "cls", "last"] | None = None,
     ) -> NDArray[np.float32]:
         """`embed`, for asyncio. Cancelling the task stops the work."""
-        request = self._embed_request(inputs, normalize, dimensions, truncate, pooling)
-        return stacked([event async for event in AsyncEvents(self._chat, request)], _is_one(inputs))
+        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling)
+        return stacked([event async for event in AsyncEvents(self._chat, request)], is_one(inputs))
 
     # --- prompts in files --------------------------------------------------------------------------
 
@@ -320,10 +298,7 @@ class Model:
         """
         given = checked_prompt(prompt)
         tokens = self.tokenizer.encode(given) if isinstance(given, str) else given
-        request = Generate(
-            id=next(self._ids), prompt=tokens, options=Options(num_predict=1), truncate=False, ignore_eos=True
-        )
-        list(Events(self._chat, request))
+        list(Events(self._chat, self._requests.evaluate(tokens)))
         save_prompt(self.engine, tokens, path)
 
     def load_prompt(self, path: str | Path) -> list[int]:
@@ -334,71 +309,3 @@ class Model:
         context, `CacheFullError` when running requests leave no room, `FileNotFoundError`.
         """
         return load_prompt(self.engine, path)
-
-    # --- requests ----------------------------------------------------------------------------------
-
-    def _prompt_request(
-        self, prompt: Prompt, logprobs: int | None, options: RequestOptions, samples: int = 1
-    ) -> Generate:
-        """A request to continue `prompt` as it stands: without a template, and without its stop strings."""
-        defaults = {"stop": []} | dict(self._author.options)
-        return self._request(checked_prompt(prompt), defaults, logprobs, options, samples=samples)
-
-    def _chat_request(
-        self, messages: Messages, tools: Tools, think: Think, logprobs: int | None, options: RequestOptions
-    ) -> Generate:
-        author = self._author
-        check_capabilities(author.name, author.capabilities, ["tools"] if tools else [])
-        chat = Chat(messages=checked_messages(messages), tools=[dict(tool) for tool in tools])
-        return self._request(
-            author.opened(chat),
-            author.options,
-            logprobs,
-            options,
-            template=author.template,
-            think=author.think(think),
-        )
-
-    def _request(
-        self,
-        prompt: str | list[int] | Chat,
-        defaults: Mapping[str, Any],
-        logprobs: int | None,
-        options: RequestOptions,
-        **more: Any,
-    ) -> Generate:
-        sampling, treatment = split_options(options)
-        return Generate(
-            id=next(self._ids),
-            prompt=prompt,
-            options=Options.merge(defaults, sampling),
-            logprobs=logprobs is not None,
-            top_logprobs=checked_number("logprobs", logprobs or 0, 0, _MAX_LOGPROBS),
-            **treatment,
-            **more,
-        )
-
-    def _embed_request(
-        self,
-        inputs: Prompt | Sequence[Prompt],
-        normalize: bool,
-        dimensions: int | None,
-        truncate: bool,
-        pooling: str | None,
-    ) -> Embed:
-        prompts = [inputs] if _is_one(inputs) else inputs
-        return Embed(
-            id=next(self._ids),
-            inputs=checked_prompts(prompts, "embed", "a list with it"),
-            normalize=normalize,
-            dimensions=0 if dimensions is None else checked_number("dimensions", dimensions, 1, 2**31 - 1),
-            truncate=truncate,
-            pooling=pooling,
-        )
-
-
-def _is_one(inputs: Any) -> bool:
-    """Whether that is one text, or the tokens of one."""
-    if isinstance(inputs, str | bytes | Mapping):
-        return True
-    return len(inputs) > 0 and not isinstance(inputs[0], str | Sequence | np.ndarray)

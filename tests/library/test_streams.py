@@ -1,0 +1,133 @@
+"""Answers as they are generated, with and without asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import numpy as np
+import pytest
+
+import puna
+from puna.errors import (
+    RequestError,
+)
+
+GREEDY = {"temperature": 0, "num_predict": 8}
+
+CHAT = [{"role": "user", "content": "hello"}]
+
+
+def test_streaming_gives_the_same_text_piece_by_piece(model: puna.Model) -> None:
+    whole = model.generate("hello world", temperature=0, num_predict=20)
+    pieces = list(model.generate("hello world", temperature=0, num_predict=20, stream=True))
+    assert "".join(piece.text for piece in pieces) == whole.text
+    assert [token for piece in pieces for token in piece.tokens] == whole.tokens
+
+
+def test_asyncio(model: puna.Model) -> None:
+    async def scenario() -> None:
+        expected = model.generate("hello", temperature=0, num_predict=10)
+        both = await asyncio.gather(
+            model.agenerate("hello", temperature=0, num_predict=10),
+            model.achat([{"role": "user", "content": "hello"}], temperature=0, num_predict=3),
+        )
+        assert both[0].text == expected.text
+        assert len(both[1].tokens) <= 3
+        assert np.array_equal(await model.aembed(["hello", "world"]), model.embed(["hello", "world"]))
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_loop_that_closes_during_a_generation_does_no_harm(model: puna.Model) -> None:
+    loop = asyncio.new_event_loop()
+    stream = model.agenerate("hello", num_predict=40, stream=True)
+    loop.run_until_complete(anext(stream))
+    loop.close()
+    assert len(model.generate("hello world", temperature=0, num_predict=60).tokens) == 60
+    asyncio.run(stream.aclose())
+
+
+def test_leaving_a_stream_early_stops_the_generation(model: puna.Model) -> None:
+    stream = model.generate("hello", temperature=0, stream=True)
+    next(stream)
+    assert model.engine.active == 1
+    stream.close()
+    # The next request's steps take the cancelled one out.
+    model.generate("hello world", temperature=0, num_predict=3)
+    assert model.engine.active == 0
+
+
+def test_a_stream_has_its_text_and_its_statistics(model: puna.Model) -> None:
+    whole = model.chat(CHAT, **GREEDY)
+    stream = model.chat(CHAT, stream=True, **GREEDY)
+    with pytest.raises(RequestError, match="come with its end"):
+        _ = stream.stats
+    first = next(stream)
+    assert stream.text == first.text
+    assert repr(stream).startswith("<Stream: open")
+    rest = "".join(chunk.text for chunk in stream)
+    assert first.text + rest == stream.text == whole.text
+    assert stream.stats.reason == whole.reason == "length"
+    assert stream.stats.generated_tokens == whole.generated_tokens == 8
+    assert stream.stats.prompt_tokens == whole.prompt_tokens
+    assert list(stream) == []  # it is over
+    assert stream.completion().tokens == whole.tokens
+
+
+def engine_empties(model: puna.Model) -> None:
+    """Wait until nothing runs: only what is cancelled goes, for these answers never end by themselves."""
+    deadline = time.monotonic() + 60
+    while model.engine.active:
+        assert time.monotonic() < deadline, "the work goes on although nothing wants it"
+        time.sleep(0.005)
+
+
+def test_work_that_nothing_wants_stops(model: puna.Model) -> None:
+    for begin in (0, 2):  # also before anything of it was looked at
+        stream = model.generate("hello", num_predict=-2, stream=True)
+        for _ in range(begin):
+            next(stream)
+        stream.close()
+        assert list(stream) == []
+        engine_empties(model)
+        dropped = model.chat(CHAT, num_predict=-2, stream=True)
+        for _ in range(begin):
+            next(dropped)
+        del dropped
+        engine_empties(model)
+    with model.generate("hello", num_predict=-2, stream=True) as stream:
+        next(stream)
+    engine_empties(model)
+    with pytest.raises(RequestError, match="come with its end"):
+        stream.completion()
+
+
+def test_prompts_beside_one_that_is_refused_stop(model: puna.Model) -> None:
+    with pytest.raises(RequestError, match="outside the vocabulary"):
+        model.generate_many(["hello", "world", [10**6]], num_predict=-2)
+    engine_empties(model)
+
+
+def test_asyncio_streams(model: puna.Model) -> None:
+    expected = model.chat(CHAT, **GREEDY)
+
+    async def scenario() -> None:
+        stream = model.achat(CHAT, stream=True, **GREEDY)
+        pieces = [chunk.text async for chunk in stream]
+        assert "".join(pieces) == stream.text == expected.text
+        assert stream.stats.generated_tokens == expected.generated_tokens
+        awaited = await model.agenerate("hello", stream=True, num_predict=3)  # as other clients want it
+        assert [chunk async for chunk in awaited]
+        async with model.agenerate("hello", stream=True, num_predict=-2) as endless:
+            await anext(endless)
+        task = asyncio.create_task(model.achat(CHAT, num_predict=-2))
+        while not model.engine.running:
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        dropped = model.achat(CHAT, stream=True, num_predict=-2)
+        await anext(dropped)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+    engine_empties(model)

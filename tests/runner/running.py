@@ -1,0 +1,60 @@
+"""Runner processes for tests, started as the fleet starts them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import psutil
+
+from puna.options import Options
+from puna.runner.client import LocalRunner
+from puna.runner.protocol import Chunk, Done, Generate, Load
+
+GREEDY = Options(temperature=0, num_predict=8)
+LONG = Options(temperature=0, num_predict=-1)
+
+
+async def started(
+    load: Load,
+    on_progress: Callable[[int, int], None] | None = None,
+    *,
+    stall_timeout_s: float | None = 300.0,
+) -> LocalRunner:
+    """A runner with a model, as the fleet starts it: its process is ended if that fails or is cancelled."""
+    runner = await LocalRunner.spawn()
+    try:
+        await runner.load(load, on_progress, stall_timeout_s=stall_timeout_s)
+    except BaseException:
+        await runner.close()
+        raise
+    return runner
+
+
+def with_runner(model: Path, use: Callable[[LocalRunner], Awaitable[None]], **load: int | str) -> None:
+    """Start a runner, use it, close it; afterwards its process must be gone."""
+
+    async def scenario() -> None:
+        runner = await started(Load(path=str(model), **{"num_ctx": 2048, "parallel": 4, **load}))
+        pid = runner.pid
+        try:
+            await asyncio.wait_for(use(runner), 60)
+        finally:
+            await runner.close()
+        assert not psutil.pid_exists(pid)
+
+    asyncio.run(scenario())
+
+
+async def collect(
+    runner: LocalRunner, prompt: str | list[int], options: Options = GREEDY
+) -> tuple[str, Done]:
+    text, done = "", None
+    async for item in runner.generate(Generate(prompt=prompt, options=options)):
+        if isinstance(item, Done):
+            done = item
+        elif isinstance(item, Chunk):
+            text += item.text
+    assert done is not None
+    return text, done
