@@ -46,6 +46,16 @@ std::vector<NewArray<float>> bind_linear(Argument x_, const std::vector<const Pa
     return results;
 }
 
+// Throws std::out_of_range, Python's IndexError, unless all `ids` are below `rows`.
+void check_rows(const Array<int32_t>& ids, int64_t rows) {
+    for (int64_t i = 0; i < ids.size; i++) {
+        if (ids.data[i] < 0 || ids.data[i] >= rows) {
+            throw std::out_of_range("the matrix has " + std::to_string(rows) + " rows, asked for row " +
+                                    std::to_string(ids.data[i]));
+        }
+    }
+}
+
 // Rows that `ids` name, of a matrix [rows, columns] as the file has it.
 NewArray<float> bind_embed(Argument data_, int type, int64_t rows, int64_t columns, Argument ids_) {
     const auto of_type = static_cast<FileType>(type);
@@ -59,12 +69,7 @@ NewArray<float> bind_embed(Argument data_, int type, int64_t rows, int64_t colum
     }
     auto y = new_array<float>({ids.shape[0], static_cast<intptr_t>(columns)});
     perform("embed", [=, tokens = ids.size, out = y.data] {
-        for (int64_t t = 0; t < tokens; t++) {
-            if (ids.data[t] < 0 || ids.data[t] >= rows) {
-                throw std::out_of_range("the matrix has " + std::to_string(rows) + " rows, asked for row " +
-                                        std::to_string(ids.data[t]));
-            }
-        }
+        check_rows(ids, rows);
         parallel_ranges(tokens, 16, [&](int64_t begin, int64_t end, int) {
             for (int64_t t = begin; t < end; t++) {
                 dequantize_row(of_type, data.data + ids.data[t] * row_bytes, columns, out + t * columns);
@@ -76,16 +81,13 @@ NewArray<float> bind_embed(Argument data_, int type, int64_t rows, int64_t colum
 
 NewArray<float> unpack_rows(const PackedMatrix& self, Argument ids_) {
     const auto ids = array<int32_t>(ids_, "rows");
-    for (int64_t i = 0; i < ids.size; i++) {
-        if (ids.data[i] < 0 || ids.data[i] >= self.rows()) {
-            throw std::out_of_range("the matrix has " + std::to_string(self.rows()) + " rows, asked for row " +
-                                    std::to_string(ids.data[i]));
-        }
-    }
-    auto y = new_array<float>({static_cast<intptr_t>(ids.size), static_cast<intptr_t>(self.columns())});
-    nb::gil_scoped_release release;
-    parallel_ranges(ids.size, 16, [&](int64_t begin, int64_t end, int) {
-        for (int64_t i = begin; i < end; i++) self.unpack_row(ids.data[i], y.data + i * self.columns());
+    if (ids.dims != 1) throw misfit("unpack_rows", {{"rows", ids_}});
+    auto y = new_array<float>({ids.shape[0], static_cast<intptr_t>(self.columns())});
+    perform("unpack_rows", [=, matrix = &self, out = y.data] {
+        check_rows(ids, matrix->rows());
+        parallel_ranges(ids.size, 16, [&](int64_t begin, int64_t end, int) {
+            for (int64_t i = begin; i < end; i++) matrix->unpack_row(ids.data[i], out + i * matrix->columns());
+        });
     });
     return y;
 }

@@ -54,7 +54,7 @@ void gelu(const float* x, int64_t count, float* y);
 void softcap(const float* x, float cap, int64_t count, float* y);
 // Multiplies each row in place by 1 + scale * ln(1 + floor((position + 1) / floor_scale)).
 void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t rows, int64_t width);
-// y = a + b, a * b and a * factor, to the bit what torch gives.
+// y = a + b, a * b and a * factor, to the bit what numpy gives.
 void add(const float* a, const float* b, int64_t count, float* y);
 void multiply(const float* a, const float* b, int64_t count, float* y);
 void scale(const float* a, float factor, int64_t count, float* y);

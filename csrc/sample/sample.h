@@ -1,4 +1,4 @@
-// From one row of logits to a token. The definition of each step is in src/puna/sample/transforms.py.
+// From one row of logits to a token. The definition of each step is in src/puna/ops/sampling.py.
 #pragma once
 #include <cstdint>
 

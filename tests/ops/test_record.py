@@ -180,6 +180,15 @@ def test_a_program_stores_rows(inputs: Inputs) -> None:
     assert np.array_equal(inputs.keys.stored, expected)
 
 
+def test_a_program_unpacks_rows(inputs: Inputs) -> None:
+    ops.pack(inputs.weight)
+    program = record(lambda: ops.embedding(inputs.ids, inputs.weight)).program
+    assert program is not None
+    inputs.change()
+    program.run()
+    assert np.array_equal(program.result, ops.embedding(inputs.ids, inputs.weight))
+
+
 def test_a_program_writes_states(inputs: Inputs) -> None:
     program = record(lambda: short_conv(inputs)).program
     assert program is not None
