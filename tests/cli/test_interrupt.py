@@ -74,6 +74,7 @@ def lines_of_an_answer(server: EndlessServer) -> int:
         return counted.lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("presses", [1, 30])
 def test_ctrl_c_anywhere_leaves_nothing_half_done(server: EndlessServer, presses: int) -> None:
     lines = lines_of_an_answer(server)

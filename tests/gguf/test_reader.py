@@ -75,6 +75,7 @@ def test_lookups_are_relative_to_the_architecture(reference_file: Path) -> None:
         assert file.get("general.nothing", 7) == 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert-bge", "llama-spm"])  # the reference takes seconds to read larger ones
 def test_a_real_vocabulary_is_read_as_by_the_reference(test_data: Path, name: str) -> None:
     path = test_data / "vocab" / f"{name}.gguf"

@@ -112,6 +112,7 @@ np.savez(sys.argv[3], *feed(cache, 1, 2, 9))
 """
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_with_it(tmp_path: Path) -> None:
     cache = make()
     feed(cache, 0, 20, 1, images=True)
@@ -146,6 +147,7 @@ def read(loaded: LoadedModel, cache: Cache, sequence: int, tokens: list[int]) ->
     return loaded.ops.numpy(loaded.model.forward(batch.on(loaded.ops), cache))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("types", ["f16", "q8_0,q4_0"])
 def test_a_prompt_evaluated_here_is_continued_in_another_process(types: str, tmp_path: Path) -> None:
     model = tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(hidden=128))

@@ -38,7 +38,11 @@ def sizes(kind: GGMLType) -> dict[str, tuple[int, int, int, int, int]]:
     return SIZES | odd | (ODDER_SIZES if kind in FLOAT_TYPES else {})
 
 
-CASES = [(name, size) for name in KINDS for size in sizes(GGMLType[name])]
+CASES = [
+    pytest.param(name, size, marks=[pytest.mark.slow] if size == "many" else [])
+    for name in KINDS
+    for size in sizes(GGMLType[name])
+]
 
 
 @pytest.fixture

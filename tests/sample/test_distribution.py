@@ -48,6 +48,7 @@ def distribution(logits: np.ndarray, options: dict[str, Any]) -> np.ndarray:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
     [

@@ -114,5 +114,6 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
 
 
+@pytest.mark.slow
 def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     check_greedy(*pair, count=20)

@@ -96,6 +96,7 @@ def test_what_a_window_has_forgotten_of_a_prefix_is_read_again(pair: tuple[Loade
     assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
 
 
+@pytest.mark.slow
 def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     check_greedy(ours, theirs, count=25)

@@ -176,6 +176,7 @@ def test_a_sequence_goes_on_after_being_taken_back(small: tuple[LoadedModel, Any
     check_agree(evaluate(ours, cache, {0: others})[0], theirs, others)
 
 
+@pytest.mark.slow
 def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     check_greedy(ours, theirs)

@@ -66,6 +66,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     assert (found - reference_log_probabilities(theirs, tokens)[-20:]).abs().max() < 1e-3
 
 
+@pytest.mark.slow
 def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     check_greedy(ours, theirs)

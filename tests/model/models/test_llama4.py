@@ -108,6 +108,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     assert largest_difference(again, expected[-len(again) :]) < 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GREEDY)
 def test_greedy_output_agrees_token_for_token(name: str, tmp_path: Path, ops: Backend) -> None:
     """Their cache is one of the last chunk - 1 positions, with the chunks in its mask."""

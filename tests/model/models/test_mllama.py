@@ -140,11 +140,13 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     assert (found - reference_log_probabilities(theirs, text)[shared:]).abs().max() < 1e-3
 
 
+@pytest.mark.slow
 def test_greedy_output_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     ours, theirs = pair
     check_greedy(ours, theirs)
 
 
+@pytest.mark.slow
 def test_greedy_output_after_images_agrees_token_for_token(pair: tuple[LoadedModel, Any]) -> None:
     """Each token is the most probable one for transformers too, given those before it."""
     ours, theirs = pair
