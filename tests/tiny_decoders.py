@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from puna.gguf import GGUFWriter
-from tests.tiny import add_tokenizer, vocabulary
+from tests.tiny import add_tokenizer, permute, vocabulary
 
 #: What modules of a layer are called in files.
 NAMES = {
@@ -23,6 +23,8 @@ NAMES = {
     "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate": "ffn_gate_inp",
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
 }  # fmt: skip
 #: Where norms follow the halves of a layer.
 POST_NORMS = {
@@ -42,6 +44,7 @@ KEYS = {
     "attention.key_length": "head_dim", "attention.value_length": "head_dim",
     "attention.layer_norm_rms_epsilon": "rms_norm_eps", "expert_count": "num_experts",
     "expert_used_count": "num_experts_per_tok", "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
     "attn_logit_softcapping": "attn_logit_softcapping", "final_logit_softcapping": "final_logit_softcapping",
 }  # fmt: skip
 
@@ -56,6 +59,8 @@ class TinyDecoder:
     metadata: Mapping[str, Any] = field(default_factory=dict)  # of the file; None: without that key
     names: Mapping[str, str] = field(default_factory=dict)  # that are not in `NAMES`
     norm_offset: float = 0.0  # what a file's weights of norms have that the original's lack
+    permuted: bool = False  # queries and keys, so that the halves transformers rotates are neighbours
+    squeezed: bool = False  # matrices of one row are vectors
     extra: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # tensors of the file alone
     seed: int = 0
 
@@ -104,6 +109,13 @@ class TinyDecoder:
                     found[f"blk.{layer}.{names['.'.join(module)]}.{kind}"] = array
                 case _:
                     raise AssertionError(f"{name} has no place in the file")
+        if self.permuted:
+            heads = {"attn_q": model.config.num_attention_heads, "attn_k": model.config.num_key_value_heads}
+            for name in found:
+                if count := heads.get(name.split(".")[2] if name.startswith("blk.") else ""):
+                    found[name] = permute(found[name], count)
+        if self.squeezed:
+            found = {name: array[0] if len(array) == 1 else array for name, array in found.items()}
         return found | {name: np.array(values, np.float32) for name, values in self.extra.items()}
 
     def keys(self, config: Any) -> dict[str, Any]:

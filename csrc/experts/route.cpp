@@ -14,17 +14,44 @@ constexpr float least_sum = 1e-20f;
 
 float sigmoid(float logit) { return 1 / (1 + std::exp(-logit)); }
 
-void choose(const float* ranks, int64_t count, int64_t wanted, int32_t* chosen) {
-    const auto rank = [&](int64_t i) {
-        return std::isnan(ranks[i]) ? std::numeric_limits<float>::infinity() : ranks[i];
-    };
+float rank_of(float number) { return std::isnan(number) ? std::numeric_limits<float>::infinity() : number; }
+
+// The `wanted` best of those that are not `dropped` in blocks of `block` (null: none is), best first.
+void choose(const float* ranks, int64_t count, const std::vector<char>* dropped, int64_t block, int64_t wanted,
+            int32_t* chosen) {
+    const auto rank = [&](int64_t i) { return rank_of(ranks[i]); };
     int64_t found = 0;
     for (int64_t i = 0; i < count; i++) {
+        if (dropped && (*dropped)[static_cast<size_t>(i / block)]) continue;
         if (found == wanted && !(wanted > 0 && rank(i) > rank(chosen[wanted - 1]))) continue;
         int64_t at = found < wanted ? found++ : wanted - 1;
         for (; at > 0 && rank(i) > rank(chosen[at - 1]); at--) chosen[at] = chosen[at - 1];
         chosen[at] = static_cast<int32_t>(i);
     }
+}
+
+// Which groups of `block` experts are not among the best.
+void drop_groups(const Routing& routing, const float* ranks, int64_t block, std::vector<char>& dropped) {
+    thread_local std::vector<float> sums;
+    thread_local std::vector<int32_t> best;
+    sums.clear();
+    for (const float* group = ranks; group < ranks + routing.count; group += block) {
+        float first = -std::numeric_limits<float>::infinity(), second = first;
+        for (int64_t i = 0; i < block; i++) {
+            const float rank = rank_of(group[i]);
+            if (rank > first) {
+                second = first;
+                first = rank;
+            } else if (rank > second) {
+                second = rank;
+            }
+        }
+        sums.push_back(block > 1 ? first + second : first);
+    }
+    best.resize(static_cast<size_t>(routing.used_groups));
+    choose(sums.data(), routing.groups, nullptr, 1, routing.used_groups, best.data());
+    dropped.assign(static_cast<size_t>(routing.groups), 1);
+    for (const int32_t group : best) dropped[static_cast<size_t>(group)] = 0;
 }
 
 // `scores` has room for one row.
@@ -37,14 +64,18 @@ void route_row(const Routing& routing, const float* logits, float* scores, int32
         for (int64_t i = 0; i < routing.count; i++) total += scores[i] = std::exp(logits[i] - most);
         for (int64_t i = 0; i < routing.count; i++) scores[i] /= total;
     }
+    thread_local std::vector<float> biased;
+    thread_local std::vector<char> dropped;
     if (routing.bias) {
-        thread_local std::vector<float> ranks;
-        ranks.resize(static_cast<size_t>(routing.count));
-        for (int64_t i = 0; i < routing.count; i++) ranks[static_cast<size_t>(i)] = scores[i] + routing.bias[i];
-        choose(ranks.data(), routing.count, routing.per_token, chosen);
-    } else {   // logits have the order of the scores, and no ties that rounding made
-        choose(logits, routing.count, routing.per_token, chosen);
+        biased.resize(static_cast<size_t>(routing.count));
+        for (int64_t i = 0; i < routing.count; i++) biased[static_cast<size_t>(i)] = scores[i] + routing.bias[i];
     }
+    const bool some = routing.used_groups < routing.groups;
+    const int64_t block = routing.count / routing.groups;
+    if (some) drop_groups(routing, routing.bias ? biased.data() : scores, block, dropped);
+    // Without a bias, logits have the order of the scores, and no ties that rounding made.
+    choose(routing.bias ? biased.data() : logits, routing.count, some ? &dropped : nullptr, block, routing.per_token,
+           chosen);
     float sum = 0, factor = routing.scale;
     for (int64_t j = 0; j < routing.per_token; j++) sum += scores[chosen[j]];
     if (routing.normalize) factor /= sum > least_sum || std::isnan(sum) ? sum : least_sum;

@@ -59,8 +59,9 @@ NewArray<float> bind_experts(const PackedMatrix& gate, const PackedMatrix& up, c
     return y;
 }
 
-std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, OptionalArgument bias_, int64_t used, bool sigmoid, bool normalize,
-                     float scale) {
+std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, OptionalArgument bias_, int64_t used,
+                                                         bool sigmoid, bool normalize, float scale, int64_t groups,
+                                                         int64_t used_groups) {
     const auto logits = array<float>(logits_, "route logits");
     const auto bias = optional_array<float>(bias_, "route bias");
     if (logits.dims != 2 || used < 1 || used > logits.shape[1] || (bias.given() && !bias.is({logits.shape[1]}))) {
@@ -68,10 +69,18 @@ std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, Optio
                                shape_text(logits_) + (bias.given() ? " and bias " + shape_text(bias_.argument()) : ""))
                                   .c_str());
     }
+    const int64_t count = logits.shape[1];
+    if (groups < 1 || count % groups || used_groups < 1 || used_groups > groups ||
+        used > used_groups * (count / groups)) {
+        throw nb::value_error(("route: cannot choose " + std::to_string(used) + " experts in " +
+                               std::to_string(used_groups) + " of " + std::to_string(groups) + " groups of " +
+                               std::to_string(count) + " experts")
+                                  .c_str());
+    }
     const int64_t tokens = logits.shape[0];
     auto chosen = new_array<int32_t>({logits.shape[0], static_cast<intptr_t>(used)});
     auto weights = new_array<float>({logits.shape[0], static_cast<intptr_t>(used)});
-    const Routing routing = {logits.shape[1], used, sigmoid, normalize, scale, bias.data};
+    const Routing routing = {count, used, groups, used_groups, sigmoid, normalize, scale, bias.data};
     perform("route", [=, ids = chosen.data, out = weights.data] { route(routing, logits.data, tokens, ids, out); });
     return {chosen, weights};
 }
@@ -84,6 +93,7 @@ void register_experts(nb::module_& m) {
           "Feed-forward networks chosen per token, the matrices of all `count` experts one below the other.\n\n"
           "Raises IndexError for experts that do not exist.");
     m.def("route", &bind_route, "logits"_a, "bias"_a.none(), "used"_a, "sigmoid"_a, "normalize"_a, "scale"_a,
+          "groups"_a, "used_groups"_a,
           "The int32 numbers of the best experts of each token and their float32 weights.");
 }
 

@@ -170,6 +170,18 @@ NewArray<float> bind_pairs(const char* name, const char* first, const char* seco
     return y;
 }
 
+NewArray<float> bind_sigmoid_gate(Argument x_, Argument gate_) {
+    const auto x = array<float>(x_, "sigmoid_gate x"), gate = array<float>(gate_, "sigmoid_gate gate");
+    const bool one_gate = x.dims == 2 && gate.is({x.shape[0], 1});
+    if (x.dims < 1 || !(one_gate || gate.same_shape(x.shape, x.dims))) {
+        throw misfit("sigmoid_gate", {{"x", x_}, {"gate", gate_}});
+    }
+    auto y = new_array_like<float>(x);
+    const int64_t width = x.last(), rows = x.size / std::max<int64_t>(width, 1);
+    perform("sigmoid_gate", [=, out = y.data] { sigmoid_gate(x.data, gate.data, rows, width, one_gate, out); });
+    return y;
+}
+
 // y [n] of one array, value by value.
 template <void (*kernel)(const float*, int64_t, float*)>
 NewArray<float> bind_single(const char* name, Argument x_) {
@@ -256,6 +268,7 @@ void register_rows(nb::module_& m) {
         "geglu", [](Argument gate, Argument up) { return bind_pairs<geglu>("geglu", "gate", "up", gate, up); },
         "gate"_a, "up"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
     m.def("gelu", [](Argument x) { return bind_single<gelu>("gelu", x); }, "x"_a, "GELU, exactly.");
+    m.def("sigmoid_gate", &bind_sigmoid_gate, "x"_a, "gate"_a, "x * sigmoid(gate), by value or by row.");
     m.def(
         "softcap", [](Argument x, float cap) { return bind_each<softcap>("softcap", x, cap); }, "x"_a, "cap"_a,
         "cap * tanh(x / cap).");

@@ -37,8 +37,8 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
     if (is_one_of({"linear", "experts"})) return same_products(a, b, type);
     if (is_one_of({"attention"})) return &attention_kernels(a) == &attention_kernels(b);
     if (is_one_of({"choose", "top_k", "sum_of_exponentials"})) return &sample_kernels(a) == &sample_kernels(b);
-    if (is_one_of({"rms_norm", "add_rms_norm", "layer_norm", "rope", "swiglu", "geglu", "gelu", "softcap", "short_conv",
-                   "store_rows"})) {
+    if (is_one_of({"rms_norm", "add_rms_norm", "layer_norm", "rope", "swiglu", "geglu", "gelu", "sigmoid_gate",
+                   "softcap", "short_conv", "store_rows"})) {
         return &row_kernels(a) == &row_kernels(b);
     }
     if (is_one_of({"route", "embed", "temper", "add", "multiply", "scale"})) return true;

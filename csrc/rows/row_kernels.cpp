@@ -123,6 +123,10 @@ struct Geglu {
     }
 };
 
+struct SigmoidGate {
+    static PUNA_INLINE Vec of(Vec x, Vec gate) { return x / (Vec::splat(1) + exp(Vec::splat(0) - gate)); }
+};
+
 // x times the normal distribution's share below x, from the error function after Hastings (Abramowitz and Stegun,
 // 7.1.26), whose error is at most 1.5e-7. The share beyond |x| is computed, which is small, and taken from what is
 // left of 1.
@@ -188,7 +192,7 @@ void short_conv_row(const float* b, const float* c, const float* x, const float*
 }  // namespace
 
 const RowKernels PUNA_SET::row_kernels = {rms_norm_row, layer_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
-                                         gate_range<ClampedSwiglu>, gate_range<Geglu>, gelu_range, softcap_range,
-                                         short_conv_row, store_numbers};
+                                         gate_range<ClampedSwiglu>, gate_range<Geglu>, gelu_range,
+                                         gate_range<SigmoidGate>, softcap_range, short_conv_row, store_numbers};
 
 }  // namespace puna

@@ -87,6 +87,21 @@ void gelu(const float* x, int64_t count, float* y) {
     });
 }
 
+void sigmoid_gate(const float* x, const float* gate, int64_t rows, int64_t width, bool one_gate, float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
+        if (!one_gate) {
+            const int64_t at = begin * width;
+            kernels.sigmoid_gate(x + at, gate + at, (end - begin) * width, y + at);
+            return;
+        }
+        for (int64_t row = begin; row < end; row++) {
+            const float factor = 1 / (1 + std::exp(-gate[row]));
+            for (int64_t i = row * width; i < (row + 1) * width; i++) y[i] = x[i] * factor;
+        }
+    });
+}
+
 void softcap(const float* x, float cap, int64_t count, float* y) {
     const RowKernels& kernels = row_kernels();
     parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {

@@ -26,6 +26,8 @@ struct RowKernels {
     void (*geglu)(const float* gate, const float* up, int64_t count, float* y);
     // y = gelu(x), exactly: x times the normal distribution's share below x.
     void (*gelu)(const float* x, int64_t count, float* y);
+    // y = x * sigmoid(gate).
+    void (*sigmoid_gate)(const float* x, const float* gate, int64_t count, float* y);
     // y = cap * tanh(x / cap).
     void (*softcap)(const float* x, float cap, int64_t count, float* y);
     // One row of a gated short convolution of `width` channels: product = b * x, and y = c * (bias + the sum of
@@ -51,6 +53,8 @@ void rope(float* x, const int32_t* positions, const int32_t* axes, const float* 
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
 void geglu(const float* gate, const float* up, int64_t count, float* y);
 void gelu(const float* x, int64_t count, float* y);
+// Of x [rows, width]; a row has `width` gates, or one for all of it.
+void sigmoid_gate(const float* x, const float* gate, int64_t rows, int64_t width, bool one_gate, float* y);
 void softcap(const float* x, float cap, int64_t count, float* y);
 // Multiplies each row in place by 1 + scale * ln(1 + floor((position + 1) / floor_scale)).
 void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t rows, int64_t width);

@@ -103,6 +103,8 @@ def route(
     sigmoid: bool,
     normalize: bool,
     scale: float,
+    groups: int,
+    used_groups: int,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """
     The int32 numbers of the best experts of each token and their float32 weights.
@@ -163,6 +165,9 @@ def geglu(gate: Array, up: Array) -> NDArray[Any]:
 
 def gelu(x: Array) -> NDArray[Any]:
     """GELU, exactly."""
+
+def sigmoid_gate(x: Array, gate: Array) -> NDArray[Any]:
+    """x * sigmoid(gate), by value or by row."""
 
 def softcap(x: Array, cap: float) -> NDArray[Any]:
     """cap * tanh(x / cap)."""

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import psutil
 
-#: Messages of C++ and torch about a failed allocation, which is not always a MemoryError.
+#: Messages of libraries about a failed allocation, which is not always a MemoryError.
 _SHORTAGE = ("bad_alloc", "allocate memory", "not enough memory", "out of memory")
 #: A process that cannot allocate this much cannot continue.
 _PROBE_BYTES = 16 << 20

@@ -27,6 +27,9 @@ from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 PLAIN: dict[str, Any] = {
     "block_count": 4, "embedding_length": 64, "feed_forward_length": 96, "attention.head_count": 4,
 }  # fmt: skip
+GROUPED: dict[str, Any] = {
+    "expert_count": 4, "expert_used_count": 2, "expert_group_count": 2, "expert_group_used_count": 1,
+}  # fmt: skip
 
 
 def written(path: Path, metadata: dict[str, Any]) -> Path:
@@ -106,7 +109,19 @@ def test_layers_may_differ_in_their_sizes(tmp_path: Path, ops: Backend) -> None:
         ({"expert_count": -1}, "'some.expert_count' should be a number of experts, but is -1"),
         ({"expert_count": 4}, "metadata key 'some.expert_used_count' is missing"),
         ({"expert_count": 4, "expert_used_count": 5}, "is 5, but there are only 4 experts"),
-        ({"expert_count": 4, "expert_used_count": 2, "expert_group_count": 2}, "by group is not supported"),
+        (
+            {"expert_count": 4, "expert_used_count": 2, "expert_group_count": 2},
+            "expert_group_used_count' is missing",
+        ),
+        (GROUPED | {"expert_group_count": 3}, "'some.expert_group_count' is 3, which does not divide 4"),
+        (
+            GROUPED | {"expert_group_used_count": 3},
+            "'some.expert_group_used_count' is 3, but there are only 2",
+        ),
+        (GROUPED | {"expert_used_count": 3}, "'some.expert_used_count' is 3, but there are only 2 in the"),
+        ({"residual_scale": 0.0}, "'some.residual_scale' should be above 0, but is 0"),
+        ({"logit_scale": -1.0}, "'some.logit_scale' should be above 0, but is -1"),
+        ({"embedding_scale": "big"}, "'some.embedding_scale' should be a number, but is 'big'"),
         ({"expert_count": 4, "expert_used_count": 2, "expert_gating_func": 9}, "gating_func' 9 is not"),
         ({"rope.scaling.type": "stretchy"}, "rope scaling 'stretchy' is not supported"),
         ({"rope.scaling.attn_factor": 0.0}, "'some.rope.scaling.attn_factor' should be above 0"),
@@ -167,7 +182,37 @@ def test_windows_are_where_the_file_says(
     assert list(found) == [Window(8) if each else Everything() for each in windowed]
 
 
-def test_experts_chosen_by_group_are_refused_as_unsupported(tmp_path: Path) -> None:
-    keys = {"expert_count": 4, "expert_used_count": 2, "expert_group_count": 2}
-    with pytest.raises(UnsupportedModelError, match=r"'some\.expert_group_count' is 2"):
-        options_of(tmp_path, keys)
+def test_an_unknown_gating_is_refused_as_unsupported(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedModelError, match=r"'some\.expert_gating_func' 9"):
+        options_of(tmp_path, GROUPED | {"expert_gating_func": 9})
+
+
+def test_experts_may_be_in_groups(tmp_path: Path) -> None:
+    assert options_of(tmp_path, GROUPED).layers[0].routing == Routing(2, groups=2, used_groups=1)
+    one = GROUPED | {"expert_group_count": 1, "expert_group_used_count": 1}
+    assert options_of(tmp_path, one).layers[0].routing == Routing(2)
+
+
+def test_the_softmax_over_the_chosen_experts_is_normalised(tmp_path: Path) -> None:
+    routing = Routing(0, sigmoid=True, normalize=False)
+    for gating, expected in ((1, False), (3, True)):
+        found = options_of(tmp_path, GROUPED | {"expert_gating_func": gating}, routing=routing)
+        assert found.layers[0].routing == Routing(2, normalize=expected, groups=2, used_groups=1)
+
+
+@pytest.mark.parametrize(
+    ("keys", "size"),
+    [({}, 24), ({"expert_shared_count": 2}, 48), ({"expert_shared_feed_forward_length": 40}, 40)],
+    ids=str,
+)
+def test_the_shared_expert_may_be_of_another_size(tmp_path: Path, keys: dict[str, Any], size: int) -> None:
+    experts = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 24}
+    assert options_of(tmp_path, experts | keys).layers[0].shared_feed_forward_size == size
+
+
+def test_scales(tmp_path: Path) -> None:
+    found = options_of(tmp_path, {"residual_scale": 0.25, "logit_scale": 8.0, "embedding_scale": 12.0})
+    assert {layer.residual_scale for layer in found.layers} == {0.25}
+    assert (found.logit_scale, found.embedding_scale) == (8.0, 12.0)
+    plain = options_of(tmp_path, {}, embedding_scale=3.0)
+    assert (plain.layers[0].residual_scale, plain.logit_scale, plain.embedding_scale) == (1, 1, 3)

@@ -127,6 +127,12 @@ void test_gates(int64_t count) {
         near = near && std::fabs(y[i] - expected) <= std::fabs(g) * 3e-7 + 1e-35;
     }
     check(near, of_width("gelu", count));
+    sigmoid_gate(up.data(), gate.data(), 1, count, false, y.data());
+    for (size_t i = 0; i < gate.size(); i++) {
+        const double expected = up[i] / (1 + std::exp(-double{gate[i]}));
+        near = near && std::fabs(y[i] - expected) <= std::fabs(expected) * 6 * 0x1p-24 + 1e-35;
+    }
+    check(near, of_width("sigmoid_gate", count));
     softcap(gate.data(), 3.5f, count, y.data());
     for (size_t i = 0; i < gate.size(); i++) near = near && std::fabs(y[i] - 3.5 * std::tanh(gate[i] / 3.5)) <= 1e-6;
     check(near, of_width("softcap", count));

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from puna.batch import Batch
@@ -17,9 +18,12 @@ from puna.kvcache.cache import Cache
 from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import CacheSizes, Chunk, Everything, KeysOf, Nothing, State, Window, build_cache
-from puna.nn.attention import SelfAttention, attend
-from puna.nn.layers import LayerNorm, Linear, StackedLinear
+from puna.nn.attention import GatedSelfAttention, SelfAttention, attend
+from puna.nn.experts import GatedSharedExpert
+from puna.nn.feed_forward import FeedForward
+from puna.nn.layers import InterleavedLinear, LayerNorm, Linear, StackedLinear
 from puna.nn.module import Module, blocks, part, weight
+from puna.nn.transformer_layer import ParallelLayer, PreNormLayer
 from puna.ops import Array, Rope, Weight, default_backend
 from tests.torch_ops import TorchOps
 
@@ -42,6 +46,10 @@ class Options:
     attention_scale: float = 0.3
     attention_softcap: float = 0.0
     norm_eps: float = 1e-5
+    feed_forward_size: int = 24
+    shared_feed_forward_size: int = 24
+    expert_count: int = 0
+    residual_scale: float = 1.0
 
 
 class Tensors:
@@ -90,6 +98,20 @@ def test_linears_stacked_in_one_tensor(kind: GGMLType, biased: bool) -> None:
     assert StackedLinear.from_source(Tensors(), "a", (3, 64), None) is None
 
 
+@pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0])
+@pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
+def test_linears_whose_rows_alternate_in_one_tensor(kind: GGMLType, biased: bool) -> None:
+    joined, bias, x = torch.randn(4 * 5, 64), torch.randn(4 * 5), torch.randn(5, 64)
+    tensors = {"a__weight": joined} | ({"a__bias": bias} if biased else {})
+    linear = InterleavedLinear.from_source(Tensors(kind, **tensors), "a", (4, 3, 2, 64), None)
+    assert linear is not None
+    first, second = (x @ joined.T + (bias if biased else 0)).view(5, 4, 5).split((3, 2), dim=2)
+    for found, part_of in zip(linear(x), (first, second), strict=True):
+        expected = part_of.reshape(5, -1)
+        torch.testing.assert_close(found, expected, atol=1e-5 if kind is GGMLType.F32 else 0.4, rtol=0)
+    assert InterleavedLinear.from_source(Tensors(), "a", (4, 3, 2, 64), None) is None
+
+
 @pytest.mark.parametrize("biased", [False, True], ids=["plain", "biased"])
 def test_layer_norm(biased: bool) -> None:
     weights, bias, x = torch.randn(16), torch.randn(16), torch.randn(3, 16)
@@ -98,7 +120,11 @@ def test_layer_norm(biased: bool) -> None:
     assert norm is not None
     centred = x - x.mean(1, keepdim=True)
     expected = centred / (centred.pow(2).mean(1, keepdim=True) + 1e-5).sqrt() * weights
-    torch.testing.assert_close(norm(x), expected + (bias if biased else 0), atol=1e-5, rtol=0)
+    expected = expected + (bias if biased else 0)
+    torch.testing.assert_close(norm(x), expected, atol=1e-5, rtol=0)
+    total, normed = norm.after_adding(x - 2, torch.full_like(x, 2))
+    torch.testing.assert_close(total, x, atol=1e-6, rtol=0)
+    torch.testing.assert_close(normed, expected, atol=1e-5, rtol=0)
 
 
 class SinkAttention(SelfAttention):
@@ -117,6 +143,13 @@ class QueryOnlyAttention(Module):
     ) -> Array:
         query = self.query(hidden).reshape(len(hidden), HEADS, DIM)
         return self.output(attend(self.ops, query, cache.layer(0).view(), 0.3))
+
+
+class SecondLayerAttention(SelfAttention):
+    """With names of its own."""
+
+    query: Linear = weight("q_proj", "query_size", "hidden_size")
+    output: Linear = weight("attn_out", "hidden_size", "mixed_size")
 
 
 def attention_tensors() -> dict[str, Tensor]:
@@ -141,6 +174,14 @@ def expected_attention(tensors: dict[str, Tensor], hidden: Tensor, keys_of: Tens
     return mixed @ tensors["attn_output__weight"].T
 
 
+def linear_of(tensors: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    return x @ tensors[f"{name}__weight"].T
+
+
+def normed(x: Tensor, weights: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weights, 1e-5)
+
+
 def pass_over(cache: Cache) -> Batch:
     batch = Batch.of([0] * ROWS, list(range(ROWS)), [0] * ROWS, [])
     cache.start_forward(batch)
@@ -160,6 +201,114 @@ def test_an_architecture_with_sinks_declares_them() -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     with pytest.raises(ModelError, match=r"'attn_sinks\.weight' is missing"):
         SinkAttention.load(Tensors(**tensors), Options())
+
+
+def test_the_output_of_attention_may_be_gated() -> None:
+    tensors, hidden = attention_tensors(), torch.randn(ROWS, HIDDEN)
+    gates = torch.randn(HEADS * DIM, HIDDEN)
+    norms = {"attn_q_norm__weight": torch.rand(DIM) + 0.5, "attn_k_norm__weight": torch.rand(DIM) + 0.5}
+    per_head = [tensors["attn_q__weight"].view(HEADS, DIM, -1), gates.view(HEADS, DIM, -1)]
+    joined = {"attn_q__weight": torch.cat(per_head, dim=1).flatten(0, 1)}
+    attention = GatedSelfAttention.load(Tensors(**tensors | joined, **norms), Options())
+    cache = build_cache(OPS, [Everything()], [KVShape(KV_HEADS, DIM, DIM)], sizes())
+    found = attention.forward(hidden, pass_over(cache), cache, None, torch.tensor([8, 2]))
+
+    query, key, value = (
+        linear_of(tensors, f"attn_{name}", hidden).view(ROWS, -1, DIM).transpose(0, 1) for name in "qkv"
+    )
+    mixed = F.scaled_dot_product_attention(
+        normed(query, norms["attn_q_norm__weight"]), normed(key, norms["attn_k_norm__weight"]), value,
+        is_causal=True, scale=0.3, enable_gqa=True,
+    ).transpose(0, 1).reshape(ROWS, -1)  # fmt: skip
+    expected = linear_of(tensors, "attn_output", mixed * (hidden @ gates.T).sigmoid())
+    torch.testing.assert_close(found, expected[[8, 2]], atol=1e-5, rtol=0)
+
+
+def feed_forward_tensors(suffix: str = "") -> dict[str, Tensor]:
+    shapes = {"ffn_gate": (24, 16), "ffn_up": (24, 16), "ffn_down": (16, 24)}
+    return {f"{name}{suffix}__weight": torch.randn(shape) / 4 for name, shape in shapes.items()}
+
+
+def expected_feed_forward(tensors: dict[str, Tensor], x: Tensor, suffix: str = "") -> Tensor:
+    gate, up = (linear_of(tensors, f"ffn_{name}{suffix}", x) for name in ("gate", "up"))
+    return linear_of(tensors, f"ffn_down{suffix}", F.silu(gate) * up)
+
+
+def test_the_shared_expert_may_be_gated() -> None:
+    tensors, hidden = feed_forward_tensors("_shexp"), torch.randn(ROWS, HIDDEN)
+    tensors["ffn_gate_inp_shexp__weight"] = torch.randn(1, HIDDEN)
+    found = GatedSharedExpert.load(Tensors(**tensors), Options()).forward(hidden)
+    gates = linear_of(tensors, "ffn_gate_inp_shexp", hidden).sigmoid()
+    expected = gates * expected_feed_forward(tensors, hidden, "_shexp")
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+class Parallel(ParallelLayer):
+    feed_forward: FeedForward = part()
+
+
+@pytest.mark.parametrize("rows", [None, [8, 2]], ids=["all", "some"])
+@pytest.mark.parametrize("own_norm", [False, True], ids=["one norm", "two norms"])
+def test_the_halves_of_a_layer_may_be_parallel(own_norm: bool, rows: list[int] | None) -> None:
+    tensors, hidden = attention_tensors() | feed_forward_tensors(), torch.randn(ROWS, HIDDEN)
+    tensors["attn_norm__weight"], tensors["attn_norm__bias"] = torch.randn(HIDDEN), torch.randn(HIDDEN)
+    if own_norm:
+        tensors["ffn_norm__weight"] = torch.randn(HIDDEN)
+    layer = Parallel.load(Tensors(**tensors), Options(residual_scale=0.5))
+    cache = build_cache(OPS, [Everything()], [KVShape(KV_HEADS, DIM, DIM)], sizes())
+    wanted = None if rows is None else torch.tensor(rows)
+    found = layer.forward(hidden, pass_over(cache), cache, None, wanted)
+    first = F.layer_norm(hidden, (HIDDEN,), tensors["attn_norm__weight"], tensors["attn_norm__bias"], 1e-5)
+    second = F.layer_norm(hidden, (HIDDEN,), tensors["ffn_norm__weight"]) if own_norm else first
+    halves = expected_attention(tensors, first, first, None) + expected_feed_forward(tensors, second)
+    expected = hidden + 0.5 * halves
+    torch.testing.assert_close(found, expected if rows is None else expected[rows], atol=1e-5, rtol=0)
+
+
+def test_what_the_halves_of_a_layer_add_may_be_scaled() -> None:
+    tensors, hidden = attention_tensors() | feed_forward_tensors(), torch.randn(ROWS, HIDDEN)
+    norms = {f"{name}_norm__weight": torch.randn(HIDDEN) for name in ("attn", "ffn")}
+    layer = PreNormLayer.load(Tensors(**tensors, **norms), Options(residual_scale=0.25))
+    cache = build_cache(OPS, [Everything()], [KVShape(KV_HEADS, DIM, DIM)], sizes())
+    found = layer.forward(hidden, pass_over(cache), cache, None, None)
+    first = normed(hidden, norms["attn_norm__weight"])
+    middle = hidden + 0.25 * expected_attention(tensors, first, first, None)
+    expected = middle + 0.25 * expected_feed_forward(tensors, normed(middle, norms["ffn_norm__weight"]))
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+
+def attention_of(options: Options) -> type[SelfAttention]:
+    return SecondLayerAttention if options.heads == 2 else SelfAttention
+
+
+class Mixed(Module):
+    mixer: SelfAttention = part(choose=attention_of)
+
+
+class Stack(Module):
+    layers: list[Mixed] = blocks("blk")
+
+
+def test_names_may_differ_by_layer() -> None:
+    @dataclass(frozen=True)
+    class StackOptions:
+        layers: tuple[Options, ...] = (Options(), Options(heads=2, query_size=16, mixed_size=16))
+
+    first, second = attention_tensors(), attention_tensors()
+    tensors = {f"blk__0__{name}": tensor for name, tensor in first.items()} | {
+        "blk__1__q_proj__weight": second["attn_q__weight"][:16].contiguous(),
+        "blk__1__attn_k__weight": second["attn_k__weight"],
+        "blk__1__attn_v__weight": second["attn_v__weight"],
+        "blk__1__attn_out__weight": second["attn_output__weight"][:, :16].contiguous(),
+    }
+    stack = Stack.load(Tensors(**tensors), StackOptions())
+    names = [(layer.mixer.query.weight.name, layer.mixer.output.weight.name) for layer in stack.layers]
+    assert names == [
+        ("blk.0.attn_q.weight", "blk.0.attn_output.weight"), ("blk.1.q_proj.weight", "blk.1.attn_out.weight"),
+    ]  # fmt: skip
+    del tensors["blk__1__q_proj__weight"]
+    with pytest.raises(ModelError, match=r"'blk\.1\.q_proj\.weight' is missing"):
+        Stack.load(Tensors(**tensors), StackOptions())
 
 
 def test_a_layer_may_attend_to_the_keys_of_another() -> None:

@@ -146,6 +146,31 @@ def test_geglu_lets_nan_through_and_makes_it_of_minus_infinity(ops: TorchOps) ->
 
 
 @pytest.mark.parametrize("shape", SHAPES)
+def test_sigmoid_gate(ops: TorchOps, shape: tuple[int, ...]) -> None:
+    x, gate = torch.randn(shape), torch.randn(shape) * 10
+    close(ops.sigmoid_gate(x, gate), x.double() * gate.double().sigmoid())
+
+
+@pytest.mark.parametrize("shape", [(0, 8), (1, 1), (3, 77), (40, 1024)])
+def test_sigmoid_gate_of_whole_rows(ops: TorchOps, shape: tuple[int, int]) -> None:
+    x, gate = torch.randn(shape), torch.randn(shape[0], 1) * 10
+    got = ops.sigmoid_gate(x, gate)
+    close(got, x.double() * gate.double().sigmoid())
+    if ops.name != "reference":
+        for t in range(len(x)):
+            assert torch.equal(ops.sigmoid_gate(x[t : t + 1], gate[t : t + 1])[0], got[t])
+
+
+def test_sigmoid_gate_at_the_ends_of_the_range(ops: TorchOps) -> None:
+    gate = torch.tensor([[-torch.inf, -1e30, -200.0, 0.0, 200.0, torch.inf, torch.nan]])
+    expected = torch.tensor([[0.0, 0.0, 0.0, 1.5, 3.0, 3.0, torch.nan]])
+    x = torch.full_like(gate, 3)
+    torch.testing.assert_close(ops.sigmoid_gate(x, gate), expected, rtol=1e-6, atol=1e-30, equal_nan=True)
+    rows = ops.sigmoid_gate(x.T.contiguous().repeat(1, 3), gate.T.contiguous())
+    torch.testing.assert_close(rows, expected.T.repeat(1, 3), rtol=1e-6, atol=1e-30, equal_nan=True)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("cap", [30.0, 0.5])
 def test_softcap(ops: TorchOps, shape: tuple[int, ...], cap: float) -> None:
     x = torch.randn(shape) * 20

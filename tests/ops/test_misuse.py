@@ -106,6 +106,11 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.swiglu(torch.randn(2, 8).double(), torch.randn(2, 8).double()),
         lambda ops: ops.geglu(torch.randn(2, 8), torch.randn(2, 7)),
         lambda ops: ops.geglu(torch.randn(8, 2).T, torch.randn(2, 8)),
+        lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(2, 7)),
+        lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(2)),
+        lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(1, 1)),
+        lambda ops: ops.sigmoid_gate(torch.randn(8, 2).T, torch.randn(2, 8)),
+        lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(2, 1).half()),
         lambda ops: ops.softcap(torch.randn(2, 8).half(), 30.0),
         lambda ops: ops.gelu(torch.randn(2, 8).double()),
         lambda ops: ops.layer_norm(torch.randn(2, 8), torch.ones(7), None, 1e-5),
@@ -133,6 +138,7 @@ def test_other_operations_refuse_what_does_not_fit(
     kernels: TorchOps, call: Callable[[TorchOps], object]
 ) -> None:
     with pytest.raises(
-        ValueError, match=r"rms_norm|layer_norm|gelu|swiglu|geglu|softcap|rope_|temper_|store_rows"
+        ValueError,
+        match=r"rms_norm|layer_norm|gelu|swiglu|geglu|sigmoid_gate|softcap|rope_|temper_|store_rows",
     ):
         call(kernels)

@@ -126,6 +126,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "route": lambda i: ops.route(i.x, Routing(4))[1],
     "scale": lambda i: i.x * 0.3,
     "short_conv": short_conv,
+    "sigmoid_gate": lambda i: ops.sigmoid_gate(i.x, i.x),
     "softcap": lambda i: ops.softcap(i.x, 2.0),
     "swiglu": lambda i: ops.swiglu(i.x, i.x),
     "temper": temper,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,12 +21,18 @@ SETTINGS = [
     {"sigmoid": True, "normalize": False},
     {"sigmoid": True, "scale": 2.5},
 ]
+GROUPS = [(8, 2, 4, 2), (64, 6, 8, 3), (256, 8, 8, 4), (6, 3, 6, 4), (8, 8, 2, 2), (8, 4, 2, 1)]
 
 
 def exact(logits: Tensor, routing: Routing, bias: Tensor | None) -> tuple[list[list[int]], Tensor]:
     """By sorting, in float64."""
     scores = logits.double().sigmoid() if routing.sigmoid else logits.double().softmax(1)
     ranks = logits.double() if bias is None else scores + bias.double()
+    if routing.groups > 1:
+        by_group = (scores if bias is None else scores + bias.double()).unflatten(1, (routing.groups, -1))
+        sums = by_group.topk(min(2, by_group.shape[2]), dim=2).values.sum(2)
+        kept = torch.zeros_like(sums).scatter_(1, sums.topk(routing.used_groups, dim=1).indices, 1).bool()
+        ranks = ranks.masked_fill(~kept.repeat_interleave(by_group.shape[2], 1), -torch.inf)
     chosen = [
         sorted(range(len(row)), key=lambda e, row=row: -row[e])[: routing.used] for row in ranks.tolist()
     ]
@@ -52,6 +60,52 @@ def test_route(ops: TorchOps, count: int, used: int, settings: dict[str, float],
         assert torch.equal(alone[0], chosen[t : t + 1])
         if ops.name != "reference":
             assert torch.equal(alone[1], shares[t : t + 1])
+
+
+@pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "biased"])
+@pytest.mark.parametrize("settings", [{}, {"sigmoid": True, "scale": 2.5}], ids=str)
+@pytest.mark.parametrize(("count", "used", "groups", "used_groups"), GROUPS)
+def test_experts_of_the_best_groups(
+    ops: TorchOps, count: int, used: int, groups: int, used_groups: int, settings: Any, with_bias: bool
+) -> None:
+    torch.manual_seed(count)
+    routing = Routing(used, **settings, groups=groups, used_groups=used_groups)
+    bias = torch.randn(count) if with_bias else None
+    logits = torch.randn(40, count) * 3
+    chosen, shares = ops.route(logits, routing, bias)
+    expected, expected_shares = exact(logits, routing, bias)
+    assert chosen.tolist() == expected
+    torch.testing.assert_close(shares.double(), expected_shares, rtol=2e-6, atol=1e-12)
+
+
+def test_a_group_is_as_good_as_its_two_best(ops: TorchOps) -> None:
+    """The best expert of all is in a group that is not the best."""
+    logits = torch.tensor([[3.0, -9, -9, 2, 2, 2, -9, -9, -9]])
+    for used_groups, best in ((1, [3, 4]), (2, [0, 3])):
+        routing = Routing(2, sigmoid=True, groups=3, used_groups=used_groups)
+        assert ops.route(logits, routing)[0].tolist() == [best]
+    bias = torch.tensor([0.0] * 6 + [2.0, 2.0, 0.0])
+    routing = Routing(2, sigmoid=True, groups=3, used_groups=1)
+    chosen, shares = ops.route(logits, routing, bias)
+    assert chosen.tolist() == [[6, 7]]
+    torch.testing.assert_close(shares, torch.tensor([[0.5, 0.5]]))
+
+
+def test_equal_groups_are_taken_by_number_and_nan_is_the_best(ops: TorchOps) -> None:
+    routing = Routing(2, groups=4, used_groups=1)
+    assert ops.route(torch.zeros(1, 8), routing)[0].tolist() == [[0, 1]]
+    bias = torch.tensor([0.0, 0.0, 9.0, 9.0, torch.nan, 0.0, torch.nan, -torch.inf])
+    assert ops.route(torch.zeros(1, 8), routing, bias)[0].tolist() == [[4, 5]]
+
+
+def test_the_softmax_of_the_chosen_alone_is_that_of_all_normalised(ops: TorchOps) -> None:
+    """The weights of gpt-oss."""
+    torch.manual_seed(9)
+    logits = torch.randn(40, 32) * 5
+    expected = logits.double().topk(4, dim=1)
+    chosen, shares = ops.route(logits, Routing(4))
+    assert chosen.tolist() == expected.indices.tolist()
+    torch.testing.assert_close(shares.double(), expected.values.softmax(1), rtol=2e-6, atol=1e-12)
 
 
 def test_equal_experts_are_taken_by_number(ops: TorchOps) -> None:
@@ -94,3 +148,6 @@ def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
     ):
         with pytest.raises(ValueError, match="route"):
             kernels.route(logits, Routing(used), bias)
+    for used, groups, used_groups in ((1, 0, 1), (1, 3, 1), (1, 2, 0), (1, 2, 3), (3, 2, 1)):
+        with pytest.raises(ValueError, match="route: cannot choose"):
+            kernels.route(torch.randn(2, 4), Routing(used, groups=groups, used_groups=used_groups))

@@ -73,5 +73,6 @@ class Decoder(TextModel):
         return self.output_norm(hidden)
 
     def logits(self, hidden: Array) -> Array:
-        logits, cap = self.output(hidden), self.options.logit_softcap
+        scale, cap = self.options.logit_scale, self.options.logit_softcap
+        logits = self.output(hidden if scale == 1 else hidden * scale)
         return self.ops.softcap(logits, cap) if cap else logits

@@ -130,7 +130,7 @@ class _FileSource:
         if tensor is None:
             return None
         self._expect(name, shape)
-        return Weight(name, self._file.data(name), tensor.type, tensor.shape)
+        return Weight(name, self._file.data(name), tensor.type, shape)
 
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
         tensor = self._file.tensors.get(name)
@@ -144,17 +144,17 @@ class _FileSource:
         if name not in self._file.tensors:
             return None
         self._expect(name, (length,))
-        return self.ops.array(self._file.array(name).copy())
+        return self.ops.array(self._file.array(name).reshape(length).copy())
 
     def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
         if name not in self._file.tensors:
             return None
         self._expect(name, shape)
-        return self._file.array(name)
+        return self._file.array(name).reshape(shape)
 
     def _expect(self, name: str, shape: tuple[int, ...]) -> None:
         tensor = self._file.tensors[name]
-        if tensor.shape != shape:
+        if _significant(tensor.shape) != _significant(shape):
             raise ModelError(
                 f"tensor '{name}' has {_product(tensor.shape)} values, expected {_product(shape)}"
             )
@@ -163,6 +163,11 @@ class _FileSource:
             self._done += tensor.nbytes
             if self._progress is not None:
                 self._progress(self._done, self._total)
+
+
+def _significant(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Without leading ones: a matrix of one row is written as a vector too."""
+    return _significant(shape[1:]) if shape[:1] == (1,) else shape
 
 
 def _product(shape: tuple[int, ...]) -> str:

@@ -32,8 +32,8 @@ from puna.ops import Routing
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
-#: How `expert_gating_func` says that scores are sigmoids.
-_SIGMOID = {1: False, 2: True}
+#: How `expert_gating_func` says that scores are sigmoids. 3 is the softmax over the chosen experts alone.
+_SIGMOID = {1: False, 2: True, 3: False}
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class ExpertOptions:
 
     count: int
     size: int  # of each
+    shared_size: int  # of the one that every token goes through, if the architecture has it
     routing: Routing
 
 
@@ -56,6 +57,7 @@ class LayerOptions:
     head_dim: int  # of queries and keys
     value_dim: int  # of a value's head
     norm_eps: float
+    residual_scale: float  # of what each half adds
     attention_scale: float
     attention_softcap: float  # 0: none
     rope: RopeOptions | None  # None: queries and keys are not rotated
@@ -87,6 +89,10 @@ class LayerOptions:
         return self.experts.size if self.experts else 0
 
     @property
+    def shared_feed_forward_size(self) -> int:
+        return self.experts.shared_size if self.experts else 0
+
+    @property
     def routing(self) -> Routing:
         assert self.experts is not None, "a layer without experts has no routing"
         return self.experts.routing
@@ -105,6 +111,7 @@ class TextOptions:
     norm_eps: float
     layers: tuple[LayerOptions, ...]
     embedding_scale: float = 1.0
+    logit_scale: float = 1.0
     logit_softcap: float = 0.0  # 0: none
 
     @property
@@ -140,8 +147,8 @@ class TextOptions:
     ) -> Self:
         """From the metadata of `file`, the arguments standing for what it does not say.
 
-        `head_dim` None is the hidden size divided among the heads; what `neox`, `rotates` and
-        `embedding_scale` say is not in files. Unless `all_attend`, layers may have 0 key/value heads, and
+        `head_dim` None is the hidden size divided among the heads; what `neox` and `rotates` say is not in
+        files. Unless `all_attend`, layers may have 0 key/value heads, and
         remember something else. Raises `ModelError` that names the key and its value, and
         `UnsupportedModelError`.
         """
@@ -153,6 +160,7 @@ class TextOptions:
         norm_eps = positive(file, eps_key, norm_eps)
         value_dim = required(file, "attention.value_length", head_dim)
         scale = limit(file, "attention.scale", 0.0) or 1 / math.sqrt(head_dim)
+        residual_scale = positive(file, "residual_scale", 1.0)
         softcap = limit(file, "attn_logit_softcapping", attention_softcap)
         rope = RopeOptions.read(file, head_dim, base=rope_base, neox=neox) if rotates else None
         experts = _read_experts(file, count, routing or Routing(0))
@@ -166,6 +174,7 @@ class TextOptions:
                 head_dim=head_dim,
                 value_dim=value_dim,
                 norm_eps=norm_eps,
+                residual_scale=residual_scale,
                 attention_scale=scale,
                 attention_softcap=softcap,
                 rope=rope,
@@ -182,7 +191,8 @@ class TextOptions:
             hidden_size=hidden,
             norm_eps=norm_eps,
             layers=layers,
-            embedding_scale=embedding_scale,
+            embedding_scale=positive(file, "embedding_scale", embedding_scale),
+            logit_scale=positive(file, "logit_scale", 1.0),
             logit_softcap=limit(file, "final_logit_softcapping", logit_softcap),
         )
 
@@ -233,27 +243,48 @@ def _read_experts(file: GGUFFile, layers: int, routing: Routing) -> list[ExpertO
     used = required(file, "expert_used_count")
     if used > count:
         raise invalid(file, "expert_used_count", f"is {used}, but there are only {count} experts")
-    groups = scalar(file, "expert_group_count", 0)
-    if groups > 1:
-        raise UnsupportedModelError(
-            f"{file.path}: '{file.architecture}.expert_group_count' is {groups}, but choosing experts by "
-            "group is not supported"
-        )
+    groups, used_groups = _read_groups(file, count, used)
     gating = scalar(file, "expert_gating_func", 0)
     if gating and gating not in _SIGMOID:
         raise UnsupportedModelError(
             f"{file.path}: '{file.architecture}.expert_gating_func' {gating} is not supported"
         )
+    size = required(file, "expert_feed_forward_length", scalar(file, "feed_forward_length", 0))
+    shared = max(scalar(file, "expert_shared_count", 1), 1)
+    normalize = flag(file, first_of(file, "norm_top_k_prob", "expert_weights_norm"), routing.normalize)
     experts = ExpertOptions(
         count,
-        required(file, "expert_feed_forward_length", scalar(file, "feed_forward_length", 0)),
+        size,
+        required(file, "expert_shared_feed_forward_length", shared * size),
         Routing(
             used,
             sigmoid=_SIGMOID.get(gating, routing.sigmoid),
-            normalize=flag(file, first_of(file, "norm_top_k_prob", "expert_weights_norm"), routing.normalize),
+            normalize=normalize or gating == 3,
             scale=positive(file, "expert_weights_scale", routing.scale),
+            groups=groups,
+            used_groups=used_groups,
         ),
     )
     dense = scalar(file, "leading_dense_block_count", 0)
     step = required(file, "interleave_moe_layer_step", 1)
     return [experts if i >= dense and (i + 1) % step == 0 else None for i in range(layers)]
+
+
+def _read_groups(file: GGUFFile, experts: int, used: int) -> tuple[int, int]:
+    """The groups of the experts, and how many of them the `used` ones of a token come from."""
+    groups = max(scalar(file, "expert_group_count", 1), 1)
+    if experts % groups:
+        raise invalid(file, "expert_group_count", f"is {groups}, which does not divide {experts} experts")
+    if groups == 1:
+        return 1, 1
+    used_groups = required(file, "expert_group_used_count")
+    if used_groups > groups:
+        raise invalid(
+            file, "expert_group_used_count", f"is {used_groups}, but there are only {groups} groups"
+        )
+    available = used_groups * (experts // groups)
+    if used > available:
+        raise invalid(
+            file, "expert_used_count", f"is {used}, but there are only {available} in the groups used"
+        )
+    return groups, used_groups

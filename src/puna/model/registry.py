@@ -11,10 +11,12 @@ from puna.model.base import TextModel
 #: By `general.architecture`: the file in `puna.model.models` and the class in it.
 _MODELS: Final = {
     "bert": ("bert", "Bert"),
+    "command-r": ("cohere", "Cohere"),
     "gemma2": ("gemma2", "Gemma2"),
     "gemma3": ("gemma3", "Gemma3"),
     "lfm2": ("lfm2", "Lfm2"),
     "lfm2moe": ("lfm2", "Lfm2"),
+    "granite": ("granite", "Granite"),
     "llama": ("llama", "Llama"),
     "llama4": ("llama4", "Llama4"),
     "mllama": ("mllama", "Mllama"),
@@ -22,6 +24,7 @@ _MODELS: Final = {
     "olmo3": ("olmo2", "Olmo2"),
     "phi3": ("phi3", "Phi3"),
     "qwen2": ("qwen2", "Qwen2"),
+    "qwen2moe": ("qwen2moe", "Qwen2Moe"),
     "qwen3": ("qwen3", "Qwen3"),
     "qwen3moe": ("qwen3", "Qwen3"),
 }

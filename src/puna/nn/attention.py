@@ -6,7 +6,7 @@ from typing import Protocol
 
 from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, KVView, LayerCache
-from puna.nn.layers import Linear, RMSNorm, StackedLinear, linear_many
+from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear, linear_many
 from puna.nn.module import Module, weight
 from puna.ops import Array, Backend, Rope
 
@@ -79,7 +79,7 @@ class SelfAttention(Module):
     output: Linear = weight("attn_output", "hidden_size", "mixed_size")
 
     def project(self, hidden: Array) -> list[Array]:
-        """The queries, keys and values, [rows, heads * dim] each."""
+        """The queries, keys and values, [rows, heads * dim] each, and gates of what comes out, if any."""
         return linear_many(hidden, self.query, self.key, self.value)
 
     def place(self, query: Array, key: Array, positions: Array, rope: Rope | None) -> tuple[Array, Array]:
@@ -94,7 +94,7 @@ class SelfAttention(Module):
     ) -> Array:
         """[rows, hidden] to the same, or to `rows` of it (int64)."""
         o, count = self.options, len(hidden)
-        query, key, value = self.project(hidden)
+        query, key, value, *gates = self.project(hidden)
         query, key = self.place(
             query.reshape(count, o.heads, o.head_dim),
             key.reshape(count, o.kv_heads, o.head_dim),
@@ -105,6 +105,8 @@ class SelfAttention(Module):
             self.ops, query, key, value.reshape(count, o.kv_heads, o.value_dim), cache.layer(self.index),
             o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks,
         )  # fmt: skip
+        if gates:
+            mixed = self.ops.sigmoid_gate(mixed, gates[0])
         return self.output(mixed if rows is None else mixed[rows])
 
 
@@ -127,6 +129,20 @@ class WideNormedSelfAttention(SelfAttention):
     def project(self, hidden: Array) -> list[Array]:
         query, key, value = super().project(hidden)
         return [self.query_norm(query), self.key_norm(key), value]
+
+
+class GatedSelfAttention(NormedSelfAttention):
+    """With a gate for every number that comes out of the attention (Qiu et al., arXiv:2505.06708).
+
+    The tensor of the queries has them: each head's queries, then its gates.
+    """
+
+    query = None  # type: ignore[assignment]
+    queries_and_gates: InterleavedLinear = weight("attn_q", "heads", "head_dim", "value_dim", "hidden_size")
+
+    def project(self, hidden: Array) -> list[Array]:
+        query, gate = self.queries_and_gates.linears
+        return linear_many(hidden, query, self.key, self.value, gate)
 
 
 class FusedSelfAttention(SelfAttention):

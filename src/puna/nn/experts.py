@@ -24,6 +24,8 @@ class ExpertOptions(Protocol):
     @property
     def expert_feed_forward_size(self) -> int: ...
     @property
+    def shared_feed_forward_size(self) -> int: ...
+    @property
     def routing(self) -> Routing: ...
 
 
@@ -142,9 +144,18 @@ class MixtureOfExperts(Module):
 class SharedExpert(FeedForward):
     """The expert that every token goes through."""
 
-    gate: Linear = weight("ffn_gate_shexp", "expert_feed_forward_size", "hidden_size")
-    up: Linear = weight("ffn_up_shexp", "expert_feed_forward_size", "hidden_size")
-    down: Linear = weight("ffn_down_shexp", "hidden_size", "expert_feed_forward_size")
+    gate: Linear = weight("ffn_gate_shexp", "shared_feed_forward_size", "hidden_size")
+    up: Linear = weight("ffn_up_shexp", "shared_feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_down_shexp", "hidden_size", "shared_feed_forward_size")
+
+
+class GatedSharedExpert(SharedExpert):
+    """With a gate that says how much of its output each token takes."""
+
+    expert_gate: Linear = weight("ffn_gate_inp_shexp", 1, "hidden_size")
+
+    def forward(self, hidden: Array) -> Array:
+        return self.ops.sigmoid_gate(super().forward(hidden), self.expert_gate(hidden))
 
 
 class SharedAndRouted(Module):
@@ -157,6 +168,10 @@ class SharedAndRouted(Module):
         """[rows, hidden] to the same."""
         total: Array = self.shared.forward(hidden) + self.routed.forward(hidden)
         return total
+
+
+class GatedSharedAndRouted(SharedAndRouted):
+    shared: GatedSharedExpert = part()
 
 
 def dense_or_experts(options: ExpertOptions) -> type[FeedForward | MixtureOfExperts]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Self
 
+import numpy as np
+
 from puna.nn.module import WeightSource
 from puna.ops import Array, Backend, Weight
 
@@ -66,6 +68,32 @@ class StackedLinear:
     def __call__(self, x: Array) -> list[Array]:
         """[rows, in] to [rows, out] of each."""
         return linear_many(x, *self.linears)
+
+
+class InterleavedLinear(StackedLinear):
+    """Several linears of the same input whose rows alternate in one tensor, block by block.
+
+    The shape is the number of blocks, the rows that each linear has in a block, and the columns of all.
+    """
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        count, *parts, columns = shape
+        every = np.arange(count * sum(parts)).reshape(count, -1)
+        joined = source.matrix(f"{name}.weight", (every.size, columns))
+        if joined is None:
+            return None
+        bias = source.vector(f"{name}.bias", every.size)
+        linears = []
+        for part in np.split(every, np.cumsum(parts)[:-1], axis=1):
+            rows = part.reshape(-1)
+            weight = joined.chosen_rows(rows)
+            source.ops.pack(weight)
+            linears.append(Linear(source.ops, weight, None if bias is None else bias[source.ops.array(rows)]))
+        joined.drop_data()
+        return cls(linears)
 
 
 class Embedding:
@@ -132,3 +160,8 @@ class LayerNorm:
     def __call__(self, x: Array) -> Array:
         """[rows, hidden] to the same."""
         return self.ops.layer_norm(x, self.weight, self.bias, self.eps)
+
+    def after_adding(self, x: Array, residual: Array) -> tuple[Array, Array]:
+        """(x + residual, the norm of that): the step between the two halves of a layer."""
+        total = x + residual
+        return total, self(total)

@@ -7,6 +7,9 @@ declares that `query` is a Linear made from the tensor `<prefix>.attn_q.weight` 
 file has one) of shape [options.query_size, options.hidden_size]. A field of type `Array` is the bare
 vector, whose name may lack the `.weight`. `Module.load` fills such fields, of the module and of the modules
 inside it, and reports a missing or misshapen tensor by its name.
+
+Where tensors have other names, a subclass declares the field again; where that depends on the layer, the
+`choose` of `part` or `blocks` picks the subclass by the layer's options.
 """
 
 from __future__ import annotations

@@ -30,9 +30,17 @@ class TokenWise(Protocol):
         """[rows, hidden] to the same."""
 
 
+class LayerOptions(Protocol):
+    """What the options of a layer say about the sum of its halves."""
+
+    @property
+    def residual_scale(self) -> float: ...
+
+
 class Layer(Module):
     """A layer of any kind; it says what its halves are."""
 
+    options: LayerOptions
     mixer: Mixer
     feed_forward: TokenWise
 
@@ -41,6 +49,12 @@ class Layer(Module):
     ) -> Array:
         """[rows, hidden] to the same, or to `rows` of it (int64)."""
         raise NotImplementedError
+
+    def scaled(self, x: Array) -> Array:
+        """What a half adds to its input, in layers that scale it (`residual_scale`)."""
+        scale = self.options.residual_scale
+        scaled: Array = x if scale == 1 else x * scale
+        return scaled
 
 
 class PreNormLayer(Layer):
@@ -56,8 +70,8 @@ class PreNormLayer(Layer):
     ) -> Array:
         mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
         residual = hidden if rows is None else hidden[rows]
-        hidden, normed = self.feed_forward_norm.after_adding(mixed, residual)
-        total: Array = hidden + self.feed_forward.forward(normed)
+        hidden, normed = self.feed_forward_norm.after_adding(self.scaled(mixed), residual)
+        total: Array = hidden + self.scaled(self.feed_forward.forward(normed))
         return total
 
 
@@ -91,6 +105,30 @@ class PostNormLayer(Layer):
         mixed = self.post_mixer_norm(self.mixer.forward(hidden, batch, cache, rope, rows))
         hidden = mixed + (hidden if rows is None else hidden[rows])
         total: Array = hidden + self.post_feed_forward_norm(self.feed_forward.forward(hidden))
+        return total
+
+
+class ParallelLayer(Layer):
+    """Both halves read the layer's input, and their outputs are added to it together (Command R, Phi-2).
+
+    They read it after the same norm, unless the second half has its own (GPT-NeoX).
+    """
+
+    mixer_norm: LayerNorm = weight("attn_norm", "hidden_size")
+    mixer: SelfAttention = part()
+    feed_forward_norm: LayerNorm | None = weight("ffn_norm", "hidden_size", optional=True)
+    feed_forward: TokenWise
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        normed = self.mixer_norm(hidden)
+        mixed = self.mixer.forward(normed, batch, cache, rope, rows)
+        if rows is not None:
+            hidden, normed = hidden[rows], normed[rows]
+        if self.feed_forward_norm is not None:
+            normed = self.feed_forward_norm(hidden)
+        total: Array = hidden + self.scaled(mixed) + self.scaled(self.feed_forward.forward(normed))
         return total
 
 

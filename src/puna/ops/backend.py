@@ -104,7 +104,10 @@ class Backend(ABC):
         with the largest logits or, where there is a `bias` [experts], the largest score + bias; of equal ones
         the lower number wins. Returns `chosen` int32 and `weights` float32, both [T, used] and best first: a
         weight is the score, divided by the sum of the chosen ones where `routing.normalize`, times
-        `routing.scale`.
+        `routing.scale`. (So the softmax over the chosen ones alone is the softmax over all, normalised.)
+
+        Of several `routing.groups` only the `routing.used_groups` best are chosen from: those whose two best
+        scores, `bias` included, have the largest sum (DeepSeek-AI, arXiv:2412.19437, section 2.1.2).
         """
 
     @abstractmethod
@@ -151,6 +154,10 @@ class Backend(ABC):
     @abstractmethod
     def gelu(self, x: Array) -> Array:
         """`x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: GELU itself, not its approximation with tanh."""
+
+    @abstractmethod
+    def sigmoid_gate(self, x: Array, gate: Array) -> Array:
+        """`x * sigmoid(gate)`: x [T, n], gate [T, n], or [T, 1] where a row has one gate."""
 
     @abstractmethod
     def softcap(self, x: Array, cap: float) -> Array:

@@ -26,6 +26,8 @@ class Routing:
     sigmoid: bool = False  # scores are sigmoids of the logits, else their softmax over all experts
     normalize: bool = True  # weights are divided by their sum
     scale: float = 1.0  # ... and multiplied by this
+    groups: int = 1  # of equal size, which experts are in by number
+    used_groups: int = 1  # groups a token's experts come from
 
 
 class ExpertWeights:

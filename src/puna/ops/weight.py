@@ -67,6 +67,11 @@ class Weight:
         """The rows from `begin` to before `end`, over the same bytes of the file."""
         return Weight(self.name, self.bytes()[begin:end].reshape(-1), self.type, (end - begin, self.shape[1]))
 
+    def chosen_rows(self, indices: NDArray[np.integer]) -> Weight:
+        """The rows `indices`, a copy of the file's bytes. Raises `IndexError` for rows that do not exist."""
+        self.check_rows(indices)
+        return Weight(self.name, self.bytes()[indices], self.type, (len(indices), self.shape[1]))
+
     def check_rows(self, indices: NDArray[np.integer]) -> None:
         """Raises `IndexError` unless all `indices` are rows of the matrix."""
         if indices.size and not 0 <= indices.min() <= indices.max() < self.shape[0]:

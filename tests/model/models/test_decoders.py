@@ -36,12 +36,32 @@ YARN_KEYS = {
     "rope.scaling.factor": 4.0,
     "rope.scaling.original_context_length": 64,
 }
+SHARED = {
+    "num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+    "shared_expert_intermediate_size": 48,
+}  # fmt: skip
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
 MODELS = {
     "qwen2": QWEN2,
     "qwen2 tied, yarn": TinyDecoder(
         "qwen2", "qwen2", {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 5000.0, **YARN}},
         YARN_KEYS, seed=1,
+    ),
+    "qwen2moe": TinyDecoder("qwen2moe", "qwen2_moe", SHARED, seed=12),
+    "qwen2moe normalised, gates are vectors": TinyDecoder(
+        "qwen2moe", "qwen2_moe", {**SHARED, "norm_topk_prob": True}, {"expert_weights_norm": True},
+        squeezed=True, seed=13,
+    ),
+    "granite": TinyDecoder(
+        "granite", "granite",
+        {"embedding_multiplier": 6.0, "residual_multiplier": 0.22, "attention_multiplier": 0.1,
+         "logits_scaling": 0.5},
+        {"embedding_scale": 6.0, "residual_scale": 0.22, "attention.scale": 0.1, "logit_scale": 0.5},
+        permuted=True, seed=14,
+    ),
+    "command-r": TinyDecoder(
+        "command-r", "cohere", {"logit_scale": 0.3},
+        {"logit_scale": 0.3, "attention.layer_norm_epsilon": 1e-5, "rope.scaling.type": "none"}, seed=15,
     ),
     "qwen3": TinyDecoder("qwen3", "qwen3", {"head_dim": 32, "rope_parameters": {"rope_theta": 1e6}}, seed=2),
     "qwen3moe": QWEN3_MOE,

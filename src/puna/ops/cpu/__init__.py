@@ -95,7 +95,10 @@ class CPU(Backend):
             raise ValueError(f"{error} (of {names})") from None
 
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
-        return _native.route(logits, bias, routing.used, routing.sigmoid, routing.normalize, routing.scale)
+        return _native.route(
+            logits, bias, routing.used, routing.sigmoid, routing.normalize, routing.scale,
+            routing.groups, routing.used_groups,
+        )  # fmt: skip
 
     def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
         gate, up, down = (packing.matrix(part.weight) for part in (layer.gate, layer.up, layer.down))
@@ -110,6 +113,7 @@ class CPU(Backend):
     swiglu = staticmethod(_native.swiglu)
     geglu = staticmethod(_native.geglu)
     gelu = staticmethod(_native.gelu)
+    sigmoid_gate = staticmethod(_native.sigmoid_gate)
     softcap = staticmethod(_native.softcap)
     temper_ = staticmethod(_native.temper)
 

@@ -74,9 +74,13 @@ class Reference(Backend):
     @_unwarned
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
         scores = _sigmoid(logits) if routing.sigmoid else _softmax(logits)
-        ranks = logits if bias is None else scores + bias
-        order = np.argsort(np.where(np.isnan(ranks), -np.inf, -ranks), axis=-1, kind="stable")
-        chosen = order[:, : routing.used]
+        biased = scores if bias is None else scores + bias
+        ranks = _ranks(logits if bias is None else biased)
+        size = logits.shape[1] // routing.groups
+        by_group = np.sort(_ranks(biased).reshape(len(logits), routing.groups, size), axis=-1)
+        groups = _best(_ranks(by_group[..., -2:].sum(-1)), routing.used_groups)
+        allowed = (np.arange(routing.groups) == groups[..., None]).any(1).repeat(size, axis=1)
+        chosen = np.lexsort((-ranks, ~allowed))[:, : routing.used]
         weights = np.take_along_axis(scores, chosen, axis=1)
         if routing.normalize:
             weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-20)
@@ -138,6 +142,10 @@ class Reference(Backend):
     @_unwarned
     def gelu(self, x: Array) -> Array:
         return x / 2 * _erfc(-x / x.dtype.type(math.sqrt(2)))
+
+    @_unwarned
+    def sigmoid_gate(self, x: Array, gate: Array) -> Array:
+        return x * _sigmoid(gate)
 
     @_unwarned
     def softcap(self, x: Array, cap: float) -> Array:
@@ -204,6 +212,18 @@ class Reference(Backend):
             shares = _softmax(scores)[:, :count]
             result[t] = np.einsum("hn,nhd->hd", shares, value)
         return result
+
+
+def _ranks(scores: Array) -> Array:
+    """By which the best are chosen: NaN counts as the largest."""
+    result: Array = np.where(np.isnan(scores), np.inf, scores)
+    return result
+
+
+def _best(ranks: Array, count: int) -> Array:
+    """The places of the `count` largest of each row, best first, of equal ones the first."""
+    result: Array = np.argsort(-ranks, axis=-1, kind="stable")[:, :count]
+    return result
 
 
 def _of_expert(x: Array, weights: ExpertWeights, biases: Any, expert: int) -> Array:

@@ -1,0 +1,35 @@
+"""Command R of Cohere: attention and feed-forward side by side after one LayerNorm without bias."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from puna.errors import UnsupportedModelError
+from puna.model.decoder import Decoder
+from puna.model.options import TextOptions
+from puna.nn.feed_forward import FeedForward
+from puna.nn.layers import LayerNorm
+from puna.nn.module import blocks, part, weight
+from puna.nn.transformer_layer import ParallelLayer
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+class Layer(ParallelLayer):
+    feed_forward: FeedForward = part()
+
+
+class Cohere(Decoder):
+    layers: Sequence[Layer] = blocks("blk")
+    output_norm: LayerNorm = weight("output_norm", "hidden_size")  # type: ignore[assignment]
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        if "blk.0.attn_q_norm.weight" in file.tensors:
+            raise UnsupportedModelError(
+                f"{file.path}: norms of queries and keys ('blk.0.attn_q_norm.weight') are not supported for "
+                f"{file.architecture}"
+            )
+        return TextOptions.read(file)
