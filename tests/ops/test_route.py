@@ -151,3 +151,45 @@ def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
     for used, groups, used_groups in ((1, 0, 1), (1, 3, 1), (1, 2, 0), (1, 2, 3), (3, 2, 1)):
         with pytest.raises(ValueError, match="route: cannot choose"):
             kernels.route(torch.randn(2, 4), Routing(used, groups=groups, used_groups=used_groups))
+
+
+def router(config: Any, module: str, name: str) -> Any:
+    """A router of transformers, with random weights."""
+    import importlib
+
+    made = getattr(importlib.import_module(f"transformers.models.{module}"), name)(config).float()
+    for tensor in made.state_dict().values():
+        tensor.copy_(torch.randn_like(tensor))
+    return made
+
+
+def check_router(theirs: Any, hidden: Tensor, routing: Routing, ops: TorchOps, bias: Tensor | None) -> None:
+    with torch.inference_mode():
+        logits, weights, chosen = theirs(hidden)
+        ours, shares = ops.route(logits.contiguous(), routing, bias)
+    order = chosen.argsort(1)
+    assert torch.equal(ours.long().sort(1).values, chosen.gather(1, order))
+    found = shares.gather(1, ours.argsort(1))
+    torch.testing.assert_close(found, weights.gather(1, order), rtol=1e-5, atol=1e-7)
+
+
+def test_deepseeks_router(ops: TorchOps) -> None:
+    from transformers import DeepseekV3Config
+
+    torch.manual_seed(5)
+    config = DeepseekV3Config(
+        hidden_size=16, n_routed_experts=32, num_experts_per_tok=6, n_group=8, topk_group=3,
+        routed_scaling_factor=2.5, norm_topk_prob=True,
+    )  # fmt: skip
+    theirs = router(config, "deepseek_v3.modeling_deepseek_v3", "DeepseekV3TopkRouter")
+    routing = Routing(6, sigmoid=True, scale=2.5, groups=8, used_groups=3)
+    check_router(theirs, torch.randn(60, 16), routing, ops, theirs.e_score_correction_bias)
+
+
+def test_gpt_osss_router(ops: TorchOps) -> None:
+    from transformers import GptOssConfig
+
+    torch.manual_seed(6)
+    config = GptOssConfig(hidden_size=16, num_local_experts=32, num_experts_per_tok=4)
+    theirs = router(config, "gpt_oss.modeling_gpt_oss", "GptOssTopKRouter")
+    check_router(theirs, torch.randn(60, 16), Routing(4), ops, None)

@@ -11,6 +11,7 @@ from puna.model.base import TextModel
 #: By `general.architecture`: the file in `puna.model.models` and the class in it.
 _MODELS: Final = {
     "bert": ("bert", "Bert"),
+    "cohere2": ("cohere", "Cohere2"),
     "command-r": ("cohere", "Cohere"),
     "gemma2": ("gemma2", "Gemma2"),
     "gemma3": ("gemma3", "Gemma3"),

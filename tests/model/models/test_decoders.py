@@ -63,6 +63,10 @@ MODELS = {
         "command-r", "cohere", {"logit_scale": 0.3},
         {"logit_scale": 0.3, "attention.layer_norm_epsilon": 1e-5, "rope.scaling.type": "none"}, seed=15,
     ),
+    "cohere2": TinyDecoder(
+        "cohere2", "cohere2", {"logit_scale": 0.3, "num_hidden_layers": 4, "sliding_window": 12},
+        {"logit_scale": 0.3, "attention.layer_norm_epsilon": 1e-5, "attention.sliding_window": 12}, seed=16,
+    ),
     "qwen3": TinyDecoder("qwen3", "qwen3", {"head_dim": 32, "rope_parameters": {"rope_theta": 1e6}}, seed=2),
     "qwen3moe": QWEN3_MOE,
     "qwen3moe not normalised": TinyDecoder(

@@ -1,13 +1,18 @@
-"""Command R of Cohere: attention and feed-forward side by side after one LayerNorm without bias."""
+"""Command R of Cohere: attention and feed-forward side by side after one LayerNorm without bias.
+
+In Command R7B and Command A (`cohere2`) three of four layers see a window, and the others do not rotate.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from puna.errors import UnsupportedModelError
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.layer_cache import Window
+from puna.model.options import LayerOptions, TextOptions, read_windows
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import LayerNorm
 from puna.nn.module import blocks, part, weight
@@ -33,3 +38,16 @@ class Cohere(Decoder):
                 f"{file.architecture}"
             )
         return TextOptions.read(file)
+
+
+class Cohere2(Cohere):
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        options = super().read_options(file)
+        remembers = read_windows(file, options.block_count, period=4)
+
+        def own(index: int, layer: LayerOptions) -> LayerOptions:
+            rope = layer.rope if isinstance(remembers[index], Window) else None
+            return dataclasses.replace(layer, rope=rope, remembers=remembers[index])
+
+        return options.each(own)
