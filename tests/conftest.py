@@ -13,7 +13,7 @@ from hypothesis import settings
 from tests.processors import missing_levels
 
 #: Settings that choose what is tested; any other would change what tests see.
-_CHOICES = ("PUNA_OPS", "PUNA_ATTENTION", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA")
+_CHOICES = ("PUNA_OPS", "PUNA_CPU", "PUNA_NUM_THREADS", "PUNA_TEST_DATA")
 
 for name in [name for name in os.environ if name.startswith(("PUNA_", "OLLAMA_"))]:
     if name not in _CHOICES:

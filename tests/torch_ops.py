@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from puna.gguf import GGMLType
-from puna.ops import Backend, Experts, Weight, backend, quantized
+from puna.ops import Backend, Experts, Weight, backend_named, quantized
 from puna.ops.host import HostStorage
 from puna.ops.storage import stored_form
 
@@ -51,11 +51,11 @@ class TorchOps:
         return self.__getattr__("short_conv")(*args[:3], as_storage(args[3]), *args[4:])
 
 
-REFERENCE = TorchOps(backend("reference"))
+REFERENCE = TorchOps(backend_named("reference"))
 
 
 def cpu() -> TorchOps:
-    return TorchOps(backend("cpu"))
+    return TorchOps(backend_named("cpu"))
 
 
 def weight_of(name: str, values: Tensor) -> Weight:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory, tiny_gguf: Path) -> Iterator
     try:
         assert made.returncode == 0, made.stderr
         assert started is not None, made.stderr
-        yield shell
+        yield replace(shell, server=int(started[1]))
     finally:
         if started is not None:
             end_process(int(started[1]))

@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 _TIMEOUT_S = 120
 
 
@@ -26,6 +28,7 @@ class Shell:
 
     home: Path
     port: int
+    server: int = 0  # process id, once one runs
 
     @property
     def env(self) -> dict[str, str]:
@@ -37,8 +40,11 @@ class Shell:
             "PUNA_HOME": str(self.home),
             "PUNA_MODELS": str(self.home / "models"),
             "PUNA_NUM_THREADS": "1",
-            "PUNA_SPARE_RUNNER": "0",  # so that loading takes noticeable time
         }
+
+    def runners(self) -> list[psutil.Process]:
+        """The processes of the server's models."""
+        return psutil.Process(self.server).children()
 
     def run(
         self, *arguments: str, stdin: str | bytes = b"", cwd: Path | None = None

@@ -21,6 +21,7 @@ import pytest
 from tests.cli.endless import EndlessServer, endless_server
 from tests.cli.screen import screen_lines
 from tests.cli.shell import Shell
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -186,8 +187,12 @@ def test_ctrl_c_while_the_model_loads_ends_the_program(
 def test_the_loading_spinner_is_shown_and_erased(shell: Shell) -> None:
     shell.out("stop", "tiny")
     with terminal(shell, "run", "tiny", "hello", "--temperature", "0", "--num-predict", "8") as screen:
+        wait_until(lambda: bool(shell.runners()), "the model's process")
+        (runner,) = shell.runners()
+        runner.suspend()  # loading takes no time otherwise
         screen.wait_for("loading tiny")
         screen.wait_for("%")
+        runner.resume()
         rest = screen.read_all()
     answer = rest.rpartition("\x1b[2K")[2]  # after the spinner's line is erased
     assert answer.endswith("\r\n\r\n")

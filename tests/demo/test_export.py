@@ -18,7 +18,7 @@ from puna.gguf import GGMLType, open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.model.tokenizer import tokenizer_from_gguf
-from puna.ops import backend
+from puna.ops import backend_named
 from puna.prompt.choose import chat_format
 from puna.prompt.model_facts import read_facts
 from tests.forward import logits_of
@@ -59,7 +59,7 @@ def test_the_engine_computes_the_same_as_torch(model: DemoModel, exported: Path)
     ids = [BOS_ID, *np.random.default_rng(0).integers(3, model.shape.vocabulary, 40).tolist()]
     with torch.inference_mode():
         expected = torch.log_softmax(model(torch.tensor([ids]))[0], -1)
-        loaded = load_model(exported, ops=backend("reference"))
+        loaded = load_model(exported, ops=backend_named("reference"))
         cache = loaded.make_cache(sequences=1, context=64, types=KVTypes.parse("f32"))
         rows = list(range(len(ids)))
         batch = Batch.of(ids, rows, [0] * len(rows), rows)

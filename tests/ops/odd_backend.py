@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.gguf import GGMLType
-from puna.ops import Backend, Experts, ExpertWeights, Storage, Weight, backend
+from puna.ops import Backend, Experts, ExpertWeights, Storage, Weight, backend_named
 from puna.ops.host import HostStorage
 
-_reference = backend("reference")
+_reference = backend_named("reference")
 
 
 class OddArray:

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from puna.ops import Backend, backend
+from puna.ops import Backend, backend_named
 
 ABSTRACT = sorted(Backend.__abstractmethods__)
 
@@ -31,9 +31,9 @@ def parameters(function: object) -> list[tuple[str, object]]:
 def test_all_backends_have_what_is_declared(name: str) -> None:
     declared = getattr(Backend, name)
     assert declared.__doc__, "the declaration says what it does"
-    assert parameters(getattr(backend("reference"), name)) == parameters(declared)
+    assert parameters(getattr(backend_named("reference"), name)) == parameters(declared)
     pytest.importorskip("puna._native", exc_type=ImportError)
-    found = getattr(backend("cpu"), name)
+    found = getattr(backend_named("cpu"), name)
     if type(found).__module__ == "nanobind":  # a function of the extension
         described = found.__doc__.split(" -> ")[0]
         names = [part.split(":")[0].strip() for part in described[described.index("(") + 1 : -1].split(", ")]

@@ -16,7 +16,7 @@ from safetensors import safe_open
 
 from puna.engine.prompt_files import load_prompt, save_prompt
 from puna.model.load import LoadedModel, load_model
-from puna.ops import backend
+from puna.ops import backend_named
 from tests.engine.runs import Run
 from tests.model.models import images
 from tests.model.models.parity import (
@@ -82,7 +82,7 @@ def test_what_a_conversation_needs_is_what_it_is_on_the_reference(tmp_path: Path
     """Reuse of a prefix, a shift of the context, sampling, log-probabilities, saving and restoring."""
     path = tiny_gemma3_gguf(tmp_path / "gemma3.gguf", TinyGemma3())
     answers, files = [], []
-    for ops in (ODD, backend("reference")):
+    for ops in (ODD, backend_named("reference")):
         loaded = load_model(path, ops=ops)
         run = Run(loaded, context=48)
         options = {"temperature": 0.7, "seed": 5, "logprobs": True, "top_logprobs": 2}
@@ -117,7 +117,7 @@ def contents(path: Path) -> list[Any]:
 def test_texts_are_embedded(tmp_path: Path) -> None:
     path = tiny_bert_gguf(tmp_path / "bert.gguf", TinyBert())
     found = []
-    for ops in (ODD, backend("reference")):
+    for ops in (ODD, backend_named("reference")):
         run = Run(load_model(path, ops=ops))
         run.embed(0, [3, 4, 5, 6], [7, 8])
         run.finish()

@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from puna.gguf import GGMLType
-from puna.ops import Experts, ExpertWeights, Rope, Routing, Weight, backend
+from puna.ops import Experts, ExpertWeights, Rope, Routing, Weight, backend_named
 from puna.ops.host import HostStorage
 from puna.ops.recording import Recorded
 
@@ -18,7 +18,7 @@ _native = pytest.importorskip("puna._native", exc_type=ImportError)
 from puna.ops.cpu.recorder import Recorder  # noqa: E402
 from puna.ops.cpu.traced import Traced  # noqa: E402
 
-ops = backend("cpu")
+ops = backend_named("cpu")
 Tensor = NDArray[np.float32]
 
 ROWS, WIDTH = 3, 64

@@ -13,8 +13,8 @@ _native = pytest.importorskip("puna._native", exc_type=ImportError)
 
 
 def test_stub_and_extension_have_the_same_names() -> None:
-    # Made with `python -m nanobind.stubgen -m puna._native -o src/puna/_native.pyi`, with `Array` for the arrays
-    # that are given and `NDArray[Any]` for those that come back.
+    # Made with `python -m nanobind.stubgen -m puna._native -o src/puna/_native.pyi`, with `Array` for what is
+    # given and `NDArray[Any]` for what comes back.
     stub = ast.parse((Path(puna.__file__).parent / "_native.pyi").read_text())
     named = {node.name for node in stub.body if isinstance(node, ast.FunctionDef | ast.ClassDef)}
     assert named == {name for name in dir(_native) if not name.startswith("_")}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from puna.gguf import GGMLType
-from puna.ops import Weight, backend
+from puna.ops import Weight, backend_named
 
 from .block_bytes import ALL_TYPES, random_bytes, reference_values
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.kernels_of("linear")
 def test_embedding_gives_the_rows_of_the_file(kind: GGMLType, name: str) -> None:
     data = random_bytes(kind, 50, 256, np.random.default_rng(1))
     tokens = np.array([49, 0, 7, 7, 31], np.int32)
-    rows = backend(name).embedding(tokens, Weight("token_embd.weight", data, kind, (50, 256)))
+    rows = backend_named(name).embedding(tokens, Weight("token_embd.weight", data, kind, (50, 256)))
     np.testing.assert_array_equal(rows, reference_values(data, kind, 50)[tokens])
 
 
@@ -32,7 +32,7 @@ def test_packing_keeps_every_value_and_lets_the_bytes_go(kind: GGMLType) -> None
     data = random_bytes(kind, 19, 512, np.random.default_rng(2))
     expected = reference_values(data, kind, 19)
     weight = Weight("w", data, kind, (19, 512))
-    ops = backend("cpu")
+    ops = backend_named("cpu")
     ops.pack(weight)
     assert weight.data is None
     values = ops.embedding(np.arange(19, dtype=np.int32), weight)
@@ -48,22 +48,22 @@ def test_values_beyond_float16_are_kept_as_float32() -> None:
     expected = reference_values(data, GGMLType.IQ3_S, 8)
     assert np.abs(expected).max() > 65504
     weight = Weight("w", data, GGMLType.IQ3_S, (8, 256))
-    backend("cpu").pack(weight)
+    backend_named("cpu").pack(weight)
     rows = np.arange(8, dtype=np.int32)
-    np.testing.assert_array_equal(backend("cpu").embedding(rows, weight), expected)
+    np.testing.assert_array_equal(backend_named("cpu").embedding(rows, weight), expected)
 
 
 def test_the_reference_does_not_pack() -> None:
     weight = Weight.from_values("w", np.ones((3, 4)))
-    backend("reference").pack(weight)
+    backend_named("reference").pack(weight)
     assert weight.data is not None
 
 
 def test_what_another_backend_has_packed_is_refused() -> None:
     weight = Weight.from_values("w", np.ones((3, 4)))
-    backend("cpu").pack(weight)
+    backend_named("cpu").pack(weight)
     with pytest.raises(ValueError, match="weight 'w' was packed, and its bytes are gone"):
-        backend("reference").linear(np.ones((1, 4), np.float32), weight)
+        backend_named("reference").linear(np.ones((1, 4), np.float32), weight)
 
 
 def test_packing_returns_the_pages_of_a_mapped_file(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_packing_returns_the_pages_of_a_mapped_file(tmp_path: Path) -> None:
         assert view.sum() > 0  # touches every page
         before = resident_kib()
         weight = Weight("w", view, kind, (rows, columns))
-        backend("cpu").pack(weight)
+        backend_named("cpu").pack(weight)
         assert before > 1000
         assert resident_kib() < before / 2
         assert bytes(mapped[:100]) == b"a" * 100
@@ -101,7 +101,7 @@ def test_indices_out_of_range_are_refused() -> None:
     for name in ("cpu", "reference"):
         for bad in (3, -1):
             with pytest.raises(IndexError, match=r"'token_embd\.weight' has 3 rows"):
-                backend(name).embedding(np.array([0, bad], np.int32), weight)
+                backend_named(name).embedding(np.array([0, bad], np.int32), weight)
 
 
 def test_wrong_sizes_are_refused() -> None:
@@ -123,6 +123,6 @@ def test_wrong_sizes_are_refused() -> None:
 def test_the_size_of_a_packed_matrix_is_known_before(kind: GGMLType, shape: tuple[int, int]) -> None:
     data = random_bytes(kind, *shape, np.random.default_rng(3))
     weight = Weight("w", data, kind, shape)
-    backend("cpu").pack(weight)
-    assert backend("cpu").packed_bytes(kind, shape) == weight.packed.nbytes
-    assert backend("reference").packed_bytes(kind, shape) == data.nbytes
+    backend_named("cpu").pack(weight)
+    assert backend_named("cpu").packed_bytes(kind, shape) == weight.packed.nbytes
+    assert backend_named("reference").packed_bytes(kind, shape) == data.nbytes

@@ -27,7 +27,7 @@ from puna.gguf import GGMLType, GGUFWriter, open_gguf
 from puna.kvcache.types import KVTypes
 from puna.model.load import load_model
 from puna.model.tokenizer import tokenizer_from_gguf
-from puna.ops import backend
+from puna.ops import backend_named
 from tests.forward import logits_of
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
@@ -108,7 +108,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 def ours(case: Case, implementation: str, types: str) -> list[np.ndarray]:
     """Log-probabilities [tokens, vocab] of each sequence."""
     found = []
-    loaded = load_model(case.path, ops=backend(implementation))
+    loaded = load_model(case.path, ops=backend_named(implementation))
     for tokens in case.sequences:
         cache = loaded.make_cache(sequences=1, context=LENGTH, types=KVTypes.parse(types))
         rows = list(range(len(tokens)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from puna.ops import Backend, backend
+from puna.ops import Backend, backend_named
 
 
 @pytest.fixture(params=["reference", "cpu"])
@@ -12,4 +12,4 @@ def ops(request: pytest.FixtureRequest) -> Backend:
     """Each backend in turn."""
     if request.param == "cpu":
         pytest.importorskip("puna._native", reason="the C++ extension is not built", exc_type=ImportError)
-    return backend(request.param)
+    return backend_named(request.param)

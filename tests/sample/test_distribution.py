@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from puna.ops import Backend, backend, sampling
+from puna.ops import Backend, backend_named, sampling
 from puna.options import Options
 from puna.sample import Sampler
 from tests.processors import levels
@@ -100,8 +100,8 @@ def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
                 "min_p": float(random.choice([0, 0, 0.05, 1])),
                 "uniform": float(random.choice([0, random.random(), 1 - 2**-24])),
             }
-            expected = backend("reference").choose(logits, **options)
-            got = backend("cpu").choose(logits, **options)
+            expected = backend_named("reference").choose(logits, **options)
+            got = backend_named("cpu").choose(logits, **options)
             if got != expected:
                 # A sum that ends exactly at the border may fall to either side, once in a very long while.
                 ranks = sampling.top_k(logits, 0).tolist()
@@ -131,8 +131,8 @@ def test_a_large_vocabulary_draws_what_numpy_draws(kind: str) -> None:
         OFF | {"top_k": 5000},
     ):
         for uniform in (0.0, 0.123, 0.5, 0.95):
-            expected = backend("reference").choose(logits, uniform=uniform, **options)
-            got = backend("cpu").choose(logits, uniform=uniform, **options)
+            expected = backend_named("reference").choose(logits, uniform=uniform, **options)
+            got = backend_named("cpu").choose(logits, uniform=uniform, **options)
             assert got is not None
             assert expected is not None
             # Neighbours in rank weigh 1e-5 each, sums in single precision are right to about 1e-7.

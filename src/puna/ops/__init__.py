@@ -26,7 +26,7 @@ __all__ = [
     "Storage",
     "Weight",
     "Yarn",
-    "backend",
+    "backend_named",
     "default_backend",
 ]
 
@@ -34,7 +34,7 @@ _NAMES = ("reference", "cpu")
 
 
 @cache
-def backend(name: str) -> Backend:
+def backend_named(name: str) -> Backend:
     """The backend `reference` or `cpu`. Raises `OptionError`, and `ImportError` when it was not built."""
     if name == "reference":
         from puna.ops.reference import Reference
@@ -50,7 +50,7 @@ def backend(name: str) -> Backend:
 @cache
 def _best_backend() -> Backend:
     try:
-        return backend("cpu")
+        return backend_named("cpu")
     except ImportError as error:
         warnings.warn(
             f"Puna's C++ kernels are not available ({error}); falling back to plain numpy, which is many "
@@ -59,10 +59,10 @@ def _best_backend() -> Backend:
             RuntimeWarning,
             stacklevel=3,
         )
-        return backend("reference")
+        return backend_named("reference")
 
 
 def default_backend() -> Backend:
     """What `PUNA_OPS` names, else `cpu`, or `reference`, with a warning, where the kernels were not built."""
     wanted = env("OPS")
-    return backend(wanted) if wanted else _best_backend()
+    return backend_named(wanted) if wanted else _best_backend()

@@ -13,7 +13,7 @@ from puna.batch import Batch, ImageStates
 from puna.errors import CacheFullError, ModelError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
-from puna.ops import Backend, backend
+from puna.ops import Backend, backend_named
 from tests.forward import logits_of
 from tests.model.models.images import (
     Part,
@@ -226,7 +226,7 @@ def test_more_images_than_there_is_room_for_are_refused(plain: LoadedModel) -> N
 
 def test_neighbours_in_the_batch_change_no_bit(tmp_path: Path) -> None:
     pytest.importorskip("puna._native", reason="the C++ kernels are not built")
-    ours = load_model(tiny_mllama_gguf(tmp_path / "model.gguf", TinyMllama()), ops=backend("cpu"))
+    ours = load_model(tiny_mllama_gguf(tmp_path / "model.gguf", TinyMllama()), ops=backend_named("cpu"))
     given = texts(ours)
     together = read(ours, new_cache(ours), [Part(n, text, 0, 40) for n, text in enumerate(given)])
     for number, text in enumerate(given):

@@ -23,6 +23,9 @@ from puna.ops.weight import Weight
 
 Array = NDArray[Any]
 
+#: NaN and infinity go through, as they do on every backend; numpy need not warn of them.
+_unwarned = np.errstate(all="ignore")
+
 
 class Reference(Backend):
     """On one thread of this process, in numpy."""
@@ -56,16 +59,19 @@ class Reference(Backend):
     def embedding(self, tokens: Array, weight: Weight) -> Array:
         return weight.rows(tokens)
 
+    @_unwarned
     def linear(self, x: Array, weight: Weight, bias: Array | None = None) -> Array:
         result = x @ weight.values().astype(x.dtype, copy=False).T
         return result if bias is None else result + bias
 
+    @_unwarned
     def linear_many(
         self, x: Array, weights: Sequence[Weight], biases: Sequence[Array | None] | None = None
     ) -> list[Array]:
         biases = biases or [None] * len(weights)
         return [self.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
 
+    @_unwarned
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
         scores = _sigmoid(logits) if routing.sigmoid else _softmax(logits)
         ranks = logits if bias is None else scores + bias
@@ -76,6 +82,7 @@ class Reference(Backend):
             weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-20)
         return chosen.astype(np.int32), weights * routing.scale
 
+    @_unwarned
     def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
         result = np.zeros((len(x), layer.down.shape[1]), x.dtype)
         activate = {"swiglu": self.swiglu, "clamped_swiglu": _clamped_swiglu}[layer.activation]
@@ -89,18 +96,22 @@ class Reference(Backend):
             np.add.at(result, tokens, back if layer.scale_inputs else back * weight)
         return result
 
+    @_unwarned
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
         return x / np.sqrt(np.square(x).mean(-1, keepdims=True) + x.dtype.type(eps)) * weight
 
+    @_unwarned
     def add_rms_norm(self, x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
         total = x + residual
         return total, self.rms_norm(total, weight, eps)
 
+    @_unwarned
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
         centred = x - x.mean(-1, keepdims=True)
         normed = centred / np.sqrt(np.square(centred).mean(-1, keepdims=True) + x.dtype.type(eps)) * weight
         return normed if bias is None else normed + bias
 
+    @_unwarned
     def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
         # Angles in float64: at position 100,000 a float32 angle is off by up to 0.004.
         at = positions.astype(np.float64)
@@ -115,24 +126,30 @@ class Reference(Backend):
             first, second = x[..., 0 : 2 * pairs : 2], x[..., 1 : 2 * pairs : 2]
         first[:], second[:] = first * cos - second * sin, first * sin + second * cos
 
+    @_unwarned
     def swiglu(self, gate: Array, up: Array) -> Array:
         return gate * _sigmoid(gate) * up
 
+    @_unwarned
     def geglu(self, gate: Array, up: Array) -> Array:
         inner = np.sqrt(2 / np.pi).astype(gate.dtype) * (gate + gate.dtype.type(0.044715) * gate**3)
         return gate / 2 * (1 + np.tanh(inner)) * up
 
+    @_unwarned
     def gelu(self, x: Array) -> Array:
         return x / 2 * _erfc(-x / x.dtype.type(math.sqrt(2)))
 
+    @_unwarned
     def softcap(self, x: Array, cap: float) -> Array:
         return cap * np.tanh(x / x.dtype.type(cap))
 
+    @_unwarned
     def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float) -> None:
         at = positions.astype(np.float64)
         factors = 1 + scale * np.log1p(np.floor((at + 1) / floor_scale))  # [T]
         x *= factors.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
 
+    @_unwarned
     def short_conv(
         self,
         projected: Array,
@@ -157,6 +174,7 @@ class Reference(Backend):
     def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:
         target.put(cells, rows)
 
+    @_unwarned
     def attention(
         self,
         q: Array,
@@ -205,8 +223,7 @@ def _erfc(x: Array) -> Array:
 
 
 def _sigmoid(x: Array) -> Array:
-    with np.errstate(over="ignore"):  # of e^-x: the sigmoid is 0 there
-        result: Array = 1 / (1 + np.exp(-x))
+    result: Array = 1 / (1 + np.exp(-x))
     return result
 
 
