@@ -1,10 +1,4 @@
-"""Who gets how much of a batch. Scenarios of the specification by number.
-
-There prompts take turns in a ring, whole batches at a time. So scenarios 126 and 127 (whose turn it is with
-several long prompts) are other batches here, but what they are about holds: all prompts together keep to one
-budget, each goes on, and no row of an unfinished prompt has logits. In scenario 129 a stream paused for a
-group of another; here it does not.
-"""
+"""Who gets how much of a batch."""
 
 from __future__ import annotations
 

@@ -1,10 +1,4 @@
-"""Positions, and what happens at the end of the context. Scenarios of the specification by number.
-
-Scenario 144 (a model without a cache, whose whole input is sent again each step) has no counterpart: every
-model that generates has a cache. 141: a prompt is cut before it runs, so that no group of inputs can come to
-lie across the end of the context while generating; a shift drops a group as a whole or not at all (scenario
-203 is the table in test_fitting.py). 147: `num_keep` is cut where a request comes in.
-"""
+"""Positions, and what happens at the end of the context."""
 
 from __future__ import annotations
 
@@ -20,7 +14,7 @@ PROMPT = [(7 * i) % 200 for i in range(40)]
 
 
 @pytest.mark.scenario(130)
-def test_scenario_130_positions_go_on_without_gaps_over_batches_and_after_a_stop(
+def test_positions_go_on_without_gaps_over_batches_and_after_a_stop(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Watched(tiny, batch_size=7)
@@ -40,7 +34,7 @@ def test_scenario_130_positions_go_on_without_gaps_over_batches_and_after_a_stop
 @pytest.mark.parametrize(
     ("keep", "evaluated"), [(4, [0, 1, 2, 3, 6, 7, 8, 9]), (-1, [0, 1, 2, 3, 4, 5, 6, 9])]
 )
-def test_scenarios_132_and_133_the_beginning_and_the_end_of_a_long_prompt_stay(
+def test_the_beginning_and_the_end_of_a_long_prompt_stay(
     tiny: LoadedModel, keep: int, evaluated: list[int]
 ) -> None:
     run = Watched(tiny, context=8)
@@ -53,7 +47,7 @@ def test_scenarios_132_and_133_the_beginning_and_the_end_of_a_long_prompt_stay(
 
 
 @pytest.mark.scenario(137)
-def test_scenario_137_a_prompt_that_must_not_be_cut_takes_no_place(tiny: LoadedModel) -> None:
+def test_a_prompt_that_must_not_be_cut_takes_no_place(tiny: LoadedModel) -> None:
     run = Run(tiny, context=8, parallel=1)
     with pytest.raises(ContextLengthError, match="9 tokens, and num_ctx is 8"):
         run.submit(0, list(range(9)), truncate=False)
@@ -64,7 +58,7 @@ def test_scenario_137_a_prompt_that_must_not_be_cut_takes_no_place(tiny: LoadedM
 
 
 @pytest.mark.scenario(138)
-def test_scenario_138_a_prompt_as_long_as_the_context_is_shifted_after_its_first_token(
+def test_a_prompt_as_long_as_the_context_is_shifted_after_its_first_token(
     tiny: LoadedModel,
 ) -> None:
     run = Watched(tiny, context=8)
@@ -74,7 +68,7 @@ def test_scenario_138_a_prompt_as_long_as_the_context_is_shifted_after_its_first
 
 
 @pytest.mark.scenario(139)
-def test_scenario_139_without_shift_the_context_is_filled_to_its_end(tiny: LoadedModel) -> None:
+def test_without_shift_the_context_is_filled_to_its_end(tiny: LoadedModel) -> None:
     run = Watched(tiny, context=8)
     tokens, done = run.one(PROMPT[:5], shift=False, num_predict=100)
     assert (len(tokens), done.eval_count, done.reason) == (4, 4, "length")
@@ -82,13 +76,13 @@ def test_scenario_139_without_shift_the_context_is_filled_to_its_end(tiny: Loade
 
 
 @pytest.mark.scenario(140)
-def test_scenario_140_a_prompt_as_long_as_the_context_has_one_token_without_shift(tiny: LoadedModel) -> None:
+def test_a_prompt_as_long_as_the_context_has_one_token_without_shift(tiny: LoadedModel) -> None:
     tokens, done = Run(tiny, context=8).one(PROMPT[:8], shift=False, num_predict=100)
     assert (len(tokens), done.eval_count, done.reason) == (1, 1, "length")
 
 
 @pytest.mark.scenario(141)
-def test_scenario_141_a_group_stays_whole_when_the_context_is_full(tiny: LoadedModel) -> None:
+def test_a_group_stays_whole_when_the_context_is_full(tiny: LoadedModel) -> None:
     prompt = [Input(token, same_batch=3 if i == 5 else 0) for i, token in enumerate(PROMPT[:9])]
     inputs, dropped = truncate(prompt, 8, 1)
     assert ([item.token for item in inputs], dropped) == (PROMPT[:1] + PROMPT[2:9], 1)
@@ -102,7 +96,7 @@ def test_scenario_141_a_group_stays_whole_when_the_context_is_full(tiny: LoadedM
 
 @pytest.mark.scenario(142)
 @pytest.mark.parametrize("streams", [1, 2])
-def test_scenario_142_where_nothing_can_be_moved_what_stays_is_evaluated_again(
+def test_where_nothing_can_be_moved_what_stays_is_evaluated_again(
     recurrent: LoadedModel, streams: int
 ) -> None:
     context, keep, predict = 32, 4, 60
@@ -132,7 +126,7 @@ def test_scenario_142_where_nothing_can_be_moved_what_stays_is_evaluated_again(
 
 
 @pytest.mark.scenario(143)
-def test_scenario_143_others_go_on_while_one_is_evaluated_again(recurrent: LoadedModel) -> None:
+def test_others_go_on_while_one_is_evaluated_again(recurrent: LoadedModel) -> None:
     run = Run(recurrent, context=64, batch_size=8)
     run.submit(0, PROMPT, num_keep=40, num_predict=40)
     for _ in range(20):
@@ -154,7 +148,7 @@ def test_scenario_143_others_go_on_while_one_is_evaluated_again(recurrent: Loade
 
 
 @pytest.mark.scenario(146)
-def test_scenario_146_every_shift_is_like_the_first(tiny: LoadedModel) -> None:
+def test_every_shift_is_like_the_first(tiny: LoadedModel) -> None:
     run = Watched(tiny, context=32)
     _, done = run.one(PROMPT[:10], num_keep=4 - tiny.tokenizer.add_bos, num_predict=100)
     assert shift_count([Input(0)] * 32, 32, 4) == 14
@@ -164,7 +158,7 @@ def test_scenario_146_every_shift_is_like_the_first(tiny: LoadedModel) -> None:
 
 
 @pytest.mark.scenario(147)
-def test_scenario_147_a_beginning_as_long_as_the_context_leaves_room_for_one(tiny: LoadedModel) -> None:
+def test_a_beginning_as_long_as_the_context_leaves_room_for_one(tiny: LoadedModel) -> None:
     run = Watched(tiny, context=8)
     tokens, done = run.one(PROMPT[:8], num_keep=1000, num_predict=5)
     assert run.positions == [list(range(8)), [7], [7], [7], [7]]
@@ -173,7 +167,7 @@ def test_scenario_147_a_beginning_as_long_as_the_context_leaves_room_for_one(tin
 
 @pytest.mark.scenario(204)
 @pytest.mark.parametrize(("kind", "rows"), [("plain", [10, 1]), ("recurrent", [10, 7])])
-def test_scenario_204_a_shift_leaves_six_of_ten_moved_or_evaluated_again(
+def test_a_shift_leaves_six_of_ten_moved_or_evaluated_again(
     tiny: LoadedModel, recurrent: LoadedModel, kind: str, rows: list[int]
 ) -> None:
     model = tiny if kind == "plain" else recurrent

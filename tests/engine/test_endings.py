@@ -1,14 +1,4 @@
-"""How generations end, what is counted, and what goes wrong alone. Scenarios of the specification by number.
-
-Scenario 151: a stop string counts also on the last token allowed. Scenarios 159 to 161: what is remembered of
-an answer is what was evaluated, shown or not, and found again by its tokens, so nothing has to be repaired
-when a text is cut. Scenarios 177 and 178 (logits of a batch begun for a sequence that has ended meanwhile): a
-batch is sampled before the next is planned, see test_everybody_gets_what_it_gets_alone. 183 (a stream of
-equal chunks is broken off without a final message): nothing is broken off, the limit of tokens ends it.
-
-Scenarios 171 and 174 are in test_engine.py, 173 is in runner/test_client.py, 176 in test_scheduler.py, 179 in
-test_engine.py.
-"""
+"""How generations end, what is counted, and that failures stay with the request that caused them."""
 
 from __future__ import annotations
 
@@ -35,7 +25,7 @@ def end_of(tiny: LoadedModel) -> int:
 
 @pytest.mark.scenario(148, 150)
 @pytest.mark.parametrize("count", [1, 3])
-def test_scenarios_148_and_150_as_many_tokens_as_asked_for(tiny: LoadedModel, count: int) -> None:
+def test_as_many_tokens_as_asked_for(tiny: LoadedModel, count: int) -> None:
     run = Run(tiny)
     tokens, done = run.one(PROMPT, num_predict=count)
     assert (len(tokens), done.eval_count, done.reason) == (count, count, "length")
@@ -43,18 +33,14 @@ def test_scenarios_148_and_150_as_many_tokens_as_asked_for(tiny: LoadedModel, co
 
 
 @pytest.mark.scenario(149)
-def test_scenario_149_an_end_token_on_the_limit_is_an_end(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_end_token_on_the_limit_is_an_end(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_say(monkeypatch, tiny, [*ids(tiny, "hello", " world"), end_of(tiny)], len(PROMPT))
     tokens, done = Run(tiny).one(PROMPT, num_predict=3, ignore_eos=False)
     assert (tokens, done.eval_count, done.reason) == (ids(tiny, "hello", " world"), 3, "stop")
 
 
 @pytest.mark.scenario(151)
-def test_scenario_151_a_stop_string_on_the_limit_is_a_stop(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stop_string_on_the_limit_is_a_stop(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_say(monkeypatch, tiny, ids(tiny, "hello", " world", " time"), len(PROMPT))
     run = Run(tiny)
     _, done = run.one(PROMPT, num_predict=3, stop=["ld time"])
@@ -62,7 +48,7 @@ def test_scenario_151_a_stop_string_on_the_limit_is_a_stop(
 
 
 @pytest.mark.scenario(152)
-def test_scenario_152_no_limit_is_ten_contexts_and_zero_is_none(tiny: LoadedModel) -> None:
+def test_no_limit_is_ten_contexts_and_zero_is_none(tiny: LoadedModel) -> None:
     assert Run(tiny, context=8).one(PROMPT[:4], num_predict=-1)[1].eval_count == 80
     run = Run(tiny, context=8)
     run.submit(0, PROMPT[:4], num_predict=0)
@@ -72,9 +58,7 @@ def test_scenario_152_no_limit_is_ten_contexts_and_zero_is_none(tiny: LoadedMode
 
 
 @pytest.mark.scenario(153)
-def test_scenario_153_any_of_several_end_tokens_ends(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_any_of_several_end_tokens_ends(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(tiny.tokenizer.eos_ids) == 2
     for end in tiny.tokenizer.eos_ids:
         with monkeypatch.context() as patch:
@@ -84,9 +68,7 @@ def test_scenario_153_any_of_several_end_tokens_ends(
 
 
 @pytest.mark.scenario(165)
-def test_scenario_165_what_was_held_is_shown_at_the_end(
-    tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_was_held_is_shown_at_the_end(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     let_it_say(monkeypatch, tiny, [*ids(tiny, "w", "o"), end_of(tiny)], len(PROMPT))
     run = Run(tiny)
     tokens, done = run.one(PROMPT, stop=["world"], ignore_eos=False)
@@ -103,7 +85,7 @@ def test_scenario_165_what_was_held_is_shown_at_the_end(
     ],
     ids=["159-whole", "160-half-of-the-newest", "161-half-of-an-older"],
 )
-def test_scenarios_159_to_161_what_follows_a_cut_answer_finds_what_it_has_in_common(
+def test_what_follows_a_cut_answer_finds_what_it_has_in_common(
     tiny: LoadedModel,
     monkeypatch: pytest.MonkeyPatch,
     answer: list[str],
@@ -125,7 +107,7 @@ def test_scenarios_159_to_161_what_follows_a_cut_answer_finds_what_it_has_in_com
 
 
 @pytest.mark.scenario(183)
-def test_scenario_183_an_answer_of_equal_tokens_comes_to_its_end(
+def test_an_answer_of_equal_tokens_comes_to_its_end(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     let_it_say(monkeypatch, tiny, ids(tiny, "hello"), len(PROMPT))
@@ -136,7 +118,7 @@ def test_scenario_183_an_answer_of_equal_tokens_comes_to_its_end(
 
 
 @pytest.mark.scenario(230)
-def test_scenario_230_log_probabilities_do_not_depend_on_options(tiny: LoadedModel) -> None:
+def test_log_probabilities_do_not_depend_on_options(tiny: LoadedModel) -> None:
     def logprobs(**options: float) -> list[object]:
         run = Run(tiny)
         run.one(PROMPT, num_predict=6, logprobs=True, top_logprobs=4, **options)
@@ -152,7 +134,7 @@ def test_scenario_230_log_probabilities_do_not_depend_on_options(tiny: LoadedMod
 
 
 @pytest.mark.scenario(181)
-def test_scenario_181_a_prompt_counts_in_full_whatever_of_it_was_remembered(tiny: LoadedModel) -> None:
+def test_a_prompt_counts_in_full_whatever_of_it_was_remembered(tiny: LoadedModel) -> None:
     run = Run(tiny, context=16)
     run.one(PROMPT, num_predict=3)
     run.submit(1, PROMPT, num_predict=3)
@@ -166,7 +148,7 @@ def test_scenario_181_a_prompt_counts_in_full_whatever_of_it_was_remembered(tiny
 
 
 @pytest.mark.scenario(182)
-def test_scenario_182_times_are_those_of_work_and_not_of_waiting(
+def test_times_are_those_of_work_and_not_of_waiting(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A step takes a second; the second request waits five for the first."""
@@ -186,7 +168,7 @@ def test_scenario_182_times_are_those_of_work_and_not_of_waiting(
 
 
 @pytest.mark.scenario(172)
-def test_scenario_172_who_leaves_during_a_long_prompt_ends_it_within_one_step(tiny: LoadedModel) -> None:
+def test_who_leaves_during_a_long_prompt_ends_it_within_one_step(tiny: LoadedModel) -> None:
     run = Run(tiny, batch_size=4)
     run.submit(0, [*PROMPT, *PROMPT[:30]] * 3)
     run.engine.step()
@@ -197,7 +179,7 @@ def test_scenario_172_who_leaves_during_a_long_prompt_ends_it_within_one_step(ti
 
 
 @pytest.mark.scenario(175)
-def test_scenario_175_a_failure_to_find_a_place_leaves_all_places_free(
+def test_a_failure_to_find_a_place_leaves_all_places_free(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(tiny, parallel=3, remembered=1)
@@ -224,7 +206,7 @@ def test_scenario_175_a_failure_to_find_a_place_leaves_all_places_free(
 
 @pytest.mark.scenario(180)
 @pytest.mark.parametrize("part", ["sampler", "tokenizer"])
-def test_scenario_180_a_failure_after_the_pass_is_told_to_whom_it_concerns(
+def test_a_failure_after_the_pass_is_told_to_whom_it_concerns(
     tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     expected = Run(tiny).one(PROMPT)[0]

@@ -1,4 +1,4 @@
-"""Cutting prompts and dropping old inputs; figures and scenarios from the specification."""
+"""Cutting prompts and dropping old inputs."""
 
 from __future__ import annotations
 

@@ -1,12 +1,6 @@
-"""Inputs that are no text: images that stand where tokens would. Scenarios of the specification by number.
+"""Inputs that are no text: images that stand where tokens would.
 
-Models take them, but nothing makes them of a request yet: requests are text or token ids, and a server
-refuses images (scenario 110, among the bad requests of e2e/test_http.py). So there is no counterpart yet of
-scenarios 103 to 108 (tags in a prompt become images), scenario 111 (a vision model without vision weights),
-scenario 112 (empty image data), scenario 115 (what a model makes of an image), scenarios 116 and 117 (results
-of a vision tower cut into pieces; that groups stay in one batch is in test_batching.py) and scenarios 122 to
-125 (an image cache, a context for each image, very many images, their hashes). Scenario 114 is in
-model/tokenizer/test_special_tokens.py.
+Models take them, but nothing makes them from a request yet.
 """
 
 from __future__ import annotations
@@ -51,7 +45,7 @@ def images_read(run: Watched) -> int:
 
 
 @pytest.mark.scenario(109)
-def test_scenario_109_tags_are_text_for_a_model_without_images(tiny: LoadedModel) -> None:
+def test_tags_are_text_for_a_model_without_images(tiny: LoadedModel) -> None:
     run = Watched(tiny)
     run.submit(0, "a[img-0]b", num_predict=1)
     run.finish()
@@ -59,7 +53,7 @@ def test_scenario_109_tags_are_text_for_a_model_without_images(tiny: LoadedModel
 
 
 @pytest.mark.scenario(113)
-def test_scenario_113_nothing_at_all_is_no_prompt(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_at_all_is_no_prompt(tiny: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     Run(tiny).one("", num_predict=1)  # a begin token is enough
     monkeypatch.setattr(tiny.tokenizer, "add_bos", False)
     with pytest.raises(RequestError, match="the prompt is empty"):
@@ -67,7 +61,7 @@ def test_scenario_113_nothing_at_all_is_no_prompt(tiny: LoadedModel, monkeypatch
 
 
 @pytest.mark.scenario(118, 121)
-def test_scenarios_118_and_121_an_image_that_is_remembered_is_not_read_again(seeing: LoadedModel) -> None:
+def test_an_image_that_is_remembered_is_not_read_again(seeing: LoadedModel) -> None:
     run = Watched(seeing)
     inputs = [*text(5, 6), image(1), *text(7, 8, 9)]
     run.submit_inputs(0, inputs, num_predict=6)
@@ -81,7 +75,7 @@ def test_scenarios_118_and_121_an_image_that_is_remembered_is_not_read_again(see
 
 
 @pytest.mark.scenario(120)
-def test_scenario_120_another_image_is_another_input(seeing: LoadedModel) -> None:
+def test_another_image_is_another_input(seeing: LoadedModel) -> None:
     run = Watched(seeing)
     prompts = [[*text(5, 6), image(seed), *text(7, 8, 9)] for seed in (1, 2)]
     for number, inputs in enumerate(prompts):
@@ -94,7 +88,7 @@ def test_scenario_120_another_image_is_another_input(seeing: LoadedModel) -> Non
 
 
 @pytest.mark.scenario(119)
-def test_scenario_119_an_image_that_cannot_be_read_fails_its_request_alone(seeing: LoadedModel) -> None:
+def test_an_image_that_cannot_be_read_fails_its_request_alone(seeing: LoadedModel) -> None:
     run = Run(seeing)
     good = [*text(5, 6), image(1), *text(7)]
     run.submit_inputs(0, good, num_predict=6)
@@ -108,7 +102,7 @@ def test_scenario_119_an_image_that_cannot_be_read_fails_its_request_alone(seein
 
 
 @pytest.mark.scenario(205)
-def test_scenario_205_what_is_remembered_holds_no_images(seeing: LoadedModel) -> None:
+def test_what_is_remembered_holds_no_images(seeing: LoadedModel) -> None:
     """Another request with the same image brings its own."""
     run = Run(seeing)
     inputs = [*text(5, 6), image(1), *text(7)]

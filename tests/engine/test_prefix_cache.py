@@ -1,10 +1,4 @@
-"""What finished requests leave behind, who shares it, and what goes first when room is needed.
-
-Scenarios of the specification by number. There a prompt is looked for in as many slots as requests can run,
-by one of two policies; here a tree knows all that is remembered, which is more, and any of it can be shared.
-A request for which there is no slot is an error there (scenario 197) and waits here. A removal of an end
-cannot fail here: the cache is asked first where the sequence can be resumed (scenario 202).
-"""
+"""What finished requests leave behind, who shares it, and what is evicted when room is needed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What is shown of generated text, and when. Scenarios of the specification by number.
+"""What is shown of generated text, and when.
 
-There a stop string is looked for in the order of the list; here the earliest in the text counts (163). There
-a byte that can belong to no character ends what is delivered; here U+FFFD stands for it (168). What is
-remembered of a text that was cut is in test_endings.py (scenarios 159 to 161).
+The stop string that comes first in the text counts, and U+FFFD stands for a byte that fits no character.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ def test_what_is_left_before_a_stop_string(pieces: list[str], stop: str, text: s
 
 
 @pytest.mark.scenario(162)
-def test_scenario_162_what_was_held_comes_in_one_message_with_what_follows() -> None:
+def test_what_was_held_comes_in_one_message_with_what_follows() -> None:
     shown, tokens, _ = run([b"a ", b"wo", b"man"], ["world"])
     assert shown == ["a ", "", "woman", ""]
     assert tokens == [0, 1, 2]
@@ -113,7 +111,7 @@ def test_a_character_is_shown_with_its_last_byte(text: str) -> None:
 
 @pytest.mark.scenario(168)
 @given(st.binary(max_size=30))
-def test_scenario_168_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) -> None:
+def test_bytes_that_cannot_become_a_character_are_replaced_at_once(data: bytes) -> None:
     shown, tokens, _ = run([bytes([byte]) for byte in data], [])
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     # Of an unfinished character at the end nothing is shown.

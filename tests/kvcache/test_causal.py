@@ -1,12 +1,4 @@
-"""The causal cache, scenario by scenario of the specification (numbers in the names), and against an oracle.
-
-Retired behaviour, and what replaced it. Scenarios 7 and 8 (padded history ranges): a row has the exact list
-of its cells; padding is a matter of dense views (test_dense.py). Scenario 9 (a reserving pass): storage that
-grows needs no rehearsal. Scenario 16 (the mask is built once per pass): there is none. Scenarios 20 and 22
-(defragmentation to make room, in graphs of limited size): any free cells serve any batch, and compaction is
-bounded by cells (test_compaction.py, with 21). Scenarios 12 to 15 (rows that see later ones) are in
-test_limited.py, 37 to 40 (rotations) in test_shift.py.
-"""
+"""The causal cache, case by case and against an oracle."""
 
 from __future__ import annotations
 
@@ -23,21 +15,21 @@ from tests.kvcache.probe import OPS, Probe, add_shift, column
 
 
 @pytest.mark.scenario(1, 2)
-def test_scenarios_1_and_2_rows_see_themselves_and_what_came_before() -> None:
+def test_rows_see_themselves_and_what_came_before() -> None:
     probe = Probe()
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4]]
     assert probe.store([0], [4], [5]) == [[1, 2, 3, 4, 5]]
 
 
 @pytest.mark.scenario(3, 4)
-def test_scenarios_3_and_4_sequences_do_not_see_each_other() -> None:
+def test_sequences_do_not_see_each_other() -> None:
     probe = Probe(sequences=2)
     assert probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4]) == [[1], [1, 2], [3], [3, 4]]
     assert probe.store([0, 1], [2, 2], [5, 6]) == [[1, 2, 5], [3, 4, 6]]
 
 
 @pytest.mark.scenario(5, 6)
-def test_scenarios_5_and_6_freed_cells_serve_any_sequence_and_a_full_cache_changes_nothing() -> None:
+def test_freed_cells_serve_any_sequence_and_a_full_cache_changes_nothing() -> None:
     probe = Probe(sequences=2, context=8, capacity=8)
     for position in range(3):
         probe.store([0, 1], [position, position], [10 + position, 20 + position])
@@ -52,7 +44,7 @@ def test_scenarios_5_and_6_freed_cells_serve_any_sequence_and_a_full_cache_chang
 
 
 @pytest.mark.scenario(10)
-def test_scenario_10_a_batch_of_another_size_is_refused() -> None:
+def test_a_batch_of_another_size_is_refused() -> None:
     probe = Probe()
     probe.cache.start_forward(Batch.of([0] * 4, [0, 1, 2, 3], [0] * 4, []))
     with pytest.raises(ValueError, match="the batch has 4 rows, got 3 keys"):
@@ -60,7 +52,7 @@ def test_scenario_10_a_batch_of_another_size_is_refused() -> None:
 
 
 @pytest.mark.scenario(17)
-def test_scenario_17_what_was_not_stored_is_not_shown() -> None:
+def test_what_was_not_stored_is_not_shown() -> None:
     shapes = [KVShape(1, 1, 1)] * 2
     cache = CausalCache(OPS, shapes, sequences=1, context=8)
     row = column([1])
@@ -76,13 +68,13 @@ def test_scenario_17_what_was_not_stored_is_not_shown() -> None:
 
 @pytest.mark.scenario(11)
 @pytest.mark.parametrize(("positions", "sequences"), [([0, 1], [0]), ([], [])])
-def test_scenario_11_misshapen_batches_are_refused(positions: list[int], sequences: list[int]) -> None:
+def test_misshapen_batches_are_refused(positions: list[int], sequences: list[int]) -> None:
     with pytest.raises(ValueError, match="as many positions and sequences as tokens"):
         Batch.of([0] * len(positions), positions, sequences, [])
 
 
 @pytest.mark.scenario(23, 24)
-def test_scenarios_23_and_24_tail_and_middle_removal() -> None:
+def test_tail_and_middle_removal() -> None:
     probe = Probe(sequences=2)
     probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
     probe.cache.remove(0, 1)
@@ -93,7 +85,7 @@ def test_scenarios_23_and_24_tail_and_middle_removal() -> None:
 
 
 @pytest.mark.scenario(25, 26)
-def test_scenarios_25_and_26_later_entries_move_down_and_freed_cells_are_used_first() -> None:
+def test_later_entries_move_down_and_freed_cells_are_used_first() -> None:
     probe = Probe()
     for begin, end in ((0, 3), (3, 6), (6, 8)):
         probe.store([0] * (end - begin), list(range(begin, end)), list(range(begin, end)))
@@ -104,7 +96,7 @@ def test_scenarios_25_and_26_later_entries_move_down_and_freed_cells_are_used_fi
 
 
 @pytest.mark.scenario(27)
-def test_scenario_27_without_a_shift_function_only_the_tail_can_go() -> None:
+def test_without_a_shift_function_only_the_tail_can_go() -> None:
     probe = Probe(shift=None)
     probe.store([0] * 8, list(range(8)), list(range(8)))
     with pytest.raises(NotSupportedError):
@@ -115,7 +107,7 @@ def test_scenario_27_without_a_shift_function_only_the_tail_can_go() -> None:
 
 
 @pytest.mark.scenario(29)
-def test_scenario_29_removing_all_frees_the_cells_and_keeps_the_storage() -> None:
+def test_removing_all_frees_the_cells_and_keeps_the_storage() -> None:
     probe = Probe()
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     provided, place = probe.cache.provided_bytes, probe.cache.layer(0).keys.stored.ctypes.data
@@ -126,7 +118,7 @@ def test_scenario_29_removing_all_frees_the_cells_and_keeps_the_storage() -> Non
 
 
 @pytest.mark.scenario(28, 30)
-def test_scenarios_28_and_30_removals_that_leave_nothing_to_move() -> None:
+def test_removals_that_leave_nothing_to_move() -> None:
     probe = Probe(sequences=2, shift=None)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     probe.cache.remove(0, 9, 12)
@@ -139,7 +131,7 @@ def test_scenarios_28_and_30_removals_that_leave_nothing_to_move() -> None:
 
 
 @pytest.mark.scenario(31)
-def test_scenario_31_a_copied_prefix_is_shared() -> None:
+def test_a_copied_prefix_is_shared() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     probe.cache.copy_prefix(0, 1, 2)
@@ -149,7 +141,7 @@ def test_scenario_31_a_copied_prefix_is_shared() -> None:
 
 
 @pytest.mark.scenario(32)
-def test_scenario_32_removing_a_shared_tail_leaves_the_other_its_cells() -> None:
+def test_removing_a_shared_tail_leaves_the_other_its_cells() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     probe.cache.copy_prefix(0, 1, 4)
@@ -158,7 +150,7 @@ def test_scenario_32_removing_a_shared_tail_leaves_the_other_its_cells() -> None
 
 
 @pytest.mark.scenario(33, 41)
-def test_scenarios_33_and_41_shifting_shared_cells_copies_them_first() -> None:
+def test_shifting_shared_cells_copies_them_first() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     probe.cache.copy_prefix(0, 1, 4)
@@ -178,7 +170,7 @@ def test_shifting_shared_cells_without_room_for_copies_changes_nothing() -> None
 
 
 @pytest.mark.scenario(34)
-def test_scenario_34_cells_to_be_moved_that_nobody_shares_move_in_place() -> None:
+def test_cells_to_be_moved_that_nobody_shares_move_in_place() -> None:
     probe = Probe(sequences=2)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     probe.cache.copy_prefix(0, 1, 2)
@@ -187,7 +179,7 @@ def test_scenario_34_cells_to_be_moved_that_nobody_shares_move_in_place() -> Non
 
 
 @pytest.mark.scenario(35, 36)
-def test_scenarios_35_and_36_a_copy_replaces_what_was_there() -> None:
+def test_a_copy_replaces_what_was_there() -> None:
     probe = Probe(sequences=2)
     probe.store([0, 0, 1, 1], [0, 1, 0, 1], [1, 2, 3, 4])
     probe.cache.copy_prefix(0, 1, 2)
@@ -275,7 +267,7 @@ operations = st.lists(
 @pytest.mark.scenario(19)
 @settings(max_examples=150, deadline=None)
 @given(operations)
-def test_scenario_19_every_row_sees_exactly_its_sequence(steps: list[tuple]) -> None:
+def test_every_row_sees_exactly_its_sequence(steps: list[tuple]) -> None:
     probe = Probe(sequences=3, context=12, capacity=30)
     expected: list[list[float]] = [[], [], []]
     number = 0.0

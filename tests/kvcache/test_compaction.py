@@ -25,7 +25,7 @@ def test_sequences_come_to_lie_one_after_the_other() -> None:
 
 
 @pytest.mark.scenario(21)
-def test_scenario_21_contents_and_lists_move_alike() -> None:
+def test_contents_and_lists_move_alike() -> None:
     probe = Probe(sequences=4)
     probe.store([2, 3, 1, 0], [0, 0, 0, 0], [7, 8, 2, 1])
     probe.cache.remove(2, 0)

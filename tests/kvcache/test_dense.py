@@ -1,8 +1,4 @@
-"""Index lists as dense tensors and a mask, what torch's own attention makes of these; scenarios by number.
-
-Attention reads index lists, and caches offer nothing else. So scenarios 7, 16 and 60 to 63, on the masks and
-dense tensors that a backend asks a cache for, have no counterpart: storage is the backend's own.
-"""
+"""Lists of cells as dense tensors and a mask, and what torch's own attention makes of these."""
 
 from __future__ import annotations
 
@@ -31,7 +27,7 @@ def masked(probe: Probe, sequences: list[int], positions: list[int], **options):
 
 
 @pytest.mark.scenario(1, 2, 3, 4)
-def test_scenarios_1_to_4_masks() -> None:
+def test_masks() -> None:
     probe = Probe()
     assert masked(probe, [0] * 4, [0, 1, 2, 3]) == "0xxx,00xx,000x,0000"
     assert masked(probe, [0], [4]) == "00000"
@@ -40,7 +36,7 @@ def test_scenarios_1_to_4_masks() -> None:
     assert masked(probe, [0, 1], [2, 2]) == "00xx0x,xx00x0"
 
 
-def test_scenario_8_only_cells_that_somebody_in_the_batch_sees_are_columns() -> None:
+def test_only_cells_that_somebody_in_the_batch_sees_are_columns() -> None:
     probe = Probe(sequences=2)
     assert masked(probe, [0] * 3, [0, 1, 2]) == "0xx,00x,000"
     masked(probe, [0] * 2, [3, 4])
@@ -48,7 +44,7 @@ def test_scenario_8_only_cells_that_somebody_in_the_batch_sees_are_columns() -> 
 
 
 @pytest.mark.scenario(12, 13, 14)
-def test_scenarios_12_to_14_spans() -> None:
+def test_spans() -> None:
     # A span is seen whole by its own rows and no further: 12 has 000xx where the ancestor had 00000.
     assert masked(Probe(), [0] * 5, list(range(5)), spans=[(1, 3)]) == "0xxxx,000xx,000xx,0000x,00000"
     window = Probe(kind=SlidingCache, window=2)
@@ -59,7 +55,7 @@ def test_scenarios_12_to_14_spans() -> None:
 
 
 @pytest.mark.scenario(31)
-def test_scenario_31_a_shared_prefix_is_one_column() -> None:
+def test_a_shared_prefix_is_one_column() -> None:
     probe = Probe(sequences=2)
     masked(probe, [0] * 4, [0, 1, 2, 3])
     probe.cache.copy_prefix(0, 1, 2)
@@ -73,7 +69,7 @@ def test_scenario_31_a_shared_prefix_is_one_column() -> None:
     ("kind", "options"),
     [(CausalCache, {}), (SlidingCache, {"window": 9}), (ChunkedCache, {"chunk": 8})],
 )
-def test_scenario_64_torch_gives_the_same_as_index_lists(kind, options, types: str, with_sinks: bool) -> None:
+def test_torch_gives_the_same_as_index_lists(kind, options, types: str, with_sinks: bool) -> None:
     random = np.random.default_rng(0)
     cache = kind(OPS, [KVShape(2, 64, 32)], sequences=3, context=64, types=KVTypes.parse(types), **options)
     sinks = random.standard_normal(6, np.float32) if with_sinks else None

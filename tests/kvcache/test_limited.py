@@ -1,9 +1,6 @@
-"""Sliding windows and chunks, scenario by scenario of the specification (numbers in the names).
+"""Sliding windows and chunks.
 
-There a window of W admits W + 1 keys; here, as in transformers, it is W with the token itself, so the
-scenarios' windows are one larger. Scenario 52 (how many cells to set aside for a window) describes what
-storage that grows replaced: capacity is that of the whole context, and only cells in use take memory. So
-54 and 55, a windowed cache that is full, come about only with a capacity of one's own.
+A window of W is W keys, the token's own included, as in transformers.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ def run(probe: Probe, sequence: int, count: int, together: int = 1) -> None:
 
 
 @pytest.mark.scenario(42, 43)
-def test_scenarios_42_and_43_a_window_slides_and_its_cells_are_used_again() -> None:
+def test_a_window_slides_and_its_cells_are_used_again() -> None:
     probe = sliding(2, keep=2)
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [2, 3], [3, 4]]
     assert probe.store([0, 0], [4, 5], [5, 6]) == [[4, 5], [5, 6]]
@@ -45,7 +42,7 @@ def test_scenarios_42_and_43_a_window_slides_and_its_cells_are_used_again() -> N
 
 
 @pytest.mark.scenario(44)
-def test_scenario_44_sequences_slide_by_themselves() -> None:
+def test_sequences_slide_by_themselves() -> None:
     probe = sliding(2, sequences=2, capacity=6)
     assert probe.store([0, 0], [0, 1], [1, 2]) == [[1], [1, 2]]
     assert probe.store([0, 0], [2, 3], [3, 4]) == [[2, 3], [3, 4]]
@@ -56,7 +53,7 @@ def test_scenario_44_sequences_slide_by_themselves() -> None:
 
 
 @pytest.mark.scenario(45)
-def test_scenario_45_what_memory_keeps_is_not_seen() -> None:
+def test_what_memory_keeps_is_not_seen() -> None:
     probe = sliding(2, keep=3)
     probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4])
     assert probe.store([0, 0], [4, 5], [5, 6]) == [[4, 5], [5, 6]]
@@ -64,7 +61,7 @@ def test_scenario_45_what_memory_keeps_is_not_seen() -> None:
 
 
 @pytest.mark.scenario(46, 47)
-def test_scenarios_46_and_47_resuming_needs_the_whole_window() -> None:
+def test_resuming_needs_the_whole_window() -> None:
     probe = sliding(5)
     run(probe, 0, 5, together=5)
     assert resumable(probe) == [1, 2, 3, 4, 5]
@@ -77,7 +74,7 @@ def test_scenarios_46_and_47_resuming_needs_the_whole_window() -> None:
 
 
 @pytest.mark.scenario(48)
-def test_scenario_48_a_larger_memory_lets_more_be_taken_back() -> None:
+def test_a_larger_memory_lets_more_be_taken_back() -> None:
     probe = sliding(5, keep=6)
     run(probe, 0, 7, together=7)
     run(probe, 0, 1)
@@ -86,7 +83,7 @@ def test_scenario_48_a_larger_memory_lets_more_be_taken_back() -> None:
 
 @pytest.mark.scenario(49, 50)
 @pytest.mark.parametrize("sequences", [1, 2])
-def test_scenarios_49_and_50_after_single_tokens_one_can_be_taken_back(sequences: int) -> None:
+def test_after_single_tokens_one_can_be_taken_back(sequences: int) -> None:
     probe = sliding(5, sequences=sequences)
     run(probe, 0, 10)
     assert (probe.cache.cells.first[0], resumable(probe)) == (4, [8, 9, 10])
@@ -95,7 +92,7 @@ def test_scenarios_49_and_50_after_single_tokens_one_can_be_taken_back(sequences
 
 
 @pytest.mark.scenario(51)
-def test_scenario_51_sequences_outside_the_batch_forget_too() -> None:
+def test_sequences_outside_the_batch_forget_too() -> None:
     probe = sliding(5, sequences=2)
     run(probe, 0, 8, together=4)
     probe.store([1], [0], [1])
@@ -104,13 +101,13 @@ def test_scenario_51_sequences_outside_the_batch_forget_too() -> None:
 
 @pytest.mark.scenario(53)
 @pytest.mark.parametrize(("window", "memory"), [(4, 3), (0, None)])
-def test_scenario_53_a_memory_shorter_than_the_window_is_refused(window: int, memory: int | None) -> None:
+def test_a_memory_shorter_than_the_window_is_refused(window: int, memory: int | None) -> None:
     with pytest.raises(ValueError, match="a sliding window of"):
         sliding(window, keep=memory)
 
 
 @pytest.mark.scenario(54)
-def test_scenario_54_full_batches_in_any_order_find_room() -> None:
+def test_full_batches_in_any_order_find_room() -> None:
     probe = sliding(4, sequences=3, context=40, capacity=3 * 4 + 6)
     for sequence in [0, 0, 1, 2, 2, 1, 0, 2, 1, 0]:
         run(probe, sequence, 6, together=6)
@@ -119,7 +116,7 @@ def test_scenario_54_full_batches_in_any_order_find_room() -> None:
 
 
 @pytest.mark.scenario(55)
-def test_scenario_55_a_group_longer_than_the_window_fits() -> None:
+def test_a_group_longer_than_the_window_fits() -> None:
     probe = sliding(4, context=64)
     run(probe, 0, 10, together=10)
     run(probe, 0, 50, together=50)
@@ -136,7 +133,7 @@ def test_a_full_sliding_cache_forgets_nothing() -> None:
 
 @pytest.mark.scenario(56)
 @pytest.mark.parametrize("memory", [2, 4])
-def test_scenario_56_chunks(memory: int) -> None:
+def test_chunks(memory: int) -> None:
     probe = Probe(kind=ChunkedCache, chunk=2, keep=memory)
     assert probe.store([0] * 4, [0, 1, 2, 3], [1, 2, 3, 4]) == [[1], [1, 2], [3], [3, 4]]
     assert probe.store([0] * 3, [4, 5, 6], [5, 6, 7]) == [[5], [5, 6], [7]]
@@ -156,13 +153,13 @@ def test_chunks_nobody_sees_are_forgotten_whole() -> None:
 
 
 @pytest.mark.scenario(57)
-def test_scenario_57_a_window_of_w_is_w_keys_with_the_token_itself() -> None:
+def test_a_window_of_w_is_w_keys_with_the_token_itself() -> None:
     probe = sliding(3)
     assert probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4])[-1] == [2, 3, 4]
 
 
 @pytest.mark.scenario(58)
-def test_scenario_58_a_removal_that_would_show_what_is_forgotten_is_refused() -> None:
+def test_a_removal_that_would_show_what_is_forgotten_is_refused() -> None:
     probe = sliding(4, context=32)
     run(probe, 0, 12)
     before = probe.cells(0)
@@ -184,7 +181,7 @@ def test_a_removal_within_memory_is_done() -> None:
 
 
 @pytest.mark.scenario(59)
-def test_scenario_59_a_sequence_slides_on_while_another_keeps_the_shared_prefix() -> None:
+def test_a_sequence_slides_on_while_another_keeps_the_shared_prefix() -> None:
     probe = sliding(3, sequences=2, context=32)
     run(probe, 0, 4, together=4)
     probe.cache.copy_prefix(0, 1, 3)
@@ -195,7 +192,7 @@ def test_scenario_59_a_sequence_slides_on_while_another_keeps_the_shared_prefix(
 
 
 @pytest.mark.scenario(36)
-def test_scenario_36_a_prefix_of_nothing_is_empty_and_one_forgotten_cannot_be_resumed() -> None:
+def test_a_prefix_of_nothing_is_empty_and_one_forgotten_cannot_be_resumed() -> None:
     probe = sliding(3, sequences=2, context=32)
     run(probe, 0, 10)
     probe.cache.copy_prefix(0, 1, 5)
@@ -210,7 +207,7 @@ def test_scenario_36_a_prefix_of_nothing_is_empty_and_one_forgotten_cannot_be_re
 
 
 @pytest.mark.scenario(12, 14, 15)
-def test_scenarios_12_14_and_15_rows_of_a_span_see_all_of_it() -> None:
+def test_rows_of_a_span_see_all_of_it() -> None:
     probe = Probe(sequences=2)
     seen = probe.store([0] * 5, list(range(5)), [0, 1, 2, 3, 4], spans=[(1, 3)])
     # The span ends what its rows see: a picture does not look at what follows it.
@@ -222,7 +219,7 @@ def test_scenarios_12_14_and_15_rows_of_a_span_see_all_of_it() -> None:
 
 
 @pytest.mark.scenario(13)
-def test_scenario_13_a_span_longer_than_the_window_is_seen_whole() -> None:
+def test_a_span_longer_than_the_window_is_seen_whole() -> None:
     # As transformers joins the masks of window and picture for Gemma 3: what either shows is seen.
     probe = sliding(2)
     seen = probe.store([0] * 6, list(range(6)), [0, 1, 2, 3, 4, 5], spans=[(1, 5)])

@@ -1,11 +1,6 @@
-"""Recurrent states and their checkpoints, scenario by scenario of the specification (numbers in the names).
+"""Recurrent states and their checkpoints.
 
-There a state is restored in two steps, preparing and removing; here `resume_point` says where a sequence can
-be taken up and `remove` does it, so scenarios 84 and 85 (an incomplete checkpoint) and the pending restore of
-scenarios 86 and 88 have no counterpart. Scenario 87 (checkpoints move with a middle removal) went with middle
-removals: a state remembers what was removed, so the sequence is evaluated again, which is what scenarios 100
-and 101 ask for. Scenario 97 (a copy is made when sequences that share a state part) is met without copies: a
-pass never writes the state it reads. Scenario 98 (no slot for that copy) cannot come about.
+A pass never writes the state it reads, so sharing one costs no copy.
 """
 
 from __future__ import annotations
@@ -58,7 +53,7 @@ def made(sequences: int = 2, **options) -> RecurrentCache:
 
 
 @pytest.mark.scenario(79, 80)
-def test_scenarios_79_and_80_a_ring_drops_the_oldest() -> None:
+def test_a_ring_drops_the_oldest() -> None:
     kept = Checkpoints(2)
     assert kept.record(10, 1) + kept.record(20, 2) == []
     assert kept.best(15) == 10
@@ -68,7 +63,7 @@ def test_scenarios_79_and_80_a_ring_drops_the_oldest() -> None:
 
 
 @pytest.mark.scenario(81)
-def test_scenario_81_the_best_checkpoint_is_the_last_before_the_target() -> None:
+def test_the_best_checkpoint_is_the_last_before_the_target() -> None:
     kept = Checkpoints()
     for position in (5, 9, 15):
         kept.record(position, position)
@@ -77,7 +72,7 @@ def test_scenario_81_the_best_checkpoint_is_the_last_before_the_target() -> None
 
 
 @pytest.mark.scenario(82, 83)
-def test_scenarios_82_and_83_pruning_forgets_what_comes_after() -> None:
+def test_pruning_forgets_what_comes_after() -> None:
     kept = Checkpoints()
     for position in (10, 20, 30):
         kept.record(position, position)
@@ -88,7 +83,7 @@ def test_scenarios_82_and_83_pruning_forgets_what_comes_after() -> None:
 
 
 @pytest.mark.scenario(89)
-def test_scenario_89_the_slot_of_the_oldest_is_free_again() -> None:
+def test_the_slot_of_the_oldest_is_free_again() -> None:
     kept = Checkpoints(3)
     assert [kept.record(position, slot) for slot, position in enumerate((10, 20, 30, 40))] == [
         [],
@@ -99,7 +94,7 @@ def test_scenario_89_the_slot_of_the_oldest_is_free_again() -> None:
 
 
 @pytest.mark.scenario(90)
-def test_scenario_90_without_checkpoints_nothing_is_kept() -> None:
+def test_without_checkpoints_nothing_is_kept() -> None:
     kept = Checkpoints(0)
     assert kept.record(10, 7) == [7]
     assert kept.best(100) is None
@@ -111,7 +106,7 @@ def test_scenario_90_without_checkpoints_nothing_is_kept() -> None:
 
 
 @pytest.mark.scenario(91)
-def test_scenario_91_states_have_the_shape_they_were_declared_with() -> None:
+def test_states_have_the_shape_they_were_declared_with() -> None:
     with pytest.raises(ValueError, match="a state 'x' of shape"):
         RecurrentCache(OPS, {0: {"x": (3, 0)}}, sequences=1)
     cache = made()
@@ -123,7 +118,7 @@ def test_scenario_91_states_have_the_shape_they_were_declared_with() -> None:
 
 
 @pytest.mark.scenario(92, 93, 94)
-def test_scenarios_92_to_94_checkpoints_of_a_long_prompt_are_reused() -> None:
+def test_checkpoints_of_a_long_prompt_are_reused() -> None:
     cache = made()
     prompt = [float(i % 7) for i in range(3000)]
     for begin in range(0, 3000, 512):
@@ -167,7 +162,7 @@ def test_a_prompt_just_evaluated_can_be_resumed_before_its_last_input() -> None:
 
 
 @pytest.mark.scenario(95)
-def test_scenario_95_the_first_checkpoint_is_at_position_16() -> None:
+def test_the_first_checkpoint_is_at_position_16() -> None:
     cache = made()
     feed(cache, {0: [1.0] * 10})
     for _ in range(20):
@@ -176,7 +171,7 @@ def test_scenario_95_the_first_checkpoint_is_at_position_16() -> None:
 
 
 @pytest.mark.scenario(96)
-def test_scenario_96_sequences_may_have_different_numbers_of_rows() -> None:
+def test_sequences_may_have_different_numbers_of_rows() -> None:
     cache = made()
     states = feed(cache, {0: [1.0, 2.0, 3.0], 1: [4.0]})
     assert states == {0: reference([1, 2, 3]), 1: 4.0}
@@ -207,7 +202,7 @@ def test_what_rows_read_and_write_is_said_in_buffers_that_stay() -> None:
 
 
 @pytest.mark.scenario(97)
-def test_scenario_97_sequences_that_share_a_state_part() -> None:
+def test_sequences_that_share_a_state_part() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0]})
     cache.copy_prefix(0, 1, 2)
@@ -230,7 +225,7 @@ def test_a_copy_of_less_than_all_begins_at_a_checkpoint() -> None:
 
 
 @pytest.mark.scenario(99)
-def test_scenario_99_a_new_sequence_begins_with_zeros() -> None:
+def test_a_new_sequence_begins_with_zeros() -> None:
     cache = made(sequences=1)
     for _ in range(3):
         feed(cache, {0: [5.0] * 30})
@@ -243,7 +238,7 @@ def test_scenario_99_a_new_sequence_begins_with_zeros() -> None:
 
 
 @pytest.mark.scenario(86, 100, 101)
-def test_scenarios_86_100_and_101_what_cannot_be_taken_back_is_refused_and_changes_nothing() -> None:
+def test_what_cannot_be_taken_back_is_refused_and_changes_nothing() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0, 3.0]})
     with pytest.raises(
@@ -259,7 +254,7 @@ def test_scenarios_86_100_and_101_what_cannot_be_taken_back_is_refused_and_chang
 
 
 @pytest.mark.scenario(102)
-def test_scenario_102_a_sequence_goes_on_where_it_ended() -> None:
+def test_a_sequence_goes_on_where_it_ended() -> None:
     cache = made()
     feed(cache, {0: [1.0, 2.0, 3.0]})
     assert cache.can_resume(0, 3)

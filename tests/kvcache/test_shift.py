@@ -1,8 +1,6 @@
-"""Shifted keys are those that would have been computed at the new positions, whatever the rotation.
+"""Shifted keys are those computed directly at the new positions, whatever the rotation.
 
-Scenarios of the specification by number. A cache has a layer for each way to rotate, so that all are shifted
-by one removal. B11 and B12 are its reports of a shift that took too much at once, and of one that touched
-what did not move.
+A cache has a layer for each kind of rotation, so that one removal shifts all of them.
 """
 
 from __future__ import annotations
@@ -89,7 +87,7 @@ def raw_keys() -> np.ndarray:
 @pytest.mark.scenario(37, 40)
 @pytest.mark.parametrize("types", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize(("begin", "end"), [(2, 5), (0, 13), (26, 39)])
-def test_scenarios_37_and_40_keys_are_those_of_the_new_positions(types: str, begin: int, end: int) -> None:
+def test_keys_are_those_of_the_new_positions(types: str, begin: int, end: int) -> None:
     raw = raw_keys()
     cache = filled(raw, types)
     cache.remove(0, begin, end)
@@ -103,9 +101,7 @@ def test_scenarios_37_and_40_keys_are_those_of_the_new_positions(types: str, beg
 
 @pytest.mark.scenario(38)
 @pytest.mark.parametrize(("types", "steps", "rounding"), [("q8_0", 127, 0.5), ("q4_0", 8, 1.0)])
-def test_scenario_38_quantised_keys_are_shifted_to_their_rounding(
-    types: str, steps: int, rounding: float
-) -> None:
+def test_quantised_keys_are_shifted_to_their_rounding(types: str, steps: int, rounding: float) -> None:
     raw = raw_keys()
     quantised, halves = filled(raw, types), filled(raw, "f16")
     for cache in (quantised, halves):
@@ -120,7 +116,7 @@ def test_scenario_38_quantised_keys_are_shifted_to_their_rounding(
 
 
 @pytest.mark.scenario(39)
-def test_scenario_39_keys_do_not_grow_with_every_shift() -> None:
+def test_keys_do_not_grow_with_every_shift() -> None:
     raw = raw_keys()
     cache = filled(raw, "f32")
     before = [np.linalg.norm(keys_of(cache, layer), axis=-1)[10:] for layer in range(len(ROPES))]
@@ -134,7 +130,7 @@ def test_scenario_39_keys_do_not_grow_with_every_shift() -> None:
 
 
 @pytest.mark.scenario(41)
-def test_scenario_41_the_other_holder_of_shared_keys_keeps_them() -> None:
+def test_the_other_holder_of_shared_keys_keeps_them() -> None:
     raw = raw_keys()
     cache = filled(raw, "f32")
     before = [keys_of(cache, layer) for layer in range(len(ROPES))]

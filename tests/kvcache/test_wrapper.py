@@ -1,11 +1,4 @@
-"""Several caches as one, and the encoder's cache; scenarios of the specification by number.
-
-Scenarios 60 to 63 (a backend's padding, permuted values and mask type) are about views, see test_dense.py:
-storage does not depend on them. Scenario 71 (a reserving pass) has no counterpart: storage that grows needs
-no rehearsal. Scenario 76 (the selected cache is reset) has none either: a layer's number alone says which
-cache it is in. Scenario 65 (an encoder's cache for one sequence only) and scenario 73 (no prefix copies) are
-limits that no longer exist.
-"""
+"""Several caches as one, and the encoder's cache."""
 
 from __future__ import annotations
 
@@ -50,7 +43,7 @@ def books(cache: WrapperCache) -> list[list[list[int]]]:
 
 
 @pytest.mark.scenario(74)
-def test_scenario_74_a_start_that_fails_in_one_cache_leaves_all_unchanged() -> None:
+def test_a_start_that_fails_in_one_cache_leaves_all_unchanged() -> None:
     cache = two(capacity=6)
     store(cache, [0] * 5, list(range(5)), [0.0] * 5)
     before = books(cache)
@@ -62,7 +55,7 @@ def test_scenario_74_a_start_that_fails_in_one_cache_leaves_all_unchanged() -> N
 
 
 @pytest.mark.scenario(75)
-def test_scenario_75_resuming_needs_all_caches() -> None:
+def test_resuming_needs_all_caches() -> None:
     cache = two()
     for position in range(8):
         store(cache, [0], [position], [float(position)])
@@ -74,7 +67,7 @@ def test_scenario_75_resuming_needs_all_caches() -> None:
 
 
 @pytest.mark.scenario(77)
-def test_scenario_77_a_removal_that_fails_in_one_cache_leaves_all_unchanged() -> None:
+def test_a_removal_that_fails_in_one_cache_leaves_all_unchanged() -> None:
     cache = two(shift=None, window=8)
     store(cache, [0] * 4, [0, 1, 2, 3], [0, 1, 2, 3])
     before = books(cache)
@@ -86,7 +79,7 @@ def test_scenario_77_a_removal_that_fails_in_one_cache_leaves_all_unchanged() ->
 
 
 @pytest.mark.scenario(78)
-def test_scenario_78_layers_lie_in_the_cache_of_their_type() -> None:
+def test_layers_lie_in_the_cache_of_their_type() -> None:
     cache = two()
     assert [list(inner.layers) for inner in cache.caches] == [[0, 1], [2]]
     assert list(cache.layers) == [0, 1, 2]
@@ -98,7 +91,7 @@ def test_scenario_78_layers_lie_in_the_cache_of_their_type() -> None:
 
 
 @pytest.mark.scenario(17, 18)
-def test_scenarios_17_and_18_a_layer_reads_another_and_an_unknown_one_is_an_error() -> None:
+def test_a_layer_reads_another_and_an_unknown_one_is_an_error() -> None:
     cache = two()
     seen = store(cache, [0], [0], [7.0])
     assert seen_keys(cache.layer(1).view()) == seen[1]  # as layer 5, say, that has no keys of its own
@@ -115,7 +108,7 @@ def test_no_layer_is_in_two_caches() -> None:
 
 
 @pytest.mark.scenario(40)
-def test_scenario_40_each_layer_is_shifted_as_it_asks() -> None:
+def test_each_layer_is_shifted_as_it_asks() -> None:
     def shift(layer: int, keys: Array, offset: int) -> None:
         if layer != 2:  # which is stored without rotation
             keys += offset
@@ -174,7 +167,7 @@ class Encoder:
 
 
 @pytest.mark.scenario(66, 69, 70)
-def test_scenarios_66_69_and_70_rows_see_the_image_before_them() -> None:
+def test_rows_see_the_image_before_them() -> None:
     encoder = Encoder()
     assert encoder.store([0] * 10, list(range(10))) == [[]] * 10
     seen = encoder.store([0] * 5, [10, 11, 12, 13, 14], {3: [1.0, 2.0]})
@@ -184,7 +177,7 @@ def test_scenarios_66_69_and_70_rows_see_the_image_before_them() -> None:
 
 
 @pytest.mark.scenario(67)
-def test_scenario_67_of_several_images_the_last_is_seen_and_with_it_those_directly_before() -> None:
+def test_of_several_images_the_last_is_seen_and_with_it_those_directly_before() -> None:
     # As transformers makes Mllama's cross-attention mask.
     encoder = Encoder()
     seen = encoder.store([0] * 5, [0, 1, 2, 3, 4], {0: [1.0], 2: [2.0, 3.0], 3: [4.0]})
@@ -192,7 +185,7 @@ def test_scenario_67_of_several_images_the_last_is_seen_and_with_it_those_direct
 
 
 @pytest.mark.scenario(68, 72)
-def test_scenarios_68_and_72_images_go_and_move_with_their_position() -> None:
+def test_images_go_and_move_with_their_position() -> None:
     encoder = Encoder()
     encoder.store([0] * 15, list(range(15)), {13: [1.0, 2.0]})
     encoder.cache.remove(0, 14)

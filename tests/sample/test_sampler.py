@@ -1,8 +1,6 @@
-"""The whole way from logits to tokens. Scenarios of the specification by number.
+"""The whole way from logits to tokens.
 
-There is no grammar yet. What one would need of the sampler is there: a mask of allowed tokens (scenarios 223
-and 224). Scenarios 225 and 226 (a JSON grammar over a real vocabulary, a grammar that makes no sense) are for
-when there is one; until then `format` is refused (scenario 235, in server/test_checks.py).
+There are no grammars yet; what one would need of the sampler, a mask of allowed tokens, is there.
 """
 
 from __future__ import annotations
@@ -33,12 +31,12 @@ def sample(ops: Backend, values: np.ndarray, **options: Any) -> int:
 
 @pytest.mark.scenario(207)
 @pytest.mark.parametrize(("values", "token"), [((-10, 3, -10, -10), 1), ((-100, -10, 0, 10), 3)])
-def test_scenario_207_greedy_takes_the_largest(ops: Backend, values: tuple[float, ...], token: int) -> None:
+def test_greedy_takes_the_largest(ops: Backend, values: tuple[float, ...], token: int) -> None:
     assert sample(ops, logits(*values), temperature=0.0) == token
 
 
 @pytest.mark.scenario(208)
-def test_scenario_208_greedy_takes_the_lowest_id_of_equals(ops: Backend) -> None:
+def test_greedy_takes_the_lowest_id_of_equals(ops: Backend) -> None:
     assert sample(ops, logits(5, 5, 1), temperature=0.0) == 0
     many = np.zeros(1000, np.float32)
     many[[333, 400, 999]] = 2
@@ -46,7 +44,7 @@ def test_scenario_208_greedy_takes_the_lowest_id_of_equals(ops: Backend) -> None
 
 
 @pytest.mark.scenario(209)
-def test_scenario_209_a_tiny_top_p_takes_the_largest(ops: Backend) -> None:
+def test_a_tiny_top_p_takes_the_largest(ops: Backend) -> None:
     values = logits(1, 0.9999999999999999, 0.5, 0.1)
     assert sample(ops, values, temperature=1.0, top_p=1e-10, top_k=0) == 0
 
@@ -67,7 +65,7 @@ def test_scenario_209_a_tiny_top_p_takes_the_largest(ops: Backend) -> None:
     ],
     ids=["210-nan", "211-empty", "212-impossible", "nan-last", "nan-first", "infinite", "nan-far"],
 )
-def test_scenarios_210_to_212_logits_that_are_no_numbers_are_errors(
+def test_logits_that_are_no_numbers_are_errors(
     ops: Backend, values: list[float], message: str, top_k: int, temperature: float
 ) -> None:
     with pytest.raises(GenerationError, match=message):
@@ -83,13 +81,13 @@ def test_logits_of_another_size_or_type_are_errors(ops: Backend) -> None:
 
 @pytest.mark.scenario(221)
 @pytest.mark.parametrize(("seed", "tokens"), [(42, "0101000001"), (0, "0200100020"), (1, "2010000210")])
-def test_scenario_221_a_seed_gives_these_draws(ops: Backend, seed: int, tokens: str) -> None:
+def test_a_seed_gives_these_draws(ops: Backend, seed: int, tokens: str) -> None:
     sampler = Sampler(Options(**PLAIN | {"seed": seed}), 4, ops)
     assert "".join(str(sampler.sample(logits(2, 1, 0, -1))) for _ in range(10)) == tokens
 
 
 @pytest.mark.scenario(222)
-def test_scenario_222_requests_with_one_seed_are_alike(ops: Backend) -> None:
+def test_requests_with_one_seed_are_alike(ops: Backend) -> None:
     values = np.random.default_rng(0).normal(size=500).astype(np.float32) * 3
     one, other = (Sampler(Options(seed=77), 500, ops) for _ in range(2))
     drawn = [one.sample(values) for _ in range(40)]
@@ -98,7 +96,7 @@ def test_scenario_222_requests_with_one_seed_are_alike(ops: Backend) -> None:
 
 
 @pytest.mark.scenario(223)
-def test_scenario_223_without_a_mask_each_token_costs_one_draw_and_logits_stay(ops: Backend) -> None:
+def test_without_a_mask_each_token_costs_one_draw_and_logits_stay(ops: Backend) -> None:
     values = logits(2, 1, 0, -1)
     sampler = Sampler(Options(**PLAIN, repeat_penalty=1.5), 4, ops)
     before = values.copy()
@@ -110,7 +108,7 @@ def test_scenario_223_without_a_mask_each_token_costs_one_draw_and_logits_stay(o
 
 
 @pytest.mark.scenario(224)
-def test_scenario_224_a_second_draw_on_allowed_tokens_only(ops: Backend) -> None:
+def test_a_second_draw_on_allowed_tokens_only(ops: Backend) -> None:
     """A grammar rejected what the first draw gave: seed 1 draws 0.96 (token 2), then 0.11 among 0 and 3."""
     sampler = Sampler(Options(**PLAIN), 4, ops)
     assert sampler.sample(logits(2, 1, 0, -1)) == 2
@@ -119,7 +117,7 @@ def test_scenario_224_a_second_draw_on_allowed_tokens_only(ops: Backend) -> None
 
 
 @pytest.mark.scenario(232)
-def test_scenario_232_penalties(ops: Backend) -> None:
+def test_penalties(ops: Backend) -> None:
     """5 seen three times, presence 1.5, frequency 0.5 is 2; 4 and -4 with repeat 2 are 2 and -8."""
     sampler = Sampler(Options(temperature=0.0, presence_penalty=1.5, frequency_penalty=0.5), 3, ops)
     for _ in range(3):
@@ -136,7 +134,7 @@ def test_scenario_232_penalties(ops: Backend) -> None:
 
 @pytest.mark.scenario(233)
 @pytest.mark.parametrize(("window", "count"), [(64, 1), (70, 2), (69, 1), (-1, 2), (0, 0), (5000, 2)])
-def test_scenario_233_only_the_window_counts(ops: Backend, window: int, count: int) -> None:
+def test_only_the_window_counts(ops: Backend, window: int, count: int) -> None:
     """Seventy tokens, ours first and last; each time in the window takes 1 off its 5."""
     sampler = Sampler(Options(temperature=0.0, frequency_penalty=1.0, repeat_last_n=window), 200, ops)
     for token in [7, *range(100, 168), 7]:
@@ -150,7 +148,7 @@ def test_scenario_233_only_the_window_counts(ops: Backend, window: int, count: i
 
 
 @pytest.mark.scenario(234)
-def test_scenario_234_penalties_count_for_greedy_choices(ops: Backend) -> None:
+def test_penalties_count_for_greedy_choices(ops: Backend) -> None:
     sampler = Sampler(Options(temperature=0.0, presence_penalty=6.0), 3, ops)
     sampler.accept(1)
     assert sampler.sample(logits(0, 5, 0)) != 1

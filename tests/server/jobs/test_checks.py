@@ -1,4 +1,4 @@
-"""Checks that all generating endpoints make. Scenarios of the specification by number."""
+"""Checks that all generating endpoints make."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from puna.server.jobs.checks import check_format, check_top_logprobs
 
 @pytest.mark.scenario(231)
 @pytest.mark.parametrize("count", [21, -1])
-def test_scenario_231_more_alternatives_than_twenty_or_fewer_than_none_are_refused(count: int) -> None:
+def test_more_alternatives_than_twenty_or_fewer_than_none_are_refused(count: int) -> None:
     with pytest.raises(RequestError, match="between 0 and 20"):
         check_top_logprobs(count)
     assert RequestError.status == 400
@@ -24,12 +24,12 @@ def test_up_to_twenty_may_be_asked_for(count: int) -> None:
 
 
 @pytest.mark.parametrize("value", [None, ""])
-def test_scenario_235_no_format_is_none(value: Any) -> None:
+def test_no_format_is_none(value: Any) -> None:
     check_format(value)
 
 
 @pytest.mark.scenario(235)
 @pytest.mark.parametrize("value", ["X", '"X"', "json", {}, {"type": "object"}, 5])
-def test_scenario_235_any_format_is_refused_while_there_is_no_grammar(value: Any) -> None:
+def test_any_format_is_refused_while_there_is_no_grammar(value: Any) -> None:
     with pytest.raises(UnavailableError, match="not available yet"):
         check_format(value)
