@@ -37,7 +37,7 @@ class Sequence:
     grouped: bool = False  # some inputs must stay in one batch
     entry: PrefixEntry | None = None  # while running
     exact: bool = True  # the cache holds what evaluating the inputs would give; not so after a shift
-    waits_for: tuple[PrefixEntry, int] | None = None  # until this entry has so many inputs evaluated
+    waits_for: tuple[PrefixEntry, int] | None = None  # until this entry has that many inputs evaluated
     branch_point: int = 0  # leading inputs common with another prompt that could not be reused; 0: none
     prompt_length: int = 0
     cached: int = 0

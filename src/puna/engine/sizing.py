@@ -1,4 +1,4 @@
-"""How much a cache is to hold, where nobody said it or memory sets a limit.
+"""How much a cache holds where that was not specified, or memory sets a limit.
 
 Storage is address space that takes memory as it is used, so a cache as large as memory allows costs nothing
 until it is filled: a context need not be chosen for what a request may one day need, nor grow by reloading.
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("puna.engine")
 
-#: Of the memory that is free so much may become cache, when nobody said how much.
+#: The share of free memory that may become cache if its size was not specified.
 _SHARE_OF_MEMORY = 0.6
 #: With less than this, a context is of no use.
 _LEAST_CONTEXT = 256

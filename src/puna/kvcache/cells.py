@@ -1,7 +1,7 @@
 """Which cell holds what: the bookkeeping of a cache, without any tensors.
 
 A cell is one row of every layer's key and value storage. A sequence is an ordered list of cells, entry i
-holding position i; a cache that forgets what nobody can see any more drops entries from the front, and
+holding position i; a cache that forgets what no position can see any more drops entries from the front, and
 `first` says where the list really begins. Cells are placed anywhere; several sequences may hold the same
 cell (`share`), which is then not to be written.
 
@@ -22,7 +22,7 @@ from puna.kvcache.free import FreeCells
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Lists begin at multiples of this in the flattened table, so that attention rounds alike for every sequence.
+#: Lists begin at multiples of this in the flattened table, so that attention rounds the same way for every sequence.
 _ROW_ALIGNMENT = 512
 
 
@@ -53,12 +53,12 @@ class Cells:
 
     @property
     def free(self) -> int:
-        """How many cells nobody holds."""
+        """Number of cells that no sequence holds."""
         return self.free_cells.count
 
     @property
     def highest_used(self) -> int:
-        """One more than the highest cell somebody holds."""
+        """One more than the highest cell that a sequence holds."""
         return self.free_cells.highest_used()
 
     def cells(self, sequence: int) -> NDArray[np.int32]:
@@ -213,6 +213,6 @@ class Cells:
         if not np.array_equal(counted, self.references):
             raise AssertionError("reference counts differ from what the sequences hold")
         if not np.array_equal(counted == 0, self.free_cells.is_free()):
-            raise AssertionError("what is said to be free differs from what nobody holds")
+            raise AssertionError("the free list differs from the cells that no sequence holds")
         if self.free != int((counted == 0).sum()):
             raise AssertionError(f"{self.free} cells are said to be free, {int((counted == 0).sum())} are")

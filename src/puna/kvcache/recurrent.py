@@ -371,4 +371,4 @@ class RecurrentCache(Cache):
         if not np.array_equal(np.bincount(held, minlength=self._capacity), self._references):
             raise AssertionError("reference counts differ from what is held")
         if not np.array_equal(self._references == 0, self._free.is_free()):
-            raise AssertionError("what is said to be free differs from what nobody holds")
+            raise AssertionError("the free list differs from the slots that no sequence holds")

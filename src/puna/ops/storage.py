@@ -86,4 +86,4 @@ class Storage(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give all memory back, as soon as nobody computes with it any more."""
+        """Give all memory back, as soon as no computation uses it."""

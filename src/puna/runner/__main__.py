@@ -13,7 +13,6 @@ def main() -> None:
         sys.exit("usage: python -m puna.runner FD (started by `puna serve`, not by hand)")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the server, which then closes our socket
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    import puna.model.models  # noqa: F401  # now, not when somebody waits for a model
     from puna.runner.process import serve
 
     with socket.socket(fileno=int(sys.argv[1])) as server:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from puna.engine.events import Chunk, Done, Embedded
 
-#: The speed is that of the last so many seconds.
+#: Window of the speed, in seconds.
 _WINDOW_S = 10.0
 
 

@@ -22,7 +22,7 @@ _LOAD_S = (0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
 
 
 class Metrics:
-    """All that is counted as it happens. What is asked for only when somebody looks is added by `page`."""
+    """Everything counted as it happens. `page` adds what is only asked for on request."""
 
     def __init__(self) -> None:
         self._registry = CollectorRegistry()
@@ -47,7 +47,7 @@ class Metrics:
         self._crashes = self._counter("crashes", "Runner processes that died or were ended hanging", model)
 
     def observation(self, model: str, arrived_ns: int, choices: int = 1) -> Observation:
-        """Watches one request's generation, of so many answers, or its embedding, as a context manager.
+        """Context manager that watches the generation (of several answers) or embedding of one request.
 
         `arrived_ns` is by `time.perf_counter_ns`.
         """
@@ -147,7 +147,7 @@ class Observation:
         self._metrics._requests.labels(self._model, outcome).inc()
 
     def _count(self, choice: int, tokens: int) -> None:
-        """There are so many tokens of `choice` by now."""
+        """Note the number of tokens of `choice` so far."""
         self._generated.inc(tokens - self._counted[choice])
         self._counted[choice] = tokens
         self._facts.generated_tokens = sum(self._counted)

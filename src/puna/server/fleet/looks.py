@@ -1,4 +1,4 @@
-"""How the models in memory are doing: asked of their runners when somebody looks."""
+"""The state of loaded models, asked of their runners on request."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def _spelled(data: bytes) -> str:
 
 
 def _likeliest(entry: Entry) -> dict[str, float] | None:
-    """The alternatives to a token and itself; of those that are spelled alike the likeliest."""
+    """The alternatives to a token and itself; of those with the same spelling the most likely."""
     if entry.logprob is None:
         return None
     found: dict[str, float] = {}
