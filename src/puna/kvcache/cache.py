@@ -148,7 +148,7 @@ class Cache(ABC):
 
     @abstractmethod
     def undo_forward(self) -> None:
-        """Forget the rows of the last `start_forward`. What it dropped because no position can see it stays gone."""
+        """Forget the rows of the last `start_forward`. What it dropped as no longer visible stays gone."""
 
     @abstractmethod
     def layer(self, index: int) -> LayerCache:

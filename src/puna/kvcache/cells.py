@@ -22,7 +22,7 @@ from puna.kvcache.free import FreeCells
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Lists begin at multiples of this in the flattened table, so that attention rounds the same way for every sequence.
+#: Lists begin at multiples of this in the flattened table: then attention rounds the same for every sequence.
 _ROW_ALIGNMENT = 512
 
 

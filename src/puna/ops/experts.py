@@ -48,7 +48,8 @@ class ExpertWeights:
             if (part.type, part.shape) != (first.type, first.shape):
                 raise ValueError(
                     f"weight '{part.name}' is {part.type.name} {list(part.shape)}, but "
-                    f"'{first.name}' is {first.type.name} {list(first.shape)}: all experts must have the same type and shape"
+                    f"'{first.name}' is {first.type.name} {list(first.shape)}: all experts must have the "
+                    "same type and shape"
                 )
         rows, columns = first.shape
         data = np.concatenate([part.data for part in parts if part.data is not None])
