@@ -1,6 +1,6 @@
 """Recording the kernel calls of a computation.
 
-The extension notes each kernel call with its arguments (`csrc/program.h`), which are addresses; so a
+The extension notes each kernel call with its arguments (`csrc/python/program.h`), which are addresses; so a
 computation can be replayed when nothing but kernels computes in it, and when what it reads anew each time is
 in arrays that stay where they are. The first is not taken on trust: while recording, every use of an array
 that kernels computed, or that indices are in, is looked at (`traced.py`).
