@@ -1,4 +1,4 @@
-"""What the author of a model says of it beside its weights, and what that makes of a request."""
+"""What the author of a model adds to its weights, and how that changes a request."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Stored(Protocol):
 
 @dataclass(frozen=True)
 class Author:
-    """Of a model in the store, its Modelfile; of a file alone, nothing but what it can do."""
+    """What the Modelfile of a stored model says; for a file alone just its capabilities."""
 
     name: str
     find_capabilities: Callable[[], tuple[str, ...]]

@@ -120,7 +120,7 @@ def _think_values(think: Think) -> dict[str, Any]:
 
 
 def _first_accepted(chat: Chat, attempt: Callable[[Chat], str]) -> str:
-    """The text of the first form of `chat` the template accepts. Raises what it says of the first."""
+    """The text of the first form of `chat` the template accepts. Raises its error about the first form."""
     try:
         text = attempt(chat)
     except TemplateError as error:

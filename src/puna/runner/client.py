@@ -73,7 +73,7 @@ class LocalRunner:
 
     @classmethod
     async def spawn(cls) -> LocalRunner:
-        """Start a process, which imports what it needs and waits for `load`. Raises `RunnerError`."""
+        """Start a process, which waits for `load`. Raises `RunnerError`."""
         starting = asyncio.create_task(cls._spawn())
         try:
             return await asyncio.shield(starting)
@@ -237,7 +237,7 @@ class LocalRunner:
         return reply.caches
 
     def kill(self, reason: str) -> None:
-        """End a process that hangs; `reason` is what its requests are told."""
+        """Kill a process that hangs; its requests fail with `reason`."""
         if self.alive:
             self._killed_for = reason
             self._process.kill()

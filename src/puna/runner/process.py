@@ -71,9 +71,9 @@ def serve(sock: socket.socket) -> None:
 
 
 class _Parent(Channel[ToRunner]):
-    """The connection to the server: when it breaks, nobody is left to work for, and the process ends.
+    """The connection to the server. When it breaks, the process ends, because no request is left to serve.
 
-    In whichever thread: the engine's may say something before the main one knows.
+    That can happen in any thread: the engine's may send before the main one notices.
     """
 
     def send(self, message: Message) -> None:

@@ -125,7 +125,7 @@ class Loaded(Message, frozen=True):
 
 
 class Refused(Message, frozen=True):
-    """There is too little memory for the model: `needed` bytes, of which `available` are (0: not known)."""
+    """The model needs `needed` bytes of memory, and `available` are free (0: unknown)."""
 
     message: str
     needed: int

@@ -101,7 +101,7 @@ class Observation:
         self._facts.load_s = self._since_arrival_s(time.perf_counter_ns())
 
     def chunk(self, choice: int, chunk: Chunk) -> None:
-        """More tokens. Those that came together share the time since the last ones."""
+        """Note more tokens. Those that arrive together share the time since the last ones."""
         now_ns = time.perf_counter_ns()
         count = len(chunk.tokens)
         last_ns = self._last_ns.get(choice)

@@ -1,4 +1,4 @@
-"""From tokens to the tree, with Go's rules and, where it helps, Go's words for what is wrong."""
+"""From tokens to the tree, with Go's rules and, where it helps, Go's error messages."""
 
 from __future__ import annotations
 

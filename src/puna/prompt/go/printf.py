@@ -16,7 +16,7 @@ _VERB = re.compile(r"%([-+# 0]*)(\*|\d+)?(?:\.(\*|\d*))?(.)", re.DOTALL)
 
 
 def sprint(values: Sequence[Any]) -> str:
-    """Values one after the other, a blank between two of which neither is a string."""
+    """Values one after another, separated by a space where neither neighbour is a string."""
     parts: list[str] = []
     for i, value in enumerate(values):
         if i and not isinstance(value, str) and not isinstance(values[i - 1], str):

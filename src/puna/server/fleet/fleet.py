@@ -197,7 +197,7 @@ class Fleet:
                 self._give_up(load.task)
 
     def _give_up(self, task: asyncio.Task[ResidentModel]) -> None:
-        """Nobody waits for this load any more: cancel it, or drop its hold on what it loaded."""
+        """Cancel a load that no request waits for any more, or release the model it loaded."""
 
         def drop(done: asyncio.Task[ResidentModel]) -> None:
             if not done.cancelled() and done.exception() is None:
@@ -288,7 +288,7 @@ class Fleet:
         await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)
 
     async def _promised(self, besides: ResidentModel) -> int:
-        """Bytes that the caches of models in memory may yet come to take."""
+        """Bytes that the caches of loaded models may still grow by."""
         others = [other for other in self._loaded.values() if other is not besides]
         return sum(one.promised_bytes for one in await look(others))
 

@@ -20,7 +20,7 @@ _PATIENCE_S = 1.0
 
 @dataclass(frozen=True)
 class Look:
-    """A loaded model, what its runner said, and how much memory it takes."""
+    """A loaded model, the state its runner reported, and its memory."""
 
     model: ResidentModel
     runner: Runner
@@ -29,7 +29,7 @@ class Look:
 
     @property
     def promised_bytes(self) -> int:
-        """What the model's caches may still come to take; 0 when its runner did not say."""
+        """Bytes the model's caches may still grow by; 0 if its runner did not answer."""
         return max(self.runner.info.cache_bytes - self.pong.cache_bytes, 0) if self.pong is not None else 0
 
 

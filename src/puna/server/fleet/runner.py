@@ -73,10 +73,10 @@ class Runner(Protocol):
         """What the model's caches hold."""
 
     def kill(self, reason: str) -> None:
-        """End it when it hangs; `reason` is what its requests are told."""
+        """Kill it because it hangs; its requests fail with `reason`."""
 
     async def close(self) -> None:
-        """End it and give back what it holds."""
+        """End it and release its resources."""
 
     def death(self) -> RunnerError:
         """What a runner died of that is not alive any more."""

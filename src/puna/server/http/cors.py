@@ -70,7 +70,7 @@ def _matches(pattern: str, origin: str) -> bool:
 
 
 class CORSMiddleware:
-    """Answers preflights, refuses foreign pages with 403, and marks what it lets through."""
+    """Answers preflights, refuses foreign pages with 403, and adds headers to the answers of the others."""
 
     def __init__(self, app: ASGIApp, rules: OriginRules) -> None:
         self._app = app

@@ -70,7 +70,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def _fields(record: logging.LogRecord) -> dict[str, Any]:
-    """What the line says by name: what was given as `extra={"fields": ...}`, and the request it is about."""
+    """The named fields of a line: those of `extra={"fields": ...}`, and the id of its request."""
     request = current.get()
     fields: dict[str, Any] = getattr(record, "fields", {})
     return fields | ({"request_id": request.id} if request is not None else {})

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass
 class RequestFacts:
-    """Durations in seconds; None is what did not come to be known."""
+    """Durations are in seconds; None means unknown."""
 
     id: str
     model: str = ""
@@ -26,5 +26,5 @@ current: ContextVar[RequestFacts | None] = ContextVar("request", default=None)
 
 
 def facts() -> RequestFacts:
-    """Of the present request; outside of one, what nobody will read."""
+    """Those of the current request; outside of a request, an object that is thrown away."""
     return current.get() or RequestFacts(id="")

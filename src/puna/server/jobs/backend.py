@@ -27,7 +27,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Order:
-    """Which model is to be in memory, loaded as these `options` say, and for how long after it was used."""
+    """Which model to load, with which `options`, and how long to keep it after its last use."""
 
     model: StoredModel
     options: Options

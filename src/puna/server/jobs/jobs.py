@@ -1,4 +1,4 @@
-"""From what a request of either API asks for to what is to be done: checks, options, prompts.
+"""From the request of either API to the job to be done: checks, options, prompts.
 
 The order of the checks is part of the contract: it decides which error a request with several faults gets.
 """

@@ -19,7 +19,7 @@ from puna.server.jobs.own_fields import OwnFields
 
 
 class Message(Body):
-    """One message of a chat. The role is not checked: templates decide what they know."""
+    """One message of a chat. The role is not checked: templates decide which ones they know."""
 
     role: str = ""
     content: str = ""

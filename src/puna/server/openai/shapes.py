@@ -54,7 +54,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Choice:
-    """An answer or a part of one, which of the choices it is, and in its end why and what was cut.
+    """An answer or a part of one, the number of its choice, and at its end the reason and what was cut.
 
     `logprobs` is None when they were not asked for; `ending` has those of tokens without text.
     """

@@ -138,7 +138,7 @@ class CompletionRequest(OpenAIRequest):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """What is to be continued, each a text or token ids."""
+        """The prompts, each a text or token ids."""
         prompts = texts_or_tokens(self.prompt)
         if prompts is None or not all(isinstance(one, str) or _are_tokens(one) for one in prompts):
             raise RequestError(_PROMPT_KINDS)
@@ -151,7 +151,7 @@ class CompletionRequest(OpenAIRequest):
 
     @property
     def generates(self) -> bool:
-        """Whether anything is to be generated; else the prompts are evaluated, and that is all."""
+        """Whether to generate anything; otherwise the prompts are only evaluated."""
         return self.max_tokens != 0
 
     def asked(self) -> Asked:
