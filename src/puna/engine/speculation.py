@@ -85,9 +85,9 @@ class Speculation:
                     'the option "draft", or use "prompt"'
                 )
             mode = wanted or self._default
-            drafts = mode == "draft" and self._draft_model is not None
-            if self._cache.can_roll_back and (drafts or mode == "prompt"):
-                sequence.drafting = Drafting(drafts, dict(self._acceptance))
+            uses_model = mode == "draft" and self._draft_model is not None
+            if self._cache.can_roll_back and (uses_model or mode == "prompt"):
+                sequence.drafting = Drafting(uses_model, dict(self._acceptance))
 
     def propose(self, slices: Items[BatchSlice], room: Callable[[int], int]) -> None:
         """Add drafts to the slices of a step, as far as they pay.
@@ -98,19 +98,17 @@ class Speculation:
             self._draft_model.release_finished()
         if not all(batch_slice.sequence.decoding for batch_slice in slices):
             return  # prompts fill a step with rows anyway
-        drafting = [
+        able = [
             (batch_slice, drafting)
             for batch_slice in slices
             if (drafting := batch_slice.sequence.drafting) is not None
         ]
         cost = self._costs[len(slices)]
-        if not drafting or not cost.known:
+        if not able or not cost.known:
             return
-        longest = 1 + _BYSTANDERS if len(drafting) < len(slices) else math.inf
+        longest = 1 + _BYSTANDERS if len(able) < len(slices) else math.inf
         offers = [
-            offer
-            for batch_slice, drafting in drafting
-            if (offer := self._offer(batch_slice, drafting)).most > 0
+            offer for batch_slice, drafting in able if (offer := self._offer(batch_slice, drafting)).most > 0
         ]
         chosen = self._choose(offers, len(slices), cost, longest)
         left = room(len(slices) + sum(count for _, count in chosen)) - len(slices)
@@ -132,11 +130,11 @@ class Speculation:
         assert sequence.drafting is not None
         outcomes = [1.0] * accepted + [0.0] * (accepted < len(draft.tokens) and not ended)
         for outcome in outcomes:
-            for acceptance, weight in (
+            for rates, weight in (
                 (sequence.drafting.acceptance, _WEIGHT),
                 (self._acceptance, _GENERAL_WEIGHT),
             ):
-                acceptance[draft.source] += weight * (outcome - acceptance[draft.source])
+                rates[draft.source] += weight * (outcome - rates[draft.source])
 
     def close(self) -> None:
         if self._draft_model is not None:
