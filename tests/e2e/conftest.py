@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
+import openai
 import pytest
 
 from tests.e2e.servers import Server, add_model, endless, running
@@ -52,3 +53,15 @@ def servers(
 def server(servers: Callable[..., Server]) -> Server:
     """The server without settings of its own."""
     return servers()
+
+
+@pytest.fixture(scope="session")
+def logging_server(servers: Callable[..., Server]) -> Server:
+    """A server that logs JSON."""
+    return servers(PUNA_LOG_FORMAT="json")
+
+
+@pytest.fixture(scope="session")
+def client(logging_server: Server) -> openai.OpenAI:
+    """The OpenAI client of `logging_server`. It does not retry, so that every refusal is seen."""
+    return openai.OpenAI(base_url=logging_server.url + "/v1/", api_key="unused", max_retries=0, timeout=120)

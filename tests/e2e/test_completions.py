@@ -5,15 +5,16 @@ What a text's probability should be comes from transformers, with the weights th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import openai
 import pytest
 import torch
-from openai.types import Completion, CompletionChoice
+from openai.types import Completion
 from openai.types.chat import ChatCompletionMessageParam
 
+from tests.e2e.scores import scores
 from tests.e2e.servers import Server
 from tests.e2e.test_metrics import Samples
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
@@ -34,27 +35,10 @@ def reference() -> Any:
     return TinyLlama().build()
 
 
-@pytest.fixture(scope="module")
-def plain(servers: Callable[..., Server]) -> Server:
-    """A server that logs JSON."""
-    return servers(PUNA_LOG_FORMAT="json")
-
-
-@pytest.fixture(scope="module")
-def client(plain: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=plain.url + "/v1/", api_key="unused", max_retries=0, timeout=120)
-
-
 def expected(reference: Any, tokens: Sequence[int]) -> torch.Tensor:
     """The log-probabilities of what may come after each of `tokens`, [tokens, vocabulary]."""
     with torch.no_grad():
         return torch.log_softmax(reference(torch.tensor([list(tokens)])).logits[0].double(), -1)
-
-
-def scores(choice: CompletionChoice) -> list[float | None]:
-    assert choice.logprobs is not None
-    assert choice.logprobs.token_logprobs is not None
-    return list(choice.logprobs.token_logprobs)
 
 
 def harness(answer: Completion, lengths: list[int]) -> list[tuple[float, bool]]:
@@ -73,7 +57,9 @@ def harness(answer: Completion, lengths: list[int]) -> list[tuple[float, bool]]:
     return found
 
 
-def test_a_bias_rules_a_token_out_or_all_others(plain: Server, client: openai.OpenAI, reference: Any) -> None:
+def test_a_bias_rules_a_token_out_or_all_others(
+    logging_server: Server, client: openai.OpenAI, reference: Any
+) -> None:
     """In both APIs; which token it was shows in its log-probability, which is the one without the bias."""
     prompt = [BEGIN, 100, 90, 80, 70]
     values, best = expected(reference, prompt)[-1].topk(2)
@@ -91,7 +77,9 @@ def test_a_bias_rules_a_token_out_or_all_others(plain: Server, client: openai.Op
     options = {"temperature": 0, "num_predict": 1}
     native = {"model": "tiny", "prompt": "hello", "raw": True, "logprobs": True, "stream": False}
     usual, second = (
-        plain.http.post("/api/generate", json=native | {"options": options | {"logit_bias": bias}}).json()
+        logging_server.http.post(
+            "/api/generate", json=native | {"options": options | {"logit_bias": bias}}
+        ).json()
         for bias in ({}, {str(forced): 100})
     )
     assert usual["response"] != second["response"]
@@ -192,7 +180,9 @@ def test_an_echo_without_scores_and_a_prompt_that_is_only_read(client: openai.Op
     assert silent.usage.completion_tokens == 0
 
 
-def test_what_came_from_the_cache_is_said_and_can_be_declined(plain: Server, client: openai.OpenAI) -> None:
+def test_what_came_from_the_cache_is_said_and_can_be_declined(
+    logging_server: Server, client: openai.OpenAI
+) -> None:
     def cached(prompt: str, **fields: Any) -> tuple[int, int]:
         answer = client.completions.create(model="tiny", prompt=prompt, max_tokens=1, **fields)
         assert answer.usage is not None
@@ -217,8 +207,10 @@ def test_what_came_from_the_cache_is_said_and_can_be_declined(plain: Server, cli
     assert again.usage.prompt_tokens_details.cached_tokens == chat.usage.prompt_tokens - 1
 
     body = {"model": "tiny", "prompt": text, "stream": False, "options": {"num_predict": 1}}
-    assert plain.http.post("/api/generate", json=body).json()["cached"] == length - 1
-    assert "cached" not in plain.http.post("/api/generate", json=body | {"cache_prompt": False}).json()
+    assert logging_server.http.post("/api/generate", json=body).json()["cached"] == length - 1
+    assert (
+        "cached" not in logging_server.http.post("/api/generate", json=body | {"cache_prompt": False}).json()
+    )
 
 
 def test_what_was_cut_is_said(client: openai.OpenAI) -> None:
@@ -235,12 +227,12 @@ def test_what_was_cut_is_said(client: openai.OpenAI) -> None:
         client.completions.create(model="tiny", prompt=prompt, max_tokens=1, echo=True, logprobs=1)
 
 
-def test_priorities_are_taken_by_every_route(plain: Server, client: openai.OpenAI) -> None:
+def test_priorities_are_taken_by_every_route(logging_server: Server, client: openai.OpenAI) -> None:
     chat = {"model": "tiny", "messages": HELLO, "stream": False, "options": {"num_predict": 1}}
     text = {"model": "tiny", "prompt": "x", "stream": False, "options": {"num_predict": 1}}
     for path, body in (("/api/chat", chat), ("/api/generate", text), ("/v1/completions", text)):
-        assert plain.http.post(path, json=body | {"priority": "batch"}).status_code == 200
-        wrong = plain.http.post(path, json=body | {"priority": "first"})
+        assert logging_server.http.post(path, json=body | {"priority": "batch"}).status_code == 200
+        wrong = logging_server.http.post(path, json=body | {"priority": "first"})
         assert wrong.status_code == 400
         assert "must be 'interactive' or 'batch', not 'first'" in wrong.text
 
@@ -272,9 +264,11 @@ def test_what_makes_no_sense_is_refused(client: openai.OpenAI, fields: dict[str,
 
 
 def test_one_bad_prompt_fails_the_request_and_nothing_is_left_running(
-    plain: Server, client: openai.OpenAI
+    logging_server: Server, client: openai.OpenAI
 ) -> None:
     good = [[BEGIN, 65 + i] for i in range(5)]
     with pytest.raises(openai.BadRequestError, match="outside the vocabulary"):
         client.completions.create(model="tiny", prompt=[*good, [100_000]], n=2, max_tokens=200)
-    wait_until(lambda: Samples(plain)("puna_requests_running", "tiny:latest") == 0, "the others' end")
+    wait_until(
+        lambda: Samples(logging_server)("puna_requests_running", "tiny:latest") == 0, "the others' end"
+    )

@@ -8,9 +8,9 @@ from typing import Any
 
 import openai
 import pytest
-from openai.types import CompletionChoice
 from openai.types.chat import ChatCompletionMessageParam
 
+from tests.e2e.scores import scores
 from tests.e2e.servers import Server
 from tests.e2e.test_metrics import Samples, request_line
 from tests.tiny import vocabulary
@@ -19,28 +19,7 @@ from tests.waiting import wait_until
 pytestmark = pytest.mark.e2e
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "hello"}]
-WORDS = vocabulary()
-BEGIN = WORDS.index("<|begin|>")
-ENDS = (WORDS.index("<|end|>"), WORDS.index("<|im_end|>"))
-#: The server keeps keys and values in half precision.
-TOLERANCE = 2e-3
-
-
-@pytest.fixture(scope="module")
-def plain(servers: Callable[..., Server]) -> Server:
-    """A server that logs JSON."""
-    return servers(PUNA_LOG_FORMAT="json")
-
-
-@pytest.fixture(scope="module")
-def client(plain: Server) -> openai.OpenAI:
-    return openai.OpenAI(base_url=plain.url + "/v1/", api_key="unused", max_retries=0, timeout=120)
-
-
-def scores(choice: CompletionChoice) -> list[float | None]:
-    assert choice.logprobs is not None
-    assert choice.logprobs.token_logprobs is not None
-    return list(choice.logprobs.token_logprobs)
+BEGIN = vocabulary().index("<|begin|>")
 
 
 def test_prompts_of_every_kind_are_continued_in_their_order(client: openai.OpenAI) -> None:
@@ -116,10 +95,10 @@ def test_streams_of_several_choices_carry_their_index(client: openai.OpenAI) -> 
         assert "".join(deltas) == answer.message.content
 
 
-def test_thinking_is_split_in_every_sample(plain: Server, client: openai.OpenAI) -> None:
+def test_thinking_is_split_in_every_sample(logging_server: Server, client: openai.OpenAI) -> None:
     template = "{{ range .Messages }}{{ .Role }}: {{ .Content }}\n{{ end }}{{ if .Think }}<think>{{ end }}"
     template += "{{ range .Messages }}{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}{{ end }}"
-    plain.client.create(model="thinker", from_="tiny", template=template)
+    logging_server.client.create(model="thinker", from_="tiny", template=template)
     fields: dict[str, Any] = {"model": "thinker", "messages": HELLO, "max_tokens": 8, "temperature": 1.3}
     two = client.chat.completions.create(**fields, n=2, seed=5)
     for choice, seed in zip(two.choices, (5, 6), strict=True):
@@ -129,17 +108,19 @@ def test_thinking_is_split_in_every_sample(plain: Server, client: openai.OpenAI)
         assert choice.message.content == single.content
 
 
-def test_metrics_and_the_log_count_a_request_of_several_answers(plain: Server, client: openai.OpenAI) -> None:
+def test_metrics_and_the_log_count_a_request_of_several_answers(
+    logging_server: Server, client: openai.OpenAI
+) -> None:
 
     def tokens() -> dict[str, int]:
-        (model,) = plain.http.get("/api/ps").json()["models"]
+        (model,) = logging_server.http.get("/api/ps").json()["models"]
         found: dict[str, int] = model["tokens"]
         return found
 
     client.completions.create(model="tiny", prompt="one", max_tokens=1)
-    ps, before = tokens(), Samples(plain)
+    ps, before = tokens(), Samples(logging_server)
     made = client.completions.create(model="tiny", prompt=["one", "two"], n=3, max_tokens=6, logprobs=0)
-    after = Samples(plain)
+    after = Samples(logging_server)
 
     def grown(name: str, **labels: str) -> float:
         return after(name, "tiny:latest", **labels) - before(name, "tiny:latest", **labels)
@@ -154,7 +135,7 @@ def test_metrics_and_the_log_count_a_request_of_several_answers(plain: Server, c
     assert grown("puna_time_to_first_token_seconds_count") == 1
     assert 0 < grown("puna_inter_token_seconds_count") <= used.completion_tokens - 6
     assert made._request_id
-    line = request_line(plain, made._request_id)
+    line = request_line(logging_server, made._request_id)
     assert line["outcome"] == ("length" if any(c.finish_reason == "length" for c in made.choices) else "stop")
     assert line["prompt_tokens"] == used.prompt_tokens
     assert line["generated_tokens"] == used.completion_tokens

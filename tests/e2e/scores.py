@@ -1,0 +1,12 @@
+"""What answers say of their tokens' probabilities."""
+
+from __future__ import annotations
+
+from openai.types import CompletionChoice
+
+
+def scores(choice: CompletionChoice) -> list[float | None]:
+    """The log-probability of each token of `choice`; None for a first token, which nothing precedes."""
+    assert choice.logprobs is not None
+    assert choice.logprobs.token_logprobs is not None
+    return list(choice.logprobs.token_logprobs)
