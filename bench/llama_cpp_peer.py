@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import llama_cpp
@@ -12,6 +13,20 @@ import numpy as np
 
 _DECODE_PROMPT = 16
 _CHUNK = 512  # tokens evaluated to fill the cache; the rest of it are copies
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What makes llama.cpp faster for some models and tests and slower for others."""
+
+    repack: bool = True  # convert weights to the layout of other kernels
+    flash: bool = True  # compute attention in one pass over keys and values
+
+    def __str__(self) -> str:
+        return f"{'repacked' if self.repack else 'as in the file'}, {'flash' if self.flash else 'no flash'}"
+
+
+SETTINGS = tuple(Setting(repack, flash) for repack in (True, False) for flash in (True, False))
 
 
 class LlamaCpp:
@@ -25,15 +40,14 @@ class LlamaCpp:
         parallel: int = 1,
         threads: int = 2,
         batch: int = 512,
-        repack: bool = True,  # convert weights to the layout of the fastest kernels
-        flash: bool = True,
+        setting: Setting = SETTINGS[0],
         shared_cells: bool = False,  # one pool of cells for all sequences, as `fill` needs
     ) -> None:
         self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)  # keeps the callback alive
         llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
         llama_cpp.llama_backend_init()
         weights = llama_cpp.llama_model_default_params()
-        weights.use_extra_bufts = repack
+        weights.use_extra_bufts = setting.repack
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), weights)
         if not self._model:
             raise RuntimeError(f"llama.cpp cannot load {path}")
@@ -43,7 +57,7 @@ class LlamaCpp:
         settings.n_ubatch = batch
         settings.n_seq_max = parallel
         settings.n_threads = settings.n_threads_batch = threads
-        settings.flash_attn_type = int(flash)
+        settings.flash_attn_type = int(setting.flash)
         settings.kv_unified = shared_cells
         self._context = llama_cpp.llama_init_from_model(self._model, settings)
         if not self._context:

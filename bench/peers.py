@@ -6,8 +6,10 @@
     python bench/peers.py --model MODEL.gguf ...        # any model
 
 A complete run writes docs/performance.json, docs/performance-table.md and docs/performance.svg. The result is
-the ratio of medians: if the machine is busy, it is equally busy for both, and the order alternates. The
-models are created in build/bench-models on first use.
+the ratio of medians: if the machine is busy, it is equally busy for both, and the order alternates. llama.cpp
+counts with the best of its settings in each row: weights repacked or as in the file, flash attention or not.
+All are tried shortly, the best one or two take turns with Puna. The models are created in build/bench-models
+on first use.
 """
 
 from __future__ import annotations
@@ -16,15 +18,17 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import llama_cpp
 import roofline
-from llama_cpp_peer import LlamaCpp
+from llama_cpp_peer import SETTINGS, LlamaCpp
 from models import SHAPES, random_model
 from report import Result, Run, line, load_warning, write
 from rows import CASES, Case, Test, chosen, decode, prompt
@@ -36,6 +40,9 @@ from puna.ops import default_backend
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "build" / "bench-models"
+PUNA = "Puna"
+#: A setting is tried a second time within this fraction of the best, and takes turns with Puna within that.
+TRY_AGAIN, TAKE_TURNS = 0.8, 0.95
 
 
 def rate(engine: Bench | LlamaCpp, test: Test) -> float:
@@ -54,22 +61,35 @@ def warm_up(engine: Bench | LlamaCpp, test: Test) -> None:
     rate(engine, replace(test, tokens=min(test.tokens, 256 if test.kind == "prompt" else 4)))
 
 
+def near(rates: Mapping[str, Sequence[float]], fraction: float) -> list[str]:
+    """The settings that reach `fraction` of the best rate, best first."""
+    best_first = sorted(rates, key=lambda setting: -max(rates[setting]))
+    return [setting for setting in best_first if max(rates[setting]) >= fraction * max(rates[best_first[0]])]
+
+
+def try_settings(theirs: Mapping[str, LlamaCpp], test: Test) -> dict[str, list[float]]:
+    """One rate of every setting, and a second one of those that may be the best."""
+    rates = {setting: [rate(engine, test)] for setting, engine in theirs.items()}
+    for setting in near(rates, TRY_AGAIN):
+        rates[setting].append(rate(theirs[setting], test))
+    return rates
+
+
 def alternate(
-    ours: Bench, theirs: LlamaCpp, test: Test, times: int, threads: int
-) -> tuple[list[float], list[float], list[float]]:
-    """Rates of both, `times` each, in alternating order; and the read bandwidth at each repetition.
+    engines: Mapping[str, Bench | LlamaCpp], test: Test, times: int, threads: int
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Rates of all engines, `times` each, in alternating order; and the read bandwidth at each repetition.
 
     The bandwidth, which varies with other load on the machine, is only measured for tests that it bounds.
     """
-    engines: list[Bench | LlamaCpp] = [ours, theirs]
-    figures: list[list[float]] = [[], []]
+    rates: dict[str, list[float]] = {name: [] for name in engines}
     bandwidths: list[float] = []
     for repetition in range(times):
         if test.kind == "decode" and test.streams == 1:
             bandwidths.append(roofline.read_bandwidth(threads))
-        for which in (0, 1) if repetition % 2 == 0 else (1, 0):
-            figures[which].append(rate(engines[which], test))
-    return figures[0], figures[1], bandwidths
+        for name in list(engines)[:: 1 if repetition % 2 == 0 else -1]:
+            rates[name].append(rate(engines[name], test))
+    return rates, bandwidths
 
 
 def compare(name: str, path: Path, tests: Sequence[Test], threads: int, repetitions: int) -> Iterator[Result]:
@@ -77,24 +97,31 @@ def compare(name: str, path: Path, tests: Sequence[Test], threads: int, repetiti
     context, parallel = max(test.context for test in tests), max(test.streams for test in tests)
     deep = any(test.depth for test in tests)
     costs = roofline.need(path)
-    ours = Bench(path, context=context, parallel=parallel, threads=threads)
-    theirs = LlamaCpp(
-        path, context=context, parallel=parallel + deep, threads=threads, shared_cells=deep
-    )  # filling its cache needs a second sequence
-    try:
+    with ExitStack() as stack:
+        ours = stack.enter_context(closing(Bench(path, context=context, parallel=parallel, threads=threads)))
+        theirs = {
+            str(setting): stack.enter_context(closing(LlamaCpp(
+                path, context=context, parallel=parallel + deep, threads=threads, setting=setting,
+                shared_cells=deep,  # filling its cache needs a second sequence
+            )))
+            for setting in SETTINGS
+        }  # fmt: skip
         for test in tests:
-            warm_up(ours, test)
-            warm_up(theirs, test)
-            our_rates, their_rates, bandwidths = alternate(ours, theirs, test, repetitions, threads)
+            for engine in (ours, *theirs.values()):
+                warm_up(engine, test)
+            tried = try_settings(theirs, test)
+            engines = {PUNA: ours} | {setting: theirs[setting] for setting in near(tried, TAKE_TURNS)[:2]}
+            rates, bandwidths = alternate(engines, test, repetitions, threads)
+            our_rates = rates.pop(PUNA)
+            best = max(rates, key=lambda setting: median(rates[setting]))
+            others = {setting: some for setting, some in (tried | rates).items() if setting != best}
             yield Result(
-                name, test.label, test.kind, our_rates, their_rates, test.bar, bandwidths,
+                name, test.label, test.kind, our_rates, rates[best], test.bar, bandwidths,
                 tokens=test.tokens, streams=test.streams,
                 step_bytes=costs.decode_bytes(test.streams, test.depth + test.tokens / 2),
                 prompt_products=costs.prompt_products(test.tokens), floats=costs.floats,
+                setting=best, others=others,
             )  # fmt: skip
-    finally:
-        ours.close()
-        theirs.close()
 
 
 def versions() -> str:

@@ -132,17 +132,17 @@ def distance(first: list[np.ndarray], second: list[np.ndarray]) -> float:
 def test_as_close_to_float32_as_llama_cpp_and_to_llama_cpp_as_it_is_to_itself(
     case: Case, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from bench.llama_cpp_peer import LlamaCpp
+    from bench.llama_cpp_peer import LlamaCpp, Setting
 
     variants = {
-        "default": ({}, LENGTH),
-        "one at a time": ({}, 1),
-        "not repacked": ({"repack": False}, LENGTH),
-        "plain attention": ({"flash": False}, LENGTH),
+        "default": (Setting(), LENGTH),
+        "one at a time": (Setting(), 1),
+        "not repacked": (Setting(repack=False), LENGTH),
+        "plain attention": (Setting(flash=False), LENGTH),
     }
     theirs = {}
-    for name, (settings, at_once) in variants.items():
-        peer = LlamaCpp(case.path, context=256, **settings)
+    for name, (setting, at_once) in variants.items():
+        peer = LlamaCpp(case.path, context=256, setting=setting)
         logits = [peer.logits(tokens, at_once=at_once) for tokens in case.sequences]
         theirs[name] = [log_softmax(each) for each in logits]
         peer.close()
