@@ -125,6 +125,7 @@ def tiny_llama_gguf(
     kind: GGMLType = GGMLType.F32,
     chat_template: str | None = CHATML,
     endless: bool = False,
+    pre: str = "gpt-2",
 ) -> Path:
     """Write a tiny Llama to `path` (its matrices as `kind`) and return the path.
 
@@ -150,7 +151,7 @@ def tiny_llama_gguf(
     if config.rope_scaling and config.rope_scaling["rope_type"] == "linear":
         writer.add("llama.rope.scaling.type", "linear")
         writer.add("llama.rope.scaling.factor", float(config.rope_scaling["factor"]))
-    add_tokenizer(writer, chat_template, endless=endless)
+    add_tokenizer(writer, chat_template, endless=endless, pre=pre)
     for name, array in llama_tensors(model, config).items():
         quantised = array.ndim > 1 and "ffn_gate_inp" not in name  # routers are kept as they are
         writer.add_tensor(name, array, kind if quantised else GGMLType.F32)
@@ -164,6 +165,7 @@ def add_tokenizer(
     *,
     endless: bool = False,
     markers: Sequence[str] = (),
+    pre: str = "gpt-2",
 ) -> None:
     """The byte-level BPE vocabulary of all tiny models, and after it `markers` of what is no text.
 
@@ -171,7 +173,7 @@ def add_tokenizer(
     """
     tokens = vocabulary()
     writer.add("tokenizer.ggml.model", "gpt2")
-    writer.add("tokenizer.ggml.pre", "gpt-2")
+    writer.add("tokenizer.ggml.pre", pre)
     types = [3 if token in SPECIALS else 1 for token in tokens]
     if endless:  # tokens spelt like these are known to end a text, whatever the metadata says
         tokens = [

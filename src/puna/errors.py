@@ -10,11 +10,16 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from puna.lines import LONGEST_TEXT, shortened
+
 
 class PunaError(Exception):
-    """Base class of all errors raised by Puna."""
+    """Base class of all errors raised by Puna. A message that quotes too much is shortened."""
 
     status: ClassVar[int] = 500
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shortened(message, LONGEST_TEXT))
 
     @property
     def kind(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -207,16 +208,29 @@ def test_data_is_a_read_only_view_that_outlives_the_file(reference_file: Path) -
     assert data.tobytes() == before
 
 
-def test_closing_unmaps_the_file_unless_data_is_in_use(reference_file: Path) -> None:
+def test_a_file_is_mapped_for_its_tensors_data_alone_until_it_is_closed(reference_file: Path) -> None:
     def is_mapped() -> bool:
         return str(reference_file) in Path("/proc/self/maps").read_text()
 
     file = open_gguf(reference_file)
     scores = file.get("tokenizer.ggml.scores").numpy()
+    assert not is_mapped()
+    file.array("a.weight")
     assert is_mapped()
     file.close()
     assert not is_mapped()
     assert scores.tolist() == [0.0, -1.5, 2.25, 0.5]
+
+
+@pytest.mark.parametrize("left", [0, 100])
+def test_a_file_that_is_cut_short_while_it_is_open_is_an_error(reference_file: Path, left: int) -> None:
+    with open_gguf(reference_file) as file:
+        os.truncate(reference_file, left)
+        for key in ("tokenizer.ggml.tokens", "tokenizer.ggml.scores"):
+            with pytest.raises(GGUFError, match=r"reference\.gguf: the file became shorter"):
+                file.get(key).tolist()
+        with pytest.raises(GGUFError, match=r"reference\.gguf: cannot be mapped"):
+            file.data("a.weight")
 
 
 def test_missing_tensors_and_keys_are_named(reference_file: Path, tmp_path: Path) -> None:

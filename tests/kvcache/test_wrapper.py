@@ -9,7 +9,7 @@ from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.encoder import EncoderCache
 from puna.kvcache.sliding import SlidingCache
-from puna.kvcache.wrapper import WrapperCache, by_type
+from puna.kvcache.wrapper import WrapperCache
 from puna.ops import Array
 from tests.kvcache.probe import NUMBERS, OPS, add_shift, column, seen_keys
 
@@ -20,11 +20,10 @@ def two(
     sequences: int = 2, context: int = 16, capacity: int | None = None, shift=add_shift, window: int = 3
 ) -> WrapperCache:
     """Layers 0 and 1 slide, layer 2 sees everything; `capacity` is that of the last."""
-    shapes = by_type([ONE] * 3, ["sliding", "sliding", "full"])
     how = {"sequences": sequences, "context": context, "types": NUMBERS}
     return WrapperCache(
-        SlidingCache(OPS, shapes["sliding"], window=window, shift=add_shift, **how),
-        CausalCache(OPS, shapes["full"], capacity=capacity, shift=shift, **how),
+        SlidingCache(OPS, {0: ONE, 1: ONE}, window=window, shift=add_shift, **how),
+        CausalCache(OPS, {2: ONE}, capacity=capacity, shift=shift, **how),
     )
 
 
@@ -103,8 +102,6 @@ def test_no_layer_is_in_two_caches() -> None:
     shapes = {0: ONE}
     with pytest.raises(ValueError, match="two caches have a layer 0"):
         WrapperCache(*(CausalCache(OPS, shapes, sequences=1, context=4) for _ in range(2)))
-    with pytest.raises(ValueError, match="there are 1 layers, and types of 2"):
-        by_type([ONE], ["a", "b"])
 
 
 @pytest.mark.scenario(40)

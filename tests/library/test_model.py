@@ -217,5 +217,5 @@ def test_tokens_there_and_back(model: puna.Model) -> None:
     assert tokens == model.tokenizer.encode("hello world")
     assert model.detokenize(model.tokenize("hello world", add_special=False)) == "hello world"
     assert model.detokenize([]) == ""
-    with pytest.raises(RequestError, match="token 1000000 is outside the vocabulary of"):
+    with pytest.raises(RequestError, match="token id 1000000 is outside the vocabulary"):
         model.detokenize([10**6])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import os
 import signal
 import socket
@@ -31,9 +32,9 @@ from puna.options import Options
 from puna.prompt.messages import Chat, Message
 from puna.runner.client import LocalRunner
 from puna.runner.frames import Unpacker, pack
-from puna.runner.protocol import Chunk, Embed, FromRunner, Generate, Load, Loaded, Prompted
+from puna.runner.protocol import MAX_FRAME_BYTES, Chunk, Embed, FromRunner, Generate, Load, Loaded, Prompted
 from tests.runner.running import GREEDY, LONG, collect, started, with_runner
-from tests.tiny import add_tokenizer
+from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
 
 pytestmark = pytest.mark.e2e
 
@@ -162,6 +163,55 @@ def test_a_bad_request_fails_alone(model: Path) -> None:
     with_runner(model, use)
 
 
+def test_a_request_that_is_too_large_fails_alone(model: Path) -> None:
+    async def use(runner: LocalRunner) -> None:
+        running = runner.generate(Generate(prompt="hello", options=LONG))
+        await anext(running)
+        with pytest.raises(RequestError, match=f"{MAX_FRAME_BYTES} are allowed"):
+            await collect(runner, "a" * MAX_FRAME_BYTES)
+        with pytest.raises(
+            ContextLengthError, match="prompt has 40000000 bytes of text, and at most 1048576"
+        ):
+            await collect(runner, "a " * 20_000_000)
+        with pytest.raises(
+            ContextLengthError, match="at most 1048576 are read with a context of 2048 tokens"
+        ):
+            await runner.embed(Embed(inputs=["hello", "a" * 2_000_000]))
+        with pytest.raises(ContextLengthError, match="the prompt has 2000000 bytes"):
+            await collect(runner, [1] * 2_000_000)
+        await anext(running)
+        await running.aclose()
+
+    with_runner(model, use)
+
+
+def test_a_long_text_is_tokenised_while_pings_are_answered(model: Path) -> None:
+    async def use(runner: LocalRunner) -> None:
+        prompts = runner.generate(Generate(prompt="hello, " * 140_000, options=GREEDY))
+        first = asyncio.ensure_future(anext(prompts))
+        await asyncio.sleep(0)  # now it is sent
+        await runner.ping()
+        assert not first.done()
+        assert isinstance(await first, Prompted)
+        await prompts.aclose()
+
+    with_runner(model, use)
+
+
+def test_a_request_that_is_left_while_it_is_tokenised_is_never_run(model: Path) -> None:
+    async def use(runner: LocalRunner) -> None:
+        leaving = asyncio.create_task(collect(runner, "hello, " * 140_000, LONG))
+        await asyncio.sleep(0)
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        await collect(runner, "hello, " * 20_000)  # goes the same way, behind it
+        while (await runner.ping()).active:  # for ever, if it runs
+            await asyncio.sleep(0.01)
+
+    with_runner(model, use)
+
+
 def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
     async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stream:
@@ -243,6 +293,23 @@ def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
     with_runner(model, use)
 
 
+def test_a_file_that_is_cut_short_while_it_is_read_is_said_to_be(model: Path, tmp_path: Path) -> None:
+    """Weights that stay in the file's own layout are read from the mapped file as long as they are used."""
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(model.read_bytes())
+
+    async def use(runner: LocalRunner) -> None:
+        async def use_all() -> None:
+            while True:
+                await collect(runner, "hello")
+
+        os.truncate(path, 4096)
+        with pytest.raises(RunnerError, match="SIGBUS: the model's file changed or the disk failed"):
+            await use_all()
+
+    with_runner(path, use)
+
+
 def test_a_process_killed_before_it_read_all_is_said_to_be_killed(model: Path) -> None:
     async def scenario() -> None:
         before = psutil.Process().children()
@@ -271,10 +338,66 @@ def test_a_process_that_hangs_does_not_answer_a_ping(model: Path) -> None:
 
 
 def test_loading_without_progress_times_out(model: Path) -> None:
+    async def scenario() -> None:
+        runner = await LocalRunner.spawn()
+        process = psutil.Process(runner.pid)
+        process.suspend()
+        with pytest.raises(RunnerError, match=r"timed out waiting .* progress 0\.00"):
+            await runner.load(Load(path=str(model), num_ctx=64), stall_timeout_s=0.01)
+        process.resume()
+        await runner.close()
+
     before = psutil.Process().children()
-    with pytest.raises(RunnerError, match=r"timed out waiting .* progress 0\.00"):
-        asyncio.run(started(Load(path=str(model), num_ctx=64), stall_timeout_s=0.01))
+    asyncio.run(scenario())
     assert psutil.Process().children() == before
+
+
+def test_a_file_that_floods_the_log_is_loaded_and_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the name of its pre-tokenizer, which is not known."""
+    name = "flood " * 200_000 + "\n\x1b[2J" * 100_000
+    path = tiny_llama_gguf(tmp_path / "flood.gguf", TinyLlama(context=64), pre=name)
+
+    async def use(runner: LocalRunner) -> None:
+        assert (await collect(runner, "hello"))[1].eval_count > 0
+        await runner.ping()
+
+    caplog.set_level(logging.INFO, "puna.runner")
+    with_runner(path, use, num_ctx=64)
+    (line,) = [record.getMessage() for record in caplog.records if "unknown pre-tokenizer" in record.message]
+    assert line.isprintable()
+    assert len(line) < 10_000
+
+
+def test_a_line_without_an_end_is_cut_and_what_follows_is_read(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whatever the process is that says it."""
+    (tmp_path / "puna").mkdir()
+    (tmp_path / "puna" / "__init__.py").touch()
+    (tmp_path / "puna" / "runner.py").write_text(
+        "import os, signal\n"
+        "for _ in range(1000):\n"
+        "    os.write(2, b'x' * 10_000)\n"
+        "os.write(2, b'\\ndone\\n')\n"
+        "signal.pause()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    caplog.set_level(logging.INFO, "puna.runner")
+
+    async def scenario() -> None:
+        runner = await LocalRunner.spawn()
+        while not any(record.getMessage().endswith("done") for record in caplog.records):
+            await asyncio.sleep(0.01)
+        runner.kill("it talks too much")
+        with pytest.raises(RunnerError, match="it talks too much"):
+            await runner.ping()
+        await runner.close()
+
+    asyncio.run(scenario())
+    assert [len(record.getMessage()) < 10_000 for record in caplog.records] == [True] * 2
+    assert "more bytes" in caplog.records[0].getMessage()
 
 
 def test_the_runner_leaves_when_the_server_is_killed(model: Path, tmp_path: Path) -> None:
@@ -308,8 +431,10 @@ def test_a_server_that_is_gone_is_no_defect_of_what_it_leaves_undone(model: Path
         server.sendall(pack(Load(path=str(model), num_ctx=64)))
         if during == "generation":
             unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
-            while not any(isinstance(message, Loaded) for message in unpacker.feed(server.recv(1 << 16))):
-                pass
+            loaded = False
+            while not loaded:
+                frames = unpacker.feed(server.recv(1 << 16))
+                loaded = any(isinstance(frame.message(), Loaded) for frame in frames)
         server.shutdown(socket.SHUT_RD)  # it can be heard, but hears nothing
         if during == "generation":
             server.sendall(pack(Generate(id=1, prompt="hello", options=LONG)))

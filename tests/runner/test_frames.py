@@ -8,10 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.errors import RunnerError
+from puna.errors import RequestError, RunnerError
 from puna.options import Options
 from puna.runner.frames import Unpacker, pack
-from puna.runner.protocol import Chunk, FromRunner, Generate, Load, TokenLogprob, TopLogprob, ToRunner
+from puna.runner.protocol import (
+    MAX_FRAME_BYTES,
+    Chunk,
+    FromRunner,
+    Generate,
+    Load,
+    Ping,
+    TokenLogprob,
+    TopLogprob,
+    ToRunner,
+)
 
 MESSAGES = [
     Load(path="/models/ü.gguf", num_ctx=4096),
@@ -24,28 +34,48 @@ MESSAGES = [
 def test_messages_arrive_whole_and_in_order(messages: list[Load | Generate], step: int) -> None:
     data = b"".join(pack(message) for message in messages)
     unpacker: Unpacker[ToRunner] = Unpacker(ToRunner)
-    arrived = [item for i in range(0, len(data), step) for item in unpacker.feed(data[i : i + step])]
-    assert arrived == messages
+    arrived = [frame for i in range(0, len(data), step) for frame in unpacker.feed(data[i : i + step])]
+    assert [frame.message() for frame in arrived] == messages
+    assert [frame.id for frame in arrived] == [getattr(message, "id", 0) for message in messages]
 
 
 def test_nested_messages_arrive_whole() -> None:
     top = [TopLogprob("x", -1.5, [120])]
     chunk = Chunk(id=1, text="é", tokens=[5], logprobs=[TokenLogprob("é", -0.25, [195, 169], top)])
     unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
-    assert unpacker.feed(pack(chunk)) == [chunk]
+    (frame,) = unpacker.feed(pack(chunk))
+    assert frame.message() == chunk
 
 
 def test_an_absurd_length_is_refused_before_anything_is_allocated() -> None:
     with pytest.raises(RunnerError, match="4294967295 bytes"):
-        Unpacker(ToRunner).feed(b"\xff" * 4)
+        Unpacker(ToRunner).feed(b"\xff" * 12)
 
 
 @given(st.binary(max_size=60))
-def test_garbage_is_refused_and_never_crashes(body: bytes) -> None:
+def test_garbage_is_refused_and_what_follows_is_read(body: bytes) -> None:
+    unpacker: Unpacker[ToRunner] = Unpacker(ToRunner)
+    garbage, ping = unpacker.feed(struct.pack("<IQ", len(body), 5) + body + pack(Ping(id=6)))
+    assert garbage.id == 5
     with pytest.raises(RunnerError, match="no message"):
-        Unpacker(ToRunner).feed(struct.pack("<I", len(body)) + body)
+        garbage.message()
+    assert ping.message() == Ping(id=6)
 
 
 def test_a_message_of_the_other_direction_is_refused() -> None:
+    (frame,) = Unpacker(ToRunner).feed(pack(Chunk(id=1, text="")))
     with pytest.raises(RunnerError, match="no message"):
-        Unpacker(ToRunner).feed(pack(Chunk(id=1, text="")))
+        frame.message()
+
+
+@pytest.mark.parametrize("prompt", ["\ud800", [2**64]])
+def test_what_msgpack_cannot_say_is_the_requests_error(prompt: str | list[int]) -> None:
+    with pytest.raises(RequestError, match="cannot be passed to the model"):
+        pack(Generate(prompt=prompt))
+
+
+def test_a_message_that_is_too_long_for_a_frame_is_its_senders_error() -> None:
+    with pytest.raises(
+        RequestError, match=rf"\(Generate\) cannot be passed .*; {MAX_FRAME_BYTES} are allowed"
+    ):
+        pack(Generate(prompt="a" * MAX_FRAME_BYTES))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
+from puna.conversation.newest import newest, size
 from puna.engine.engine import Engine
 from puna.engine.events import Embed, Generate, Prompted
-from puna.engine.requests import FittedPrompt, checked
+from puna.engine.requests import FittedPrompt, check_size, checked, most_text, tokenised
 from puna.engine.sequence import Sink
 from puna.prompt.choose import chat_format
 from puna.prompt.fit import fit_chat
@@ -63,11 +64,11 @@ class ChatModel:
                 text, tokens, dropped = self._chat(request, chat, form(), context)
             case Insert(before=before, after=after):
                 text = form().render_insert(before, after, think=request.think)
-                tokens = [*context, *self._tokenizer.encode(text, add_special=not context)]
+                tokens = [*context, *self._tokens(text, context)]
             case str(text):
-                tokens = [*context, *self._tokenizer.encode(text, add_special=not context)]
+                tokens = [*context, *self._tokens(text, context)]
             case list(ids):
-                tokens = [*context, *checked(ids, self._tokenizer)]
+                tokens = [*context, *checked(self._tokens(ids, context), self._tokenizer)]
                 text = self._tokenizer.decode(ids)
         stop = request.options.stop
         if stop is None:
@@ -86,6 +87,11 @@ class ChatModel:
     ) -> tuple[str, list[int], int]:
         """The text and the tokens of a conversation, and how many tokens the messages left out had."""
         tokens: dict[str, list[int]] = {}  # of the whole chat first, then of each shorter try
+        messages, missing_bytes = chat.messages, 0
+        shorten = chat.shorten and request.truncate
+        if shorten:
+            messages, missing_bytes = newest(messages, most_text(self._tokenizer, self.engine.context))
+        check_size(sum(map(size, messages)), self._tokenizer, self.engine.context)
 
         def render(messages: list[Message]) -> str:
             return form.render(messages, tools=chat.tools or None, think=request.think)
@@ -94,13 +100,18 @@ class ChatModel:
             tokens[text] = self._tokenizer.encode(text, add_special=not context)
             return len(tokens[text])
 
-        if chat.shorten and request.truncate:
-            text = fit_chat(chat.messages, render, count, self.engine.context - len(context)).prompt
+        if shorten:
+            text = fit_chat(messages, render, count, self.engine.context - len(context)).prompt
         else:
-            text = render(chat.messages)
+            text = render(messages)
             count(text)
         everything = next(iter(tokens.values()))
-        return text, [*context, *tokens[text]], len(everything) - len(tokens[text])
+        # What was not even tokenised had at least so many.
+        missing = -(-missing_bytes // self._tokenizer.longest_bytes)
+        return text, [*context, *tokens[text]], missing + len(everything) - len(tokens[text])
+
+    def _tokens(self, prompt: str | list[int], context: list[int]) -> list[int]:
+        return tokenised(prompt, self._tokenizer, self.engine.context, add_special=not context)
 
     def _prompted(self, request: Generate, prompt: FittedPrompt) -> Prompted:
         begin, first = 0, ""

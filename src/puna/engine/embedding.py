@@ -9,7 +9,7 @@ import numpy as np
 
 from puna.batch import Input
 from puna.engine.events import Embed, Embedded
-from puna.engine.requests import tokenised, too_long
+from puna.engine.requests import checked, tokenised, too_long
 from puna.engine.sequence import Sequence, Sink
 from puna.errors import ContextLengthError, EmbeddingError, RequestError, UnavailableError
 from puna.model.pooling import Pooling
@@ -103,7 +103,7 @@ def prepare_embeddings(
         raise UnavailableError("this model does not support embeddings")
     sequences = []
     for number, text in enumerate(request.inputs):
-        tokens = tokenised(text, tokenizer)
+        tokens = checked(tokenised(text, tokenizer, context), tokenizer)
         excess = len(tokens) - context
         if excess > 0:
             if not request.truncate:

@@ -20,6 +20,9 @@ from puna.sample import Sampler
 #: A generation without a limit of its own ends after this many contexts.
 _LIMIT_CONTEXTS = 10
 
+#: Text of this size is never refused, however short the context: what does not fit is cut.
+_ALWAYS_BYTES = 1 << 20
+
 
 @dataclass(frozen=True)
 class FittedPrompt:
@@ -47,7 +50,7 @@ def prepare(
     if not 1 <= request.samples <= MOST_SAMPLES:
         raise RequestError(f"{request.samples} samples of one prompt: it must be 1 to {MOST_SAMPLES}")
     options = request.options
-    prompt = prompt or _plain(request, tokenizer)
+    prompt = prompt or _plain(request, tokenizer, context)
     tokens = checked(prompt.tokens, tokenizer)
     inputs, truncated = [Input(token) for token in tokens], 0
     keep = len(tokens) if options.num_keep < 0 else options.num_keep + tokenizer.add_bos
@@ -81,25 +84,51 @@ def prepare(
     return sequences
 
 
-def _plain(request: Generate, tokenizer: Tokenizer) -> FittedPrompt:
+def _plain(request: Generate, tokenizer: Tokenizer, context: int) -> FittedPrompt:
     """The prompt of a request that is text or tokens."""
     if not isinstance(request.prompt, str | list):
         raise RequestError("a chat becomes a prompt by a model's template: give the engine text or tokens")
-    return FittedPrompt(tokenised(request.prompt, tokenizer), stop=request.options.stop or ())
+    tokens = tokenised(request.prompt, tokenizer, context)
+    return FittedPrompt(tokens, stop=request.options.stop or ())
 
 
-def tokenised(prompt: str | list[int], tokenizer: Tokenizer) -> list[int]:
-    """The tokens of `prompt`, at least one. Raises `RequestError`."""
-    return checked(tokenizer.encode(prompt) if isinstance(prompt, str) else prompt, tokenizer)
+def tokenised(
+    prompt: str | list[int], tokenizer: Tokenizer, context: int, *, add_special: bool = True
+) -> list[int]:
+    """The tokens of `prompt`. Raises `RequestError`, and `ContextLengthError` for more than `most_text`."""
+    check_size(text_size(prompt), tokenizer, context)
+    if isinstance(prompt, str):
+        return tokenizer.encode(prompt, add_special=add_special)
+    return prompt
 
 
 def checked(tokens: list[int], tokenizer: Tokenizer) -> list[int]:
     """`tokens`, which are at least one, all of the vocabulary. Raises `RequestError`."""
     if not tokens:
         raise RequestError("the prompt is empty: it has no tokens, and the model has no begin token")
-    if any(not 0 <= token < tokenizer.vocab_size for token in tokens):
-        raise RequestError(f"the prompt has token ids outside the vocabulary of {tokenizer.vocab_size}")
+    tokenizer.check(tokens)
     return tokens
+
+
+def text_size(prompt: str | list[int]) -> int:
+    """Bytes of a text as UTF-8; a token counts as one."""
+    if isinstance(prompt, list) or prompt.isascii():
+        return len(prompt)
+    return len(prompt.encode(errors="surrogatepass"))
+
+
+def most_text(tokenizer: Tokenizer, context: int) -> int:
+    """Bytes of text that are tokenised for one prompt: all that could ever fit, and at least 1 MiB."""
+    return max(context * tokenizer.longest_bytes, _ALWAYS_BYTES)
+
+
+def check_size(size_bytes: int, tokenizer: Tokenizer, context: int) -> None:
+    """Raises `ContextLengthError` for more than `most_text`."""
+    if size_bytes > (most := most_text(tokenizer, context)):
+        raise ContextLengthError(
+            f"the prompt has {size_bytes} bytes of text, and at most {most} are read with a context of "
+            f"{context} tokens: send less text, or set a larger num_ctx"
+        )
 
 
 def too_long(count: int, context: int) -> ContextLengthError:

@@ -6,13 +6,12 @@ tensor data. Versions 2 and 3 only differ in that version 3 allows big-endian fi
 
 from __future__ import annotations
 
-import contextlib
 import math
-import mmap
 from dataclasses import dataclass
 from pathlib import Path
 
 from puna.errors import GGUFError
+from puna.gguf.source import Source
 from puna.gguf.types import GGMLType
 from puna.gguf.values import MAX_NAME_BYTES, Cursor, Value
 
@@ -59,20 +58,20 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One parsed file, memory-mapped as `buffer`."""
+    """One parsed file. Arrays in `metadata` are read from `source` on access."""
 
     path: Path
     version: int
     metadata: dict[str, Value]
     tensors: dict[str, TensorInfo]
-    buffer: mmap.mmap
+    source: Source
 
 
 def read_part(path: Path, index: int = 0) -> Part:
     """Open and validate one file, which is part `index` of a split model (0-based). Raises GGUFError."""
-    buffer = _map(path)
+    source = Source(path)
     try:
-        cursor = Cursor(buffer, path.name)
+        cursor = Cursor(source)
         version = _read_version(cursor)
         tensor_count = cursor.u64("the number of tensors")
         key_count = cursor.u64("the number of keys")
@@ -81,38 +80,18 @@ def read_part(path: Path, index: int = 0) -> Part:
         _check_count(cursor, tensor_count, MAX_TENSORS, _SMALLEST_TENSOR, "tensors")
         tensors = _read_tensors(cursor, tensor_count, _alignment(cursor, metadata), index)
     except BaseException:
-        close_map(buffer)
+        source.close()
         raise
-    return Part(path, version, metadata, tensors, buffer)
-
-
-def close_map(buffer: mmap.mmap) -> None:
-    """Unmap the file, unless arrays still refer to the map; then it is unmapped along with the last one."""
-    with contextlib.suppress(BufferError):
-        buffer.close()
-
-
-def _map(path: Path) -> mmap.mmap:
-    try:
-        if not path.is_file():
-            problem = "is not a regular file" if path.exists() else "does not exist"
-            raise GGUFError(f"{path}: {problem}")
-        with path.open("rb") as file:
-            if path.stat().st_size == 0:
-                raise GGUFError(f"{path.name}: the file is empty")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:  # ValueError: null byte in the path, or just truncated to 0
-        raise GGUFError(f"{path}: cannot be opened ({error})") from error
+    return Part(path, version, metadata, tensors, source)
 
 
 def _read_version(cursor: Cursor) -> int:
-    magic = cursor.buffer[:4]
+    magic = cursor.bytes(min(4, cursor.size), "the format")
     if magic != MAGIC:
         known = _OTHER_FORMATS.get(magic)
         raise GGUFError(
             f"{cursor.file_name}: " + (known or f"not a GGUF file (starts with {magic!r}, not {MAGIC!r})")
         )
-    cursor.position = 4
     version = cursor.u32("the version")
     if version in (2, 3):
         return version

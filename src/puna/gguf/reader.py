@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import mmap
 import os
 import re
 from collections.abc import Mapping
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 from puna.errors import GGUFError
 from puna.gguf.blocks import dequantize
 from puna.gguf.keys import full_key, is_common
-from puna.gguf.part import Part, TensorInfo, close_map, read_part
+from puna.gguf.part import Part, TensorInfo, read_part
 from puna.gguf.types import FileType
 from puna.gguf.values import Value
 
@@ -23,13 +25,16 @@ _PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<
 
 
 class GGUFFile:
-    """A model file, open for reading. Tensor data is memory-mapped and read on access.
+    """A model file, open for reading.
 
-    Arrays in `metadata` must not be used after `close`; arrays from `data` keep the map alive.
+    Metadata are read on access, and arrays in `metadata` must not be used after `close`. Files whose tensors'
+    data are asked for are memory-mapped: reading what was then cut off ends the process (SIGBUS). Arrays from
+    `data` keep the map alive.
     """
 
     def __init__(self, parts: list[Part]) -> None:
         self._parts = parts
+        self._maps: dict[int, mmap.mmap] = {}  # by part
         self.path: Path = parts[0].path
         self.version: int = parts[0].version
         self.metadata: Mapping[str, Value] = parts[0].metadata
@@ -85,7 +90,7 @@ class GGUFFile:
     def data(self, name: str) -> NDArray[np.uint8]:
         """The stored bytes of a tensor: a read-only 1-D view of the mapped file, without a copy."""
         tensor = self.tensor(name)
-        return np.frombuffer(self._parts[tensor.file].buffer, np.uint8, tensor.nbytes, tensor.offset)
+        return np.frombuffer(self._map(tensor.file), np.uint8, tensor.nbytes, tensor.offset)
 
     def array(self, name: str) -> NDArray[np.float32]:
         """The values of a tensor as float32, in its shape."""
@@ -94,7 +99,20 @@ class GGUFFile:
 
     def close(self) -> None:
         for part in self._parts:
-            close_map(part.buffer)
+            part.source.close()
+        for mapped in self._maps.values():
+            # While arrays refer to a map, it stays; then it is unmapped along with the last one.
+            with contextlib.suppress(BufferError):
+                mapped.close()
+
+    def _map(self, part: int) -> mmap.mmap:
+        if part not in self._maps:
+            source = self._parts[part].source
+            try:
+                self._maps[part] = mmap.mmap(source.fileno(), source.size, access=mmap.ACCESS_READ)
+            except (OSError, ValueError) as error:  # ValueError: it is closed, or shorter than it was
+                raise GGUFError(f"{source.path.name}: cannot be mapped ({error})") from error
+        return self._maps[part]
 
     def __enter__(self) -> Self:
         return self
@@ -122,7 +140,7 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
         return GGUFFile(parts)
     except BaseException:
         for part in parts:
-            close_map(part.buffer)
+            part.source.close()
         raise
 
 
@@ -163,9 +181,9 @@ def _other_parts(opened: Part, count: int) -> list[Part]:
                 )
     except BaseException:
         for part in parts:
-            close_map(part.buffer)
+            part.source.close()
         raise
-    close_map(opened.buffer)
+    opened.source.close()
     return parts
 
 

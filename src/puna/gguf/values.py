@@ -6,7 +6,6 @@ so a hostile file costs no more than its own size.
 
 from __future__ import annotations
 
-import mmap
 import struct
 from array import array
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import GGUFError
+from puna.gguf.source import Source
 from puna.gguf.types import ValueType
 
 MAX_NAME_BYTES = 65_535  # keys and tensor names
@@ -43,8 +43,8 @@ _U64 = struct.Struct("<Q")
 class NumberArray(Sequence[Any]):
     """A metadata array of numbers or booleans, read from the file on access."""
 
-    def __init__(self, buffer: mmap.mmap, position: int, count: int, kind: ValueType) -> None:
-        self._buffer = buffer
+    def __init__(self, source: Source, position: int, count: int, kind: ValueType) -> None:
+        self._source = source
         self._position = position
         self._count = count
         self.kind = kind
@@ -52,8 +52,7 @@ class NumberArray(Sequence[Any]):
     def numpy(self) -> NDArray[Any]:
         """A copy as a numpy array of the stored type (bool for booleans)."""
         dtype = NUMBER_DTYPES[self.kind]
-        # Copy the bytes first: a view of the map would keep it open, and might be misaligned.
-        raw = bytearray(self._buffer[self._position : self._position + self._count * dtype.itemsize])
+        raw = bytearray(self._source.read(self._position, self._position + self._count * dtype.itemsize))
         values: NDArray[Any] = np.frombuffer(raw, dtype)
         return values != 0 if self.kind is ValueType.BOOL else values
 
@@ -74,7 +73,7 @@ class NumberArray(Sequence[Any]):
         if not -self._count <= index < self._count:
             raise IndexError(f"number {index} of {self._count}")
         position = self._position + index % self._count * NUMBER_DTYPES[self.kind].itemsize
-        return NumberArray(self._buffer, position, 1, self.kind).tolist()[0]
+        return NumberArray(self._source, position, 1, self.kind).tolist()[0]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.tolist())
@@ -84,16 +83,16 @@ class NumberArray(Sequence[Any]):
 
 
 class StringArray(Sequence[str]):
-    """A metadata array of strings, decoded on access.
+    """A metadata array of strings, read from the file and decoded on access.
 
     Reading a string that is not UTF-8 raises GGUFError; `raw` returns its bytes.
     """
 
     kind = ValueType.STRING
 
-    def __init__(self, buffer: mmap.mmap, offsets: array[int], where: str) -> None:
+    def __init__(self, source: Source, offsets: array[int], where: str) -> None:
         # offsets[i] is the position of string i's length field; the last entry is the end of the array.
-        self._buffer = buffer
+        self._source = source
         self._offsets = offsets
         self._where = where
 
@@ -102,11 +101,11 @@ class StringArray(Sequence[str]):
         if not -len(self) <= index < len(self):
             raise IndexError(f"string {index} of {len(self)}")
         index %= len(self)
-        return self._buffer[self._offsets[index] + 8 : self._offsets[index + 1]]
+        return self._source.read(self._offsets[index] + 8, self._offsets[index + 1])
 
     def tolist(self) -> list[str]:
         first = self._offsets[0]
-        region = self._buffer[first : self._offsets[-1]]
+        region = self._source.read(first, self._offsets[-1])
         bounds = np.frombuffer(self._offsets, np.uint64).astype(np.int64) - first
         starts, ends = (bounds[:-1] + 8).tolist(), bounds[1:].tolist()
         try:
@@ -143,11 +142,13 @@ Value = int | float | bool | str | NumberArray | StringArray
 class Cursor:
     """Reads consecutive little-endian values. Raises GGUFError instead of reading past the end."""
 
-    def __init__(self, buffer: mmap.mmap, file_name: str) -> None:
-        self.buffer = buffer
-        self.file_name = file_name
-        self.size = len(buffer)
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.file_name = source.path.name
+        self.size = source.size
         self.position = 0
+        self._block = b""  # of the file, from `_begin` on
+        self._begin = 0
 
     @property
     def left(self) -> int:
@@ -164,32 +165,32 @@ class Cursor:
                 "it is damaged or incomplete"
             )
 
+    def bytes(self, count: int, what: str) -> bytes:
+        """The next `count` bytes."""
+        self.need(count, what)
+        start = self.position - self._begin
+        if start + count > len(self._block):
+            self._block, self._begin, start = self.source.block(self.position, count), self.position, 0
+        self.position += count
+        return self._block[start : start + count]
+
     def u32(self, what: str) -> int:
-        self.need(4, what)
-        value: int = _U32.unpack_from(self.buffer, self.position)[0]
-        self.position += 4
+        value: int = _U32.unpack(self.bytes(4, what))[0]
         return value
 
     def u64(self, what: str) -> int:
-        self.need(8, what)
-        value: int = _U64.unpack_from(self.buffer, self.position)[0]
-        self.position += 8
+        value: int = _U64.unpack(self.bytes(8, what))[0]
         return value
 
     def u64s(self, count: int, what: str) -> tuple[int, ...]:
-        self.need(8 * count, what)
-        values = struct.unpack_from(f"<{count}Q", self.buffer, self.position)
-        self.position += 8 * count
-        return values
+        return struct.unpack(f"<{count}Q", self.bytes(8 * count, what))
 
     def string(self, what: str, limit: int = MAX_STRING_BYTES) -> str:
         start = self.position
         length = self.u64(f"the length of {what}")
         if length > limit:
             raise self.error(f"{what} claims to have {length} bytes (at most {limit} are allowed)", start)
-        self.need(length, what)
-        raw = self.buffer[self.position : self.position + length]
-        self.position += length
+        raw = self.bytes(length, what)
         try:
             return raw.decode()
         except UnicodeDecodeError as error:
@@ -203,8 +204,9 @@ class Cursor:
             return self.string(what)
         if kind is ValueType.ARRAY:
             return self._array(key)
-        number: int | float | bool = self._numbers(kind, 1, what)[0]
-        return number
+        dtype = NUMBER_DTYPES[kind]
+        number: int | float = np.frombuffer(self.bytes(dtype.itemsize, what), dtype)[0].item()
+        return number != 0 if kind is ValueType.BOOL else number
 
     def _kind(self, what: str) -> ValueType:
         number = self.u32(what)
@@ -227,7 +229,7 @@ class Cursor:
         size_bytes = count * NUMBER_DTYPES[kind].itemsize
         self.need(size_bytes, what)
         self.position += size_bytes
-        return NumberArray(self.buffer, self.position - size_bytes, count, kind)
+        return NumberArray(self.source, self.position - size_bytes, count, kind)
 
     def _strings(self, key: str, count: int) -> StringArray:
         what = f"array '{key}' of {count} strings"
@@ -236,12 +238,16 @@ class Cursor:
         self.need(8 * count, what)
         # The hot loop of opening a file (hundreds of thousands of strings), so it only uses locals.
         offsets = array("Q", [self.position])
-        append, unpack, buffer = offsets.append, _U64.unpack_from, self.buffer
+        append, unpack, read_block = offsets.append, _U64.unpack_from, self.source.block
         position, last = self.position, self.size - 8
+        block, begin, end = self._block, self._begin, self._begin + len(self._block) - 8
         for _ in range(count):
             if position > last:
                 break
-            position += 8 + unpack(buffer, position)[0]
+            if position > end:
+                block, begin = read_block(position, 8), position
+                end = begin + len(block) - 8
+            position += 8 + unpack(block, position - begin)[0]
             if position > self.size:
                 break
             append(position)
@@ -249,4 +255,4 @@ class Cursor:
             self.position = offsets[-1]
             raise self.error(f"string {len(offsets) - 1} of {what} extends past the end of the file")
         self.position = position
-        return StringArray(buffer, offsets, f"{self.file_name}: key '{key}'")
+        return StringArray(self.source, offsets, f"{self.file_name}: key '{key}'")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable
 
 from puna.batch import Batch
 from puna.errors import NotSupportedError
@@ -11,19 +10,6 @@ from puna.kvcache.cache import Cache, Compacting, LayerCache, LayerState, Pictur
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
 from puna.kvcache.saved import Saved
-
-S = TypeVar("S")
-T = TypeVar("T", bound=Hashable)
-
-
-def by_type(shapes: Sequence[S], types: Sequence[T]) -> dict[T, dict[int, S]]:
-    """The shapes of each type's layers by their numbers, which is what a cache of these layers takes."""
-    if len(shapes) != len(types):
-        raise ValueError(f"there are {len(shapes)} layers, and types of {len(types)}")
-    found: dict[T, dict[int, S]] = {}
-    for index, (shape, kind) in enumerate(zip(shapes, types, strict=True)):
-        found.setdefault(kind, {})[index] = shape
-    return found
 
 
 class WrapperCache(Cache):

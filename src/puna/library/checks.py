@@ -42,14 +42,11 @@ def checked_prompts(prompts: Any, method: str, single: str) -> list[str | list[i
     return [checked_prompt(prompt) for prompt in prompts]
 
 
-def checked_tokens(tokens: Any, vocab_size: int) -> list[int]:
-    """Token ids of a vocabulary. Raises `RequestError`."""
+def checked_tokens(tokens: Any) -> list[int]:
+    """Integers, whether or not they are tokens of a vocabulary. Raises `RequestError`."""
     if isinstance(tokens, str | bytes | bytearray | Mapping):
         raise RequestError(f"token ids are a list of integers, not {type(tokens).__name__}")
-    ids = _token_ids(list(tokens))
-    if wrong := [token for token in ids if not 0 <= token < vocab_size]:
-        raise RequestError(f"token {wrong[0]} is outside the vocabulary of {vocab_size}")
-    return ids
+    return _token_ids(list(tokens))
 
 
 def checked_messages(messages: Any) -> list[Message]:

@@ -250,7 +250,7 @@ class Model:
 
     def detokenize(self, tokens: Sequence[int]) -> str:
         """The text of token ids. Raises `RequestError` for ids outside the vocabulary."""
-        return self.tokenizer.decode(checked_tokens(tokens, self.tokenizer.vocab_size))
+        return self.tokenizer.decode(checked_tokens(tokens))
 
     # --- vectors -----------------------------------------------------------------------------------
 

@@ -15,10 +15,11 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 import msgspec
 
 from puna.engine.events import Message
-from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
+from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RunnerError
 from puna.kvcache.picture import Contents
 from puna.machine import process_memory, says_out_of_memory
 from puna.runner.frames import Unpacker, pack
+from puna.runner.output import Lines
 from puna.runner.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
@@ -49,6 +50,8 @@ _Receive = Callable[[], Coroutine[None, None, FromRunner]]
 #: Lines of the process's error output kept for the message when it dies.
 _KEPT_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
+#: How long to wait for the end of a process that was killed: one inside the system's own code may never end.
+_KILL_TIMEOUT_S = 5.0
 #: How long to wait for what a process that has ended still said.
 _LAST_WORDS_S = 1.0
 
@@ -59,11 +62,17 @@ _log = logging.getLogger("puna.runner")
 class LocalRunner:
     """A process for one model. Made by `spawn`, of use after `load`; all methods belong to one event loop."""
 
-    def __init__(self, process: asyncio.subprocess.Process, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self,
+        process: asyncio.subprocess.Process,
+        writer: asyncio.StreamWriter,
+        output: asyncio.StreamWriter,
+    ) -> None:
         self.info = Loaded(context_length=0, parallel=1, weight_bytes=0, cache_bytes=0)
         self.tally = Tally()
         self._process = process
         self._writer = writer
+        self._output = output  # its error output; nothing is written to it
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Queue[FromRunner | None]] = {0: asyncio.Queue()}
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
@@ -84,7 +93,12 @@ class LocalRunner:
 
     @classmethod
     async def _spawn(cls) -> LocalRunner:
-        ours, theirs = socket.socketpair()
+        try:
+            ours, theirs = socket.socketpair()
+            # Not a pipe: asyncio takes a process for running until all of its pipes are closed.
+            output, its_output = socket.socketpair()
+        except OSError as error:
+            raise RunnerError(f"cannot start a runner process: {error}") from error
         try:
             process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -93,19 +107,22 @@ class LocalRunner:
                 str(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.PIPE,
+                stderr=its_output,
                 start_new_session=True,  # a Ctrl-C in the terminal reaches the server alone
             )
         except OSError as error:
             ours.close()
+            output.close()
             raise RunnerError(f"cannot start a runner process: {error}") from error
         finally:
             theirs.close()
+            its_output.close()
         reader, writer = await asyncio.open_connection(sock=ours)
-        runner = cls(process, writer)
+        output_reader, output_writer = await asyncio.open_connection(sock=output)
+        runner = cls(process, writer, output_writer)
         runner._tasks = [
             asyncio.create_task(runner._read(reader)),
-            asyncio.create_task(runner._read_errors()),
+            asyncio.create_task(runner._read_output(output_reader)),
         ]
         return runner
 
@@ -251,6 +268,7 @@ class LocalRunner:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._output.close()
         self._tell_all_gone()
 
     # --- inside ------------------------------------------------------------------------
@@ -278,32 +296,28 @@ class LocalRunner:
         return message
 
     def _send(self, message: Message) -> None:
-        if self._writer.is_closing():
-            return
-        try:
-            frame = pack(message)
-        except (OverflowError, RecursionError) as error:
-            # JSON knows larger numbers and deeper nesting than what carries the request on.
-            raise RequestError(f"the request cannot be passed to the model: {error}") from error
-        self._writer.write(frame)
+        if not self._writer.is_closing():
+            self._writer.write(pack(message))
 
     async def _ended(self, patience_s: float) -> None:
-        """Wait for the process to end; by force when that lasts longer than `patience_s`."""
+        """Wait for the process to end; kill it when that lasts longer than `patience_s`."""
         try:
             await asyncio.wait_for(self._process.wait(), patience_s)
         except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
-            await self._process.wait()
+            try:
+                await asyncio.wait_for(self._process.wait(), _KILL_TIMEOUT_S)
+            except TimeoutError:
+                _log.error("process %d was killed and does not end; it may keep its memory", self.pid)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         unpacker: Unpacker[FromRunner] = Unpacker(FromRunner)
         try:
             while data := await reader.read(1 << 16):
-                for message in unpacker.feed(data):
-                    request_id = getattr(message, "id", 0)
-                    if request_id in self._replies:  # else: cancelled meanwhile
-                        self._replies[request_id].put_nowait(message)
+                for frame in unpacker.feed(data):
+                    if frame.id in self._replies:  # else: cancelled meanwhile
+                        self._replies[frame.id].put_nowait(frame.message())
         except OSError:
             # It died before it read all we sent. Killing it now would race with asyncio for its exit status.
             self._gone = True
@@ -319,17 +333,25 @@ class LocalRunner:
         for queue in self._replies.values():
             queue.put_nowait(None)
 
-    async def _read_errors(self) -> None:
-        """Pass the process's error output on to ours, remembering the end of it."""
-        assert self._process.stderr is not None
-        while line := await self._process.stderr.readline():
-            text = line.decode(errors="replace").rstrip()
-            self._last_lines.append(text)
-            _log.info("[%d] %s", self.pid, text)
+    async def _read_output(self, reader: asyncio.StreamReader) -> None:
+        """Pass the process's error output on to our log, remembering the end of it.
+
+        It goes on until there is no more: a process whose output nobody reads stands still.
+        """
+        lines = Lines()
+        with contextlib.suppress(OSError):  # it died
+            while data := await reader.read(1 << 16):
+                self._said(lines.feed(data))
+        self._said(lines.end())
+
+    def _said(self, lines: list[str]) -> None:
+        for line in lines:
+            self._last_lines.append(line)
+            _log.info("[%d] %s", self.pid, line)
 
     async def _died(self) -> RunnerError:
         """What the process died of, once it has ended and all it said is here."""
-        await self._process.wait()
+        await self._ended(_CLOSE_TIMEOUT_S)
         await asyncio.wait(self._tasks, timeout=_LAST_WORDS_S)
         return self.death()
 
@@ -359,4 +381,6 @@ class LocalRunner:
             return "it has closed its connection"
         if code == -signal.SIGKILL:
             return "killed by signal 9, as the system does when memory runs out"
+        if code == -signal.SIGBUS:
+            return "killed by SIGBUS: the model's file changed or the disk failed while it was read"
         return f"killed by signal {-code}" if code < 0 else f"exit status {code}"

@@ -6,7 +6,9 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import NoReturn
@@ -24,7 +26,8 @@ from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
 from puna.ops import default_backend
 from puna.prompt.model_facts import ModelFacts, facts_at
-from puna.runner.frames import Channel
+from puna.runner.frames import Channel, Frame
+from puna.runner.preparing import Preparing
 from puna.runner.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
@@ -48,6 +51,13 @@ log = logging.getLogger("puna.runner")
 
 _PROGRESS_INTERVAL_S = 0.05
 
+#: Larger frames are not even decoded by the thread that answers pings.
+_SMALL_BYTES = 1 << 16
+
+#: How long a thread that runs Python keeps the engine's waiting, in seconds. Its steps are short, and in each
+#: it waits several times; Python's own 5 ms would make them many times as long while a prompt is tokenised.
+_SWITCH_INTERVAL_S = 1e-4
+
 
 def serve(sock: socket.socket) -> None:
     """Load the model that is asked for, then answer requests, until the parent hangs up."""
@@ -60,10 +70,13 @@ def serve(sock: socket.socket) -> None:
         raise
     if model is None:
         return
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     model.engine.start(on_death=_leave)
+    preparing = Preparing(model.engine.cancel, on_death=_leave)
     try:
-        while (message := channel.receive()) is not None:
-            _answer_or_fail(message, model, channel)
+        while (frame := channel.receive()) is not None:
+            with _failing_alone(frame.id, channel):
+                _take(frame, model, preparing, channel)
     except (MemoryError, SystemError) as error:
         _leave(error)
     # The engine's thread may be inside a long step; memory goes back to the system either way.
@@ -82,7 +95,7 @@ class _Parent(Channel[ToRunner]):
         except OSError as error:
             _end_alone(error)
 
-    def receive(self) -> ToRunner | None:
+    def receive(self) -> Frame[ToRunner] | None:
         try:
             return super().receive()
         except OSError as error:
@@ -106,7 +119,8 @@ def _leave(error: BaseException) -> NoReturn:
 
 def _await_model(channel: _Parent) -> ChatModel | None:
     """Wait for a model that can be loaded; None when the parent hangs up, or the load failed for good."""
-    while (message := channel.receive()) is not None:
+    while (frame := channel.receive()) is not None:
+        message = frame.message()
         if not isinstance(message, Load):
             raise RequestError(f"the first message must be Load, not {type(message).__name__}")
         try:
@@ -162,45 +176,59 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
     return ChatModel(engine, facts_at(Path(request.path)) or ModelFacts())
 
 
-def _answer_or_fail(message: ToRunner, model: ChatModel, channel: _Parent) -> None:
-    """A defect that shows with one request fails that request, not all that are running."""
+def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent) -> None:
+    """Answer at once what takes no time; have the rest done where it holds up no ping."""
+    if frame.size_bytes > _SMALL_BYTES:
+        _prepare(frame, model, preparing, channel, long=True)
+        return
+    match frame.message():
+        case Generate() | Embed() | Render():
+            _prepare(frame, model, preparing, channel, long=False)
+        case Cancel(id=request_id):
+            preparing.cancel(request_id)
+        case Ping() as ping:
+            channel.send(_pong(ping, model.engine))
+        case Inspect() as inspect:
+            _inspect(inspect, model.engine, channel)
+        case Load():
+            raise RequestError("a model is already loaded in this process")
+
+
+def _prepare(
+    frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent, *, long: bool
+) -> None:
+    def prepare() -> None:
+        with _failing_alone(frame.id, channel):
+            match frame.message():
+                case Generate() | Embed() as request:
+                    model.submit(request, channel.send)
+                case Render(request=request):
+                    channel.send(msgspec.structs.replace(model.render(request), id=frame.id))
+
+    preparing.add(frame.id, prepare, long=long)
+
+
+@contextlib.contextmanager
+def _failing_alone(request_id: int, channel: _Parent) -> Iterator[None]:
+    """An error, or a defect that shows with one request, fails that request, not all that are running.
+
+    Raises MemoryError and SystemError when the process cannot go on.
+    """
     try:
-        _answer(message, model, channel)
+        yield
     except SystemError:
         raise
     except Exception as error:
         if is_out_of_memory(error):
             if memory_is_short():
                 raise MemoryError from error
-            channel.send(Failed.of(getattr(message, "id", 0), OutOfMemoryError()))
-            return
-        log.exception("%s failed", type(message).__name__)
-        reason = f"internal error in the model runner: {type(error).__name__}: {error}"
-        channel.send(Failed(id=getattr(message, "id", 0), kind=RunnerError.__name__, message=reason))
-
-
-def _answer(message: ToRunner, model: ChatModel, channel: _Parent) -> None:
-    match message:
-        case Generate() | Embed():
-            try:
-                model.submit(message, channel.send)
-            except PunaError as error:
-                channel.send(Failed.of(message.id, error))
-        case Cancel():
-            model.engine.cancel(message.id)
-        case Render():
-            try:
-                prompted = model.render(message.request)
-            except PunaError as error:
-                channel.send(Failed.of(message.id, error))
-            else:
-                channel.send(msgspec.structs.replace(prompted, id=message.id))
-        case Ping():
-            channel.send(_pong(message, model.engine))
-        case Inspect():
-            _inspect(message, model.engine, channel)
-        case Load():
-            channel.send(Failed.of(0, RequestError("a model is already loaded in this process")))
+            channel.send(Failed.of(request_id, OutOfMemoryError()))
+        elif isinstance(error, PunaError):
+            channel.send(Failed.of(request_id, error))
+        else:
+            log.exception("request %d failed", request_id)
+            reason = f"internal error in the model runner: {type(error).__name__}: {error}"
+            channel.send(Failed.of(request_id, RunnerError(reason)))
 
 
 def _pong(message: Ping, engine: Engine) -> Pong:

@@ -1,8 +1,8 @@
 """Messages between the server and a runner process: msgpack frames on a socketpair.
 
-A frame is a little-endian u32 length and that many bytes of msgpack. Every message is a
-tagged struct (`type` is the class name). Requests carry an `id` chosen by the server; all
-replies to it carry the same `id`. The runner leaves when its end of the socket closes.
+Frames are described in `puna.runner.frames`. Every message is a tagged struct (`type` is the
+class name). Requests carry an `id` chosen by the server; all replies to it carry the same
+`id`. The runner leaves when its end of the socket closes.
 Generating and embedding are spoken of in the engine's own words (`puna.engine.events`).
 """
 
@@ -56,8 +56,8 @@ __all__ = [
 OUT_OF_MEMORY = 12
 IN_DOUBT = 13
 
-#: A longer frame is a broken peer, not a message.
-MAX_FRAME_BYTES = 512 * 1024 * 1024
+#: A longer message is refused where it is made; one that is announced is a broken peer.
+MAX_FRAME_BYTES = 256 * 1024 * 1024
 
 
 # --- server to runner -------------------------------------------------------------

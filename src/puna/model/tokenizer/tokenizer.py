@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import cached_property
 
 from puna.errors import RequestError
 from puna.model.tokenizer.added import AddedTokens
@@ -87,6 +88,11 @@ class Tokenizer:
             ids.append(self.eos_id)
         return ids
 
+    @cached_property
+    def longest_bytes(self) -> int:
+        """No token stands for more bytes of text than this."""
+        return max((len(text.encode(errors="surrogatepass")) for text in self._vocabulary.texts), default=1)
+
     def piece(self, id: int) -> bytes:
         """The bytes that token `id` adds to a text: for control tokens, their spelling.
 
@@ -94,7 +100,7 @@ class Tokenizer:
         """
         known = self._pieces.get(id)
         if known is None:
-            self._check(id)
+            self.check([id])
             known = self._pieces[id] = self._spell(id)
         return known
 
@@ -110,17 +116,19 @@ class Tokenizer:
 
     def token(self, id: int) -> str:
         """The spelling of token `id` in the vocabulary. Raises RequestError if there is no such token."""
-        self._check(id)
+        self.check([id])
         return self._vocabulary.texts[id]
 
     def is_control(self, id: int) -> bool:
         """Whether `id` is a control token. Raises RequestError if there is no such token."""
-        self._check(id)
+        self.check([id])
         return self._vocabulary.is_control(id)
 
-    def _check(self, id: int) -> None:
-        if not 0 <= id < self.vocab_size:
-            raise RequestError(f"token id {id} is outside the vocabulary (0 to {self.vocab_size - 1})")
+    def check(self, ids: Sequence[int]) -> None:
+        """Raises RequestError that names the first of `ids` which is no token."""
+        if ids and not (min(ids) >= 0 and max(ids) < self.vocab_size):
+            wrong = next(id for id in ids if not 0 <= id < self.vocab_size)
+            raise RequestError(f"token id {wrong} is outside the vocabulary (0 to {self.vocab_size - 1})")
 
 
 def _well_formed(text: str) -> str:

@@ -12,7 +12,6 @@ from collections.abc import AsyncIterator
 from puna.errors import (
     CrashLoopError,
     InsufficientMemoryError,
-    PunaError,
     RunnerError,
     ServerBusyError,
 )
@@ -96,8 +95,8 @@ class Fleet:
             return
         entry.keep_alive_s = 0.0
         entry.touch()
-        if entry.users == 0 and entry.runner is not None:
-            await asyncio.shield(self._end(entry))
+        if entry.users == 0 and (ending := self._end(entry)) is not None:
+            await asyncio.shield(ending)
 
     def loaded(self) -> list[ResidentModel]:
         """Models in memory or being loaded, longest remaining first."""
@@ -154,12 +153,13 @@ class Fleet:
 
     async def _answers(self, entry: ResidentModel) -> bool:
         """Whether an idle runner is still there; if it is not, it is marked for its end."""
-        assert entry.runner is not None
+        runner = entry.runner
+        assert runner is not None
         try:
-            await entry.runner.ping(PING_TIMEOUT_S)
+            await runner.ping(PING_TIMEOUT_S)
         except RunnerError as error:
             _log.warning("the runner of %s does not answer (%s); it is replaced", entry.model.name, error)
-            entry.runner.kill(str(error))
+            runner.kill(str(error))
             entry.retiring = True
             return False
         except BaseException:
@@ -210,64 +210,80 @@ class Fleet:
             task.cancel()
 
     async def _load(self, model: StoredModel, path: str, plan: LoadPlan) -> ResidentModel:
-        async with self._one_load:
-            entry = self._loaded.get(path)
-            if entry is not None and entry.ready and entry.serves(plan):
-                entry.users += 1
-                return entry
-            if entry is not None:
-                await self._retire(entry)
-            while len(self._loaded) >= self._settings.max_loaded:
-                await self._evict(list(self._loaded.values()))
-            await self._ended()
-            entry = ResidentModel(model=model, path=path, plan=plan, keep_alive_s=self._settings.keep_alive_s)
-            entry.touch()
-            self._loaded[path] = entry
-            try:
-                entry.runner = await self._start(entry)
-            except BaseException as error:
-                del self._loaded[path]
-                if isinstance(error, Exception):
-                    self._metrics.load_failed(model.name)
-                if isinstance(error, RunnerError):
-                    self._crashed(entry, error, after_success=False)
-                raise
-            entry.users += 1
-            return entry
+        """The model in memory, with one user.
 
-    async def _start(self, entry: ResidentModel) -> Runner:
+        One is read at a time. While a load waits for models to leave, others have their turn.
+        """
         began_s = time.monotonic()
-        runner = await self._launcher.launch()
+        entry = ResidentModel(model=model, path=path, plan=plan, keep_alive_s=self._settings.keep_alive_s)
+        entry.touch()
+        runner: Runner | None = None
         try:
-            await self._load_into(runner, entry)
-        except BaseException:
-            await runner.close()
+            while True:
+                await self._ended()
+                async with self._one_load:
+                    known = self._loaded.get(path)
+                    if known is not None and known.ready and known.serves(plan):
+                        known.users += 1
+                        return known
+                    leaving = [known] if known is not None else self._surplus()
+                    if not leaving:
+                        runner = runner or await self._launcher.launch()
+                        if await self._read(runner, entry, leaving):
+                            self._loaded_now(entry, runner, time.monotonic() - began_s)
+                            runner = None
+                            return entry
+                await asyncio.gather(*(self._retire(other) for other in leaving))
+        except RunnerError as error:
+            self._metrics.load_failed(model.name)
+            self._crashed(entry, error, after_success=False)
             raise
-        entry.load_s = time.monotonic() - began_s
-        self._metrics.loaded(entry.model.name, entry.load_s)
+        except Exception:
+            self._metrics.load_failed(model.name)
+            raise
+        finally:
+            if runner is not None:
+                self._hang_up(runner)
+
+    def _loaded_now(self, entry: ResidentModel, runner: Runner, load_s: float) -> None:
+        entry.runner = runner
+        entry.users += 1
+        entry.load_s = load_s
+        self._metrics.loaded(entry.model.name, load_s)
         _log.info(
             "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",
             entry.model.name,
-            entry.load_s,
+            load_s,
             _size_mib(runner),
             runner.info.context_length,
             runner.info.parallel,
         )
-        return runner
 
-    async def _load_into(self, runner: Runner, entry: ResidentModel) -> None:
-        """Load, making room or with fewer sequences if memory is short."""
+    async def _read(self, runner: Runner, entry: ResidentModel, leaving: list[ResidentModel]) -> bool:
+        """Load, with fewer sequences if memory is short; the model is in the table meanwhile, and then.
+
+        False when memory comes from models that leave: those on their way, and those added to `leaving`.
+        """
         parallel = self._settings.parallel or DEFAULT_PARALLEL
-        while True:
-            try:
-                await self._load_once(runner, entry, parallel)
-                return
-            except InsufficientMemoryError as error:
-                if await self._make_room(entry, error):
-                    continue
-                if parallel == 1 or self._settings.parallel is not None:
-                    raise
-                parallel = 1
+        self._loaded[entry.path] = entry
+        done = False
+        try:
+            while not done:
+                try:
+                    await self._load_once(runner, entry, parallel)
+                    done = True
+                except InsufficientMemoryError as error:
+                    if not self._ending:
+                        leaving += await self._in_the_way(entry, error)
+                    if self._ending or leaving:
+                        return False
+                    if parallel == 1 or self._settings.parallel is not None:
+                        raise
+                    parallel = 1
+        finally:
+            if not done:
+                del self._loaded[entry.path]
+        return True
 
     async def _load_once(self, runner: Runner, entry: ResidentModel, parallel: int) -> None:
         def on_progress(done: int, total: int) -> None:
@@ -292,27 +308,31 @@ class Fleet:
         others = [other for other in self._loaded.values() if other is not besides]
         return sum(one.promised_bytes for one in await look(others))
 
-    async def _make_room(self, entry: ResidentModel, error: InsufficientMemoryError) -> bool:
-        """Unload other models as far as the load of `entry` needs it; False when that would not be enough."""
+    async def _in_the_way(self, entry: ResidentModel, error: InsufficientMemoryError) -> list[ResidentModel]:
+        """The models to unload so that `entry` can be loaded; none when that would not be enough."""
         others = [other for other in self._loaded.values() if other is not entry]
         looks = await look(others)
         freed = {one.model.path: one.memory_bytes + one.promised_bytes for one in looks}
         missing = max(error.needed - error.available, 1)
         if sum(freed.values()) < missing:
-            return False
-        while missing > 0 and (chosen := victim(others)) is not None:
-            _log.info("unloading %s to make room for %s", chosen.model.name, entry.model.name)
-            others.remove(chosen)
-            missing -= freed.get(chosen.path, 0)
-            await self._retire(chosen)
-        await self._ended()
-        return True
+            return []
+        chosen: list[ResidentModel] = []
+        while missing > 0 and (other := victim(others)) is not None:
+            _log.info("unloading %s to make room for %s", other.model.name, entry.model.name)
+            others.remove(other)
+            missing -= freed.get(other.path, 0)
+            chosen.append(other)
+        return chosen
 
-    async def _evict(self, among: list[ResidentModel]) -> None:
-        chosen = victim(among)
-        if chosen is not None:
-            _log.info("unloading %s to make room", chosen.model.name)
-            await self._retire(chosen)
+    def _surplus(self) -> list[ResidentModel]:
+        """The models to unload so that one more may be in memory."""
+        others = list(self._loaded.values())
+        chosen = []
+        while len(others) >= self._settings.max_loaded and (other := victim(others)) is not None:
+            _log.info("unloading %s to make room", other.model.name)
+            others.remove(other)
+            chosen.append(other)
+        return chosen
 
     async def _retire(self, entry: ResidentModel) -> None:
         """Take the model out once its requests have ended."""
@@ -321,8 +341,8 @@ class Fleet:
             self._end(entry)
         await entry.gone.wait()
 
-    def _end(self, entry: ResidentModel) -> asyncio.Task[None]:
-        """Take the model out of the table at once and end its process."""
+    def _end(self, entry: ResidentModel) -> asyncio.Task[None] | None:
+        """Take the model out of the table at once and end its process, if there still is one."""
         self._stop_timer(entry)
         entry.gone.set()
         if self._loaded.get(entry.path) is entry:
@@ -330,7 +350,17 @@ class Fleet:
             runner = entry.runner
             if runner is not None and not runner.alive:
                 self._crashed(entry, runner.death(), after_success=runner.tally.finished > 0)
-        task = asyncio.create_task(self._close_runner(entry))
+        if entry.watch is not None:
+            entry.watch.cancel()
+        runner, entry.runner = entry.runner, None
+        if runner is None:
+            return None
+        _log.info("unloaded %s", entry.model.name)
+        return self._hang_up(runner)
+
+    def _hang_up(self, runner: Runner) -> asyncio.Task[None]:
+        """End a process, which nobody waits for but those who need its memory."""
+        task = asyncio.create_task(runner.close())
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)
         return task
@@ -349,21 +379,9 @@ class Fleet:
             watching = watch(entry.runner, lambda: entry.users > 0, self._settings.step_timeout_s)
             entry.watch = asyncio.create_task(watching)
 
-    async def _close_runner(self, entry: ResidentModel) -> None:
-        runner, entry.runner = entry.runner, None
-        if runner is None:
-            return
-        if entry.watch is not None:
-            entry.watch.cancel()
-        try:
-            await runner.close()
-        except PunaError as error:
-            _log.warning("ending the runner of %s: %s", entry.model.name, error)
-        _log.info("unloaded %s", entry.model.name)
-
     async def _ended(self) -> None:
-        """Wait until processes on their way out have returned their memory."""
-        while self._ending:
+        """Wait until the processes that are on their way out now have returned their memory."""
+        if self._ending:
             await asyncio.wait(set(self._ending))
 
     def _stop_timer(self, entry: ResidentModel) -> None:

@@ -1,0 +1,79 @@
+"""Long requests hold up no short ones, and a cancelled one is stopped wherever it is."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from queue import SimpleQueue
+
+import pytest
+
+from puna.runner.preparing import Preparing
+from tests.waiting import PATIENCE_S
+
+
+class Bench:
+    """`heard` gets what is prepared and cancelled, in order; `hold` occupies a thread until `release`."""
+
+    def __init__(self) -> None:
+        self.heard: SimpleQueue[object] = SimpleQueue()
+        self.began = threading.Event()
+        self.release = threading.Event()
+        self.preparing = Preparing(lambda id: self.heard.put(("cancelled", id)), self.heard.put)
+
+    def say(self, word: object) -> Callable[[], None]:
+        return lambda: self.heard.put(word)
+
+    def hold(self) -> None:
+        self.began.set()
+        assert self.release.wait(PATIENCE_S)
+        self.heard.put("long")
+
+    def next(self) -> object:
+        return self.heard.get(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.release.set()
+
+
+def test_a_long_request_holds_up_no_short_one(bench: Bench) -> None:
+    bench.preparing.add(1, bench.hold, long=True)
+    for number in (2, 3):
+        bench.preparing.add(number, bench.say(number), long=False)
+    assert [bench.next(), bench.next()] == [2, 3]
+    bench.release.set()
+    assert bench.next() == "long"
+
+
+def test_what_is_cancelled_before_its_turn_is_not_prepared(bench: Bench) -> None:
+    bench.preparing.add(1, bench.hold, long=True)
+    bench.preparing.add(2, bench.say("never"), long=True)
+    bench.preparing.add(3, bench.say("last"), long=True)
+    bench.preparing.cancel(2)
+    bench.release.set()
+    assert [bench.next() for _ in range(3)] == ["long", ("cancelled", 2), "last"]
+
+
+def test_what_is_cancelled_while_it_is_prepared_is_stopped_in_the_engine(bench: Bench) -> None:
+    bench.preparing.add(1, bench.hold, long=True)
+    assert bench.began.wait(PATIENCE_S)
+    bench.preparing.cancel(1)
+    assert bench.heard.empty()  # the engine does not have it yet
+    bench.release.set()
+    assert [bench.next(), bench.next()] == ["long", ("cancelled", 1)]
+    bench.preparing.cancel(1)
+    assert bench.next() == ("cancelled", 1)
+
+
+def test_what_the_process_must_not_survive_is_passed_on(bench: Bench) -> None:
+    error = MemoryError()
+
+    def fail() -> None:
+        raise error
+
+    bench.preparing.add(1, fail, long=False)
+    assert bench.next() is error
