@@ -8,8 +8,8 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.errors import ModelError
-from puna.lines import LONGEST_LINE, LONGEST_TEXT, LineFormatter, escaped, shortened
+from puna.errors import LONGEST_MESSAGE, ModelError
+from puna.lines import LONGEST_LINE, LineFormatter, escaped, shortened
 
 
 @given(st.text())
@@ -42,6 +42,6 @@ def test_a_record_is_one_line_and_its_traceback_is_indented() -> None:
 
 def test_no_error_quotes_all_of_a_long_value() -> None:
     message = str(ModelError(f"the name is {'a' * 10**6}, which is too long; use another"))
-    assert len(message) < LONGEST_TEXT + 100
+    assert len(message) < LONGEST_MESSAGE + 100
     assert message.startswith("the name is aaa")
     assert message.endswith("aaa, which is too long; use another")

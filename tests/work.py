@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -28,3 +29,31 @@ def calls(work: Callable[[], Any]) -> Counter[str]:
     finally:
         sys.setprofile(before)
     return counted
+
+
+def proportional(make: Callable[[int], Callable[[], Any]], least: int = 256, most: int = 1 << 18) -> bool:
+    """Whether the work `make(size)` grows about as its size: four times the size takes less than 10 times.
+
+    For what happens inside C functions, where calls say nothing; anything quadratic takes sixteen times as
+    long. Processor time is measured, so other processes do not count, at the smallest size from `least` to
+    `most` that can be measured, and a disturbed measurement is repeated. What is too short to be
+    measured is no trouble.
+    """
+    size = least
+    while (brief := _processor_s(make(4 * size), 1) < 0.01) and size < most:
+        size *= 2
+    for _ in range(0 if brief else 5):
+        long_s = _processor_s(make(4 * size), 2)
+        if long_s < 0.01 or long_s < 10 * _processor_s(make(size), 3):
+            return True
+    return brief
+
+
+def _processor_s(work: Callable[[], Any], repeated: int) -> float:
+    """The least processor time of `repeated` runs."""
+    found = []
+    for _ in range(repeated):
+        begin_s = time.thread_time()
+        work()
+        found.append(time.thread_time() - begin_s)
+    return min(found)

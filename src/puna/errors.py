@@ -8,18 +8,22 @@ runner process sends it so that the error is raised as the same class in the ser
 
 from __future__ import annotations
 
-from typing import ClassVar
+import reprlib
+from typing import ClassVar, Final
 
-from puna.lines import LONGEST_TEXT, shortened
+from puna.lines import shortened
+
+#: Longer messages are shortened: what they quote may be megabytes of somebody's request or file.
+LONGEST_MESSAGE: Final = 2000  # characters
 
 
 class PunaError(Exception):
-    """Base class of all errors raised by Puna. A message that quotes too much is shortened."""
+    """Base class of all errors raised by Puna. The middle of a very long message is left out."""
 
     status: ClassVar[int] = 500
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(shortened(message, LONGEST_TEXT))
+        super().__init__(shortened(message, LONGEST_MESSAGE))
 
     @property
     def kind(self) -> str:
@@ -29,6 +33,15 @@ class PunaError(Exception):
     def of_kind(cls, kind: str, message: str) -> PunaError:
         """An error of the class named `kind` (as sent by another process) with `message`."""
         return _by_name().get(kind, PunaError)(message)
+
+
+def shown(value: object) -> str:
+    """`value` as Python writes it, shortened, for an error message."""
+    return _REPR.repr(value)
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxlong = _REPR.maxother = 100  # characters
 
 
 def _by_name() -> dict[str, type[PunaError]]:
@@ -88,6 +101,12 @@ class RequestError(PunaError):
     status = 400
 
 
+class BodyTooLargeError(RequestError):
+    """The request's body is larger than the server takes."""
+
+    status = 413
+
+
 class OptionError(RequestError):
     """An option has the wrong type or is out of range."""
 
@@ -115,7 +134,7 @@ class NotSupportedError(PunaError):
 class UnavailableError(PunaError):
     """This version of Puna does not have the requested feature."""
 
-    status = 501
+    status = 400  # 501 would say it better, but clients try again after any status over 500
 
 
 class GenerationError(PunaError):

@@ -1,4 +1,4 @@
-"""JSON exactly as Go's encoder writes it.
+"""JSON exactly as Go's encoder writes it, and as its decoder takes it.
 
 Digests of stored layers and prompts rendered by Go templates depend on the exact bytes: no spaces, `<`, `>`
 and `&` escaped, numbers in their shortest plain form.
@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
 
+from puna.errors import shown
+from puna.json_gauge import JsonGauge
+
 _ESCAPES = {
     ord("<"): "\\u003c",
     ord(">"): "\\u003e",
@@ -19,6 +22,68 @@ _ESCAPES = {
     0x2028: "\\u2028",
     0x2029: "\\u2029",
 }
+
+
+#: Characters of numbers that are read.
+_LONGEST_INTEGER = 20
+_LONGEST_REAL = 1000
+
+
+def loads(text: str) -> Any:
+    """The value that `text` is. Numbers have 64 bits; half of a surrogate pair, which is no text, is U+FFFD.
+
+    Raises ValueError.
+    """
+    JsonGauge().feed(text.encode("utf-8", "replace"))
+    value, end = first_value(text)
+    if text[end:].strip(_BLANKS):
+        raise ValueError(f"something follows the value (character {end + 1})")
+    return value
+
+
+def first_value(text: str) -> tuple[Any, int]:
+    """As `loads` the value that `text` begins with, and where it ends; how deep it is is not looked at."""
+    begin = len(text) - len(text.lstrip(_BLANKS))
+    try:
+        value, end = _DECODER.raw_decode(text, begin)
+    except json.JSONDecodeError as error:
+        what = f"{error.msg[0].lower()}{error.msg[1:]}"
+        raise ValueError(f"{what} (line {error.lineno}, column {error.colno})") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    return (_with_valid_text(value) if "\\ud" in text or "\\uD" in text else value), end
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _integer(text: str) -> int:
+    value = int(text) if len(text) <= _LONGEST_INTEGER else 2**64
+    if not -(2**63) <= value < 2**64:
+        raise ValueError(f"the number {shown(text)} has more than 64 bits")
+    return value
+
+
+def _real(text: str) -> float:
+    value = float(text) if len(text) <= _LONGEST_REAL else math.inf
+    if math.isinf(value):
+        raise ValueError(f"the number {shown(text)} is out of range")
+    return value
+
+
+_BLANKS = " \t\r\n"
+_DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer, parse_float=_real)
+
+
+def _with_valid_text(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, list):
+        return [_with_valid_text(item) for item in value]
+    if isinstance(value, dict):
+        return {_with_valid_text(key): _with_valid_text(item) for key, item in value.items()}
+    return value
 
 
 def dumps(value: Any, *, sort_keys: bool = False) -> str:

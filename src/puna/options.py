@@ -13,10 +13,17 @@ from typing import Any
 import msgspec
 
 from puna.config import env
-from puna.errors import OptionError
+from puna.errors import OptionError, shown
 
 #: Levels of thinking, for models that take more than yes or no.
 THINK_LEVELS = ("high", "medium", "low", "max")
+
+#: Stop strings of one request, and characters of all of them.
+MOST_STOPS = 256
+LONGEST_STOPS = 16_384
+
+#: Tokens in `logit_bias`.
+MOST_BIASES = 16_384
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,42 +128,56 @@ def _coerce(name: str, value: Any) -> Any:
     kind = _TYPES[name]
     if kind == "array":
         if not isinstance(value, list | tuple):
-            raise OptionError(f'option "{name}" must be of type array, not {value!r}')
+            raise OptionError(f'option "{name}" must be of type array, not {shown(value)}')
         if not all(isinstance(item, str) for item in value):
-            raise OptionError(f'option "{name}" must be an array of strings, not {value!r}')
-        return tuple(item for item in value if item)
+            raise OptionError(f'option "{name}" must be an array of strings, not {shown(value)}')
+        return _checked_stops(tuple(item for item in value if item))
     if kind == "object":
         return _coerce_by_token(name, value)
     if kind == "string":
         if not isinstance(value, str):
-            raise OptionError(f'option "{name}" must be of type string, not {value!r}')
+            raise OptionError(f'option "{name}" must be of type string, not {shown(value)}')
         if name in _CHOICES and value not in _CHOICES[name]:
-            raise OptionError(f'option "{name}" must be one of {", ".join(_CHOICES[name])}, not {value!r}')
+            raise OptionError(
+                f'option "{name}" must be one of {", ".join(_CHOICES[name])}, not {shown(value)}'
+            )
         return value
     if kind == "boolean":
         if not isinstance(value, bool):
-            raise OptionError(f'option "{name}" must be of type boolean, not {value!r}')
+            raise OptionError(f'option "{name}" must be of type boolean, not {shown(value)}')
         return value
     return _coerce_number(name, kind, value)
+
+
+def _checked_stops(stops: tuple[str, ...]) -> tuple[str, ...]:
+    if len(stops) > MOST_STOPS:
+        raise OptionError(f'option "stop" must have at most {MOST_STOPS} strings, not {len(stops):,}')
+    if sum(map(len, stops)) > LONGEST_STOPS:
+        raise OptionError(f'option "stop" must have at most {LONGEST_STOPS:,} characters in all its strings')
+    return stops
 
 
 def _coerce_by_token(name: str, value: Any) -> tuple[tuple[int, float], ...]:
     """Numbers by token id; JSON spells ids as strings."""
     if not isinstance(value, Mapping):
-        raise OptionError(f'option "{name}" must be of type object (token ids and numbers), not {value!r}')
+        raise OptionError(
+            f'option "{name}" must be of type object (token ids and numbers), not {shown(value)}'
+        )
+    if len(value) > MOST_BIASES:
+        raise OptionError(f'option "{name}" must have at most {MOST_BIASES:,} tokens, not {len(value):,}')
     by_token: dict[int, float] = {}
     for key, number in value.items():
         if isinstance(key, bool) or not re.fullmatch(r"\d{1,10}", str(key), re.ASCII):
-            raise OptionError(f'option "{name}" must have token ids as keys, not {key!r}')
+            raise OptionError(f'option "{name}" must have token ids as keys, not {shown(key)}')
         by_token[int(key)] = _coerce_number(name, "float32", number)
     return tuple(by_token.items())
 
 
 def _coerce_number(name: str, kind: str, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise OptionError(f'option "{name}" must be of type {kind}, not {value!r}')
+        raise OptionError(f'option "{name}" must be of type {kind}, not {shown(value)}')
     if name in _RANGES:
         low, high = _RANGES[name]
         if not low <= value <= high:
-            raise OptionError(f'option "{name}" must be between {low:g} and {high:g}, not {value!r}')
+            raise OptionError(f'option "{name}" must be between {low:g} and {high:g}, not {shown(value)}')
     return int(value) if kind == "integer" else float(value)

@@ -176,7 +176,7 @@ ERRORS = [
     ("/api/embed", {"model": "no", "input": "a"}, 404, 'model "no" not found, try pulling it first'),
     ("/api/embed", {"model": "tiny", "input": ["a", LONG], "truncate": False}, 400,
      "the input length exceeds the context length"),
-    ("/api/embed", {"model": "reranker", "input": "a"}, 501, "this model does not support embeddings"),
+    ("/api/embed", {"model": "reranker", "input": "a"}, 400, "this model does not support embeddings"),
     ("/api/embed", {"model": "broken", "input": "a"}, 400, "embedding contains NaN or Inf values"),
     ("/api/embed", {"model": "tiny", "input": "a", "keep_alive": "x"}, 400, 'time: invalid duration "x"'),
     ("/api/embeddings", {"prompt": "hello"}, 400, "model is required"),
@@ -195,7 +195,7 @@ ERRORS = [
     ("/v1/embeddings", {"model": "tiny", "input": "a", "encoding_format": "hex"}, 400,
      "Invalid value for 'encoding_format' = hex. Supported values: ['float', 'base64']."),
     ("/v1/embeddings", {"model": "no", "input": "a"}, 404, 'model "no" not found, try pulling it first'),
-    ("/v1/embeddings", {"model": "reranker", "input": "a"}, 501, "this model does not support embeddings"),
+    ("/v1/embeddings", {"model": "reranker", "input": "a"}, 400, "this model does not support embeddings"),
 ]  # fmt: skip
 
 

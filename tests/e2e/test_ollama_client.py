@@ -238,7 +238,7 @@ def test_a_request_with_keep_alive_zero_unloads_after_its_answer(server: Server)
 def test_what_is_not_there_yet_says_so(server: Server, call: str) -> None:
     with pytest.raises(ollama.ResponseError, match="not available yet in this version") as caught:
         getattr(server.client, call)("tiny")
-    assert caught.value.status_code == 501
+    assert caught.value.status_code == 400
 
 
 def test_a_prompt_too_long_is_cut_visibly_or_refused(server: Server) -> None:

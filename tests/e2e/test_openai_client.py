@@ -202,7 +202,7 @@ def test_a_completion_answers_and_streams(client: openai.OpenAI) -> None:
         ({"logit_bias": {"5": 101}}, 400, '"logit_bias" must be between -100 and 100, not 101'),
         ({"logit_bias": {"five": 1}}, 400, "\"logit_bias\" must have token ids as keys, not 'five'"),
         ({"logit_bias": {"999999": 1}}, 400, '"logit_bias" must have ids below'),
-        ({"response_format": {"type": "json_object"}}, 501, "structured output"),
+        ({"response_format": {"type": "json_object"}}, 400, "structured output"),
         ({"temperature": -1}, 400, "temperature"),
         ({"top_p": 7}, 400, "top_p"),
         ({"top_logprobs": 21, "logprobs": True}, 400, "top_logprobs must be between 0 and 20"),

@@ -68,7 +68,7 @@ def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -
     ("template", "architecture", "metadata", "capabilities"),
     [
         ("{{ .Prompt }}", "llama", {}, ("completion",)),
-        ("{{ .Tools }}{{ .Prompt }}{{ .Suffix }}", "llama", {}, ("completion", "tools", "insert")),
+        ("{{ .Tools }}{{ .Prompt }}{{ .Suffix }}", "llama", {}, ("completion", "insert")),
         (
             "{{ range .Messages }}{{ if .Thinking }}<t>{{ .Thinking }}</t>{{ end }}{{ end }}",
             "llama",
@@ -84,12 +84,12 @@ def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -
             ("completion", "vision", "audio"),
         ),
         (None, "llama", {"tokenizer__chat_template": JINJA}, ("completion",)),
-        (None, "llama", {"tokenizer__chat_template": "{% if tools %}{% endif %}"}, ("completion", "tools")),
+        (None, "llama", {"tokenizer__chat_template": "{% if tools %}{% endif %}"}, ("completion",)),
         (
             None,
             "qwen3",
             {"tokenizer__chat_template": "{% if tools %}<think>{{ x }}</think>{% endif %}"},
-            ("completion", "tools", "thinking"),
+            ("completion", "thinking"),
         ),
     ],
 )
@@ -108,7 +108,7 @@ def test_a_model_whose_file_is_gone_can_do_nothing(create: Create) -> None:
     model = create({"template": "{{ .Prompt }}{{ .Tools }}"})
     assert model.model_path is not None
     model.model_path.unlink()
-    assert Author.of(model).capabilities == ("tools",)
+    assert Author.of(model).capabilities == ()
 
 
 @pytest.mark.parametrize(

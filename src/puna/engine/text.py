@@ -6,9 +6,11 @@ Stop strings across token borders, whole characters only, thinking told from the
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from puna.engine.stop_search import stop_search
 from puna.prompt.thinking import ThinkingParser
 
 if TYPE_CHECKING:
@@ -50,20 +52,24 @@ class TextStream:
     """
 
     def __init__(self, stop: Sequence[str] = (), thinking: Tags | None = None, prompt: str = "") -> None:
-        self._stops = [(text, text.encode()) for text in stop if text]
+        self._stops = stop_search(tuple(stop))
+        self._state = 0  # of `_stops`
         self._thinking = ThinkingParser(thinking, prompt=prompt) if thinking else None
         self._held = bytearray()
-        self._pieces: list[tuple[int, Piece]] = []  # (offset in _held of its first byte, piece)
+        self._begin = 0  # bytes released before those held
+        self._pieces: deque[tuple[int, Piece]] = deque()  # (place of its first byte in all bytes, piece)
 
     def feed(self, piece: Piece) -> Released:
         """Add a token's bytes; returns what can be shown now."""
-        self._pieces.append((len(self._held), piece))
+        end = self._begin + len(self._held)
+        self._pieces.append((end, piece))
         self._held += piece.text
-        found = self._find_stop()
+        found = self._find_stop(piece.text, end)
         if found is not None:
             begin, stop = found
-            return self._release(begin, stop)
-        return self._release(len(self._held) - max(self._stop_start(), incomplete_tail(self._held)))
+            return self._release(begin - self._begin, stop)
+        undecided = self._stops.depth(self._state) if self._stops is not None else 0
+        return self._release(len(self._held) - max(undecided, incomplete_tail(self._held)))
 
     def flush(self) -> Released:
         """Everything that was held, at the end of the generation; half a character is dropped."""
@@ -77,34 +83,36 @@ class TextStream:
             released.text += text
         return released
 
-    def _find_stop(self) -> tuple[int, str] | None:
-        """The earliest stop string in the held text."""
-        found = [(begin, text) for text, data in self._stops if (begin := self._held.find(data)) >= 0]
+    def _find_stop(self, added: bytes, at: int) -> tuple[int, str] | None:
+        """The stop string that begins first of those that end in `added`, the bytes from `at` on."""
+        if self._stops is None:
+            return None
+        found: list[tuple[int, str]] = []
+        for end, byte in enumerate(added, start=at + 1):
+            self._state = self._stops.step(self._state, byte)
+            if text := self._stops.found(self._state):
+                found.append((end - len(text.encode()), text))
         return min(found, default=None)
 
-    def _stop_start(self) -> int:
-        """How many bytes at the end could become a stop string."""
-        longest = 0
-        for _, data in self._stops:
-            for length in range(min(len(data) - 1, len(self._held)), longest, -1):
-                if self._held.endswith(data[:length]):
-                    longest = length
-                    break
-        return longest
-
-    def _release(self, end: int, stop: str | None = None) -> Released:
-        text = bytes(self._held[:end]).decode("utf-8", errors="replace")
+    def _release(self, size: int, stop: str | None = None) -> Released:
+        text = bytes(self._held[:size]).decode("utf-8", errors="replace")
         thinking, text = self._thinking.feed(text) if self._thinking is not None else ("", text)
-        # A piece without text of its own goes with what comes before it.
-        pieces = [piece for begin, piece in self._pieces if begin < end or (begin == end and not piece.text)]
+        self._begin += size
+        pieces: list[Piece] = []
+        while self._pieces:
+            begin, piece = self._pieces[0]
+            # A piece without text of its own goes with what comes before it.
+            if begin > self._begin or (begin == self._begin and piece.text):
+                break
+            pieces.append(piece)
+            self._pieces.popleft()
         cut: list[Piece] = []
         if stop is not None:
-            cut = [piece for _, piece in self._pieces[len(pieces) :]]
+            cut = [piece for _, piece in self._pieces]
             self._held.clear()
             self._pieces.clear()
         else:
-            del self._held[:end]
-            self._pieces = [(begin - end, piece) for begin, piece in self._pieces[len(pieces) :]]
+            del self._held[:size]
         return Released(text, thinking, pieces, stop, cut)
 
 

@@ -12,11 +12,16 @@ from puna.prompt.model_facts import ModelFacts
 _CHANNEL_THINKERS = ("gptoss", "gpt-oss")
 
 
+#: What no model can do in this version.
+_NOT_YET = {"tools": "tools: this version of Puna does not understand a model's tool calls yet"}
+
+
 def capabilities(
     facts: ModelFacts | None, template: str = "", *, extra: Collection[str] = (), sees: bool = False
 ) -> tuple[str, ...]:
-    """As far as they apply: embedding or completion, vision, audio, tools, insert, thinking; in this order.
+    """As far as they apply: embedding or completion, vision, audio, insert, thinking; in this order.
 
+    Never tools: a template may have a place for them, but calls in an answer are not understood yet.
     `facts` are None when the model's file cannot be read; `extra` are more that its author claims.
     """
     form = chat_format(facts or ModelFacts(), template)
@@ -26,7 +31,7 @@ def capabilities(
         "vision": sees or (facts is not None and facts.sees),
         "audio": facts is not None and facts.hears,
         **dict.fromkeys(extra, True),
-        "tools": form.takes_tools or "tools" in extra,
+        "tools": False,
         "insert": form.takes_suffix,
         "thinking": (facts is not None and facts.architecture in _CHANNEL_THINKERS)
         or form.thinking_tags is not None
@@ -39,4 +44,6 @@ def check_capabilities(name: str, has: Collection[str], wanted: Collection[str])
     """Raises RequestError naming each capability of `wanted` that the model lacks."""
     missing = [capability for capability in wanted if capability not in has]
     if missing:
-        raise RequestError("\n".join(f'"{name}" does not support {capability}' for capability in missing))
+        raise RequestError(
+            "\n".join(f'"{name}" does not support {_NOT_YET.get(one, one)}' for one in missing)
+        )

@@ -8,6 +8,9 @@ from puna.prompt.go import GoTemplate, nodes
 from puna.prompt.go.nodes import Action, Block, Branch, Text
 from puna.prompt.thinking import Tags
 
+#: What is longer is no tag, and would be compared with every end of an answer.
+_LONGEST_TAG = 256
+
 
 def thinking_tags(template: GoTemplate) -> Tags | None:
     """The texts that begin and end the block printing `.Thinking` in a range over the messages."""
@@ -16,7 +19,7 @@ def thinking_tags(template: GoTemplate) -> Tags | None:
             first, last = block[0], block[-1]
             if isinstance(first, Text) and isinstance(last, Text):
                 opening, closing = first.text.strip(), last.text.strip()
-                if opening and closing:
+                if 0 < len(opening) <= _LONGEST_TAG and 0 < len(closing) <= _LONGEST_TAG:
                     return Tags(opening, closing)
     return None
 

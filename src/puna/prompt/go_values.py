@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from puna.prompt.go.values import JsonList, JsonMap, Record, plain
@@ -18,23 +19,30 @@ def collated(messages: Sequence[Message]) -> tuple[str, list[Message]]:
     Texts are joined by a blank line; results of tools stay apart. Calls and thinking of merged
     messages are kept (Ollama loses those of the later ones).
     """
-    merged: list[Message] = []
+    runs: list[list[Message]] = []
     for message in messages:
-        last = merged[-1] if merged else None
-        if last is None or last.role != message.role or message.role == "tool":
-            merged.append(message)
-            continue
-        merged[-1] = Message(
-            role=last.role,
-            content=f"{last.content}\n\n{message.content}",
-            thinking="\n\n".join(text for text in (last.thinking, message.thinking) if text),
-            images=(*last.images, *message.images),
-            tool_calls=(*last.tool_calls, *message.tool_calls),
-            tool_name=last.tool_name,
-            tool_call_id=last.tool_call_id,
-        )
+        if runs and runs[-1][0].role == message.role != "tool":
+            runs[-1].append(message)
+        else:
+            runs.append([message])
     system = "\n\n".join(message.content for message in messages if message.role == "system")
-    return system, merged
+    return system, [_joined(run) for run in runs]
+
+
+def _joined(run: Sequence[Message]) -> Message:
+    """Messages of one role as one."""
+    first = run[0]
+    if len(run) == 1:
+        return first
+    return Message(
+        role=first.role,
+        content="\n\n".join(message.content for message in run),
+        thinking="\n\n".join(message.thinking for message in run if message.thinking),
+        images=tuple(chain.from_iterable(message.images for message in run)),
+        tool_calls=tuple(chain.from_iterable(message.tool_calls for message in run)),
+        tool_name=first.tool_name,
+        tool_call_id=first.tool_call_id,
+    )
 
 
 def message_values(messages: Iterable[Message]) -> list[Record]:

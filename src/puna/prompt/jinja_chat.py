@@ -182,20 +182,17 @@ def _system_in_user(chat: Chat) -> Chat:
 
 def _neighbours_merged(chat: Chat) -> Chat:
     """Some templates insist that user and assistant take turns."""
-    merged: Chat = []
+    runs: list[Chat] = []
     for message in chat:
-        last = merged[-1] if merged else None
-        plain = set(message) == {"role", "content"}
-        if (
-            last is not None
-            and plain
-            and set(last) == {"role", "content"}
-            and last["role"] == message["role"]
-        ):
-            merged[-1] = {**last, "content": f"{last['content']}\n\n{message['content']}"}
+        last = runs[-1][0] if runs else {}
+        if set(last) == set(message) == {"role", "content"} and last["role"] == message["role"]:
+            runs[-1].append(message)
         else:
-            merged.append(message)
-    return merged
+            runs.append([message])
+    return [
+        run[0] if len(run) == 1 else {**run[0], "content": "\n\n".join(message["content"] for message in run)}
+        for run in runs
+    ]
 
 
 def _thinking_tags(template: JinjaTemplate) -> Tags | None:

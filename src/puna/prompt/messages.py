@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from puna.errors import RequestError
+from puna import gojson
+from puna.errors import RequestError, shown
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,9 +64,9 @@ def call_function(call: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     arguments = function.get("arguments") or {}
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
+            arguments = gojson.loads(arguments)
         except ValueError as error:
             raise RequestError(f"invalid tool call arguments: {error}") from error
     if not isinstance(arguments, Mapping):
-        raise RequestError(f"invalid tool call arguments: {arguments!r} is no object")
+        raise RequestError(f"invalid tool call arguments: {shown(arguments)} is no object")
     return str(function.get("name", "")), dict(arguments)

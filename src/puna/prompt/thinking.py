@@ -33,6 +33,7 @@ class ThinkingParser:
     def __init__(self, tags: Tags, *, prompt: str = "") -> None:
         """`prompt` is what the answer follows: when it ends in the opening tag, thinking has begun."""
         self._tags = tags
+        self._blanks: list[str] = []  # white space before anything else
         self._held = ""
         begun = prompt.rstrip().endswith(tags.opening)
         self._state = _State.OPENED if begun else _State.BEFORE
@@ -59,14 +60,17 @@ class ThinkingParser:
         rest, self._held = self._held, ""
         if self._state is _State.THINKING:
             return rest, ""
-        return ("", rest) if self._state is _State.BEFORE else ("", "")
+        return ("", "".join([*self._blanks, rest])) if self._state is _State.BEFORE else ("", "")
 
     def _look_for_opening(self) -> None:
         start = self._held.lstrip()
+        self._blanks.append(self._held[: len(self._held) - len(start)])
+        self._held = start
         if start.startswith(self._tags.opening):
             self._held = start[len(self._tags.opening) :]
             self._state = _State.OPENED
         elif not self._tags.opening.startswith(start):
+            self._held = "".join([*self._blanks, start])
             self._state = _State.CONTENT
 
     def _skip_space(self, following: _State) -> None:

@@ -14,6 +14,7 @@ from puna.errors import PunaError
 from puna.hosts import Host
 from puna.server import unavailable
 from puna.server.fleet.fleet import Fleet
+from puna.server.http.body_limit import BodyLimitMiddleware
 from puna.server.http.cors import CORSMiddleware
 from puna.server.http.disconnect import DisconnectMiddleware
 from puna.server.http.error_replies import error_reply
@@ -40,6 +41,7 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
             Middleware(RequestLogMiddleware),
             Middleware(CORSMiddleware, rules=settings.origins),
             Middleware(HostCheckMiddleware, bound=bound),
+            Middleware(BodyLimitMiddleware, most_bytes=settings.max_body_bytes),
             Middleware(DisconnectMiddleware),
         ],
         exception_handlers={PunaError: error_reply, HTTPException: _http_exception, Exception: error_reply},

@@ -20,6 +20,7 @@ DEFAULT_CONTEXT_LENGTH: Final = 4096
 #: so this costs only the memory of the caches; when that is short, a load falls back to 1.
 DEFAULT_PARALLEL: Final = 4
 
+_LONGEST_DURATION: Final = 100  # characters
 _LIFETIME_S: Final = 100 * 365.25 * 86400
 
 _UNITS_S: Final = {
@@ -46,6 +47,7 @@ class Settings:
     parallel: int | None = None  # None: `DEFAULT_PARALLEL`, or 1 where memory is short
     max_loaded: int = 3
     max_queue: int = 512
+    max_body_bytes: int = 64 * 2**20  # of a request, files excepted
     kv_cache_type: str = "f16"
     speculate: str | None = None
     origins: OriginRules = field(default_factory=lambda: parse_origins(""))
@@ -62,6 +64,7 @@ class Settings:
         context_length = env_int("CONTEXT_LENGTH", 0)
         max_loaded = env_int("MAX_LOADED_MODELS", 0)
         max_queue = env_int("MAX_QUEUE", cls.max_queue)
+        max_body_mb = env_int("MAX_BODY_MB", 0)
         return cls(
             keep_alive_s=_env_duration_s("KEEP_ALIVE", cls.keep_alive_s),
             load_timeout_s=load_timeout_s if load_timeout_s > 0 else math.inf,
@@ -70,6 +73,7 @@ class Settings:
             parallel=parallel if parallel > 0 else None,
             max_loaded=max_loaded if max_loaded > 0 else cls.max_loaded,
             max_queue=max_queue if max_queue >= 0 else cls.max_queue,
+            max_body_bytes=max_body_mb * 2**20 if max_body_mb > 0 else cls.max_body_bytes,
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
             origins=parse_origins(env("ORIGINS")),
@@ -78,6 +82,8 @@ class Settings:
 
 def parse_duration_s(text: str) -> float:
     """Seconds of a duration as Go writes it (`1h30m`, `250ms`, `-1m`, `0`); raises `RequestError`."""
+    if len(text) > _LONGEST_DURATION:
+        raise RequestError(f"time: invalid duration: longer than {_LONGEST_DURATION} characters")
     rest = text.removeprefix("-") if text.startswith("-") else text.removeprefix("+")
     sign = -1.0 if text.startswith("-") else 1.0
     if rest == "0":

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterable, Iterable
 from pathlib import Path
 from types import TracebackType
 
-from puna.errors import InvalidNameError, RequestError
+from puna.errors import GGUFError, InvalidNameError, RequestError
+from puna.store.facts import MAGIC, facts_of
 from puna.store.files import move_into_place, storage_errors
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
@@ -123,14 +124,30 @@ class Blobs:
         return True
 
     async def put_async(self, digest: str, chunks: AsyncIterable[bytes]) -> bool:
-        """`put` for chunks that arrive asynchronously."""
+        """Store what a client uploads; False if the blob exists already.
+
+        It is then written all the same, in place of one that may be damaged. Raises as `put`.
+        """
         expected = normalize_digest(digest)
-        if self.touch(expected):
-            return False
+        existed = self.has(expected)
         with BlobWriter(self.folder) as writer:
             async for chunk in chunks:
                 writer.write(chunk)
             writer.commit(expected)
+        return not existed
+
+    def seems_whole(self, digest: str) -> bool:
+        """Whether the blob exists and, if it is a GGUF file, can be opened: a shortened one cannot."""
+        path = self.path(digest)
+        if not path.is_file():
+            return False
+        with storage_errors("read", path), path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                return True
+        try:
+            facts_of(path)
+        except GGUFError:
+            return False
         return True
 
     def add(self, data: bytes) -> tuple[str, bool]:

@@ -90,17 +90,19 @@ def parse(text: str | bytes) -> Modelfile:
 
 
 def _command(reader: _Reader) -> Command:
-    line = reader.line
+    at = reader.at
     name = reader.word().lower()
     if name not in NAMES or not reader.skip_blanks():
-        raise ModelfileError(f"(line {line}): {_BAD_COMMAND}")
+        raise ModelfileError(f"(line {reader.line(at)}): {_BAD_COMMAND}")
     key = ""
     if name in ("parameter", "message"):
         key = reader.word()
         if name == "message" and key not in ROLES:
-            raise ModelfileError(f"(line {line}): {_BAD_ROLE}")
+            raise ModelfileError(f"(line {reader.line(at)}): {_BAD_ROLE}")
         if not key or not reader.skip_blanks():
-            raise ModelfileError(f"unexpected EOF: {key}" if key else f"unexpected EOF in line {line}")
+            raise ModelfileError(
+                f"unexpected EOF: {key}" if key else f"unexpected EOF in line {reader.line(at)}"
+            )
     return Command(name, reader.value(), key)
 
 
@@ -112,8 +114,12 @@ class _Reader:
         self._at = 0
 
     @property
-    def line(self) -> int:
-        return 1 + len(_LINE_END.findall(self._text, 0, self._at))
+    def at(self) -> int:
+        return self._at
+
+    def line(self, at: int) -> int:
+        """The number of the line of the character at `at`, from 1."""
+        return 1 + len(_LINE_END.findall(self._text, 0, at))
 
     def skip_to_command(self) -> bool:
         """Skip blank lines and comments; False at the end of the text."""
@@ -141,30 +147,28 @@ class _Reader:
 
     def value(self) -> str:
         """Read a value up to the first end of line at which its quotes, if any, are closed."""
-        start, line = self._at, self.line
+        start = self._at
+        end, self._at = self._line_end()
+        first = self._text[start:end].strip()
+        quote = next((quote for quote in ('"""', '"') if first.startswith(quote)), "")
+        if not quote:
+            return first
+        begin = self._text.index(quote, start) + len(quote)
+        line = begin
         while True:
-            end, after = self._line_end()
-            value = _unquote(self._text[start:end].strip())
-            if value is not None:
-                self._at = after
-                return value
+            stop = line + len(self._text[line:end].rstrip()) - len(quote)
+            if stop >= line and self._text.startswith(quote, stop):
+                return self._text[begin:stop]
             if end == len(self._text):
-                raise ModelfileError(f"unexpected EOF: the quote opened on line {line} is never closed")
-            self._at = after
+                opened = self.line(start)
+                raise ModelfileError(f"unexpected EOF: the quote opened on line {opened} is never closed")
+            line = self._at
+            end, self._at = self._line_end()
 
     def _line_end(self) -> tuple[int, int]:
         """Where the current line ends and where the next one starts."""
         match = _LINE_END.search(self._text, self._at)
         return match.span() if match else (len(self._text), len(self._text))
-
-
-def _unquote(text: str) -> str | None:
-    """The value written as `text`; None if it opens a quote without closing it."""
-    for quote in ('"""', '"'):
-        if text.startswith(quote):
-            closed = len(text) >= 2 * len(quote) and text.endswith(quote)
-            return text[len(quote) : -len(quote)] if closed else None
-    return text
 
 
 def quoted(value: str, *, bare: bool = False) -> str:

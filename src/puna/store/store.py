@@ -86,12 +86,16 @@ class Store:
     def has_blob(self, digest: str) -> bool:
         return self.blobs.has(digest)
 
+    def blob_seems_whole(self, digest: str) -> bool:
+        """Whether the blob exists and shows no damage. Raises StoreError if it cannot be read."""
+        return self.blobs.seems_whole(digest)
+
     def put_blob(self, digest: str, chunks: Iterable[bytes]) -> bool:
         """Store a blob; False if it exists already. Raises RequestError (digest mismatch) or StoreError."""
         return self.blobs.put(digest, chunks)
 
     async def put_blob_async(self, digest: str, chunks: AsyncIterable[bytes]) -> bool:
-        """`put_blob` for a request body. Writing each chunk blocks the event loop."""
+        """`put_blob` for a request body, which replaces a blob that exists. Writing blocks the event loop."""
         return await self.blobs.put_async(digest, chunks)
 
     def import_file(self, path: Path) -> str:

@@ -19,9 +19,21 @@ from puna.server.http.host_check import host_name, is_local_address, is_local_na
         ("::1", "::1"),
         ("", ""),
         (":11434", ""),
+        ("a.b:", "a.b"),
+        ("[::1].evil.com", None),
+        ("[::1]:1.evil.com", None),
+        ("[::1", None),
+        ("::1]", None),
+        ("[localhost]", None),
+        ("[127.0.0.1]", None),
+        ("localhost:1:2", None),
+        ("localhost:1.evil.com", None),
+        ("evil.com/.local", None),
+        ("me@localhost", None),
+        ("a b.local", None),
     ],
 )
-def test_the_port_does_not_matter(header: str, name: str) -> None:
+def test_the_port_does_not_matter_and_what_is_malformed_is_no_name(header: str, name: str | None) -> None:
     assert host_name(header) == name
 
 

@@ -33,6 +33,11 @@ def test_local_pages_and_apps_are_always_allowed(origin: str) -> None:
         "ftp://localhost",
         "null",
         "http://localhostx",
+        "http://127.0.0.1:1.evil.com",
+        "http://127.0.0.1:1@evil.com",
+        "http://localhost:",
+        "http://localhost:123456",
+        "http://localhost:1/",
     ],
 )
 def test_other_pages_are_not(origin: str) -> None:
@@ -43,6 +48,8 @@ def test_given_origins_add_to_them() -> None:
     rules = parse_origins("https://example.com,http://10.0.0.*,chrome-extension://abc")
     assert rules.allow("https://example.com")
     assert not rules.allow("https://example.com:8080")
+    assert parse_origins("https://example.com:*").allow("https://example.com:8080")
+    assert not parse_origins("https://example.com:*").allow("https://example.com:80.evil.com")
     assert rules.allow("http://10.0.0.7:3000")
     assert rules.allow("chrome-extension://abc")
     assert rules.allow("http://localhost:1")

@@ -148,7 +148,7 @@ BY_NAME: dict[str, PreTokenizer] = {
             r"[\r\n]",
             rf"\s?[{_DEEPSEEK_LETTERS}]+",
             r"\s?[!-/:-~\uff01-\uff0f\uff1a-\uff5e\u2018-\u201f\u3000-\u3002]+",
-            r"\s+$",
+            r"(?<!\s)\s++$",  # `\s+$`, but tried only where blanks begin
             _DEEPSEEK_CJK,
             r"\p{N}+",
         )
@@ -165,7 +165,8 @@ BY_NAME: dict[str, PreTokenizer] = {
     "jais-2": PreTokenizer(
         (
             rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*"
-            rf"|\s*[\r\n]+|{_JAIS2_SPACES}|\s{{1,2}}(?!\S)|\s",
+            # Blanks are cut in many pieces here, so line ends are looked for only where a run of them begins.
+            rf"|(?<![^\S\r\n])\s*[\r\n]+|{_JAIS2_SPACES}|\s{{1,2}}(?!\S)|\s",
         )
     ),
     "exaone-moe": PreTokenizer(

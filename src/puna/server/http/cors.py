@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -32,12 +33,14 @@ _ALLOWED_HEADERS: Final = ",".join(
     + [f"x-stainless-{name}" for name in _STAINLESS]
 )
 _ALLOWED_METHODS: Final = "GET,POST,PUT,PATCH,DELETE,HEAD,OPTIONS"
+_PORT_FOLLOWS: Final = re.compile(r"[a-z0-9+.-]+://[^/]*:", re.IGNORECASE)
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 _MAX_AGE_S: Final = "43200"
 
 
 @dataclass(frozen=True)
 class OriginRules:
-    """`patterns` are exact origins or hold one `*`; `any` lets every page in."""
+    """`patterns` are exact origins or hold one `*`, as a port for digits only; `any` lets every page in."""
 
     patterns: tuple[str, ...]
     any: bool = False
@@ -66,7 +69,9 @@ def _matches(pattern: str, origin: str) -> bool:
     before, star, after = pattern.partition("*")
     if not star:
         return origin == pattern
-    return len(origin) >= len(before) + len(after) and origin.startswith(before) and origin.endswith(after)
+    if not (len(origin) >= len(before) + len(after) and origin.startswith(before) and origin.endswith(after)):
+        return False
+    return not _PORT_FOLLOWS.fullmatch(before) or bool(_PORT.fullmatch(origin[len(before) :]))
 
 
 class CORSMiddleware:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from starlette.requests import Request
 
-from puna.errors import RequestError
+from puna import gojson
+from puna.errors import RequestError, shown
 
 T = TypeVar("T", bound=BaseModel)
 
@@ -54,37 +54,10 @@ def parse_json(data: bytes) -> Any:
             f"the request body is not valid UTF-8: byte {data[error.start]:#04x} at {error.start}"
         ) from error
     try:
-        value, _ = _DECODER.raw_decode(text.lstrip(" \t\r\n"))
-    except json.JSONDecodeError as error:
-        raise RequestError(
-            f"the request body is not valid JSON: {error.msg[0].lower()}{error.msg[1:]} "
-            f"(line {error.lineno}, column {error.colno})"
-        ) from error
-    except RecursionError as error:
-        raise RequestError("the request body is not valid JSON: nested too deeply") from error
+        value, _ = gojson.first_value(text)
     except ValueError as error:
         raise RequestError(f"the request body is not valid JSON: {error}") from error
-    if value is None:
-        return {}
-    # Escapes can spell half of a surrogate pair, which is no text.
-    return _with_valid_text(value) if "\\ud" in text or "\\uD" in text else value
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON value")
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_constant)
-
-
-def _with_valid_text(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_with_valid_text(item) for item in value]
-    if isinstance(value, dict):
-        return {_with_valid_text(key): _with_valid_text(item) for key, item in value.items()}
-    return value
+    return {} if value is None else value
 
 
 def fold_keys(value: Any, names: Mapping[str, str]) -> Any:
@@ -104,7 +77,10 @@ def _explained(error: ValidationError) -> str:
     what = first["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
     if first["type"] == "value_error":
         return what
-    value = _described(first["input"]) if first["type"].endswith("_type") else f"{first['input']!r:.40}"
+    if first["type"].endswith("too_long"):
+        unit = "characters" if first["type"] == "string_too_long" else "items"
+        return f'field "{where}": more than {first["ctx"]["max_length"]:,} {unit}'
+    value = _described(first["input"]) if first["type"].endswith("_type") else shown(first["input"])
     return f'field "{where}": {what}, not {value}'
 
 
@@ -112,4 +88,4 @@ _KINDS = {bool: "a boolean", int: "a number", str: "a string", list: "a list", d
 
 
 def _described(value: Any) -> str:
-    return "null" if value is None else _KINDS.get(type(value), repr(value))
+    return "null" if value is None else _KINDS.get(type(value), shown(value))

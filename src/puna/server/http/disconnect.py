@@ -8,7 +8,7 @@ import contextlib
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 #: Bodies read as a stream by their handler, which notices a disconnect itself.
-_STREAMED = "/api/blobs/"
+STREAMED = "/api/blobs/"
 
 
 class DisconnectMiddleware:
@@ -21,7 +21,7 @@ class DisconnectMiddleware:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"].startswith(_STREAMED):
+        if scope["type"] != "http" or scope["path"].startswith(STREAMED):
             await self._app(scope, receive, send)
             return
         parts = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 
 import psutil
@@ -11,6 +12,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from puna.hosts import Host
 from puna.server.http.replies import empty
+
+#: A host and its port: an IPv6 address in brackets, or anything that could be a name.
+_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([\w.~-]*))(?::[0-9]{0,5})?")
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
 
@@ -30,6 +34,9 @@ class HostCheckMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and self._active:
             name = host_name(Headers(scope=scope).get("host", ""))
+            if name is None:
+                await empty(400)(scope, receive, send)
+                return
             if not is_local_address(name):
                 if not is_local_name(name):
                     await empty(403)(scope, receive, send)
@@ -40,12 +47,24 @@ class HostCheckMiddleware:
         await self._app(scope, receive, send)
 
 
-def host_name(header: str) -> str:
-    """The host of a Host header, lower-cased, without port and brackets."""
+def host_name(header: str) -> str | None:
+    """The host of a Host header, lower-cased, without port and brackets; None if it is malformed."""
     header = header.strip().lower()
-    if header.startswith("["):
-        return header[1:].partition("]")[0]
-    return header if header.count(":") != 1 else header.partition(":")[0]
+    match = _HOST.fullmatch(header)
+    if match is None:
+        return header if _is_ipv6(header) else None
+    in_brackets, name = match.groups()
+    if in_brackets is not None:
+        return in_brackets if _is_ipv6(in_brackets) else None
+    return name
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def is_local_address(host: str) -> bool:

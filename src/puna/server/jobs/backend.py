@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Any
 
 from puna.errors import ModelNotFoundError, RequestError
+from puna.lines import shortened
 from puna.options import Options
 from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
@@ -102,7 +103,8 @@ class Backend:
         """Options of a request: the model's own under those `given`."""
         unknown = Options.unknown(given)
         if unknown:
-            _log.warning("options that do not exist are ignored: %s", ", ".join(sorted(unknown)))
+            names = shortened(", ".join(sorted(unknown)), 200)
+            _log.warning("options that do not exist are ignored: %s", names)
         return Options.merge(model.params, given)
 
     def plan(self, options: Options) -> LoadPlan:

@@ -7,6 +7,7 @@ from typing import Any
 
 from puna.errors import RequestError, UnavailableError
 from puna.options import THINK_LEVELS
+from puna.server.http.limits import MOST_INPUTS
 
 _THINK_VALUES = ", ".join(f'"{level}"' for level in THINK_LEVELS) + ", true, or false"
 
@@ -36,6 +37,11 @@ def check_format(value: Any) -> None:
 def check_images(images: Collection[Any], name: str) -> None:
     if images:
         raise RequestError(f'"{name}" does not support images (vision) in this version of Puna')
+
+
+def check_inputs(count: int) -> None:
+    if count > MOST_INPUTS:
+        raise RequestError(f"at most {MOST_INPUTS:,} texts can be embedded at once, not {count:,}")
 
 
 def check_answers(name: str, has: Collection[str], endpoint: str) -> None:

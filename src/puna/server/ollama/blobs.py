@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,7 +17,9 @@ def routes(backend: Backend) -> list[Route]:
     async def blob(request: Request) -> Response:
         digest = request.path_params["digest"]
         if request.method == "HEAD":
-            return empty(200 if backend.store.has_blob(digest) else 404)
+            # Who is told that a damaged file is here would not send a better one.
+            whole = await asyncio.to_thread(backend.store.blob_seems_whole, digest)
+            return empty(200 if whole else 404)
         try:
             created = await backend.store.put_blob_async(digest, request.stream())
         except ClientDisconnect:

@@ -13,10 +13,12 @@ from starlette.routing import Route
 from puna.errors import EmbeddingError, GenerationError, RequestError, UnavailableError
 from puna.runner.protocol import Embed
 from puna.server.http.decoding import Body, read
+from puna.server.http.limits import Name
 from puna.server.http.replies import json_reply
 from puna.server.http.routing import route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import Vectors
 from puna.server.settings import keep_alive_s
 
@@ -24,7 +26,7 @@ from puna.server.settings import keep_alive_s
 class EmbedRequest(Body):
     """`/api/embed`"""
 
-    model: str = ""
+    model: Name = ""
     input: Any = None
     truncate: bool = True
     dimensions: int = 0
@@ -41,13 +43,14 @@ class EmbedRequest(Body):
         texts = [given] if isinstance(given, str) else given
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise RequestError("invalid input type")
+        check_inputs(len(texts))
         return list(texts)
 
 
 class EmbeddingsRequest(Body):
     """`/api/embeddings`, of older clients"""
 
-    model: str = ""
+    model: Name = ""
     prompt: str = ""
     options: dict[str, Any] = Field(default_factory=dict)
     keep_alive: Any = None

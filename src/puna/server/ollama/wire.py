@@ -14,6 +14,7 @@ from puna.engine.events import Prompt
 from puna.prompt.messages import Chat, Insert
 from puna.prompt.messages import Message as PromptMessage
 from puna.server.http.decoding import Body
+from puna.server.http.limits import Files, Licences, Many, Messages, Name
 from puna.server.jobs.jobs import Asked
 from puna.server.jobs.own_fields import OwnFields
 
@@ -24,8 +25,8 @@ class Message(Body):
     role: str = ""
     content: str = ""
     thinking: str = ""
-    images: list[str] = Field(default_factory=list)
-    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
+    images: Many[str] = Field(default_factory=list)
+    tool_calls: Many[dict[str, Any]] = Field(default_factory=list)
     tool_name: str = ""
     tool_call_id: str = ""
 
@@ -38,7 +39,7 @@ class Message(Body):
 class GenerationBody(OwnFields):
     """What generate and chat have in common."""
 
-    model: str = ""
+    model: Name = ""
     format: Any = None
     options: dict[str, Any] = Field(default_factory=dict)
     keep_alive: Any = None
@@ -78,8 +79,8 @@ class GenerateRequest(GenerationBody):
     system: str = ""
     template: str = ""
     raw: bool = False
-    context: list[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
-    images: list[str] = Field(default_factory=list)
+    context: Many[Annotated[int, Field(ge=0, lt=2**31)]] | None = None
+    images: Many[str] = Field(default_factory=list)
 
     def asked(self) -> Asked:
         return self._asked(
@@ -103,8 +104,8 @@ class GenerateRequest(GenerationBody):
 
 
 class ChatRequest(GenerationBody):
-    messages: list[Message] = Field(default_factory=list)
-    tools: list[dict[str, Any]] = Field(default_factory=list)
+    messages: Messages[Message] = Field(default_factory=list)
+    tools: Many[dict[str, Any]] = Field(default_factory=list)
 
     def asked(self) -> Asked:
         messages = [msgspec.convert(message.model_dump(), PromptMessage) for message in self.messages]
@@ -119,8 +120,8 @@ class ChatRequest(GenerationBody):
 class ModelRequest(Body):
     """Requests that name one model: as `model`, or as `name` from older clients."""
 
-    model: str = ""
-    name: str = ""
+    model: Name = ""
+    name: Name = ""
 
     @property
     def wanted(self) -> str:
@@ -134,19 +135,19 @@ class ShowRequest(ModelRequest):
 
 
 class CopyRequest(Body):
-    source: str = ""
-    destination: str = ""
+    source: Name = ""
+    destination: Name = ""
 
 
 class CreateRequest(ModelRequest):
-    from_model: str = Field(default="", alias="from")
-    files: dict[str, str] | None = None
-    adapters: dict[str, str] = Field(default_factory=dict)
+    from_model: Name = Field(default="", alias="from")
+    files: Files[str, str] | None = None
+    adapters: Files[str, str] = Field(default_factory=dict)
     template: str = ""
     system: str = ""
-    license: str | list[str] = Field(default_factory=list)
+    license: str | Licences = Field(default_factory=list)
     parameters: dict[str, Any] = Field(default_factory=dict)
-    messages: list[Message] = Field(default_factory=list)
+    messages: Messages[Message] = Field(default_factory=list)
     quantize: str = ""
     quantization: str = ""
     renderer: str = ""

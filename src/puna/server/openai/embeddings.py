@@ -12,10 +12,12 @@ from starlette.routing import Route
 from puna.errors import RequestError
 from puna.runner.protocol import Embed
 from puna.server.http.decoding import Body, read
+from puna.server.http.limits import Name
 from puna.server.http.replies import json_reply
 from puna.server.http.routing import route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import Vectors
 from puna.server.jobs.own_fields import texts_or_tokens
 
@@ -25,7 +27,7 @@ _ENCODINGS: Final = ("float", "base64")
 class EmbeddingRequest(Body):
     """`/v1/embeddings`"""
 
-    model: str = ""
+    model: Name = ""
     input: Any = None
     dimensions: int = 0
     encoding_format: str = "float"
@@ -42,6 +44,7 @@ class EmbeddingRequest(Body):
         inputs = texts_or_tokens(given)
         if inputs is None:
             raise RequestError("invalid input type")
+        check_inputs(len(inputs))
         return inputs
 
     @property

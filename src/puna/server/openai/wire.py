@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec.structs
 from pydantic import Field
 
+from puna import gojson
 from puna.engine.events import MOST_SAMPLES, Prompt
 from puna.errors import RequestError, UnavailableError
 from puna.options import THINK_LEVELS
 from puna.prompt.messages import Chat, Insert, Message
 from puna.server.http.decoding import Body
+from puna.server.http.limits import Many, Messages, Name
 from puna.server.jobs.checks import check_top_logprobs
 from puna.server.jobs.jobs import Asked
 from puna.server.jobs.own_fields import OwnFields, texts_or_tokens
@@ -33,7 +35,7 @@ class ChatMessage(Body):
     content: Any = None
     name: str = ""
     reasoning: str = ""
-    tool_calls: list[dict[str, Any]] = Field(default_factory=list)
+    tool_calls: Many[dict[str, Any]] = Field(default_factory=list)
     tool_call_id: str = ""
 
 
@@ -45,7 +47,7 @@ _MOST_TOKEN = 2**31 - 1
 class OpenAIRequest(OwnFields):
     """What both kinds of completion have in common."""
 
-    model: str = ""
+    model: Name = ""
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     max_tokens: int | None = None
@@ -89,10 +91,10 @@ class OpenAIRequest(OwnFields):
 
 
 class ChatCompletionRequest(OpenAIRequest):
-    messages: list[ChatMessage] = Field(default_factory=list)
+    messages: Messages[ChatMessage] = Field(default_factory=list)
     max_completion_tokens: int | None = None
     response_format: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] = Field(default_factory=list)
+    tools: Many[dict[str, Any]] = Field(default_factory=list)
     reasoning: Reasoning = Reasoning()
     reasoning_effort: str = ""
     logprobs: bool = False
@@ -101,7 +103,8 @@ class ChatCompletionRequest(OpenAIRequest):
     def asked(self) -> Asked:
         if not self.messages:
             raise RequestError("[] is too short - 'messages'")
-        messages = [part for message in self.messages for part in _messages(message, self.messages)]
+        called = _called_names(self.messages)
+        messages = [part for message in self.messages for part in _messages(message, called)]
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         return Asked(
             model=self.model,
@@ -203,8 +206,11 @@ def _are_tokens(ids: list[int]) -> bool:
     return all(0 <= id <= _MOST_TOKEN for id in ids)
 
 
-def _messages(message: ChatMessage, all_of_them: list[ChatMessage]) -> list[Message]:
-    """The messages of a prompt that one of a request comes to: one for each part of a list content."""
+def _messages(message: ChatMessage, called: Mapping[str, str]) -> list[Message]:
+    """The messages of a prompt that one of a request comes to: one for each part of a list content.
+
+    `called` are the names of called functions by the id of the call.
+    """
     role = message.role.lower()
     role = "system" if role == "developer" else role
     calls = [_tool_call(call) for call in message.tool_calls]
@@ -219,7 +225,7 @@ def _messages(message: ChatMessage, all_of_them: list[ChatMessage]) -> list[Mess
     if role == "tool":
         extra |= {
             "tool_call_id": message.tool_call_id,
-            "tool_name": message.name or _called_name(message.tool_call_id, all_of_them),
+            "tool_name": message.name or called.get(message.tool_call_id, ""),
         }
     parts[-1] = msgspec.structs.replace(parts[-1], **extra)
     return parts
@@ -250,18 +256,21 @@ def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
         raise RequestError("invalid tool call: it needs a function with a name")
     text = function.get("arguments") or "{}"
     try:
-        arguments = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        arguments = None
+        arguments = gojson.loads(text) if isinstance(text, str) else None
+    except ValueError as error:
+        raise RequestError(f"invalid tool call arguments: {error}") from error
     if not isinstance(arguments, dict):
         raise RequestError("invalid tool call arguments: they must be a JSON object, as a string")
     return {"id": call.get("id", ""), "function": {"name": function["name"], "arguments": arguments}}
 
 
-def _called_name(call_id: str, messages: list[ChatMessage]) -> str:
-    """The name of the function that the call `call_id` called."""
-    for message in reversed(messages):
-        for call in message.tool_calls:
-            if call_id and call.get("id") == call_id:
-                return str((call.get("function") or {}).get("name", ""))
-    return ""
+def _called_names(messages: Sequence[ChatMessage]) -> dict[str, str]:
+    """The names of called functions by the id of the call."""
+    return {
+        identifier: function["name"]
+        for message in messages
+        for call in message.tool_calls
+        if isinstance(identifier := call.get("id"), str)
+        and isinstance(function := call.get("function"), dict)
+        and isinstance(function.get("name"), str)
+    }

@@ -1,0 +1,166 @@
+"""What reads text of strangers takes time in proportion to it, whatever it says."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from puna import gojson
+from puna.engine.text import Piece, TextStream
+from puna.errors import PunaError
+from puna.json_gauge import JsonGauge
+from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, Digits
+from puna.model.tokenizer.split import splitter
+from puna.options import LONGEST_STOPS, MOST_STOPS, Options
+from puna.prompt.go import GoTemplate
+from puna.prompt.go_values import collated
+from puna.prompt.jinja_chat import _neighbours_merged
+from puna.prompt.messages import Message
+from puna.prompt.thinking import Tags, ThinkingParser
+from puna.server.http.cors import parse_origins
+from puna.server.http.decoding import parse
+from puna.server.http.host_check import host_name, is_local_address, is_local_name
+from puna.server.ollama.wire import ChatRequest, GenerateRequest
+from puna.server.openai.wire import ChatCompletionRequest
+from puna.server.settings import keep_alive_s
+from puna.store import ModelName
+from puna.store.modelfile import parse as parse_modelfile
+from puna.store.modelfile import quoted
+from tests.work import calls, proportional
+
+#: One of each kind of character that patterns tell apart, and pairs they treat in a special way.
+UNITS = [
+    "a", "A", "Aa", "1", " ", "\n", "\r\n", "\t", " \n", "\n ", "a ", " a", "'s", "'S", "'", "!", " !", "!\n",
+    "<|", ",", "/", "_", "\u00a0", "\u2028", "\x1c", "\u6f22", "\u3042", "\uac00", "\u0627", "\u01c5",
+    "\u02b0", "\u0301", "a\u0301", "\u6f22\u0301", " \u0301", "\u00bd", "\u0663", "\U0001f600", "IMGIMG",
+    "<sentinel:1",
+]  # fmt: skip
+ENDS = ["", "a", "!", "\n"]
+
+STEPS = {
+    str(step): step
+    for pre in (*BY_NAME.values(), *BY_ARCHITECTURE.values(), DEFAULT, LINES)
+    for step in pre.steps
+}
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=range(len(STEPS)))
+def test_every_step_of_every_pre_tokenizer(step: str | Digits) -> None:
+    split = splitter(step)
+    for unit in UNITS:
+        for end in ENDS:
+            assert proportional(_splitting(split, unit, end), 1 << 11, 1 << 11), (
+                f"{step}: {unit!r} again and again, then {end!r}"
+            )
+
+
+def _splitting(split: Callable[[str], list[str]], unit: str, end: str) -> Callable[[int], Callable[[], Any]]:
+    return lambda size: partial(split, unit * size + end)
+
+
+#: Copying what was read so far is only seen when there is much of it.
+LINE = "x" * 1000
+
+
+def _ignoring_errors(work: Callable[[], Any]) -> Callable[[], None]:
+    def run() -> None:
+        with contextlib.suppress(PunaError, ValueError):
+            work()
+
+    return run
+
+
+def messages(count: int, role: str = "user") -> list[Message]:
+    return [Message(role=role, content=LINE) for _ in range(count)]
+
+
+def thinking(pieces: list[str]) -> None:
+    parser = ThinkingParser(Tags("<think>", "</think>"))
+    for piece in pieces:
+        parser.feed(piece)
+    parser.flush()
+
+
+def tool_turns(count: int) -> bytes:
+    turns = [
+        {"role": "tool", "tool_call_id": f"{i}", "content": ""}
+        if i % 2
+        else {
+            "role": "assistant",
+            "tool_calls": [{"id": f"{i + 1}", "function": {"name": "f", "arguments": "{}"}}],
+        }
+        for i in range(count)
+    ]
+    return json.dumps({"messages": turns}).encode()
+
+
+READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
+    "keep_alive: digits": lambda n: lambda: keep_alive_s("1" * n),
+    "keep_alive: digits and a word": lambda n: lambda: keep_alive_s("1" * n + "x"),
+    "keep_alive: parts": lambda n: lambda: keep_alive_s("1s" * n),
+    "messages of one role": lambda n: lambda: collated(messages(n)),
+    "messages of one role, for Jinja": lambda n: (
+        lambda: _neighbours_merged([{"role": "user", "content": LINE}] * n)
+    ),
+    "a Modelfile value of many lines": lambda n: lambda: quoted(f"{LINE}\n" * n),
+    "a Modelfile value of many blanks": lambda n: lambda: quoted(f"{' ' * 1000}\n" * n + '"'),
+    "a Modelfile value of quotes": lambda n: lambda: quoted(f'{LINE}"\n' * n),
+    "a Modelfile of many commands": lambda n: lambda: parse_modelfile("FROM x\n" * (n // 8)),
+    "an open quote in a Modelfile": lambda n: lambda: parse_modelfile('FROM x\nSYSTEM """' + f"{LINE}\n" * n),
+    "a thought": lambda n: lambda: thinking(["<think>", *["<"] * n]),
+    "blanks before an answer": lambda n: lambda: thinking([" " * 1000] * n),
+    "the beginning of a tag": lambda n: lambda: thinking(["<think>", *["</think"] * n]),
+    "a Go template of text": lambda n: lambda: GoTemplate("{" * n),
+    "a Go template of actions": lambda n: lambda: GoTemplate("{{.A}}" * (n // 8)),
+    "a Go template of blanks": lambda n: lambda: GoTemplate("{{" + " " * n + "-}}"),
+    "a Go template of digits": lambda n: lambda: GoTemplate("{{" + "1" * n + "x}}"),
+    "a Go template with an open string": lambda n: lambda: GoTemplate('{{"' + "\\a" * n),
+    "a Go template of trims": lambda n: lambda: GoTemplate("{{- .A -}}  " * (n // 16)),
+    "JSON: brackets": lambda n: lambda: gojson.loads("[" * n),
+    "JSON: escapes": lambda n: lambda: gojson.loads('"' + "\\ud800" * n + '"'),
+    "JSON: an integer": lambda n: lambda: gojson.loads("1" * n),
+    "JSON: a fraction": lambda n: lambda: gojson.loads("0." + "1" * n),
+    "JSON: lists": lambda n: lambda: gojson.loads("[" + "[]," * n + "[]]"),
+    "JSON to Go": lambda n: lambda: gojson.dumps({"<" * n: ["\u2028" * n] * 2}),
+    "the gauge: quotes": lambda n: lambda: JsonGauge().feed(b'"' * n),
+    "the gauge: backslashes": lambda n: lambda: JsonGauge().feed(b'"' + b"\\" * n),
+    "the gauge, byte by byte": lambda n: lambda: [JsonGauge().feed(b'"a')] * n,
+    "a body of wrong messages": lambda n: lambda: parse(b'{"messages":[' + b"1," * n + b"1]}", ChatRequest),
+    "a body of wrong keys": lambda n: (
+        lambda: parse(json.dumps({"options": {str(i): i for i in range(n)}}).encode(), ChatRequest)
+    ),
+    "a wrong context": lambda n: lambda: parse(b'{"context":[' + b"-1," * n + b"1]}", GenerateRequest),
+    "calls and results of tools": lambda n: lambda: parse(tool_turns(n // 16), ChatCompletionRequest).asked(),
+    "unknown options": lambda n: lambda: Options.unknown({str(i): 1 for i in range(n)}),
+    "logit_bias": lambda n: lambda: Options.merge({"logit_bias": {str(i): 1 for i in range(n)}}),
+    "stop strings": lambda n: lambda: Options.merge({"stop": ["x"] * n}),
+    "a model's name": lambda n: lambda: ModelName.parse("a/" * n),
+    "a model's name of colons": lambda n: lambda: ModelName.parse(":" * n),
+    "a Host header of digits": lambda n: lambda: host_name("1" * n),
+    "a Host header of colons": lambda n: lambda: host_name("[" + ":" * n + "]"),
+    "an address": lambda n: lambda: is_local_address("1." * n),
+    "a host's name": lambda n: lambda: is_local_name("a." * n + "local"),
+    "an origin": lambda n: lambda: parse_origins("").allow("http://localhost:" + "1" * n),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS)
+def test_every_reader(read: Callable[[int], Callable[[], Any]]) -> None:
+    assert proportional(lambda size: _ignoring_errors(read(size)))
+
+
+@pytest.mark.parametrize(
+    "stop", [["a" * (LONGEST_STOPS - 1) + "b"], [f"a{i:062}" for i in range(MOST_STOPS)]]
+)
+def test_the_work_for_a_token_does_not_depend_on_the_stop_strings(stop: list[str]) -> None:
+    def answer(stop: list[str]) -> int:
+        stream = TextStream(stop)
+        stream.feed(Piece(0, b"a"))  # what is made only once does not count
+        return calls(lambda: [stream.feed(Piece(i, b"a")) for i in range(5000)]).total()
+
+    assert answer(Options.merge({"stop": stop}).stop or []) < 1.5 * answer(["b"])  # type: ignore[arg-type]
