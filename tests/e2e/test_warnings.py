@@ -85,8 +85,8 @@ def puna(server: Server, *arguments: str, **settings: str) -> subprocess.Complet
 
 def test_who_computes_without_kernels_is_told(slow_server: Server, without_kernels: Path) -> None:
     told = (
-        "Puna's C++ kernels are missing (import of puna._native halted; None in sys.modules), and plain numpy "
-        "is many times slower; 'puna doctor' says how to get them"
+        "Puna's C++ kernels are missing (import of puna._native halted; None in sys.modules), and plain "
+        "numpy is many times slower; 'puna doctor' says how to get them"
     )
     done = puna(slow_server, "run", "tiny", "hello", "--num-predict", "2")
     assert (done.returncode, done.stderr) == (0, f"Warning: {told}\n")
