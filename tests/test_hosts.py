@@ -42,7 +42,7 @@ def test_a_bad_port_becomes_the_default_of_the_scheme_with_a_warning(
 ) -> None:
     with caplog.at_level(logging.WARNING):
         assert parse_host(text).port == port
-    assert "invalid port" in caplog.text
+    assert f"{text}: the port must be a number from 0 to 65535" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,27 @@ def test_numbers_are_coerced_as_ollama_does() -> None:
     assert isinstance(merged.temperature, float)
 
 
-def test_unknown_keys_are_ignored_and_can_be_listed() -> None:
-    assert Options.merge({"mirostat": 1}) == Options()
-    assert Options.unknown({"mirostat": 1, "top_k": 1}) == ["mirostat"]
+def test_options_that_change_nothing_are_named() -> None:
+    assert Options.merge({"mirostat": 1, "heat": 2}) == Options()
+    assert Options.ignored({"num_gpu": 99}, {"mirostat": 1, "top_k": 1, "tempature": 0.5, "heat": 2}) == [
+        'option "num_gpu" has no effect: models are computed by the processor',
+        'option "mirostat" has no effect: this way of sampling is not offered',
+        'option "tempature" is unknown and ignored (did you mean "temperature"?)',
+        'option "heat" is unknown and ignored',
+    ]
+
+
+def test_what_there_is_anyway_is_not_named() -> None:
+    anyway = {"num_gpu": 0, "main_gpu": 0, "use_mmap": None, "low_vram": False, "tensor_split": []}
+    assert Options.ignored({"num_gpu": 99}, anyway) == []
+    assert Options.ignored({"num_gpu": -1}, None) == []
+
+
+def test_only_some_of_many_unknown_options_are_named() -> None:
+    sentences = Options.ignored({"x" * 10_000 + str(number): 1 for number in range(1000)})
+    assert len(sentences) == 9
+    assert sentences[-1] == "992 more unknown options are ignored"
+    assert max(map(len, sentences)) < 80
 
 
 @pytest.mark.parametrize(

@@ -1,32 +1,107 @@
-"""Settings from the environment: `PUNA_X`, falling back to Ollama's variable `OLLAMA_X`."""
+"""Settings from the environment: `PUNA_X`, falling back to Ollama's variable `OLLAMA_X`.
+
+A value that cannot be read counts as absent, and a warning says so once: which variable, which value, and
+what is used instead.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Callable, Collection
+from functools import cache
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Variables of the tests, not of Puna.
+_TESTS = "PUNA_TEST_"
+
+_ON = ("1", "t", "true", "yes", "on")
+_OFF = ("0", "f", "false", "no", "off")
+
+_log = logging.getLogger(__name__)
+
+
+def find(name: str) -> tuple[str, str]:
+    """The variable that sets `name`, `PUNA_<name>` or `OLLAMA_<name>`, and its value.
+
+    The value is without surrounding spaces and quotes; both are empty when neither is set.
+    """
+    for variable in (f"PUNA_{name}", f"OLLAMA_{name}"):
+        value = os.environ.get(variable)
+        if value is not None and value.strip():
+            return variable, value.strip().strip("\"'")
+    return "", ""
 
 
 def env(name: str, default: str = "") -> str:
     """Value of `PUNA_<name>`, else `OLLAMA_<name>`, else `default`; without surrounding spaces and quotes."""
-    for prefix in ("PUNA_", "OLLAMA_"):
-        value = os.environ.get(prefix + name)
-        if value is not None and value.strip():
-            return value.strip().strip("\"'")
-    return default
+    return find(name)[1] or default
+
+
+def setting(name: str, parse: Callable[[str], T], default: T, instead: str | None = None) -> T:
+    """The setting `name` as `parse` reads it; `default` if it is absent, or if `parse` raises ValueError.
+
+    The error says what the value must be, and `instead` how the warning spells the default.
+    """
+    variable, text = find(name)
+    if not text:
+        return default
+    try:
+        return parse(text)
+    except ValueError as error:
+        warn_once(f"{variable}={text}: {error}; using {default if instead is None else instead}")
+        return default
 
 
 def env_bool(name: str, default: bool = False) -> bool:
-    """A boolean setting: on unless the value is `0`, `f`, `false`, `no` or `off`; `default` if empty."""
-    value = env(name)
-    return default if not value else value.lower() not in ("0", "f", "false", "no", "off")
+    """A boolean setting: `1`, `true`, `yes`, `on` or `0`, `false`, `no`, `off`; `default` if absent."""
+    return setting(name, _boolean, default, "1" if default else "0")
 
 
-def env_int(name: str, default: int) -> int:
-    """An integer setting; `default` if absent or malformed."""
-    try:
-        return int(env(name) or default)
-    except ValueError:
-        return default
+def env_int(name: str, default: int, *, least: int = 0, instead: str | None = None) -> int:
+    """An integer setting; `default` if it is absent, malformed or below `least`."""
+
+    def parse(text: str) -> int:
+        # Longer numbers mean nothing here, and reading them would take a time of its own.
+        if not text.removeprefix("-").isdecimal() or len(text) > 18:
+            raise ValueError("must be an integer")
+        if int(text) < least:
+            raise ValueError(f"must be at least {least}")
+        return int(text)
+
+    return setting(name, parse, default, instead)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in _OFF:
+        return False
+    if text.lower() in _ON or text.isdecimal():  # Ollama's variables have levels such as 2
+        return True
+    raise ValueError(f"must be one of {', '.join(_ON)}, or {', '.join(_OFF)}")
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning, the first time in this process."""
+    _log.warning(text)
+
+
+def unknown_variables(known: Collection[str]) -> list[str]:
+    """A sentence, with the nearest `known` name, for each other variable `PUNA_...` of the environment."""
+    own = (name for name in sorted(os.environ) if name.startswith("PUNA_") and not name.startswith(_TESTS))
+    return [f"{name} is no setting of Puna{_nearest(name, known)}" for name in own if name not in known]
+
+
+def _nearest(name: str, known: Collection[str]) -> str:
+    from difflib import get_close_matches
+
+    # What all names begin with would make any two of them look alike.
+    names = {other.removeprefix("PUNA_"): other for other in known}
+    near = get_close_matches(name.removeprefix("PUNA_"), names, n=1)
+    return f" (did you mean {names[near[0]]}?)" if near else ""
 
 
 def home() -> Path:

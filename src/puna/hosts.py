@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import ipaddress
-import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from puna.config import env
+from puna.config import find, warn_once
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 11434
 _SCHEME_PORTS = {"http": 80, "https": 443}
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -69,14 +66,21 @@ _UNSPECIFIED = ("", "0.0.0.0", "::")
 
 def host_from_env() -> Host:
     """The host in `PUNA_HOST` (or `OLLAMA_HOST`); `http://127.0.0.1:11434` if neither is set."""
-    return parse_host(env("HOST"))
+    variable, text = find("HOST")
+    return parse_host(text, variable)
 
 
-def parse_host(text: str) -> Host:
-    """Parse `[scheme://][address][:port][/path]`.
+def chosen_host(address: str | None, port: int | None) -> Host:
+    """The host in the environment, unless an `address` (all that PUNA_HOST takes) or a `port` are given."""
+    host = host_from_env() if address is None else parse_host(address, "--host")
+    return host if port is None else replace(host, port=port)
+
+
+def parse_host(text: str, variable: str = "host") -> Host:
+    """Parse `[scheme://][address][:port][/path]`, the value of `variable`.
 
     The port defaults to the scheme's own (80, 443) if there is a scheme, else to 11434. A port that is not
-    a number from 0 to 65535 is ignored with a warning in the log.
+    a number from 0 to 65535 is ignored with a warning.
     """
     text = text.strip().strip("\"'").strip()
     scheme, separator, rest = text.partition("://")
@@ -95,7 +99,10 @@ def parse_host(text: str) -> Host:
         if port_text.isascii() and port_text.isdigit() and int(port_text) <= 65535:
             port = int(port_text)
         else:
-            _log.warning("invalid port %r in host %r, using %d", port_text, text, default_port)
+            warn_once(
+                f"{variable}={text}: the port must be a number from 0 to 65535, not {port_text!r}; "
+                f"using {default_port}"
+            )
     path = path.strip("/")
     return Host(scheme, address, port, f"/{path}" if path else "")
 

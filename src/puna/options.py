@@ -64,7 +64,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     def merge(cls, *layers: Mapping[str, Any] | None) -> Options:
         """Merge `layers`; for each key the last layer wins.
 
-        Ignores `None` values and unknown keys (see `unknown`), and truncates floats given for integer
+        Ignores `None` values and unknown keys (see `ignored`), and truncates floats given for integer
         options. Raises `OptionError` naming the option, its value and its range.
         """
         values: dict[str, Any] = {}
@@ -75,9 +75,20 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return cls(**values)
 
     @staticmethod
-    def unknown(layer: Mapping[str, Any]) -> list[str]:
-        """Keys of `layer` that are not options, for a warning."""
-        return [name for name in layer if name not in _TYPES]
+    def ignored(*layers: Mapping[str, Any] | None) -> list[str]:
+        """A sentence for each option in `layers` that changes nothing: unknown ones, and those for GPUs.
+
+        Nothing is said of null, false, zero and -1, which ask for what there is anyway.
+        """
+        given: dict[str, Any] = {}
+        for layer in layers:
+            given |= layer or {}
+        asked = [name for name, value in given.items() if value and value != -1]  # -1: automatic
+        useless = [f'option "{name}" has no effect: {_USELESS[name]}' for name in asked if name in _USELESS]
+        unknown = [name for name in asked if name not in _TYPES and name not in _USELESS]
+        named = [_unknown(name[:_MAX_NAME]) for name in unknown[:_MAX_NAMED]]
+        rest = len(unknown) - len(named)
+        return useless + named + ([f"{rest} more unknown options are ignored"] if rest else [])
 
 
 def speculate_from_env() -> str | None:
@@ -97,6 +108,34 @@ _TYPES: dict[str, str] = {
     "repeat_penalty": "float32", "presence_penalty": "float32", "frequency_penalty": "float32",
     "logit_bias": "object",
 }  # fmt: skip
+
+#: Options of Ollama's that change nothing here, and why.
+_USELESS = {
+    **dict.fromkeys(
+        ("num_gpu", "main_gpu", "tensor_split", "low_vram"), "models are computed by the processor"
+    ),
+    **dict.fromkeys(("use_mmap", "use_mlock", "numa"), "weights are always copied into memory when loaded"),
+    **dict.fromkeys(
+        ("mirostat", "mirostat_tau", "mirostat_eta", "tfs_z", "penalize_newline"),
+        "this way of sampling is not offered",
+    ),
+    "f16_kv": "PUNA_KV_CACHE_TYPE chooses the type of cached keys and values",
+    "logits_all": "logprobs of a request returns probabilities",
+    "vocab_only": "'puna tokenize' needs no weights",
+}
+
+#: Unknown options that are named one by one, and how much of a name is shown.
+_MAX_NAMED = 8
+_MAX_NAME = 40
+
+
+def _unknown(name: str) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(name, _TYPES, n=1)
+    hint = f' (did you mean "{near[0]}"?)' if near else ""
+    return f'option "{name}" is unknown and ignored{hint}'
+
 
 #: How to draft tokens for speculative decoding: not at all, by prompt lookup, or with the draft model.
 SPECULATE = ("off", "prompt", "draft")

@@ -17,6 +17,8 @@ ANSWERS: dict[str, tuple[int, bytes]] = {
     "/error": (400, b'{"error":"option \\"top_p\\" is wrong"}'),
     "/openai": (404, b'{"error":{"message":"no such model","type":"not_found"}}'),
     "/proxy": (502, b"<html>Bad gateway</html>"),
+    "/page": (200, b"<!DOCTYPE html><html>Welcome</html>"),
+    "/plain": (404, b"404 page not found"),
     "/empty-error": (500, b""),
     "/list": (200, b"[1, 2]"),
     "/empty": (200, b""),
@@ -56,7 +58,7 @@ def host() -> Iterator[Host]:
     [
         ("/error", 400, 'option "top_p" is wrong'),
         ("/openai", 404, "no such model"),
-        ("/proxy", 502, "502 Bad Gateway: <html>Bad gateway</html>"),
+        ("/plain", 404, "404 Not Found: 404 page not found"),
         ("/empty-error", 500, "500 Internal Server Error"),
     ],
 )
@@ -73,6 +75,18 @@ def test_a_reply_that_is_not_an_object_is_an_error(host: Host) -> None:
         assert client.post("/empty", {}) == {}
         with pytest.raises(ServerError, match="did not answer with a JSON object"):
             client.post("/list", {})
+
+
+@pytest.mark.parametrize(("path", "status"), [("/proxy", "502 Bad Gateway"), ("/page", "200 OK")])
+def test_a_page_is_not_shown_but_who_sent_it(host: Host, path: str, status: str) -> None:
+    with Client(host) as client:
+        for call in (client.post, lambda where, body: list(client.stream(where, body))):
+            with pytest.raises(ConnectionFailedError) as caught:
+                call(path, {})
+            assert str(caught.value).startswith(
+                f"what answers at {host.client_url} is neither Puna nor Ollama ({status})"
+            )
+            assert "<html>" not in str(caught.value)
 
 
 def test_a_stream_is_read_line_by_line(host: Host) -> None:

@@ -7,6 +7,10 @@ import re
 import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -31,7 +35,7 @@ def test_a_server_is_started_once_and_keeps_running(shell: Shell) -> None:
 
 def test_version_does_not_warn_about_a_server_of_the_same_version(shell: Shell) -> None:
     done = shell.run("version")
-    assert (done.stdout, done.stderr) == (f"puna version is {__version__}\n", "")
+    assert (done.stdout.splitlines()[0], done.stderr) == (f"puna version is {__version__}", "")
 
 
 def test_the_shell_completes_model_names(shell: Shell) -> None:
@@ -86,6 +90,7 @@ def test_list_cp_and_rm(shell: Shell) -> None:
     header, *rows = shell.out("ls", "copi").splitlines()
     assert header.split() == ["NAME", "ID", "SIZE", "MODIFIED"]
     assert [row.split()[0] for row in rows] == ["Copied:latest"]
+    assert [model["name"] for model in json.loads(shell.out("list", "copi", "--json"))] == ["Copied:latest"]
     assert shell.out("rm", "copied") == "deleted 'copied'\n"
     assert shell.out("list", "copi").splitlines() == ["NAME    ID    SIZE    MODIFIED"]
 
@@ -141,8 +146,125 @@ def test_without_a_prompt_the_model_is_only_loaded(shell: Shell) -> None:
     assert row.split()[0] == "tiny:latest"
     assert "100% CPU     256        " in row
     assert row.endswith("    Forever")
+    (model,) = json.loads(shell.out("ps", "--json"))
+    assert (model["name"], model["context_length"]) == ("tiny:latest", 256)
+    assert model["kernels"]
     assert shell.out("stop", "tiny") == ""
     assert "tiny" not in shell.out("ps")
+
+
+def test_stop_unloads_all_models(shell: Shell, tiny_gguf: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.gguf"
+    other.write_bytes(tiny_gguf.read_bytes() + b"\0" * 32)
+    shell.out("create", "second", "-f", "-", stdin=f"FROM {other}")
+    for name in ("tiny", "second"):
+        shell.out("run", name, "--keepalive", "-1m")
+    assert sorted(shell.out("stop", "--all").splitlines()) == [
+        "stopped 'second:latest'",
+        "stopped 'tiny:latest'",
+    ]
+    assert json.loads(shell.out("ps", "--json")) == []
+    shell.out("rm", "second")
+
+
+def test_options_without_effect_are_named(shell: Shell) -> None:
+    done = shell.run("run", "tiny", "hello", *GREEDY, "-o", "num_gpu=99")
+    assert done.stderr == ('Warning: option "num_gpu" has no effect: models are computed by the processor\n')
+
+
+def test_non_ascii_answers_and_prompts_survive_an_ascii_terminal(shell: Shell, tmp_path: Path) -> None:
+    plain = shell.env | {
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONIOENCODING": "ascii",
+    }
+    shell.out("create", "accent", "-f", "-", stdin="FROM tiny\nSYSTEM Soyez brève.\n")
+    for arguments in (("show", "accent", "--system"), ("run", "accent", "été", *GREEDY)):
+        done = subprocess.run(
+            [sys.executable, "-m", "puna", *arguments], env=plain, stdin=subprocess.DEVNULL,
+            capture_output=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, b"")
+        assert done.stdout.isascii()
+    shell.out("rm", "accent")
+
+
+def test_a_background_server_is_ended_by_name_of_the_command_that_starts_one(tmp_path: Path) -> None:
+    fresh = Shell(tmp_path, free_port())
+    nobody = fresh.run("serve", "--stop")
+    assert (nobody.returncode, nobody.stdout) == (1, "")
+    assert nobody.stderr == f"Error: no server is running at http://127.0.0.1:{fresh.port}\n"
+    started = re.search(r"process (\d+)", fresh.run("list").stderr)
+    assert started is not None
+    ended = fresh.run("serve", "--stop")
+    assert (ended.returncode, ended.stdout) == (0, "")
+    assert ended.stderr == f"Ended the server at http://127.0.0.1:{fresh.port} (process {started[1]}).\n"
+    assert "No server is running" in fresh.run("ps").stderr
+
+
+def test_serve_listens_where_it_is_told_to(tmp_path: Path) -> None:
+    port = free_port()
+    with subprocess.Popen(
+        [sys.executable, "-m", "puna", "serve", "--host", "localhost", "--port", str(port)],
+        env=Shell(tmp_path, 9).env, stdout=subprocess.PIPE, text=True,
+    ) as server:  # fmt: skip
+        assert server.stdout is not None
+        try:
+            assert server.stdout.readline().startswith(f"Listening on 127.0.0.1:{port} ")
+        finally:
+            server.terminate()
+
+
+@contextmanager
+def stranger(status: int) -> Iterator[int]:
+    """The port of a web server of something else."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+
+        def do_POST(self) -> None:
+            self.send_response(501)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<html>" + b"Unsupported method. " * 100)
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize("status", [200, 404, 502])
+def test_a_server_of_something_else_is_named_as_that(tmp_path: Path, status: int) -> None:
+    with stranger(status) as port:
+        done = Shell(tmp_path, port).run("run", "tiny", "hello")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(
+        f"Error: what answers at http://127.0.0.1:{port} is neither Puna nor Ollama ("
+    )
+    assert "Unsupported method" not in done.stderr
+
+
+def test_settings_that_cannot_be_read_are_named_where_they_are_seen(tmp_path: Path) -> None:
+    fresh = Shell(tmp_path, free_port())
+    done = subprocess.run(
+        [sys.executable, "-m", "puna", "list"], env=fresh.env | {"PUNA_KEEP_ALIVE": "abc"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    fresh.run("serve", "--stop")
+    assert done.returncode == 0
+    assert done.stderr.splitlines()[0] == (
+        "Warning: PUNA_KEEP_ALIVE=abc: must be a number of seconds or a duration such as 5m or 1h30m; "
+        "using 300 seconds"
+    )
 
 
 def test_a_truncated_prompt_causes_a_warning(shell: Shell) -> None:
@@ -225,13 +347,13 @@ def test_a_closed_pipe_prints_no_error(shell: Shell) -> None:
 
 def test_a_server_that_cannot_start_says_why(shell: Shell, tmp_path: Path) -> None:
     broken = Shell(tmp_path, free_port())
-    env = broken.env | {"PUNA_ORIGINS": "http://*.*.example"}
+    env = broken.env | {"PUNA_LOG_FORMAT": "xml"}
     done = subprocess.run(
         [sys.executable, "-m", "puna", "list"], env=env, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 1
     assert done.stderr.startswith("Error: the server did not start (exit status 1)\n")
-    assert "http://*.*.example" in done.stderr
+    assert "PUNA_LOG_FORMAT: 'xml'" in done.stderr
     assert str(tmp_path / "logs" / "server.log") in done.stderr
 
 

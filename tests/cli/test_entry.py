@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -19,8 +22,19 @@ COMMANDS = [name for names in SECTIONS.values() for name in names]
     ("arguments", "error"),
     [
         (["rum"], 'unknown command "rum" for "puna" (did you mean rm or run?)'),
+        (["sho"], 'unknown command "sho" for "puna" (did you mean show?)'),
         (["zzz"], 'unknown command "zzz" for "puna"\nUsage: puna [OPTIONS] COMMAND'),
         (["--nope"], "unknown flag: --nope"),
+        (["run", "m", "--temp", "1"], "unknown flag: --temp (did you mean --temperature?)"),
+        (["run", "m", "--num-contex", "1"], "unknown flag: --num-contex (did you mean --num-ctx?)"),
+        (["show", "m", "--zzzzz"], "unknown flag: --zzzzz\n"),
+        (["show", "./m.gguf"], "./m.gguf is a file, and this command takes the name of a model"),
+        (["rm", "demo", "~/m.gguf"], "'puna run ~/m.gguf' runs the file"),
+        (["stop", "/m.gguf"], "takes the name of a model"),
+        (["cp", "demo", "../m"], "takes the name of a model"),
+        (["stop"], "stop what? Usage: puna stop MODEL, or puna stop --all"),
+        (["stop", "--all", "demo"], "stop what?"),
+        (["serve", "--port", "70000"], "Invalid value for '--port'"),
         (["show", "m", "--nope"], "unknown flag: --nope"),
         (["show"], "missing argument MODEL\nUsage: puna show [OPTIONS] MODEL\n"),
         (["cp", "a"], "missing argument DESTINATION"),
@@ -89,7 +103,31 @@ def test_the_version_needs_no_server(
 ) -> None:
     monkeypatch.setenv("PUNA_HOST", "127.0.0.1:9")
     assert main(arguments) == 0
-    assert capsys.readouterr() == (f"puna version is {__version__}\n", "")
+    printed = capsys.readouterr()
+    first, *parts = printed.out.splitlines()
+    assert (first, printed.err) == (f"puna version is {__version__}", "")
+    assert re.match(r"  python +3\.\d+\.\d+$", parts[0])
+    assert re.match(r"  C\+\+ kernels +(compiled|missing)$", parts[1])
+    assert f"  numpy              {metadata.version('numpy')}" in parts
+
+
+def test_an_unknown_variable_is_warned_of(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PUNA_MODEL", "/models")
+    assert main(["help"]) == 0
+    assert (
+        capsys.readouterr().err == "Warning: PUNA_MODEL is no setting of Puna (did you mean PUNA_MODELS?)\n"
+    )
+
+
+def test_what_the_terminal_cannot_express_is_escaped() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "puna", "show", "modèle", "--nöpe"],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"Error: unknown flag: --n\\xf6pe\n")
 
 
 def test_an_unreachable_remote_server_is_reported_with_a_hint(

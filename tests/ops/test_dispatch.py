@@ -55,7 +55,7 @@ def test_without_the_extension_the_reference_steps_in_and_says_so_once() -> None
     code = "import sys; sys.modules['puna._native'] = None\nimport puna.sample\n" + CHOSEN + "\n" + CHOSEN
     done = in_new_process(code)
     assert done.stdout.split() == ["reference"] * 2, done.stderr
-    assert done.stderr.count("C++ kernels are not available") == 1
+    assert done.stderr.count("C++ kernels are missing") == 1
     assert "PUNA_OPS=reference" in done.stderr
 
 

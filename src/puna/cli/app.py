@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from puna import __version__
-from puna.cli.help import PunaCommand, PunaGroup, RunCommand
+from puna.cli import arguments as take
+from puna.cli import terminal
+from puna.cli.help import VARIABLES, PunaCommand, PunaGroup, RunCommand
+from puna.config import unknown_variables
 from puna.errors import RequestError
+from puna.hosts import chosen_host
 
 app = typer.Typer(
     name="puna",
@@ -21,42 +23,12 @@ app = typer.Typer(
 )
 
 
-def complete_model(incomplete: str) -> list[str]:
-    """Model names for shell completion; none when no server is running."""
-    from puna.cli.client import Client
-    from puna.errors import PunaError
-
-    with Client() as client:
-        try:
-            models = client.get("/api/tags").get("models") or []
-        except PunaError:
-            return []
-    names = [model["name"].removesuffix(":latest") for model in models]
-    return [name for name in names if name.startswith(incomplete)]
-
-
-Model = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Name of a model.", autocompletion=complete_model)
-]
-ModelOrFile = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODEL", help="Name of a model, or path to a GGUF file.", autocompletion=complete_model
-    ),
-]
-Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only names that start with this.")]
-
-
 def _print_version(wanted: bool) -> None:
     if wanted:
-        _version()
+        from puna.cli.version import print_version
+
+        print_version()
         raise typer.Exit
-
-
-def _version() -> None:
-    from puna.cli.manage import print_version
-
-    print_version(__version__)
 
 
 @app.callback(invoke_without_command=True)
@@ -64,16 +36,21 @@ def _main(
     ctx: typer.Context,
     version: Annotated[
         bool,
-        typer.Option("-v", "--version", help="Print the version.", callback=_print_version, is_eager=True),
+        typer.Option(
+            "-v", "--version", help="Print the versions of all parts.", callback=_print_version, is_eager=True
+        ),
     ] = False,
 ) -> None:
+    if ctx.invoked_subcommand != "doctor":  # which reports them
+        for sentence in unknown_variables(VARIABLES):
+            terminal.warn(sentence)
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help())
 
 
 @app.command(cls=RunCommand, context_settings={"allow_interspersed_args": True})
 def run(
-    model: ModelOrFile,
+    model: take.ModelOrFile,
     prompt: Annotated[
         list[str] | None,
         typer.Argument(metavar="[PROMPT...]", help="What to ask. Without it, start a chat (on a terminal)."),
@@ -85,13 +62,7 @@ def run(
     format: Annotated[
         str | None, typer.Option(metavar="json|SCHEMA", help="Answer in JSON, or following a JSON schema.")
     ] = None,
-    think: Annotated[
-        str | None,
-        typer.Option(
-            metavar="[=LEVEL]",
-            help="Think first. The level, after '=': true (if left out), false, high, medium, low or max.",
-        ),
-    ] = None,
+    think: take.Think = None,
     hidethinking: Annotated[bool, typer.Option("--hidethinking", help="Do not show the thinking.")] = False,
     keepalive: Annotated[
         str | None,
@@ -165,11 +136,25 @@ def run(
 
 
 @app.command(cls=PunaCommand)
-def serve() -> None:
-    """Start the server."""
+def serve(
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Address to listen on, instead of PUNA_HOST's.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="N", help="Port to listen on (default 11434).", min=0, max=65535)
+    ] = None,
+    stop: Annotated[bool, typer.Option("--stop", help="End the server that runs, and its models.")] = False,
+) -> None:
+    """Start the server, or end it."""
+    address = chosen_host(host, port)
+    if stop:
+        from puna.cli.server_process import end_server
+
+        end_server(address)
+        return
     from puna.server import serve as run_server
 
-    raise typer.Exit(run_server())
+    raise typer.Exit(run_server(address))
 
 
 app.command("start", cls=PunaCommand, hidden=True)(serve)
@@ -194,7 +179,7 @@ def create(
 
 @app.command(cls=PunaCommand)
 def show(
-    model: Model,
+    model: take.Model,
     license: Annotated[bool, typer.Option("--license", help="Show only the license.")] = False,
     modelfile: Annotated[bool, typer.Option("--modelfile", help="Show only the Modelfile.")] = False,
     parameters: Annotated[bool, typer.Option("--parameters", help="Show only the parameters.")] = False,
@@ -224,37 +209,43 @@ def show(
 
 
 @app.command("list", cls=PunaCommand)
-def list_models(prefix: Prefix = "") -> None:
+def list_models(prefix: take.Prefix = "", json: take.Json = False) -> None:
     """List the models on this machine."""
     from puna.cli.manage import list_models as print_models
 
-    print_models(prefix)
+    print_models(prefix, as_json=json)
 
 
 app.command("ls", cls=PunaCommand, hidden=True)(list_models)
 
 
 @app.command(cls=PunaCommand)
-def ps(prefix: Prefix = "") -> None:
+def ps(prefix: take.Prefix = "", json: take.Json = False) -> None:
     """List the models loaded in memory."""
     from puna.cli.manage import list_running
 
-    list_running(prefix)
+    list_running(prefix, as_json=json)
 
 
 @app.command(cls=PunaCommand)
-def stop(model: Model) -> None:
-    """Unload a model from memory."""
-    from puna.cli.manage import stop_model
+def stop(
+    model: take.OptionalModel = None,
+    everything: Annotated[bool, typer.Option("--all", help="Unload all models.")] = False,
+) -> None:
+    """Unload a model, or all, from memory."""
+    from puna.cli.manage import stop_all, stop_model
 
-    stop_model(model)
+    if everything == (model is not None):
+        raise RequestError("stop what? Usage: puna stop MODEL, or puna stop --all")
+    if model is None:
+        stop_all()
+    else:
+        stop_model(model)
 
 
 @app.command(cls=PunaCommand)
 def cp(
-    source: Annotated[
-        str, typer.Argument(metavar="SOURCE", help="Name of a model.", autocompletion=complete_model)
-    ],
+    source: take.Source,
     destination: Annotated[str, typer.Argument(metavar="DESTINATION", help="Name of the copy.")],
 ) -> None:
     """Copy a model."""
@@ -265,10 +256,7 @@ def cp(
 
 @app.command(cls=PunaCommand)
 def rm(
-    models: Annotated[
-        list[str],
-        typer.Argument(metavar="MODEL...", help="Names of models.", autocompletion=complete_model),
-    ],
+    models: take.Models,
 ) -> None:
     """Remove models."""
     from puna.cli.manage import remove_models
@@ -278,7 +266,7 @@ def rm(
 
 @app.command(cls=PunaCommand)
 def tokenize(
-    model: ModelOrFile,
+    model: take.ModelOrFile,
     text: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT...]", help="Text to tokenize (default: standard input)."),
@@ -310,7 +298,7 @@ def tokenize(
 
 @app.command(cls=PunaCommand)
 def bench(
-    model: ModelOrFile,
+    model: take.ModelOrFile,
     prompt: Annotated[
         int, typer.Option(metavar="N", help="Prompt length in tokens; 0 skips the prompt test.", min=0)
     ] = 512,
@@ -333,17 +321,18 @@ def bench(
     run_bench(model, prompt, generate, parse_counts(parallel), threads, repetitions, as_json=json)
 
 
-class Topic(StrEnum):
-    """What `puna debug` can show."""
+@app.command(cls=PunaCommand)
+def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+    """Show what Puna runs on, what is wrong, and what would make it faster."""
+    from puna.cli.doctor import doctor as examine
 
-    CACHE = "cache"
-    MEMORY = "memory"
+    examine(as_json=json)
 
 
 @app.command(cls=PunaCommand)
 def debug(
     what: Annotated[
-        Topic,
+        take.Topic,
         typer.Argument(
             metavar="WHAT",
             help="`cache`: which sequences use which cells. `memory`: how much memory a model needs.",
@@ -354,7 +343,7 @@ def debug(
         typer.Argument(
             metavar="[MODEL]",
             help="Name of a model; `cache` without it shows all loaded models.",
-            autocompletion=complete_model,
+            autocompletion=take.complete_model,
         ),
     ] = None,
     num_ctx: Annotated[
@@ -370,7 +359,7 @@ def debug(
     several; '.' none), the line below it the position stored there. Rows that only continue the row above
     are left out.
     """
-    if what is Topic.MEMORY:
+    if what is take.Topic.MEMORY:
         from puna.cli.memory import print_memory
 
         print_memory(model, num_ctx, parallel)
@@ -382,8 +371,8 @@ def debug(
 
 @app.command(cls=PunaCommand)
 def version() -> None:
-    """Print the version."""
-    _version()
+    """Print the versions of all parts."""
+    _print_version(True)
 
 
 @app.command("help", cls=PunaCommand, hidden=True)

@@ -16,6 +16,9 @@ from puna.hosts import Host, host_from_env
 #: A connection is made quickly or not at all; an answer may take as long as loading a model.
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
 _PROBE_TIMEOUT = httpx.Timeout(2.0)
+_MAX_SHOWN = 200
+#: Of a server that wants a key, or another name for itself; requests are told which.
+_REFUSALS = (401, 403)
 _CONNECTED = ("connection.connect_tcp.complete", "connection.start_tls.complete")
 
 
@@ -59,11 +62,14 @@ class Client:
             self._cut()
 
     def is_up(self) -> bool:
-        """Whether a server answers."""
+        """Whether a server answers. Raises ConnectionFailedError if it cannot be Puna's or Ollama's."""
         try:
-            return self._http.head("/", timeout=_PROBE_TIMEOUT).is_success
+            response = self._http.head("/", timeout=_PROBE_TIMEOUT)
         except (httpx.HTTPError, OSError):
             return False
+        if not response.is_success and response.status_code not in _REFUSALS:
+            raise stranger(self.host, response)
+        return True
 
     def get(self, path: str) -> dict[str, Any]:
         return self._json("GET", path)
@@ -80,13 +86,13 @@ class Client:
             self._request("in the middle of the answer"),
             self._http.stream("POST", path, json=body) as response,
         ):
-            _check(response)
+            self._check(response)
             for line in response.iter_lines():
                 if self._interrupted:
                     return  # lines that arrived before the interruption are not shown
                 if not line.strip():
                     continue
-                item = _parse(line, response)
+                item = self._parse(line, response)
                 if "error" in item:
                     raise ServerError(str(item["error"]), response.status_code)
                 yield item
@@ -99,13 +105,41 @@ class Client:
         """Upload a file under its digest (`sha256:` and 64 hex digits)."""
         headers = {"Content-Length": str(size_bytes), "Content-Type": "application/octet-stream"}
         with self._request("during the upload"):
-            _check(self._http.post(f"/api/blobs/{digest}", content=chunks, headers=headers))
+            self._check(self._http.post(f"/api/blobs/{digest}", content=chunks, headers=headers))
 
     def _json(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         with self._request():
             response = self._http.request(method, path, json=body)
-        _check(response)
-        return _parse(response.text, response) if response.content else {}
+        self._check(response)
+        return self._parse(response.text, response) if response.content else {}
+
+    def _check(self, response: httpx.Response) -> None:
+        """Raise ServerError unless `response` is a success: with the text of `error`, else the whole body.
+
+        Raises ConnectionFailedError for a page, which neither Puna nor Ollama would send.
+        """
+        if response.is_success:
+            return
+        text = response.read().decode("utf-8", "replace").strip()
+        try:
+            error = json.loads(text)["error"]
+            message = error if isinstance(error, str) else str(error["message"])
+        except (ValueError, KeyError, TypeError):
+            if _is_page(response, text):
+                raise stranger(self.host, response) from None
+            message = _status(response) + (f": {text[:_MAX_SHOWN]}" if text else "")
+        raise ServerError(message, response.status_code)
+
+    def _parse(self, text: str, response: httpx.Response) -> dict[str, Any]:
+        try:
+            item = json.loads(text)
+        except ValueError:
+            if _is_page(response, text):
+                raise stranger(self.host, response) from None
+            item = None
+        if not isinstance(item, dict):
+            raise ServerError(f"{response.url} did not answer with a JSON object: {text[:80]!r}")
+        return item
 
     @contextmanager
     def _request(self, moment: str = "before answering") -> Iterator[None]:
@@ -158,24 +192,17 @@ def unreachable(host: Host, reason: str = "") -> ConnectionFailedError:
     return ConnectionFailedError(f"could not connect to the server at {host.client_url}{detail}, {hint}")
 
 
-def _check(response: httpx.Response) -> None:
-    """Raise ServerError unless `response` is a success: with the text of `error`, else the whole body."""
-    if response.is_success:
-        return
-    text = response.read().decode("utf-8", "replace").strip()
-    try:
-        error = json.loads(text)["error"]
-        message = error if isinstance(error, str) else str(error["message"])
-    except (ValueError, KeyError, TypeError):
-        message = f"{response.status_code} {response.reason_phrase}" + (f": {text}" if text else "")
-    raise ServerError(message, response.status_code)
+def stranger(host: Host, response: httpx.Response) -> ConnectionFailedError:
+    """The error for something that answers in the place of a server."""
+    return ConnectionFailedError(
+        f"what answers at {host.client_url} is neither Puna nor Ollama ({_status(response)}); "
+        "set PUNA_HOST to the address of a server, or to a free one to start a server there"
+    )
 
 
-def _parse(text: str, response: httpx.Response) -> dict[str, Any]:
-    try:
-        item = json.loads(text)
-    except ValueError:
-        item = None
-    if not isinstance(item, dict):
-        raise ServerError(f"{response.url} did not answer with a JSON object: {text[:80]!r}")
-    return item
+def _is_page(response: httpx.Response, text: str) -> bool:
+    return "html" in response.headers.get("content-type", "") or text.lstrip().startswith("<")
+
+
+def _status(response: httpx.Response) -> str:
+    return f"{response.status_code} {response.reason_phrase}"

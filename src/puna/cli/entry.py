@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import typer
 from typer.main import get_command
 
+from puna.cli import terminal
 from puna.cli.app import app
 from puna.cli.help import SECTIONS, usage
 from puna.errors import PunaError
@@ -21,6 +22,7 @@ _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command in `arguments`. Returns 0, or 1 after an error, 130 after Ctrl-C, 141 after SIGPIPE."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    terminal.set_up()
     try:
         status = get_command(app).main(words, prog_name="puna", standalone_mode=False)
         sys.stdout.flush()
@@ -65,14 +67,25 @@ def _usage_text(error: Exception) -> str:
 
 
 def _unknown_flag(error: Exception) -> str:
-    near = getattr(error, "possibilities", None) or ()
-    hint = f" (did you mean {' or '.join(sorted(near))}?)" if near else ""
-    return f"unknown flag: {getattr(error, 'option_name', '')}{hint}"
+    name = getattr(error, "option_name", "")
+    return f"unknown flag: {name}{_did_you_mean(name, _flags(error))}"
+
+
+def _flags(error: Exception) -> list[str]:
+    """The long options of the command that did not know one."""
+    context = getattr(error, "ctx", None)
+    parameters = context.command.get_params(context) if context is not None else ()
+    return [flag for parameter in parameters for flag in parameter.opts if flag.startswith("--")]
 
 
 def _unknown_command(name: str) -> str:
+    commands = [command for names in SECTIONS.values() for command in names]
+    return f'unknown command "{name}" for "puna"{_did_you_mean(name, commands)}'
+
+
+def _did_you_mean(name: str, known: Sequence[str]) -> str:
+    """The names that begin like `name`, else those that resemble it, as a question."""
     from difflib import get_close_matches
 
-    near = get_close_matches(name, [command for names in SECTIONS.values() for command in names])
-    hint = f" (did you mean {' or '.join(near)}?)" if near else ""
-    return f'unknown command "{name}" for "puna"{hint}'
+    near = [other for other in known if other.startswith(name)] or get_close_matches(name, known)
+    return f" (did you mean {' or '.join(near)}?)" if near else ""

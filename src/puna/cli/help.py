@@ -74,7 +74,8 @@ PAGES = {
     "serve": Page(
         examples=(
             ("Serve this machine only, on port 11434", "puna serve"),
-            ("Serve on all interfaces, port 8080", "PUNA_HOST=0.0.0.0:8080 puna serve"),
+            ("Serve on all interfaces, port 8080", "puna serve --host 0.0.0.0 --port 8080"),
+            ("End the server that runs in the background", "puna serve --stop"),
         ),
         variables=(
             "PUNA_HOST",
@@ -118,11 +119,24 @@ PAGES = {
         variables=_CLIENT,
     ),
     "list": Page(
-        examples=(("All models", "puna list"), ("Models whose name starts with llama", "puna list llama")),
+        examples=(
+            ("All models", "puna list"),
+            ("Models whose name starts with llama", "puna list llama"),
+            ("For programs", "puna list --json"),
+        ),
         variables=_CLIENT,
     ),
-    "ps": Page(examples=(("Loaded models, and when they unload", "puna ps"),), variables=_CLIENT),
-    "stop": Page(examples=(("Free the model's memory now", "puna stop demo"),), variables=_CLIENT),
+    "ps": Page(
+        examples=(("Loaded models, and when they unload", "puna ps"), ("For programs", "puna ps --json")),
+        variables=_CLIENT,
+    ),
+    "stop": Page(
+        examples=(
+            ("Free the model's memory now", "puna stop demo"),
+            ("All models' memory", "puna stop --all"),
+        ),
+        variables=_CLIENT,
+    ),
     "cp": Page(examples=(("Give a model a second name", "puna cp llama3.2 mine"),), variables=_CLIENT),
     "rm": Page(examples=(("Remove two models", "puna rm mine calm:latest"),), variables=_CLIENT),
     "tokenize": Page(
@@ -143,6 +157,13 @@ PAGES = {
         ),
         variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
     ),
+    "doctor": Page(
+        examples=(
+            ("Everything about this installation", "puna doctor"),
+            ("For programs", "puna doctor --json"),
+        ),
+        variables=("PUNA_HOST", "PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
+    ),
     "debug": Page(
         examples=(
             ("The caches of all loaded models", "puna debug cache"),
@@ -159,7 +180,7 @@ SECTIONS = {
     "Chat": ("run",),
     "Models": ("list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop"),
-    "Tools": ("tokenize", "bench", "debug", "version"),
+    "Tools": ("doctor", "tokenize", "bench", "debug", "version"),
 }
 
 

@@ -1,34 +1,37 @@
-"""The commands that manage models: list, ps, show, cp, rm, stop; and version."""
+"""The commands that manage models: list, ps, show, cp, rm, stop."""
 
 from __future__ import annotations
 
-import socket
-import sys
+import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from puna.cli import terminal
-from puna.errors import ConnectionFailedError, PunaError, ServerError
+from puna.cli.local_models import is_model_file
+from puna.errors import ConnectionFailedError, RequestError, ServerError
 from puna.hosts import host_from_env
 
 if TYPE_CHECKING:
     from puna.cli.client import Client
 
 
-def list_models(prefix: str) -> None:
-    """Print the models whose name starts with `prefix`, ignoring case."""
+def list_models(prefix: str, *, as_json: bool = False) -> None:
+    """Print the models whose name starts with `prefix`, ignoring case, as a table or as a JSON array."""
     from puna.cli import tables
     from puna.cli.server_process import connect
 
     with connect() as client:
         models = client.get("/api/tags").get("models") or []
     chosen = [model for model in models if model["name"].lower().startswith(prefix.lower())]
-    print(tables.model_table(chosen, datetime.now(UTC)))
+    print(json.dumps(chosen) if as_json else tables.model_table(chosen, datetime.now(UTC)))
 
 
-def list_running(prefix: str) -> None:
-    """Print the loaded models. Without a local server there are none, which is not an error."""
+def list_running(prefix: str, *, as_json: bool = False) -> None:
+    """Print the loaded models, as a table or as a JSON array.
+
+    Without a local server there are none, which is not an error.
+    """
     from puna.cli import tables
     from puna.cli.server_process import connect
 
@@ -41,7 +44,9 @@ def list_running(prefix: str) -> None:
             raise
         terminal.note(f"No server is running at {host_from_env().client_url}.")
     chosen = [model for model in models if model["name"].startswith(prefix)]
-    print(tables.running_table(chosen, datetime.now(UTC)))
+    print(json.dumps(chosen) if as_json else tables.running_table(chosen, datetime.now(UTC)))
+    for warning in dict.fromkeys(text for model in chosen for text in model.get("warnings") or ()):
+        terminal.warn(warning)
 
 
 def show_model(name: str, field: str | None, verbose: bool) -> None:
@@ -49,6 +54,7 @@ def show_model(name: str, field: str | None, verbose: bool) -> None:
     from puna.cli import show
     from puna.cli.server_process import connect
 
+    check_name(name)
     with connect() as client:
         shown = client.post("/api/show", {"model": name, "verbose": verbose})
     if field is None:
@@ -62,6 +68,8 @@ def show_model(name: str, field: str | None, verbose: bool) -> None:
 def copy_model(source: str, destination: str) -> None:
     from puna.cli.server_process import connect
 
+    for name in (source, destination):
+        check_name(name)
     with connect() as client:
         client.post("/api/copy", {"source": source, "destination": destination})
     print(f"copied '{source}' to '{destination}'")
@@ -71,6 +79,8 @@ def remove_models(names: Sequence[str]) -> None:
     """Unload and delete each model; stops at the first error."""
     from puna.cli.server_process import connect
 
+    for name in names:
+        check_name(name)
     with connect() as client:
         for name in names:
             try:
@@ -82,9 +92,20 @@ def remove_models(names: Sequence[str]) -> None:
             print(f"deleted '{name}'")
 
 
+def stop_all() -> None:
+    """Unload every loaded model, and print which those were."""
+    from puna.cli.server_process import connect
+
+    with connect(start=False) as client:
+        for model in client.get("/api/ps").get("models") or ():
+            _unload(client, model["name"])
+            print(f"stopped '{model['name']}'")
+
+
 def stop_model(name: str) -> None:
     from puna.cli.server_process import connect
 
+    check_name(name)
     with connect(start=False) as client:
         try:
             _unload(client, name)
@@ -98,24 +119,10 @@ def _unload(client: Client, name: str) -> None:
     client.post("/api/generate", {"model": name, "keep_alive": 0, "stream": False})
 
 
-def print_version(own: str) -> None:
-    """Print our version, and warn if the running server has another one or is not Puna."""
-    print(f"puna version is {own}")
-    sys.stdout.flush()
-    host = host_from_env()
-    try:
-        # Try a bare connection first: without a server, the HTTP library need not be imported.
-        socket.create_connection((host.client_address, host.port), timeout=1.0).close()
-    except OSError:
-        return
-    from puna.cli.client import Client
-
-    try:
-        with Client(host) as client:
-            reply = client.get("/api/version")
-    except PunaError:
-        return
-    if "puna" not in reply:
-        terminal.warn(f"the server at {host.client_url} is not Puna (its version is {reply.get('version')})")
-    elif reply["puna"] != own:  # "version" is the version of the API, which clients compare
-        terminal.warn(f"the server at {host.client_url} runs version {reply['puna']}; restart it to update")
+def check_name(text: str) -> None:
+    """Raise RequestError for the path of a file, which these commands have no use for."""
+    if is_model_file(text):
+        raise RequestError(
+            f"{text} is a file, and this command takes the name of a model: 'puna list' shows the names, "
+            f"and 'puna run {text}' runs the file"
+        )

@@ -19,7 +19,7 @@ from puna.errors import ServerError
 def read_prompt(words: Sequence[str]) -> str:
     """The prompt: standard input unless it is a terminal, then the arguments, joined by spaces."""
     piped = "" if sys.stdin is None or sys.stdin.isatty() else terminal.read_stdin()
-    return " ".join(part for part in (piped, *words) if part)
+    return " ".join(part for part in (piped, *map(terminal.typed, words)) if part)
 
 
 def show_model(client: Client, model: str) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def print_stream(
 
 
 def report(final: Mapping[str, Any], verbose: bool) -> None:
-    """Print what follows an answer on standard error: dropped tokens and timings."""
-    for warning in losses(final):
+    """Print what follows an answer on standard error: dropped tokens, the server's warnings, timings."""
+    for warning in [*losses(final), *(final.get("warnings") or ())]:
         terminal.warn(warning)
     if verbose:
         terminal.note(timings(final).removesuffix("\n"))

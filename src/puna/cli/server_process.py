@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from puna import config
 from puna.cli import terminal
@@ -17,29 +18,87 @@ from puna.cli.client import Client, unreachable
 from puna.errors import ConnectionFailedError
 from puna.hosts import Host, host_from_env
 
+if TYPE_CHECKING:
+    import psutil
+
 _START_TIMEOUT_S = 60.0
+_END_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 _TAIL_LINES = 15
 
 
 def connect(start: bool = True) -> Client:
-    """A client whose server answers. Starts a local server if none is running and `start` is true.
-
-    Raises ConnectionFailedError if no server answers and it must not be started, is remote, or fails to
-    start.
-    """
-    host = host_from_env()
-    client = Client(host)
-    if client.is_up():
-        return client
-    if not start or not host.is_local or host.port == 0:
-        raise unreachable(host)
+    """A client whose server answers; see `ensure_server`."""
+    client = Client(host_from_env())
     try:
-        _start(client, host)
+        ensure_server(client, start)
     except BaseException:
         client.close()
         raise
     return client
+
+
+def ensure_server(client: Client, start: bool = True) -> None:
+    """Return once the server of `client` answers; a local one is started if `start` is true.
+
+    Raises ConnectionFailedError if no server answers and it must not be started, is remote, or fails to
+    start, and for something else that answers in its place.
+    """
+    if client.is_up():
+        return
+    if not start or not client.host.is_local or client.host.port == 0:
+        raise unreachable(client.host)
+    _start(client, client.host)
+
+
+def end_server(host: Host) -> None:
+    """End the local server at `host`, and with it all its models; returns when it has gone.
+
+    Raises ConnectionFailedError if no server of this user and machine listens at the address, and if it does
+    not end in time.
+    """
+    import psutil
+
+    with Client(host) as client:
+        if not client.is_up():
+            raise ConnectionFailedError(f"no server is running at {host.client_url}")
+        reply = client.get("/api/version")
+    process = listener(host)
+    if process is None:
+        raise ConnectionFailedError(
+            f"the server at {host.client_url} is not a process of yours on this machine; end it where it runs"
+        )
+    if "puna" not in reply:
+        raise ConnectionFailedError(
+            f"the server at {host.client_url} is not Puna but {process.name()} (process {process.pid}); "
+            "end it as it was started"
+        )
+    process.terminate()
+    try:
+        process.wait(_END_TIMEOUT_S)
+    except psutil.TimeoutExpired:
+        raise ConnectionFailedError(
+            f"the server (process {process.pid}) did not end within {_END_TIMEOUT_S:.0f} seconds; "
+            f"'kill -9 {process.pid}' ends it by force"
+        ) from None
+    terminal.note(f"Ended the server at {host.client_url} (process {process.pid}).")
+
+
+def listener(host: Host) -> psutil.Process | None:
+    """The process of this user that listens at `host`; None if there is none, or it is another user's."""
+    import socket
+
+    import psutil
+
+    try:
+        found = socket.getaddrinfo(host.client_address, host.port, type=socket.SOCK_STREAM)
+    except OSError:
+        return None
+    places = {("0.0.0.0", host.port), ("::", host.port), *(address[:2] for *_, address in found)}
+    for connection in psutil.net_connections("tcp"):
+        if connection.status == psutil.CONN_LISTEN and connection.pid and tuple(connection.laddr) in places:
+            return psutil.Process(connection.pid)
+    return None
 
 
 def log_path() -> Path:
@@ -48,6 +107,9 @@ def log_path() -> Path:
 
 
 def _start(client: Client, host: Host) -> None:
+    from puna.server.settings import Settings
+
+    Settings.from_env()  # warns and raises here, where it is seen, rather than in the log
     log = log_path()
     with _start_lock(log.with_suffix(".lock")):
         if client.is_up():  # another command was faster

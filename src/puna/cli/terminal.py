@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import shutil
 import sys
@@ -18,6 +20,28 @@ if TYPE_CHECKING:
 
 _YELLOW = "\x1b[33m"
 _PLAIN = "\x1b[0m"
+
+
+def set_up() -> None:
+    """Prepare the standard streams and the log for a command line.
+
+    What the output's encoding cannot express is escaped instead of ending the program, and what is logged is
+    shown as a warning, unless the command sets up a log of its own.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    logging.lastResort = _Warnings(logging.WARNING)
+
+
+class _Warnings(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        warn(record.getMessage())
+
+
+def typed(text: str) -> str:
+    """`text` from an argument or a terminal as UTF-8, whatever the locale; what is not becomes `\ufffd`."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def is_interactive() -> bool:
@@ -78,8 +102,13 @@ def spinner(text: str) -> Iterator[None]:
     if not stderr_is_terminal():
         yield
         return
-    with stderr_console().status(text, spinner="dots"):
+    with stderr_console().status(text, spinner=spinner_name()):
         yield
+
+
+def spinner_name() -> str:
+    """The spinner of rich's that standard error can show."""
+    return "dots" if stderr_console().encoding.startswith("utf") else "line"
 
 
 class StatusLine:

@@ -50,7 +50,7 @@ class Waiting:
         with self._lock:
             if self._stopped.is_set():
                 return
-            self._status = console.status("", spinner="dots")
+            self._status = console.status("", spinner=terminal.spinner_name())
             self._status.start()
         with Client(self._host) as client:
             while not self._stopped.wait(_POLL_S):

@@ -28,6 +28,7 @@ __all__ = [
     "Yarn",
     "backend_named",
     "default_backend",
+    "missing_kernels",
 ]
 
 _NAMES = ("reference", "cpu")
@@ -49,17 +50,25 @@ def backend_named(name: str) -> Backend:
 
 @cache
 def _best_backend() -> Backend:
-    try:
+    if not (problem := missing_kernels()):
         return backend_named("cpu")
+    warnings.warn(f"{problem}, or set PUNA_OPS=reference to choose this", RuntimeWarning, stacklevel=3)
+    return backend_named("reference")
+
+
+@cache
+def missing_kernels() -> str:
+    """What to tell who computes without kernels and did not choose to; empty where that is not so."""
+    if env("OPS"):
+        return ""
+    try:
+        import puna._native  # noqa: F401
     except ImportError as error:
-        warnings.warn(
-            f"Puna's C++ kernels are not available ({error}); falling back to plain numpy, which is many "
-            "times slower. Install a C++ compiler and reinstall Puna, or set PUNA_OPS=reference to "
-            "choose this without a warning.",
-            RuntimeWarning,
-            stacklevel=3,
+        return (
+            f"Puna's C++ kernels are missing ({error}), and plain numpy is many times slower; "
+            "'puna doctor' says how to get them"
         )
-        return backend_named("reference")
+    return ""
 
 
 def default_backend() -> Backend:

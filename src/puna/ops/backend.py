@@ -38,6 +38,11 @@ class Backend(ABC):
     name: ClassVar[str]
     device: ClassVar[str] = "CPU"  # what holds weights and caches, for the table of a model's memory
 
+    @property
+    def kernels(self) -> str:
+        """What computes, in a word for people: the instruction set of the kernels, say."""
+        return self.name
+
     # --- arrays ----------------------------------------------------------------------------------------
 
     @abstractmethod

@@ -24,7 +24,7 @@ from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
-from puna.ops import default_backend
+from puna.ops import default_backend, missing_kernels
 from puna.prompt.model_facts import ModelFacts, facts_at
 from puna.runner.frames import Channel, Frame
 from puna.runner.preparing import Preparing
@@ -171,6 +171,8 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
             parallel=engine.parallel,
             weight_bytes=engine.weight_bytes,
             cache_bytes=engine.cache_bytes,
+            kernels=ops.kernels,
+            warnings=(problem,) if (problem := missing_kernels()) else (),
         )
     )
     return ChatModel(engine, facts_at(Path(request.path)) or ModelFacts())

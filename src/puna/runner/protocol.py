@@ -122,6 +122,8 @@ class Loaded(Message, frozen=True):
     parallel: int
     weight_bytes: int
     cache_bytes: int
+    kernels: str = ""  # what computes: the instruction set of the kernels, or numpy
+    warnings: tuple[str, ...] = ()  # what whoever uses the model should know
 
 
 class Refused(Message, frozen=True):

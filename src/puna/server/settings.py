@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from puna.config import env, env_int
+from puna.config import env, env_int, setting
 from puna.errors import RequestError
 from puna.kvcache.types import KVTypes
 from puna.options import speculate_from_env
@@ -54,15 +54,15 @@ class Settings:
 
     @classmethod
     def from_env(cls) -> Settings:
-        """Malformed numbers and durations count as absent.
+        """Malformed numbers and durations count as absent, with a warning.
 
         A bad origin, cache type or way of guessing raises `PunaError`.
         """
-        parallel = env_int("NUM_PARALLEL", 0)
+        parallel = env_int("NUM_PARALLEL", 0, instead=f"{DEFAULT_PARALLEL}, or 1 where memory is short")
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
         step_timeout_s = _env_duration_s("STEP_TIMEOUT", cls.step_timeout_s)
-        context_length = env_int("CONTEXT_LENGTH", 0)
-        max_loaded = env_int("MAX_LOADED_MODELS", 0)
+        context_length = env_int("CONTEXT_LENGTH", cls.context_length)
+        max_loaded = env_int("MAX_LOADED_MODELS", cls.max_loaded)
         max_queue = env_int("MAX_QUEUE", cls.max_queue)
         max_body_mb = env_int("MAX_BODY_MB", 0)
         return cls(
@@ -120,14 +120,12 @@ def keep_alive_s(value: object) -> float | None:
 
 
 def _env_duration_s(name: str, default: float) -> float:
-    text = env(name)
-    if not text:
-        return default
+    return setting(name, _duration_s, default, f"{default:g} seconds")
+
+
+def _duration_s(text: str) -> float:
+    seconds = int(text) if re.fullmatch(r"[+-]?[0-9]{1,18}", text) else text
     try:
-        return keep_alive_s(text) or 0.0
+        return keep_alive_s(seconds) or 0.0
     except RequestError:
-        pass
-    try:
-        return keep_alive_s(int(text)) or 0.0
-    except (ValueError, RequestError):
-        return default
+        raise ValueError("must be a number of seconds or a duration such as 5m or 1h30m") from None

@@ -9,14 +9,16 @@ from puna.cli.repl.commands import is_command, run_command
 from puna.cli.repl.prompt import LineEditor, LineHistory, history_from_env
 from puna.cli.repl.session import Session
 from puna.cli.repl.text import unquoted
+from puna.cli.server_process import ensure_server
 from puna.cli.settings import RunSettings
-from puna.errors import ServerError
+from puna.errors import ConnectionFailedError, ServerError
 
 
 def converse(client: Client, settings: RunSettings) -> None:
     """Run the interactive prompt until the user leaves.
 
-    Raises PunaError when the server is gone, and KeyboardInterrupt for Ctrl-C while the model loads.
+    A server that has gone is started again, and the chat goes on. Raises PunaError when the model cannot be
+    loaded at first, and KeyboardInterrupt for Ctrl-C while it loads.
     """
     with ctrl_c_ends_requests(client):
         _converse(Session(client, settings))
@@ -31,7 +33,7 @@ def _converse(session: Session) -> None:
         try:
             if not _exchange(session, editor, history):
                 return
-        except ServerError as error:
+        except (ServerError, ConnectionFailedError) as error:
             terminal.note(f"Error: {error}")
         except KeyboardInterrupt:
             print()
@@ -47,6 +49,14 @@ def _exchange(session: Session, editor: LineEditor, history: LineHistory) -> boo
     except EOFError:
         print()
         return False
+    try:
+        return _perform(session, text, history)
+    except ConnectionFailedError:
+        ensure_server(session.client)
+        return _perform(session, text, history)
+
+
+def _perform(session: Session, text: str, history: LineHistory) -> bool:
     if is_command(text):
         return run_command(session, text.strip(), history)
     if text.strip():

@@ -14,6 +14,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.styles import Style
 
 from puna import config
+from puna.cli import terminal
 from puna.cli.repl.text import is_complete
 
 _MAX_ENTRIES = 1000
@@ -86,7 +87,7 @@ class LineEditor:
     def read(self) -> str:
         """The next message. Raises EOFError for Ctrl-D, and KeyboardInterrupt for Ctrl-C on an empty line."""
         # Ctrl-C is a key here; the handler of the signal stays the chat's own.
-        return self._session.prompt(handle_sigint=False)
+        return terminal.typed(self._session.prompt(handle_sigint=False))
 
 
 def _placeholder() -> StyleAndTextTuples:

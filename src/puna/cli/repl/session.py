@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter
 from puna.cli.client import Client
 from puna.cli.embed import embeds, no_text
 from puna.cli.oneshot import apply_model, print_stream, report, show_model
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
-from puna.errors import ServerError
+from puna.errors import ConnectionFailedError, ServerError
 
 Message = dict[str, Any]
 
@@ -24,6 +26,7 @@ class Session:
     settings: RunSettings
     messages: list[Message] = field(default_factory=list)
     shown: dict[str, Any] = field(default_factory=dict)  # the reply of /api/show of the model
+    _warned: set[str] = field(default_factory=set)
 
     def open(self) -> None:
         """Load the model.
@@ -37,7 +40,9 @@ class Session:
         request = self.settings.request()
         body = {name: request[name] for name in ("model", "options", "keep_alive") if name in request}
         with Waiting(self.client.host, self.settings.model):
-            self.client.post("/api/generate", body | {"prompt": "", "stream": False})
+            loaded = self.client.post("/api/generate", body | {"prompt": "", "stream": False})
+        for warning in self._new(loaded.get("warnings") or ()):
+            terminal.warn(warning)
         self.clear()
 
     def switch(self, model: str) -> None:
@@ -70,15 +75,22 @@ class Session:
         return "thinking" in (self.shown.get("capabilities") or ())
 
     def ask(self, text: str) -> None:
-        """Send a message and print the answer. Ctrl-C ends the answer and keeps what has arrived.
+        """Send a message and print the answer.
 
-        Raises PunaError; the message is then removed again.
+        What ends the answer early, Ctrl-C or the end of the server, keeps what has arrived. Raises PunaError
+        if nothing has; the message is then removed again.
         """
         self.messages.append({"role": "user", "content": text})
         printer = AnswerPrinter(word_wrap=self.settings.word_wrap, hide_thinking=self.settings.hide_thinking)
         items = self.client.stream("/api/chat", self.settings.request() | {"messages": self.messages})
+        final = None
         try:
             final = print_stream(self.client, self.settings, items, printer)
+        except ConnectionFailedError as error:
+            if not (printer.content or printer.thinking):
+                self.messages.pop()
+                raise
+            terminal.note(f"Error: {error}")
         except BaseException:
             self.messages.pop()
             raise
@@ -87,7 +99,13 @@ class Session:
         elif final is None:
             self.messages.pop()  # interrupted before the first word: as if it had never been sent
         if final is not None:
-            report(final, self.settings.verbose)
+            report(final | {"warnings": self._new(final.get("warnings") or ())}, self.settings.verbose)
+
+    def _new(self, warnings: Iterable[str]) -> list[str]:
+        """Those of `warnings` that this chat has not shown yet."""
+        new = [text for text in warnings if text not in self._warned]
+        self._warned.update(new)
+        return new
 
     def save(self, name: str) -> None:
         """Create model `name` from the current model, its settings and these messages."""

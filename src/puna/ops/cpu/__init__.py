@@ -40,8 +40,12 @@ class CPU(Backend):
                 f"PUNA_CPU: '{level}' names no kernels that this processor runs; use one of "
                 f"{', '.join(_native.cpu_levels())}, or leave it out for the best"
             )
-        if (count := env_int("NUM_THREADS", 0)) > 0:
+        if (count := env_int("NUM_THREADS", 0, instead="the number of physical cores")) > 0:
             _native.set_threads(count)
+
+    @property
+    def kernels(self) -> str:
+        return str(_native.cpu_level())
 
     def array(self, values: Array) -> Array:
         return values

@@ -31,6 +31,7 @@ class Reference(Backend):
     """On one thread of this process, in numpy."""
 
     name = "reference"
+    kernels = "numpy"
 
     def array(self, values: Array) -> Array:
         return values

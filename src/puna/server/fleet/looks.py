@@ -57,6 +57,7 @@ def own_fields(look: Look) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "responding": pong is not None,
         "parallel": info.parallel,
+        "kernels": info.kernels,
         "memory": memory,
         "tokens": {
             "prompt": tally.prompt_tokens,
@@ -66,6 +67,8 @@ def own_fields(look: Look) -> dict[str, Any]:
         "tokens_per_second": round(tally.tokens_per_second, 2),
         "load_duration": int(look.model.load_s * 1e9),
     }
+    if info.warnings:
+        fields["warnings"] = info.warnings
     if pong is not None:
         memory["cache"] = pong.cache_bytes
         fields |= {"requests_running": pong.running, "requests_waiting": pong.active - pong.running}

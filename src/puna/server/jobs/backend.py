@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +10,6 @@ from itertools import accumulate
 from typing import Any
 
 from puna.errors import ModelNotFoundError, RequestError
-from puna.lines import shortened
 from puna.options import Options
 from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
@@ -23,8 +21,6 @@ from puna.server.metrics import Metrics, Observation
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
 
-_log = logging.getLogger(__name__)
-
 
 @dataclass(frozen=True)
 class Order:
@@ -33,6 +29,7 @@ class Order:
     model: StoredModel
     options: Options
     keep_alive_s: float | None = None
+    warnings: Sequence[str] = ()  # options that change nothing
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
 
 
@@ -72,9 +69,15 @@ class Finished:
     load_duration: int
     context: list[int]  # tokens of the prompt and the answer
     choice: int = 0
+    warnings: Sequence[str] = ()
 
 
 Part = Piece | Echo | Finished
+
+
+def warnings(order: Order, runner: Runner) -> list[str]:
+    """What the answers to a request come with: what its model, and what its options have to say."""
+    return [*runner.info.warnings, *order.warnings]
 
 
 class Backend:
@@ -99,13 +102,10 @@ class Backend:
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name}' not found") from error
 
-    def options(self, model: StoredModel, given: Mapping[str, Any]) -> Options:
-        """Options of a request: the model's own under those `given`."""
-        unknown = Options.unknown(given)
-        if unknown:
-            names = shortened(", ".join(sorted(unknown)), 200)
-            _log.warning("options that do not exist are ignored: %s", names)
-        return Options.merge(model.params, given)
+    def order(self, model: StoredModel, given: Mapping[str, Any], keep_alive_s: float | None = None) -> Order:
+        """The order of a request: its options are the model's own under those `given`."""
+        options = Options.merge(model.params, given)
+        return Order(model, options, keep_alive_s, Options.ignored(model.params, given))
 
     def plan(self, options: Options) -> LoadPlan:
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
@@ -117,10 +117,10 @@ class Backend:
         async with self.fleet.use(order.model, self.plan(order.options), order.keep_alive_s) as runner:
             yield runner
 
-    async def load(self, order: Order) -> None:
-        """Bring the model into memory and leave it there for its keep-alive time."""
-        async with self.runner(order):
-            pass
+    async def load(self, order: Order) -> list[str]:
+        """Bring the model into memory and leave it there for its keep-alive time. Returns warnings."""
+        async with self.runner(order) as runner:
+            return warnings(order, runner)
 
     async def unload(self, model: StoredModel) -> None:
         await self.fleet.unload(str(model.runnable_path()))
@@ -203,9 +203,9 @@ class _Answers:
                         yield Piece(event.text, event.thinking, event.logprobs, choice)
                 else:
                     self._observation.done(choice, event)
-                    yield self._finished(event, choice)
+                    yield self._finished(event, choice, warnings(self._order, runner))
 
-    def _finished(self, done: Done, choice: int) -> Finished:
+    def _finished(self, done: Done, choice: int, warnings: Sequence[str]) -> Finished:
         arrived_ns = self._order.arrived_ns
         return Finished(
             done=done,
@@ -213,4 +213,5 @@ class _Answers:
             load_duration=max(self._loaded_ns - arrived_ns, 1),
             context=self._prompt.tokens + self._samples[done.sample].tokens,
             choice=choice,
+            warnings=warnings,
         )

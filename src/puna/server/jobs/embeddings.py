@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from puna.errors import ModelNotFoundError
 from puna.runner.protocol import Embed, Embedded
-from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.backend import Backend, Order, warnings
 from puna.store import StoredModel
 
 
@@ -20,6 +20,7 @@ class Vectors:
     vectors: Sequence[Embedded] = ()
     total_duration: int = 0
     load_duration: int = 0
+    warnings: Sequence[str] = ()
 
     @property
     def tokens(self) -> int:
@@ -39,8 +40,7 @@ def find(backend: Backend, name: str) -> StoredModel:
 async def embed(backend: Backend, order: Order, request: Embed) -> Vectors:
     """Vectors of the inputs of `request`; without any, the model is loaded and that is all."""
     if not request.inputs:
-        await backend.load(order)
-        return Vectors()
+        return Vectors(warnings=await backend.load(order))
     with backend.metrics.observation(order.model.name, order.arrived_ns) as observation:
         async with backend.runner(order) as runner:
             observation.loaded()
@@ -51,6 +51,7 @@ async def embed(backend: Backend, order: Order, request: Embed) -> Vectors:
         vectors,
         total_duration=time.perf_counter_ns() - order.arrived_ns,
         load_duration=max(loaded_ns - order.arrived_ns, 1),
+        warnings=warnings(order, runner),
     )
 
 

@@ -96,11 +96,10 @@ def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     check_capabilities(asked.model, has, asked.needs)
     checks.check_images(asked.images, asked.model)
     checks.check_format(asked.format)
-    options = backend.options(model, asked.options)
-    order = Order(model, options, keep_s)
+    order = backend.order(model, asked.options, keep_s)
     if not asked.prompts:
         return Preload(order)
-    whole = msgspec.structs.replace(request, options=options, think=think, template=author.template)
+    whole = msgspec.structs.replace(request, options=order.options, think=think, template=author.template)
 
     def opened(prompt: Prompt) -> Prompt:
         if not isinstance(prompt, Chat):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -62,7 +63,8 @@ class EmbeddingsRequest(Body):
 class EmbedReply(msgspec.Struct, frozen=True, omit_defaults=True):
     """The reply of `/api/embed`. Durations in nanoseconds.
 
-    `truncated` is Puna's own: tokens of the texts that were cut off because they were too long.
+    `truncated` and `warnings` are Puna's own: tokens of the texts that were cut off because they were too
+    long, and what else the client should know.
     """
 
     model: str
@@ -71,6 +73,7 @@ class EmbedReply(msgspec.Struct, frozen=True, omit_defaults=True):
     load_duration: int = 0
     prompt_eval_count: int = 0
     truncated: int = 0
+    warnings: Sequence[str] = []
 
 
 def routes(backend: Backend) -> list[Route]:
@@ -100,7 +103,7 @@ def routes(backend: Backend) -> list[Route]:
 
 def _order(backend: Backend, body: EmbedRequest | EmbeddingsRequest) -> Order:
     model = embeddings.find(backend, body.model)
-    return Order(model, backend.options(model, body.options), keep_alive_s(body.keep_alive))
+    return backend.order(model, body.options, keep_alive_s(body.keep_alive))
 
 
 def _reply(name: str, found: Vectors) -> EmbedReply:
@@ -111,4 +114,5 @@ def _reply(name: str, found: Vectors) -> EmbedReply:
         load_duration=found.load_duration,
         prompt_eval_count=found.tokens,
         truncated=sum(vector.truncated for vector in found.vectors),
+        warnings=found.warnings,
     )

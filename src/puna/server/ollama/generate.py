@@ -47,8 +47,8 @@ async def _answer(
             await backend.unload(model)
             return json_reply(_reply(kind, body.model, done=True, done_reason="unload"))
         case Preload(order):
-            await backend.load(order)
-            return json_reply(_reply(kind, body.model, done=True, done_reason="load"))
+            warnings = await backend.load(order)
+            return json_reply(_reply(kind, body.model, done=True, done_reason="load", warnings=warnings))
     if body.render_only:
         prompt = await backend.render(todo.order, todo.requests[0])
         return json_reply(_reply(kind, body.model, debug_info={"rendered_template": prompt}))
@@ -106,4 +106,5 @@ def _metrics(item: Finished) -> dict[str, Any]:
         "cached": item.done.cached,
         "drafted": item.done.drafted,
         "accepted": item.done.accepted,
+        "warnings": item.warnings,
     }

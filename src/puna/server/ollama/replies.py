@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -37,10 +38,10 @@ class ReplyMessage(msgspec.Struct, frozen=True, omit_defaults=True):
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One message of generate (has `response`) or chat (has `message`). Durations in nanoseconds.
 
-    Reason, context, durations and counts are in the last message only. `truncated`, `shifted`, `cached`,
-    `drafted` and `accepted` are Puna's own: tokens of the prompt dropped because it was too long, tokens of
-    the context dropped while generating, tokens of the prompt taken from the cache, tokens guessed, and those
-    of them that came true.
+    Reason, context, durations, counts and warnings are in the last message only. `truncated`, `shifted`,
+    `cached`, `drafted`, `accepted` and `warnings` are Puna's own: tokens of the prompt dropped because it was
+    too long, tokens of the context dropped while generating, tokens of the prompt taken from the cache,
+    tokens guessed, those of them that came true, and sentences about what was ignored or makes it slow.
     """
 
     model: str
@@ -62,6 +63,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cached: int = 0
     drafted: int = 0
     accepted: int = 0
+    warnings: Sequence[str] = []
     logprobs: list[Logprob] = []
     debug_info: dict[str, Any] | None = msgspec.field(default=None, name="_debug_info")
 

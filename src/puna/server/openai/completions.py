@@ -64,8 +64,8 @@ async def _answer(
     if isinstance(todo, Unload):  # only a keep_alive asks for it, which this API does not have
         raise RequestError("nothing to generate")
     if isinstance(todo, Preload):
-        await backend.load(todo.order)
-        return json_reply(shape.whole([Choice(reason="load")], Usage()))
+        warnings = await backend.load(todo.order)
+        return json_reply(shape.whole([Choice(reason="load", warnings=warnings)], Usage()))
     if body.stream:
         events = _events(backend, shape, todo, body.stream_options.include_usage)
         return StreamReply(await started(events), SSE, openai_error_event)
@@ -118,6 +118,7 @@ def _part(item: Piece | Echo | Finished, logprobs: bool) -> Choice:
         ending=ending,
         reason=item.done.reason,
         cut={name: count for name, count in cut.items() if count},
+        warnings=item.warnings,
     )
 
 

@@ -16,7 +16,7 @@ from puna.server.http.limits import Name
 from puna.server.http.replies import json_reply
 from puna.server.http.routing import route
 from puna.server.jobs import embeddings
-from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.backend import Backend
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import Vectors
 from puna.server.jobs.own_fields import texts_or_tokens
@@ -63,7 +63,7 @@ def routes(backend: Backend) -> list[Route]:
         body = await read(request, EmbeddingRequest)
         wanted, encoding = body.request(), body.encoding
         model = embeddings.find(backend, body.model)
-        order = Order(model, backend.options(model, {}))
+        order = backend.order(model, {})
         found = await embeddings.embed(backend, order, wanted)
         return json_reply(_reply(body.model, found, encoding))
 
@@ -71,6 +71,7 @@ def routes(backend: Backend) -> list[Route]:
 
 
 def _reply(name: str, found: Vectors, encoding: str) -> dict[str, Any]:
+    warnings = {"warnings": found.warnings} if found.warnings else {}
     return {
         "object": "list",
         "data": [
@@ -79,6 +80,7 @@ def _reply(name: str, found: Vectors, encoding: str) -> dict[str, Any]:
         ],
         "model": name,
         "usage": {"prompt_tokens": found.tokens, "total_tokens": found.tokens},
+        **warnings,
     }
 
 

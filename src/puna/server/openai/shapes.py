@@ -66,6 +66,7 @@ class Choice:
     ending: Sequence[Entry] = ()
     reason: str | None = None
     cut: Mapping[str, int] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
 
 def echoed(echo: Echo) -> list[Entry]:
@@ -105,7 +106,8 @@ class Shape(ABC):
     def whole(self, answers: Sequence[Choice], used: Usage) -> dict[str, Any]:
         """The reply when nothing is streamed."""
         choices = [self._choice(answer, "message") for answer in answers]
-        return {**self._head, "object": self.object_whole, "choices": choices, "usage": used.reply()}
+        reply = {**self._head, "object": self.object_whole, "choices": choices, "usage": used.reply()}
+        return reply | _warnings(answers[0])
 
     def split(self, answer: Choice) -> list[Choice]:
         """`answer` as the chunks it is streamed in: thinking and text never share one."""
@@ -115,7 +117,8 @@ class Shape(ABC):
 
     def part(self, answer: Choice) -> dict[str, Any]:
         """One chunk of a stream; the one that ends the text has a reason."""
-        return {**self._head, "object": self.object_part, "choices": [self._choice(answer, "delta")]}
+        chunk = {**self._head, "object": self.object_part, "choices": [self._choice(answer, "delta")]}
+        return chunk | _warnings(answer)
 
     def end(self, used: Usage) -> dict[str, Any]:
         """The chunk after the end, for who asked for the usage."""
@@ -128,6 +131,11 @@ class Shape(ABC):
     @abstractmethod
     def _written(self, answer: Choice, key: str) -> dict[str, Any]:
         """The text of `answer`, under `key` where that is the format's, and its log-probabilities."""
+
+
+def _warnings(answer: Choice) -> dict[str, Any]:
+    """Puna's own field of a reply, and of the chunk that ends an answer."""
+    return {"warnings": answer.warnings} if answer.warnings else {}
 
 
 class ChatShape(Shape):

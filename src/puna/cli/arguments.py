@@ -1,0 +1,58 @@
+"""The arguments that several commands take."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+def complete_model(incomplete: str) -> list[str]:
+    """Model names for shell completion; none when no server is running."""
+    from puna.cli.client import Client
+    from puna.errors import PunaError
+
+    with Client() as client:
+        try:
+            models = client.get("/api/tags").get("models") or []
+        except PunaError:
+            return []
+    names = [model["name"].removesuffix(":latest") for model in models]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+Model = Annotated[
+    str, typer.Argument(metavar="MODEL", help="Name of a model.", autocompletion=complete_model)
+]
+OptionalModel = Annotated[
+    str | None, typer.Argument(metavar="[MODEL]", help="Name of a model.", autocompletion=complete_model)
+]
+Models = Annotated[
+    list[str], typer.Argument(metavar="MODEL...", help="Names of models.", autocompletion=complete_model)
+]
+Source = Annotated[
+    str, typer.Argument(metavar="SOURCE", help="Name of a model.", autocompletion=complete_model)
+]
+ModelOrFile = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL", help="Name of a model, or path to a GGUF file.", autocompletion=complete_model
+    ),
+]
+Think = Annotated[
+    str | None,
+    typer.Option(
+        metavar="[=LEVEL]",
+        help="Think first. The level, after '=': true (if left out), false, high, medium, low or max.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, as the server answers.")]
+Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only names that start with this.")]
+
+
+class Topic(StrEnum):
+    """What `puna debug` can show."""
+
+    CACHE = "cache"
+    MEMORY = "memory"

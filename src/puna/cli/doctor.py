@@ -1,0 +1,313 @@
+"""`puna doctor`: what Puna runs on, what is wrong with it, and what would make it faster."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from puna import __version__, config
+from puna.cli import humanize
+from puna.cli.client import Client
+from puna.cli.help import VARIABLES
+from puna.cli.server_process import listener
+from puna.cli.version import installed_version, requirements
+from puna.errors import PunaError
+from puna.hosts import Host, host_from_env
+from puna.machine import available_memory
+
+#: Where little is left, models cannot be loaded or stored.
+_LITTLE_BYTES = 10**9
+
+_PROBE_TIMEOUT_S = 60.0
+#: In a process of its own: an extension that was built for another machine may end the one that imports it.
+_PROBE = """
+import json
+from puna import _native
+from puna.ops import backend_named
+backend = backend_named("cpu")
+print(json.dumps({"used": backend.kernels, "all": _native.cpu_levels(), "threads": backend.threads()}))
+"""
+
+Report = dict[str, Any]
+
+
+def doctor(*, as_json: bool) -> None:
+    """Print the report; see `examine`."""
+    report = examine()
+    print(json.dumps(report, indent=2) if as_json else as_text(report))
+
+
+def examine() -> Report:
+    """Everything about this installation, without starting anything: sizes in bytes, what is absent as None.
+
+    `problems` are sentences about what does not work or is ignored, `advice` about what would be faster.
+    """
+    problems = _settings_problems()
+    report: Report = {
+        "puna": __version__,
+        "python": {"version": platform.python_version(), "path": sys.executable},
+        "system": platform.platform(),
+        "processor": _processor(),
+        "kernels": _kernels(),
+        "compiler": _compiler(),
+        "memory": {"total": psutil.virtual_memory().total, "available": available_memory()},
+        "torch": installed_version("torch") or None,
+        "store": _store(config.models_dir()),
+        "server": _server(host_from_env()),
+        "packages": {name: installed_version(name) or None for name in requirements()},
+        "settings": {name: _shown(name) for name in sorted(os.environ) if _is_setting(name)},
+    }
+    report["problems"] = problems + list(_problems(report))
+    report["advice"] = list(_advice(report, os.environ))
+    return report
+
+
+def _is_setting(name: str) -> bool:
+    return name in VARIABLES or name.replace("OLLAMA_", "PUNA_", 1) in VARIABLES
+
+
+def _shown(name: str) -> str:
+    return "(set)" if "_KEY" in name else os.environ[name]  # a report is shown to others
+
+
+def _settings_problems() -> list[str]:
+    """What is wrong with the settings: errors, and what they would be warned of."""
+    from puna.server.settings import Settings
+
+    heard = _Listener()
+    log = logging.getLogger("puna")
+    log.addHandler(heard)
+    try:
+        host_from_env()
+        Settings.from_env()
+    except PunaError as error:
+        heard.said.append(str(error))
+    finally:
+        log.removeHandler(heard)
+    return [*config.unknown_variables(VARIABLES), *heard.said]
+
+
+class _Listener(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
+
+def _processor() -> Report:
+    return {
+        "name": _processor_name(),
+        "cores": psutil.cpu_count(logical=False),
+        "logical": psutil.cpu_count(),
+        "usable": len(os.sched_getaffinity(0)),
+    }
+
+
+def _processor_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, "") or platform.processor() or platform.machine()
+
+
+def _kernels() -> Report:
+    """The instruction set of the kernels in use, those there are, and the threads; or the `problem`."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _PROBE],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return {"problem": f"the kernels did not answer within {_PROBE_TIMEOUT_S:.0f} seconds"}
+    if done.returncode == 0:
+        return dict(json.loads(done.stdout))
+    lines = done.stderr.strip().splitlines()
+    return {"problem": lines[-1] if lines else f"importing them ended with status {done.returncode}"}
+
+
+def _compiler() -> str | None:
+    """The first line a C++ compiler says of itself."""
+    for command in (os.environ.get("CXX", ""), "c++", "g++", "clang++"):
+        if path := shutil.which(command):
+            done = subprocess.run([path, "--version"], capture_output=True, text=True, check=False)
+            return (done.stdout.splitlines() or [path])[0]
+    return None
+
+
+def _store(path: Path) -> Report:
+    from puna.store import Store
+
+    models: int | None = None
+    problem = None
+    try:
+        models = len(Store(path).list())
+    except (PunaError, OSError) as error:
+        problem = str(error)
+    there = next(folder for folder in (path, *path.parents) if folder.exists())
+    if problem is None and not os.access(there, os.W_OK):
+        problem = f"{there} cannot be written to"
+    return {
+        "path": str(path),
+        "models": models,
+        "size": sum(_sizes(path / "blobs")),
+        "free": shutil.disk_usage(there).free,
+        "problem": problem,
+    }
+
+
+def _sizes(folder: Path) -> Iterator[int]:
+    try:
+        with os.scandir(folder) as entries:
+            yield from (entry.stat().st_size for entry in entries if entry.is_file())
+    except OSError:
+        return
+
+
+def _server(host: Host) -> Report:
+    """Who answers at the address: `puna`, `ollama` (or what speaks its API), nobody, or a `problem`."""
+    report: Report = {"url": host.client_url, "name": None, "version": None, "process": None}
+    if host.is_local and (process := listener(host)) is not None:
+        report["process"] = process.pid
+    try:
+        with Client(host) as client:
+            if client.is_up():
+                reply = client.get("/api/version")
+                report["name"] = "puna" if "puna" in reply else "ollama"
+                report["version"] = reply.get("puna") or reply.get("version")
+    except PunaError as error:
+        report["problem"] = str(error)
+    return report
+
+
+def _problems(report: Report) -> Iterator[str]:
+    memory, store, server = report["memory"], report["store"], report["server"]
+    if memory["available"] < _LITTLE_BYTES:
+        yield f"only {humanize.size(memory['available'])} of memory are available"
+    if store["problem"]:
+        yield f"the model store: {store['problem']}"
+    if store["free"] < _LITTLE_BYTES:
+        yield f"only {humanize.size(store['free'])} are free on the disk of the model store"
+    if problem := server.get("problem"):
+        yield problem
+    if server["name"] == "puna" and server["version"] != __version__:
+        yield (
+            f"the server at {server['url']} runs version {server['version']}; "
+            "'puna serve --stop' ends it, and the next command starts this one"
+        )
+    for name, version in report["packages"].items():
+        if version is None:
+            yield f"{name}, which Puna needs, is not installed"
+
+
+def _advice(report: Report, environ: Mapping[str, str]) -> Iterator[str]:
+    kernels, processor = report["kernels"], report["processor"]
+    chosen = config.env("OPS")
+    if problem := kernels.get("problem"):
+        yield (
+            f"the C++ kernels do not work ({problem}), and plain numpy is many times slower: "
+            f"{_remedy(report)}"
+        )
+    elif chosen == "reference":
+        yield "PUNA_OPS=reference computes with plain numpy; the C++ kernels are many times faster"
+    else:
+        yield from _tuning(kernels, processor, environ)
+
+
+def _remedy(report: Report) -> str:
+    """How to get the kernels, which depends on whether there is a compiler."""
+    install = f"{sys.executable} -m pip install --force-reinstall --no-deps --no-cache-dir {_origin()}"
+    if report["compiler"] is None:
+        return (
+            "install a C++ compiler (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++), "
+            f"then run: {install}"
+        )
+    return f"a C++ compiler is there, so this shows what it stumbles over: {install} --verbose"
+
+
+def _origin() -> str:
+    """What to give to pip to install Puna again as it was: its name, or the folder of its sources."""
+    try:
+        origin = json.loads(metadata.distribution("puna").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        return "puna"
+    folder = str(origin.get("url", "")).removeprefix("file://")
+    if not folder.startswith("/"):
+        return "puna"
+    return f"--editable {folder}" if origin.get("dir_info", {}).get("editable") else folder
+
+
+def _tuning(kernels: Report, processor: Report, environ: Mapping[str, str]) -> Iterator[str]:
+    best = kernels["all"][-1]
+    if kernels["used"] != best:
+        yield f"PUNA_CPU={environ.get('PUNA_CPU')} keeps from using the {best} kernels, which are faster"
+    elif best == "portable":
+        yield "this processor has none of the vector instructions there are kernels for (AVX2, NEON)"
+    cores = min(processor["cores"] or processor["usable"], processor["usable"])
+    if kernels["threads"] < cores:
+        used = kernels["threads"]
+        yield f"{used} of {cores} cores are used: see PUNA_NUM_THREADS and the container's limits"
+    if not config.env_bool("REPLAY", True):
+        yield "PUNA_REPLAY=0 makes small models slower"
+
+
+def as_text(report: Report) -> str:
+    """The report for people: facts, then problems, then advice."""
+    kernels, processor, store = report["kernels"], report["processor"], report["store"]
+    found = kernels.get("problem")
+    used = (
+        f"{kernels.get('used')} (of {', '.join(kernels.get('all', ()))}), {kernels.get('threads')} thread(s)"
+    )
+    models = "unreadable" if store["models"] is None else f"{store['models']} model(s)"
+    packages = ", ".join(f"{name} {version}" for name, version in report["packages"].items())
+    facts = [
+        ("puna", report["puna"]),
+        ("python", f"{report['python']['version']} ({report['python']['path']})"),
+        ("system", report["system"]),
+        ("processor", f"{processor['name']}, {processor['cores']} core(s), {processor['usable']} usable"),
+        ("kernels", f"none: {found}" if found else used),
+        ("compiler", report["compiler"] or "none"),
+        ("memory", f"{_size(report['memory']['available'])} available of {_size(report['memory']['total'])}"),
+        ("torch", report["torch"] or "not installed (only tests need it)"),
+        ("store", f"{store['path']}: {models}, {_size(store['size'])}; {_size(store['free'])} free"),
+        ("server", _server_text(report["server"])),
+        ("settings", ", ".join(f"{name}={value}" for name, value in report["settings"].items()) or "none"),
+        ("packages", packages),
+    ]
+    lines = [f"{name:<10} {value}" for name, value in facts]
+    for title, sentences in (("Problems", report["problems"]), ("To be faster", report["advice"])):
+        if sentences:
+            lines += ["", f"{title}:", *(f"- {sentence}" for sentence in sentences)]
+    if not report["problems"] and not report["advice"]:
+        lines += ["", "Nothing is wrong, and nothing would make it faster on this machine."]
+    return "\n".join(lines)
+
+
+def _server_text(server: Report) -> str:
+    process = f", process {server['process']}" if server["process"] else ""
+    if server["name"]:
+        return f"{server['name']} {server['version']} at {server['url']}{process}"
+    if "problem" in server:
+        return f"none at {server['url']}, but something else{process}"
+    return f"none at {server['url']}"
+
+
+def _size(size_bytes: int) -> str:
+    return humanize.size(size_bytes)

@@ -1,0 +1,74 @@
+"""`puna version`: the versions of all parts."""
+
+from __future__ import annotations
+
+import platform
+import re
+import socket
+import sys
+from collections.abc import Iterator
+from importlib import metadata, util
+
+from puna import __version__
+from puna.cli import terminal
+from puna.errors import PunaError
+from puna.hosts import host_from_env
+
+
+def print_version() -> None:
+    """Print our version and those of all parts; warn if the running server has another or is not Puna.
+
+    Programs read the first line.
+    """
+    print(f"puna version is {__version__}")
+    for name, version in parts():
+        print(f"  {name:<18} {version}")
+    sys.stdout.flush()
+    host = host_from_env()
+    try:
+        # Try a bare connection first: without a server, the HTTP library need not be imported.
+        socket.create_connection((host.client_address, host.port), timeout=1.0).close()
+    except OSError:
+        return
+    from puna.cli.client import Client
+
+    try:
+        with Client(host) as client:
+            reply = client.get("/api/version")
+    except PunaError as error:
+        terminal.warn(str(error))
+        return
+    if "puna" not in reply:
+        terminal.warn(f"the server at {host.client_url} is not Puna (its version is {reply.get('version')})")
+    elif reply["puna"] != __version__:  # "version" is the version of the API, which clients compare
+        terminal.warn(f"the server at {host.client_url} runs version {reply['puna']}; restart it to update")
+
+
+def parts() -> Iterator[tuple[str, str]]:
+    """Names and versions of what Puna consists of: Python, the kernels, the libraries it needs."""
+    yield "python", platform.python_version()
+    yield "C++ kernels", "compiled" if has_kernels() else "missing"
+    for name in requirements():
+        yield name, installed_version(name) or "missing"
+
+
+def has_kernels() -> bool:
+    """Whether the extension is installed; it is not imported."""
+    return util.find_spec("puna._native") is not None
+
+
+def requirements() -> list[str]:
+    """The distributions that Puna needs, without those of its extras."""
+    try:
+        lines = metadata.requires("puna") or []
+    except metadata.PackageNotFoundError:  # run from a folder of sources
+        return []
+    return [re.split(r"[^\w.-]", line, maxsplit=1)[0] for line in lines if "extra ==" not in line]
+
+
+def installed_version(name: str) -> str:
+    """The version of an installed distribution, else nothing."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return ""

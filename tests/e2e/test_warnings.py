@@ -1,0 +1,107 @@
+"""What is ignored or makes answers slow is said in the answers, and by the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import OpenAI
+
+from tests.e2e.servers import Server, add_model, environment, running
+
+pytestmark = pytest.mark.e2e
+
+OPTIONS = {"num_predict": 2, "num_gpu": 99, "tempature": 1, "low_vram": False, "main_gpu": 0}
+SENTENCES = [
+    'option "num_gpu" has no effect: models are computed by the processor',
+    'option "tempature" is unknown and ignored (did you mean "temperature"?)',
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "prompt"),
+    [("generate", {"prompt": "hello"}), ("chat", {"messages": [{"role": "user", "content": "hello"}]})],
+)
+def test_the_last_message_names_options_without_effect(
+    server: Server, path: str, prompt: dict[str, Any]
+) -> None:
+    body = {"model": "tiny", "options": OPTIONS, **prompt}
+    lines = server.http.post(f"/api/{path}", json=body).text.splitlines()
+    assert [json.loads(line).get("warnings") for line in lines] == [None] * (len(lines) - 1) + [SENTENCES]
+    assert server.http.post(f"/api/{path}", json=body | {"stream": False}).json()["warnings"] == SENTENCES
+    plain = server.http.post(f"/api/{path}", json=body | {"options": {"num_predict": 2}, "stream": False})
+    assert "warnings" not in plain.json()
+
+
+def test_loading_and_embedding_name_them_too(server: Server) -> None:
+    for path, prompt in (("generate", {}), ("embed", {"input": ["hello"]}), ("embed", {})):
+        reply = server.http.post(f"/api/{path}", json={"model": "tiny", "options": OPTIONS, **prompt}).json()
+        assert reply["warnings"] == SENTENCES
+
+
+def test_openais_api_names_options_of_the_model(server: Server) -> None:
+    server.client.create(model="onagpu", from_="tiny", parameters={"num_gpu": 99, "num_predict": 2})
+    client = OpenAI(base_url=f"{server.url}/v1", api_key="any")
+    messages = [{"role": "user", "content": "hello"}]
+    whole = client.chat.completions.create(model="onagpu", messages=messages).model_dump()
+    assert whole["warnings"] == SENTENCES[:1]
+    chunks = list(client.completions.create(model="onagpu", prompt="hello", stream=True))
+    assert [chunk.model_dump().get("warnings") for chunk in chunks][-1] == SENTENCES[:1]
+    vectors = client.embeddings.create(model="onagpu", input="hello").model_dump()
+    assert vectors["warnings"] == SENTENCES[:1]
+    server.client.delete("onagpu")
+
+
+@pytest.fixture(scope="module")
+def without_kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder on whose account Python finds no kernels, as after an installation without a compiler."""
+    folder = tmp_path_factory.mktemp("site")
+    (folder / "sitecustomize.py").write_text("import sys; sys.modules['puna._native'] = None\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def slow_server(
+    without_kernels: Path, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    settings = {"PYTHONPATH": str(without_kernels), "PUNA_OPS": ""}
+    with running(tmp_path_factory.mktemp("models"), **settings) as started:
+        add_model(started, "tiny", tiny_file)
+        yield started
+
+
+def puna(server: Server, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    env = environment(server.models, PUNA_HOST=server.url.removeprefix("http://"), **settings)
+    return subprocess.run(
+        [sys.executable, "-m", "puna", *arguments], env=env,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_who_computes_without_kernels_is_told(slow_server: Server, without_kernels: Path) -> None:
+    told = (
+        "Puna's C++ kernels are missing (import of puna._native halted; None in sys.modules), and plain "
+        "numpy is many times slower; 'puna doctor' says how to get them"
+    )
+    done = puna(slow_server, "run", "tiny", "hello", "--num-predict", "2")
+    assert (done.returncode, done.stderr) == (0, f"Warning: {told}\n")
+    done = puna(slow_server, "ps")
+    assert (done.returncode, done.stderr) == (0, f"Warning: {told}\n")
+    (model,) = slow_server.http.get("/api/ps").json()["models"]
+    assert (model["kernels"], model["warnings"]) == ("numpy", [told])
+    report = json.loads(puna(slow_server, "doctor", "--json", PYTHONPATH=str(without_kernels)).stdout)
+    assert "None in sys.modules" in report["kernels"]["problem"]
+    assert "-m pip install --force-reinstall --no-deps" in report["advice"][0]
+    assert (report["server"]["name"], report["server"]["process"]) == ("puna", slow_server.process.pid)
+
+
+def test_who_chose_that_is_not(servers: Any) -> None:
+    chosen = servers(PUNA_OPS="reference")
+    done = puna(chosen, "run", "tiny", "hello", "--num-predict", "2")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert puna(chosen, "ps").stderr == ""
