@@ -6,7 +6,8 @@ A target is a module in `tests/fuzz/targets` with a function
 
 that makes one case of what `dice` says (nothing else may decide: the seed is the case), writes the hostile
 files into `folder`, which is empty and kept if the case fails, and uses them. Returning and a `PunaError` are
-fine; other exceptions, a crash, and more time or memory than the target's `BOUNDS` are not.
+fine, if the error is short; other exceptions, a crash, and more time or memory than the target's `BOUNDS`
+are not.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ class Bounds:
     seconds: float = 2.0  # of processor time, of all threads
     memory: int = 64 << 20  # bytes the process may grow by
     refusals: tuple[type[Exception], ...] = (PunaError,)
+    message: int = 2000  # characters of a refusal
     #: How long a case may sleep; only what never ends takes that long.
     patience: float = 60.0
 
@@ -78,8 +80,11 @@ def _wrong_with(
 ) -> str | None:
     memory = _PeakMemory()
     try:
-        with _limited_time(limits, log), contextlib.suppress(*limits.refusals):
+        with _limited_time(limits, log):
             fuzz(random.Random(seed), folder)
+    except limits.refusals as error:
+        if len(str(error)) > limits.message:
+            return f"the error has {len(str(error)):,} characters: {str(error)[:500]}"
     except BaseException:
         return traceback.format_exc()
     if (grown := memory.grown()) > limits.memory:

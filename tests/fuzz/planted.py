@@ -20,6 +20,10 @@ def refuse() -> None:
     raise RequestError("no")
 
 
+def ramble() -> None:
+    raise RequestError("no" * 2000)
+
+
 def succeed() -> None:
     pass
 
@@ -59,7 +63,7 @@ def die() -> None:
     os._exit(3)
 
 
-FAULTS = (refuse, succeed, wrong, loop, sleep, grow, explode, crash, leave, die)
+FAULTS = (refuse, ramble, succeed, wrong, loop, sleep, grow, explode, crash, leave, die)
 
 
 def fuzz(dice: random.Random, folder: Path) -> None:

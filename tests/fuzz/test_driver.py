@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 
 REPORTS = {
     "wrong": "ZeroDivisionError: a mistake",
+    "ramble": "the error has 4,000 characters",
     "loop": "took more processor time than its bounds allow",
     "sleep": "in sleep",
     "grow": "MB, more than 32 MB",
