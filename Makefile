@@ -8,6 +8,8 @@ PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 SOAK_MINUTES ?= 30
 SOAK_ARGS ?=
+MINUTES ?= 5
+FUZZ_ARGS ?=
 
 # TEST_WORKERS=0 runs all in one process, as a debugger needs it.
 PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
@@ -23,7 +25,7 @@ define CHECK_KERNELS
 	{ echo "The C++ kernels did not compile. To see why: $(1)/python -m pip install -v --no-deps --editable ."; exit 1; }
 endef
 
-.PHONY: run venv test test-fast test-sanitize soak lint bench test-peers bench-peers bench-serving clean distclean help
+.PHONY: run venv test test-fast test-sanitize soak fuzz lint bench test-peers bench-peers bench-serving clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -42,6 +44,9 @@ test-sanitize: .venv/developed ## run the kernels' tests on a build that watches
 
 soak: .venv/developed ## use and abuse a server for SOAK_MINUTES (30): nothing may go wrong or leak
 	$(BIN)/python -m tests.soak --minutes $(SOAK_MINUTES) $(SOAK_ARGS)
+
+fuzz: .venv/developed ## give all that reads files and requests hostile input for MINUTES (5)
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
 
 lint: .venv/developed ## check style, types and layers
 	$(BIN)/ruff check

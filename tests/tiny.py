@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from puna.gguf import GGMLType, GGUFWriter
 
@@ -55,6 +54,7 @@ class TinyLlama:
 
     def build(self) -> Any:
         """The model as transformers runs it, float32, random weights."""
+        import torch
         from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
         torch.manual_seed(self.seed)
@@ -253,6 +253,7 @@ def permute(matrix: np.ndarray, heads: int) -> np.ndarray:
 
 def llama3_factors(config: TinyLlama) -> np.ndarray:
     """What Llama 3.1 divides its rotary frequencies by, from transformers' own computation."""
+    import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config.build().config, torch.device("cpu"))

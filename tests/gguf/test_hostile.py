@@ -48,8 +48,8 @@ CASES: dict[str, tuple[bytes, str]] = {
         NAME + "at byte 24: a list of 9 tensors needs",
     ),
     "key longer than the file": (
-        raw.gguf([struct.pack("<Q", 60_000) + bytes(40)]),
-        NAME + "at byte 32: the name of key 0 needs 60000 bytes",
+        raw.gguf([struct.pack("<Q", 500) + bytes(40)]),
+        NAME + "at byte 32: the name of key 0 needs 500 bytes",
     ),
     "absurd key length": (
         raw.gguf([struct.pack("<Q", 2**62) + bytes(40)]),

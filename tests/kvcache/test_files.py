@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from puna.batch import Batch
@@ -215,5 +217,49 @@ def test_damaged_and_foreign_files_are_refused(tmp_path: Path) -> None:
     refused(make(), path, CacheFileError, "this is no saved sequence")
     save_file(tensors, path, metadata={"format": "other"})
     refused(make(), path, CacheFileError, "no sequence saved by this version")
-    save_file(tensors, path, metadata={"format": "puna-sequence-2", "model": "m", "facts": "{}"})
-    refused(make(), path, CacheFileError, "needs 'extent', which was not saved")
+    save_file(tensors, path, metadata={"format": "puna-sequence-3", "model": "m", "facts": "{}"})
+    refused(make(), path, CacheFileError, "needs 'first', which was not saved")
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ("[" * 100_000, "this is no saved sequence"),
+        ("[]", "this is no saved sequence"),
+        ('{"1.length": [1e9]}', "this is no saved sequence"),
+        ('{"1.length": [-1]}', "this is no saved sequence"),
+        ('{"1.length": [4294967296]}', "this is no saved sequence"),
+        ({"1.length": []}, "a sequence has one length, not 0"),
+        ({"1.first": [21]}, r"cannot extend over positions \[21\] to 20"),
+        ({"1.first": [0, 0]}, r"cannot extend over positions \[0, 0\]"),
+        ({"1.first": [7]}, "positions before 7 were not saved"),
+        ({"1.length": [19]}, r"'1.keys' is \[19, 2, 32\]"),
+        ({"3.length": [2_000_000_000]}, "one sequence cannot have the lengths"),
+        ({"3.images": [0, 0, 1]}, r"'3.keys' is \[1, 2, 32\]"),
+        ({"3.images": [0, 5, 3]}, "the images saved make no sense"),
+        ({"3.images": [0, 0]}, "the images saved make no sense"),
+        ({"3.images": [30, 0, 3]}, "the images saved make no sense"),
+        ({"4.lengths": []}, r"there cannot be states after \[\] inputs"),
+        ({"4.lengths": [20, 19]}, r"there cannot be states after \[20, 19\]"),
+        ({"4.lengths": [20] * 1000}, "'4.conv' is"),
+    ],
+    ids=lambda case: str(case)[:40],
+)
+def test_facts_nobody_saves_are_refused(
+    facts: str | dict[str, list[int]], message: str, tmp_path: Path
+) -> None:
+    """They say how much is allocated, and where what was saved is put."""
+    path = saved(tmp_path)
+    tensors = {name: tensor.copy() for name, tensor in load_file(path).items()}
+    with safe_open(path, framework="np") as file:
+        about = file.metadata()
+    changed = facts if isinstance(facts, str) else json.dumps(json.loads(about["facts"]) | facts)
+    save_file(tensors, path, metadata=about | {"facts": changed})
+    refused(make(), path, CacheFileError, message)
+
+
+def test_numbers_numpy_does_not_have_are_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content.replace(b'"dtype":"F16"', b'"dtype":"F4"  ', 1))
+    refused(make(), path, CacheFileError, "this is no saved sequence")

@@ -114,7 +114,7 @@ def test_a_misshapen_tensor_is_named_with_both_shapes(tiny_file: Path, tmp_path:
             {"llama.expert_count": 2, "llama.expert_used_count": 1},
             r"'blk\.0\.ffn_gate_inp\.weight' is missing",
         ),
-        ({"general.type": "adapter"}, "this is a adapter file, not a model"),
+        ({"general.type": "adapter"}, "this is a file of type 'adapter', not a model"),
     ],
 )
 def test_bad_metadata_is_named(tiny_file: Path, tmp_path: Path, changes: dict[str, Any], words: str) -> None:

@@ -37,6 +37,9 @@ def written(path: Path, metadata: dict[str, Any]) -> Path:
     for key, value in (PLAIN | metadata).items():
         if value is not None:
             writer.add(f"some.{key}", value)
+    count = metadata.get("block_count", 4)
+    for layer in range(count if isinstance(count, int) else 4):
+        writer.add_tensor(f"blk.{layer}.placeholder", np.zeros(1, np.float32))
     writer.write()
     return path
 
@@ -102,7 +105,10 @@ def test_layers_may_differ_in_their_sizes(tmp_path: Path, ops: Backend) -> None:
         ({"attention.head_count_kv": [4, 4, 0, 4]}, "'some.attention.head_count_kv' is 0 for layer 2"),
         ({"attention.key_length": -1}, "'some.attention.key_length' should be positive, but is -1"),
         ({"attention.scale": -1.0}, "'some.attention.scale' should be 0, which means none, or above"),
-        ({"attn_logit_softcapping": float("inf")}, "'some.attn_logit_softcapping' should be 0"),
+        (
+            {"attn_logit_softcapping": float("inf")},
+            "'some.attn_logit_softcapping' should be a number, but is inf",
+        ),
         ({"attention.layer_norm_epsilon": 0.0}, "'some.attention.layer_norm_epsilon' should be above 0"),
         ({"feed_forward_length": [96, 96, 0, 96]}, "'some.feed_forward_length' should be positive, but is 0"),
         ({"feed_forward_length": None}, "metadata key 'some.feed_forward_length' is missing"),

@@ -28,6 +28,11 @@ def load_prompt(engine: Engine, path: str | Path) -> list[int]:
     Raises `CacheFileError`, `ContextLengthError`, `CacheFullError`, `FileNotFoundError`.
     """
     saved, tokens = read_sequence(path, model=fingerprint(engine.loaded.path))
+    vocabulary = engine.loaded.tokenizer.vocab_size
+    if not tokens or not all(0 <= token < vocabulary for token in tokens):
+        raise CacheFileError(
+            f"{path}: these are not tokens of a vocabulary of {vocabulary}; the file is damaged"
+        )
     if len(tokens) > engine.context:
         raise ContextLengthError(
             f"{path}: this has {len(tokens)} tokens, and num_ctx is {engine.context}; "

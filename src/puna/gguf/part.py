@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from puna.errors import GGUFError
+from puna.errors import GGUFError, shown
 from puna.gguf.source import Source
 from puna.gguf.types import GGMLType
 from puna.gguf.values import MAX_NAME_BYTES, Cursor, Value
@@ -124,7 +124,9 @@ def _read_metadata(cursor: Cursor, count: int) -> dict[str, Value]:
 def _alignment(cursor: Cursor, metadata: dict[str, Value]) -> int:
     alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
     if not isinstance(alignment, int) or alignment < 1 or alignment & (alignment - 1):
-        raise GGUFError(f"{cursor.file_name}: key 'general.alignment' is {alignment!r}, not a power of two")
+        raise GGUFError(
+            f"{cursor.file_name}: key 'general.alignment' is {shown(alignment)}, not a power of two"
+        )
     return alignment
 
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.errors import GGUFError
+from puna.errors import GGUFError, shown
 from puna.gguf.blocks import dequantize
 from puna.gguf.keys import full_key, is_common
 from puna.gguf.part import Part, TensorInfo, read_part
@@ -22,6 +22,10 @@ from puna.gguf.types import FileType
 from puna.gguf.values import Value
 
 _PART_NAME = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf)?", re.DOTALL)
+
+
+#: Characters; it begins the names of keys.
+_LONGEST_ARCHITECTURE = 64
 
 
 class GGUFFile:
@@ -55,8 +59,12 @@ class GGUFFile:
     def architecture(self) -> str:
         """`general.architecture`. Raises GGUFError if it is missing."""
         name = self.metadata.get("general.architecture")
-        if not isinstance(name, str) or not name:
-            raise GGUFError(f"{self.path.name}: key 'general.architecture' is missing or not a string")
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_ARCHITECTURE:
+            raise GGUFError(
+                f"{self.path.name}: key 'general.architecture' is {shown(name)}, not the name of one"
+                if name
+                else f"{self.path.name}: key 'general.architecture' is missing or empty"
+            )
         return name
 
     @property
@@ -147,7 +155,9 @@ def open_gguf(path: str | os.PathLike[str]) -> GGUFFile:
 def _split_number(part: Part, key: str, default: int | None = None) -> int:
     value = part.metadata.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise GGUFError(f"{part.path.name}: key '{key}' of this split model must be a count, not {value!r}")
+        raise GGUFError(
+            f"{part.path.name}: key '{key}' of this split model must be a count, not {shown(value)}"
+        )
     return value
 
 

@@ -18,7 +18,7 @@ from puna.errors import GGUFError
 from puna.gguf.source import Source
 from puna.gguf.types import ValueType
 
-MAX_NAME_BYTES = 65_535  # keys and tensor names
+MAX_NAME_BYTES = 512  # keys and tensor names; the longest known have 60
 MAX_STRING_BYTES = 1 << 26  # a value may contain a whole tokenizer.json
 MAX_ARRAY_STRINGS = 1 << 22  # sixteen times the largest known vocabulary
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puna.batch import Batch
-from puna.errors import CacheFileError, CacheFullError, NotSupportedError
+from puna.errors import CacheFileError, CacheFullError, NotSupportedError, shown
 from puna.kvcache.cache import KVView, Shift, check_removal
 from puna.kvcache.celled import CellCache
 from puna.kvcache.saved import Saved
@@ -224,15 +224,17 @@ class CausalCache(CellCache):
 
     def save(self, sequence: int) -> Saved:
         cells = self.cells
-        extent = [int(cells.first[sequence]), int(cells.length[sequence])]
-        return Saved(self.storage.read(cells.cells(sequence)), {"extent": extent})
+        facts = {"first": [int(cells.first[sequence])], "length": [int(cells.length[sequence])]}
+        return Saved(self.storage.read(cells.cells(sequence)), facts)
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
         cells = self.cells
-        extent = saved.fact("extent")
-        if len(extent) != 2 or not 0 <= extent[0] <= extent[1]:
-            raise CacheFileError(f"a sequence cannot extend over positions {extent}; the file is damaged")
-        first, length = extent
+        firsts, length = saved.fact("first"), saved.length
+        if len(firsts) != 1 or not 0 <= firsts[0] <= length:
+            raise CacheFileError(
+                f"a sequence cannot extend over positions {shown(firsts)} to {length}; the file is damaged"
+            )
+        first = firsts[0]
         if length > cells.longest:
             raise CacheFullError(f"{length} positions were saved, and the context is {cells.longest}")
         seen = int(self._first_visible(np.array([length], dtype=np.int32))[0])

@@ -189,10 +189,15 @@ class EncoderCache(CellCache):
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
         numbers, cells = saved.fact("images"), self.cells
-        if len(numbers) % 3 or len(saved.fact("length")) != 1:
-            raise CacheFileError("the images saved make no sense; the file is damaged")
+        damaged = CacheFileError("the images saved make no sense; the file is damaged")
+        if len(numbers) % 3:
+            raise damaged
         images = [_Image(*numbers[i : i + 3]) for i in range(0, len(numbers), 3)]
-        count = images[-1].end if images else 0
+        count = place = 0
+        for image in images:  # one after another, in the text and in the cells
+            if not (place <= image.position < saved.length and image.begin == count < image.end):
+                raise damaged
+            count, place = image.end, image.position + 1
         self.storage.check_fits(saved, count)
         if count > cells.longest:
             raise CacheFullError(
@@ -207,7 +212,7 @@ class EncoderCache(CellCache):
         self.cells.put(sequence, 0, placed)
         self.storage.write(placed, saved)
         self._images[sequence] = images
-        self._lengths[sequence] = saved.fact("length")[0]
+        self._lengths[sequence] = saved.length
 
     def close(self) -> None:
         self._layers.clear()

@@ -10,13 +10,17 @@ import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
-from puna.errors import CacheFileError
+from puna.errors import CacheFileError, shown
 from puna.kvcache.saved import Saved
 
-_FORMAT = "puna-sequence-2"
+_FORMAT = "puna-sequence-3"
+#: Positions, and counts of them.
+_Fact = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 
 
 def write_sequence(saved: Saved, path: str | Path, *, model: str, tokens: Sequence[int]) -> None:
@@ -46,17 +50,22 @@ def read_sequence(path: str | Path, *, model: str) -> tuple[Saved, list[int]]:
 
     try:
         with safe_open(path, framework="np") as file:
-            facts = file.metadata() or {}
+            about = file.metadata() or {}
+            if about.get("format") != _FORMAT:
+                raise CacheFileError(
+                    f"{path}: this is no sequence saved by this version of Puna; evaluate again"
+                )
+            if about.get("model") != model:
+                raise CacheFileError(
+                    f"{path}: this was saved with model {shown(about.get('model'))}, and this is '{model}'"
+                )
+            facts = msgspec.json.decode(about.get("facts", "{}"), type=dict[str, list[_Fact]])
             arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        saved = Saved(arrays, json.loads(facts.get("facts", "{}")))
-    except (SafetensorError, ValueError) as error:
-        raise CacheFileError(f"{path}: this is no saved sequence: {error}") from None
-    tokens = saved.arrays.pop("tokens", None)
-    if facts.get("format") != _FORMAT or tokens is None or tokens.dtype != np.int32 or tokens.ndim != 1:
-        raise CacheFileError(f"{path}: this is no sequence saved by this version of Puna; evaluate again")
-    if facts.get("model") != model:
-        raise CacheFileError(
-            f"{path}: this was saved with model '{facts.get('model')}', and this is '{model}'"
-        )
+    # A type of numbers that numpy does not have is a TypeError or an AttributeError.
+    except (SafetensorError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise CacheFileError(f"{path}: this is no saved sequence: {shown(str(error))}") from None
+    tokens = arrays.pop("tokens", None)
+    if tokens is None or tokens.dtype != np.int32 or tokens.ndim != 1:
+        raise CacheFileError(f"{path}: its tokens are missing; the file is damaged")
     found: list[int] = tokens.tolist()
-    return saved, found
+    return Saved(arrays, facts), found

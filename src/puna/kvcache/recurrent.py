@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 import numpy as np
 
 from puna.batch import Batch
-from puna.errors import NotSupportedError
+from puna.errors import CacheFileError, NotSupportedError, shown
 from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache, LayerState, StateSlots, check_removal
 from puna.kvcache.checkpoints import MAX_CHECKPOINTS, Checkpoints
@@ -308,7 +308,7 @@ class RecurrentCache(Cache):
         lengths = self._kept_lengths(sequence)
         slots = np.array([self._slot_at(sequence, length) for length in lengths])
         arrays = {name: states.read(slots) for name, states in self._named_states()}
-        return Saved(arrays, {"lengths": lengths})
+        return Saved(arrays, {"lengths": lengths, "length": lengths[-1:]})
 
     def _named_states(self) -> Iterable[tuple[str, Storage]]:
         for index, named in self._states.items():
@@ -317,6 +317,8 @@ class RecurrentCache(Cache):
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
         lengths = saved.fact("lengths")
+        if lengths[-1:] != [saved.length] or lengths != sorted(lengths):
+            raise CacheFileError(f"there cannot be states after {shown(lengths)} inputs; the file is damaged")
         for name, states in self._named_states():
             saved.check(name, states, len(lengths))
         return partial(self._restore, sequence, lengths, saved)
@@ -324,16 +326,16 @@ class RecurrentCache(Cache):
     def _restore(self, sequence: int, lengths: list[int], saved: Saved) -> None:
         self._truncate(sequence, 0)
         self._release([self._slots[sequence]])
-        kept = max(
-            len(lengths) - 1 - self._max_checkpoints, 0
-        )  # a cache with fewer checkpoints takes the last
-        slots = self._free.take(len(lengths) - kept)
+        # The last state of each length, and if this cache has fewer checkpoints, the last of these.
+        kept = sorted({length: index for index, length in enumerate(lengths)}.values())
+        kept = kept[-self._max_checkpoints - 1 :]
+        slots = self._free.take(len(kept))
         self._provided = max(self._provided, int(slots[-1]) + 1)
         self._references[slots] = 1
         for name, states in self._named_states():
-            states.write(slots, saved.arrays[name][kept:])
-        for length, slot in zip(lengths[kept:-1], slots[:-1].tolist(), strict=True):
-            self._checkpoints[sequence].record(length - 1, slot)
+            states.write(slots, saved.arrays[name][kept])
+        for index, slot in zip(kept[:-1], slots[:-1].tolist(), strict=True):
+            self._checkpoints[sequence].record(lengths[index] - 1, slot)
         self._slots[sequence], self._lengths[sequence] = int(slots[-1]), lengths[-1]
 
     def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:

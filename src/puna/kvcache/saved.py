@@ -17,13 +17,21 @@ class Saved:
     """Arrays as storage has them (`Storage.read`), by names that begin with the number of a layer."""
 
     arrays: dict[str, NDArray[Any]]
-    facts: dict[str, list[int]]
+    facts: dict[str, list[int]]  # `length` is always among them
 
     def fact(self, name: str) -> list[int]:
         """Raises `CacheFileError` when there is none of that name."""
         if name not in self.facts:
             raise CacheFileError(f"a cache of this kind needs '{name}', which was not saved; evaluate again")
         return self.facts[name]
+
+    @property
+    def length(self) -> int:
+        """Positions of the sequence. Raises `CacheFileError` when that was not saved."""
+        length = self.fact("length")
+        if len(length) != 1:
+            raise CacheFileError(f"a sequence has one length, not {len(length)}; the file is damaged")
+        return length[0]
 
     def check(self, name: str, storage: Storage, count: int) -> None:
         """Raise `CacheFileError` unless `count` rows of a storage like `storage` were saved as `name`."""

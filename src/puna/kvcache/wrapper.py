@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from puna.batch import Batch
-from puna.errors import NotSupportedError
+from puna.errors import CacheFileError, NotSupportedError, shown
 from puna.kvcache.cache import Cache, Compacting, LayerCache, LayerState, Picturing, Saving
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
@@ -89,13 +89,19 @@ class WrapperCache(Cache):
         return Saved(arrays, facts)
 
     def plan_restore(self, sequence: int, saved: Saved) -> Callable[[], None]:
-        plans = []
+        plans, lengths = [], set()
         for number, cache in enumerate(self._saving()):
             prefix = f"{number}."
             facts = {
                 name.removeprefix(prefix): f for name, f in saved.facts.items() if name.startswith(prefix)
             }
-            plans.append(cache.plan_restore(sequence, Saved(saved.arrays, facts)))
+            own = Saved(saved.arrays, facts)
+            plans.append(cache.plan_restore(sequence, own))
+            lengths.add(own.length)
+        if len(lengths) > 1:
+            raise CacheFileError(
+                f"one sequence cannot have the lengths {shown(lengths)}; the file is damaged"
+            )
         return _all_of(plans)
 
     def _saving(self) -> Iterable[Saving]:

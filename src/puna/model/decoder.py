@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from puna.batch import BatchArrays
+from puna.errors import ModelError
 from puna.kvcache.cache import Cache, Shift
 from puna.model.base import TextModel
 from puna.nn.layers import Embedding, Linear, RMSNorm
@@ -41,6 +42,9 @@ class Decoder(TextModel):
             rope: (rope.original_context, rope.build(short_factors), rope.build(long_factors))
             for rope in used
         }
+        for _, *ropes in built.values():
+            if not all(np.isfinite(rope.frequencies).all() for rope in ropes):
+                raise ModelError("the factors in tensor 'rope_freqs' or 'rope_factors' must not be 0 or NaN")
         self._ropes = [None if layer.rope is None else built[layer.rope] for layer in self.options.layers]
 
     def layer_ropes(self, context: int) -> list[Rope | None]:

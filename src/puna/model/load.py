@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,16 +10,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.errors import ModelError, UnsupportedModelError
-from puna.gguf import GGUFFile, open_gguf
+from puna.errors import ModelError, UnsupportedModelError, shown
+from puna.gguf import GGUFFile, StringArray, open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import available_memory
 from puna.model.base import TextModel
-from puna.model.memory import Forecast
+from puna.model.memory import Forecast, is_loaded
 from puna.model.pooling import Pooling, read_pooling
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
+
+#: Tensors a text model does without: frequencies that follow from the options, tables as they are stored by
+#: old converters, and what a classifier has on top.
+_HARMLESS = re.compile(r"rope_freqs\b|(blk\.\d+\.)?(attn_rot_embd|rope\.freqs)\b|cls\b")
 
 Progress = Callable[[int, int], None]
 
@@ -92,10 +97,11 @@ def load_model(
         model = forecast.architecture.load(source, forecast.options)
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
-    if tokenizer.vocab_size > forecast.options.vocab_size:
-        raise ModelError(
-            f"{file.path}: the tokenizer has {tokenizer.vocab_size} tokens, "
-            f"the embedding table only {forecast.options.vocab_size} rows"
+    if unknown := source.unused():
+        names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        raise UnsupportedModelError(
+            f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
+            "computed without them, answers would be wrong"
         )
     pooling = read_pooling(file, generates=model.generates)
     loaded = LoadedModel(
@@ -109,9 +115,16 @@ def load_model(
 def _look_ahead(path: str | Path, cache_types: KVTypes, ops: Backend) -> tuple[GGUFFile, Forecast]:
     """The file of a model, and what the model will take."""
     file = open_gguf(path)
-    if file.get("general.type", "model") not in ("model",):
-        raise UnsupportedModelError(f"{file.path}: this is a {file.get('general.type')} file, not a model")
-    return file, Forecast(file, cache_types, ops)
+    if (kind := file.get("general.type", "model")) != "model":
+        raise UnsupportedModelError(f"{file.path}: this is a file of type {shown(kind)}, not a model")
+    forecast = Forecast(file, cache_types, ops)
+    tokens, rows = file.get("tokenizer.ggml.tokens"), forecast.options.vocab_size
+    if isinstance(tokens, StringArray) and len(tokens) > rows:
+        raise ModelError(
+            f"{file.path}: 'tokenizer.ggml.tokens' has {len(tokens)} tokens, "
+            f"and the embedding table only {rows} rows"
+        )
+    return file, forecast
 
 
 class _FileSource:
@@ -124,6 +137,14 @@ class _FileSource:
         self._total = total  # bytes of all tensors that will be asked for
         self._done = 0
         self._counted: set[str] = set()
+
+    def unused(self) -> list[str]:
+        """The tensors nobody has asked for, without those that are no loss."""
+        return [
+            name
+            for name in self._file.tensors
+            if name not in self._counted and is_loaded(name) and not _HARMLESS.match(name)
+        ]
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         tensor = self._file.tensors.get(name)

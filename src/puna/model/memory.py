@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from puna.errors import InsufficientMemoryError
+from puna.gguf import StringArray
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.base import TextModel
 from puna.model.metadata import scalar
@@ -107,7 +108,8 @@ class Forecast:
         self._weights = _weights_by_part(self._tensors, ops)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0))
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
-        self._vocab = len(file.get("tokenizer.ggml.tokens") or ())
+        tokens = file.get("tokenizer.ggml.tokens")
+        self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
 
     @property
     def weight_bytes(self) -> int:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from puna.errors import ModelError
+from puna.errors import ModelError, shown
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 #: No model has more of anything than this; a larger number is a damaged file.
 _ABSURD = 2**31
+#: Where floats lie that make sense: what is computed of some of them is still a float32.
+_TINY, _HUGE = 1e-30, 1e30
+#: No file has values for more layers.
+_MOST_LAYERS = 1 << 16
+_LAYER = re.compile(r"blk\.(\d{1,9})\.")
 
 
 def required(file: GGUFFile, key: str, default: int = 0) -> int:
@@ -49,12 +55,12 @@ def scalar(file: GGUFFile, key: str, default: int) -> int:
     if value is None:
         return default
     if not isinstance(value, int | float | str):
-        values = set(value)
-        if len(values) != 1:
-            raise invalid(file, key, f"is not to differ between layers, but is {list(file.get(key))}")
+        values = set(value[:_MOST_LAYERS])
+        if len(values) != 1 or len(value) > _MOST_LAYERS:
+            raise invalid(file, key, f"is not to differ between layers, but is {shown(value[:_MOST_LAYERS])}")
         value = values.pop()
     if isinstance(value, bool) or not isinstance(value, int) or not -1 <= value < _ABSURD:
-        raise invalid(file, key, f"should be a size, but is {value!r}")
+        raise invalid(file, key, f"should be a size, but is {shown(value)}")
     return value
 
 
@@ -71,37 +77,37 @@ def per_layer(
         value = default
     if value is None:
         raise missing(file, key)
-    values: list[Any] = [value] * layers if isinstance(value, int | float | str) else list(value)
+    values: Sequence[Any] = [value] * layers if isinstance(value, int | float | str) else value
     if len(values) != layers:
         raise invalid(file, key, f"has {len(values)} values for {layers} layers")
     for each in values:
         if isinstance(each, bool) or not isinstance(each, int) or not 0 <= each < _ABSURD:
-            raise invalid(file, key, f"should be sizes, but has {each!r}")
+            raise invalid(file, key, f"should be sizes, but has {shown(each)}")
     return tuple(values)
 
 
 def number(file: GGUFFile, key: str, default: float) -> float:
-    """The float `key`. Raises `ModelError` for other types."""
+    """The float `key`. Raises `ModelError` for other types, and for numbers no model can compute with."""
     value: Any = file.get(key)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise invalid(file, key, f"should be a number, but is {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _HUGE:
+        raise invalid(file, key, f"should be a number, but is {shown(value)}")
     return float(value)
 
 
 def positive(file: GGUFFile, key: str, default: float) -> float:
-    """The float `key`, which must be finite and above 0. Raises `ModelError` otherwise."""
+    """The float `key`, which must be above 0. Raises `ModelError` otherwise."""
     value = number(file, key, default)
-    if not 0 < value < math.inf:
+    if not value >= _TINY:
         raise invalid(file, key, f"should be above 0, but is {value}")
     return value
 
 
 def limit(file: GGUFFile, key: str, default: float) -> float:
-    """The float `key`, 0 meaning no limit. Raises `ModelError` unless it is finite and at least 0."""
+    """The float `key`, 0 meaning no limit. Raises `ModelError` unless it is at least 0."""
     value = number(file, key, default)
-    if not 0 <= value < math.inf:
+    if value and not value >= _TINY:
         raise invalid(file, key, f"should be 0, which means none, or above, but is {value}")
     return value
 
@@ -112,7 +118,7 @@ def flag(file: GGUFFile, key: str, default: bool) -> bool:
     if value is None:
         return default
     if not isinstance(value, bool):
-        raise invalid(file, key, f"should be true or false, but is {value!r}")
+        raise invalid(file, key, f"should be true or false, but is {shown(value)}")
     return value
 
 
@@ -120,10 +126,12 @@ def flags(file: GGUFFile, key: str, layers: int) -> tuple[bool, ...]:
     """The bools `key`, one for each of `layers` layers. Raises `ModelError` when they are anything else."""
     values: Any = file.get(key)
     if isinstance(values, str | int | float) or len(values) != layers:
-        raise invalid(file, key, f"should say true or false of each of the {layers} layers, not {values!r}")
+        raise invalid(
+            file, key, f"should say true or false of each of the {layers} layers, not {shown(values)}"
+        )
     for each in values:
         if each not in (False, True):
-            raise invalid(file, key, f"should say true or false of each layer, but has {each!r}")
+            raise invalid(file, key, f"should say true or false of each layer, but has {shown(each)}")
     return tuple(map(bool, values))
 
 
@@ -131,3 +139,28 @@ def table_rows(file: GGUFFile, tensor: str) -> int:
     """How many rows `tensor` has; 0 when there is none, about which loading will complain."""
     found = file.tensors.get(tensor)
     return found.shape[0] if found else 0
+
+
+def block_count(file: GGUFFile) -> int:
+    """The number of layers. Raises `ModelError` unless there are tensors of as many."""
+    count = required(file, "block_count")
+    last = max((int(found[1]) for found in map(_LAYER.match, file.tensors) if found), default=-1)
+    if count > last + 1:
+        raise invalid(file, "block_count", f"is {count}, but there are only tensors of {last + 1} layers")
+    if count <= last:
+        raise invalid(file, "block_count", f"is {count}, but there are tensors of layer {last}")
+    return count
+
+
+def check_extent(file: GGUFFile, tensor: str, axis: int, sizes: Mapping[str, int]) -> None:
+    """Raise `ModelError` unless `tensor`, if there is one, extends over the product of `sizes` along `axis`.
+
+    `sizes` are by the keys they were read from, which the error names.
+    """
+    found = file.tensors.get(tensor)
+    if found is None or len(found.shape) <= axis or found.shape[axis] == math.prod(sizes.values()):
+        return
+    names = " x ".join(f"'{file.architecture}.{key}'" for key in sizes)
+    values = " x ".join(map(str, sizes.values()))
+    shape = "x".join(map(str, found.shape))
+    raise ModelError(f"{file.path}: {names} is {values}, but tensor '{tensor}' has {shape} values")

@@ -15,6 +15,8 @@ from puna.errors import UnsupportedModelError
 from puna.kvcache.storage import KVShape
 from puna.model.layer_cache import Everything, Remembered, Window
 from puna.model.metadata import (
+    block_count,
+    check_extent,
     first_of,
     flag,
     flags,
@@ -152,7 +154,7 @@ class TextOptions:
         remember something else. Raises `ModelError` that names the key and its value, and
         `UnsupportedModelError`.
         """
-        count, hidden = required(file, "block_count"), required(file, "embedding_length")
+        count, hidden = block_count(file), required(file, "embedding_length")
         heads, kv_heads = _read_heads(file, count, all_attend)
         dim_key = first_of(file, "attention.key_length", "attention.head_dim")
         head_dim = required(file, dim_key, head_dim or max(hidden // max(heads), 1))
@@ -186,6 +188,8 @@ class TextOptions:
         for i, layer in enumerate(layers):
             if not (layer.feed_forward_size or layer.experts):
                 raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
+            _check_tensors(file, i, layer)
+        check_extent(file, "token_embd.weight", 1, {"embedding_length": hidden})
         return cls(
             vocab_size=table_rows(file, "token_embd.weight"),
             hidden_size=hidden,
@@ -194,6 +198,32 @@ class TextOptions:
             embedding_scale=positive(file, "embedding_scale", embedding_scale),
             logit_scale=positive(file, "logit_scale", 1.0),
             logit_softcap=limit(file, "final_logit_softcapping", logit_softcap),
+        )
+
+
+def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions) -> None:
+    """Raise `ModelError` when the sizes that memory depends on are not those of the layer's tensors.
+
+    All others are compared as tensors are loaded, which would be too late for these: a model is admitted by
+    what its options make it need.
+    """
+    heads, key = "attention.head_count_kv", "attention.key_length"
+    kept = {heads: layer.kv_heads, "attention.value_length": layer.value_dim}
+    for tensor, axis, sizes in (
+        ("attn_k", 0, {heads: layer.kv_heads, key: layer.head_dim}),
+        ("cross_attn_k_proj", 0, {heads: layer.kv_heads, key: layer.head_dim}),
+        ("attn_v", 0, kept),
+        ("cross_attn_v_proj", 0, kept),
+        ("attn_output", 1, {"attention.head_count": layer.heads, "attention.value_length": layer.value_dim}),
+        ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
+        ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
+    ):
+        check_extent(file, f"blk.{index}.{tensor}.weight", axis, sizes)
+    joined = file.tensors.get(f"blk.{index}.attn_qkv.weight")
+    rows = layer.query_size + layer.key_size + layer.value_size
+    if joined is not None and joined.shape[0] != rows:
+        raise invalid(
+            file, key, f"is {layer.head_dim} and makes {rows} rows of '{joined.name}', not {joined.shape[0]}"
         )
 
 

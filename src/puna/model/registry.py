@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Final
 
-from puna.errors import UnsupportedModelError
+from puna.errors import UnsupportedModelError, shown
 from puna.model.base import TextModel
 
 #: By `general.architecture`: the file in `puna.model.models` and the class in it.
@@ -35,7 +35,7 @@ def model_for(architecture: str) -> type[TextModel]:
     """The model of `architecture`. Raises `UnsupportedModelError` that names it and lists the supported."""
     if architecture not in _MODELS:
         raise UnsupportedModelError(
-            f"architecture '{architecture}' is not supported; supported: {', '.join(supported())}"
+            f"architecture {shown(architecture)} is not supported; supported: {', '.join(supported())}"
         )
     module, name = _MODELS[architecture]
     model: type[TextModel] = getattr(importlib.import_module(f"puna.model.models.{module}"), name)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from puna.errors import ModelError, UnsupportedModelError
-from puna.model.metadata import first_of, number, positive, required, scalar
+from puna.errors import ModelError, UnsupportedModelError, shown
+from puna.model.metadata import first_of, invalid, number, positive, required, scalar
 from puna.ops import Rope, Yarn
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class RopeOptions:
             yarn = _read_yarn(file)
         elif scaling not in ("none", "longrope"):
             raise UnsupportedModelError(
-                f"{file.path}: rope scaling '{scaling}' is not supported for {file.architecture}"
+                f"{file.path}: rope scaling {shown(scaling)} is not supported for {file.architecture}"
             )
         if yarn is None:
             magnitude = positive(file, "rope.scaling.attn_factor", 1.0)
@@ -60,7 +60,7 @@ class RopeOptions:
             )
         return cls(
             dims=dims,
-            base=positive(file, "rope.freq_base", base),
+            base=_base(file, base),
             neox=neox,
             linear_factor=linear_factor,
             yarn=yarn,
@@ -79,6 +79,13 @@ class RopeOptions:
             yarn=self.yarn,
             magnitude=self.magnitude,
         )
+
+
+def _base(file: GGUFFile, default: float) -> float:
+    base = positive(file, "rope.freq_base", default)
+    if base <= 1:
+        raise invalid(file, "rope.freq_base", f"should be above 1, but is {base}")
+    return base
 
 
 def _read_yarn(file: GGUFFile) -> Yarn:

@@ -38,7 +38,7 @@ class ModelConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         try:
             raw = msgspec.json.decode(data, type=dict[str, Any])
             return msgspec.convert({key: value for key, value in raw.items() if value is not None}, cls)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise StoreError(f"{where}: not a model config ({error}); create the model again") from error
 
     def encode(self, layer_digests: Sequence[str]) -> bytes:

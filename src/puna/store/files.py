@@ -21,6 +21,19 @@ _ADVICE = {
 }
 
 
+#: Bytes of a manifest, a config or a text, as many as a request can bring.
+_MOST_TEXT = 64 << 20
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of a file that is no model. Raises OSError, also for one that is too long to be a text."""
+    with path.open("rb") as file:
+        content = file.read(_MOST_TEXT + 1)
+    if len(content) > _MOST_TEXT:
+        raise OSError(errno.EFBIG, f"it has more than {_MOST_TEXT >> 20} MB, which is no text", str(path))
+    return content
+
+
 @contextlib.contextmanager
 def storage_errors(action: str, path: Path) -> Iterator[None]:
     """Turn an OSError into a StoreError that says what failed, where, and what to do about it."""

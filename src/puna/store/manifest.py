@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             return cls(
                 config=_checked(manifest.config), layers=tuple(_checked(layer) for layer in manifest.layers)
             )
-        except (msgspec.DecodeError, InvalidNameError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, InvalidNameError, RecursionError) as error:
             raise StoreError(f"{where}: not a model manifest ({error}); create the model again") from error
 
     def encode(self) -> bytes:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from puna.errors import InvalidNameError, StoreError
+from puna.store.files import read_whole
 from puna.store.manifest import Manifest
 from puna.store.names import ModelName
 
@@ -51,7 +52,7 @@ def digests_in_use(manifests: Path) -> set[str] | None:
     used: set[str] = set()
     for path in manifest_files(manifests):
         try:
-            used |= Manifest.decode(path.read_bytes(), str(path)).digests()
+            used |= Manifest.decode(read_whole(path), str(path)).digests()
         except (OSError, StoreError) as error:
             log.warning("keeping unused blobs: %s", error)
             return None

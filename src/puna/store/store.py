@@ -15,7 +15,7 @@ from puna.store.blobs import Blobs
 from puna.store.bundled import bundled_model, is_demo
 from puna.store.config import ModelConfig
 from puna.store.create import ModelSpec, build
-from puna.store.files import exclusive, storage_errors, sync_directory, write_atomically
+from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
 from puna.store.manifest import Manifest
 from puna.store.names import ModelName
 from puna.store.stored import StoredModel
@@ -135,7 +135,7 @@ class Store:
             else:
                 path = self._manifest_path(original.model_name)
                 with storage_errors("read", path):
-                    data = path.read_bytes()
+                    data = read_whole(path)
             self._write_manifest(spelled, data)
 
     def delete(self, name: str | ModelName) -> None:
@@ -217,7 +217,7 @@ class Store:
             config_path = self.blobs.path(manifest.config.digest)
             try:
                 with storage_errors(f"read the config of {name},", config_path):
-                    config = ModelConfig.decode(config_path.read_bytes(), str(config_path))
+                    config = ModelConfig.decode(read_whole(config_path), str(config_path))
                 break
             except StoreError:
                 # A writer may have replaced the manifest, and dropped the old config, since we read it.
@@ -244,7 +244,7 @@ class Store:
 
     def _digests(self, path: Path) -> set[str]:
         try:
-            return Manifest.decode(path.read_bytes(), str(path)).digests()
+            return Manifest.decode(read_whole(path), str(path)).digests()
         except (OSError, StoreError):
             return set()
 
@@ -283,7 +283,7 @@ def _silent(status: str) -> None:
 def _read_manifest(name: ModelName, path: Path) -> tuple[bytes, int]:
     """The manifest's bytes and when it was written, in nanoseconds since the epoch."""
     try:
-        return path.read_bytes(), path.stat().st_mtime_ns
+        return read_whole(path), path.stat().st_mtime_ns
     except FileNotFoundError:
         raise ModelNotFoundError(f"model '{name}' not found") from None
     except OSError as error:

@@ -15,7 +15,7 @@ from puna.errors import GGUFError, StoreError, UnsupportedModelError
 from puna.store import manifest as media
 from puna.store.config import ModelConfig
 from puna.store.facts import Facts, facts_of
-from puna.store.files import storage_errors
+from puna.store.files import read_whole, storage_errors
 from puna.store.manifest import Layer, Manifest
 from puna.store.names import ModelName
 
@@ -160,7 +160,7 @@ class StoredModel:
     def _read(self, layer: Layer) -> str:
         path = self.files[layer.digest]
         with storage_errors(f"read a layer of {self.name},", path):
-            return path.read_bytes().decode("utf-8", "replace")
+            return read_whole(path).decode("utf-8", "replace")
 
     def _json(self, layer: Layer, kind: Any) -> Any:
         try:

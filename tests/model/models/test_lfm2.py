@@ -281,7 +281,10 @@ EXPERTS = {"expert_count": 4, "expert_used_count": 2}
         ({"attention.head_count_kv": None}, "'lfm2.attention.head_count_kv' is missing"),
         ({"attention.head_count_kv": [0, 2, 2]}, "'lfm2.attention.head_count_kv' has 3 values for 2 layers"),
         ({"attention.head_count_kv": [0, 0]}, "'lfm2.attention.head_count_kv' is 0 for all layers"),
-        ({"attention.head_count_kv": [0, 1]}, "'blk.1.attn_k.weight' has 32x64 values, expected 16x64"),
+        (
+            {"attention.head_count_kv": [0, 1]},
+            "attention.key_length' is 1 x 16, but tensor 'blk.1.attn_k.weight' has 32x64",
+        ),
         ({"attention.head_count_kv": [0, -2]}, "'lfm2.attention.head_count_kv' should be sizes, but has -2"),
         ({"attention.head_count_kv": [0.0, 2.0]}, "'lfm2.attention.head_count_kv' should be sizes"),
         ({"attention.head_count_kv": [0, 3]}, "whose 4 query heads cannot share 3"),
@@ -296,7 +299,10 @@ EXPERTS = {"expert_count": 4, "expert_used_count": 2}
         ({"expert_count": 4, "expert_used_count": 5}, "'lfm2.expert_used_count' is 5, but there are only 4"),
         ({**EXPERTS, "norm_top_k_prob": 3}, "'lfm2.norm_top_k_prob' should be true or false"),
         ({**EXPERTS, "expert_gating_func": 9}, "'lfm2.expert_gating_func' 9 is not supported"),
-        ({"shortconv.l_cache": 5}, "'blk.0.shortconv.conv.weight' has 64x3 values, expected 64x5"),
+        (
+            {"shortconv.l_cache": 5},
+            "'lfm2.shortconv.l_cache' is 5, but tensor 'blk.0.shortconv.conv.weight' has 64x3",
+        ),
     ],
     ids=str,
 )

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from puna.errors import UnsupportedModelError
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
-from puna.model.metadata import first_of, positive, required, scalar
+from puna.model.metadata import block_count, first_of, positive, required, scalar
 from puna.model.options import LayerOptions, TextOptions, read_windows
 from puna.model.rope import RopeOptions
 from puna.nn.attention import NormedSelfAttention
@@ -40,7 +40,7 @@ class Gemma3(Decoder):
     def read_options(cls, file: GGUFFile) -> TextOptions:
         if scalar(file, "pooling_type", 0) > 0:
             raise UnsupportedModelError(f"{file.path}: embedding models of gemma3 are not supported")
-        hidden, count = required(file, "embedding_length"), required(file, "block_count")
+        hidden, count = required(file, "embedding_length"), block_count(file)
         options = TextOptions.read(
             file, neox=True, norm_eps=1e-6, rope_base=1e6, head_dim=256, embedding_scale=math.sqrt(hidden)
         )

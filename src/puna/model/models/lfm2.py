@@ -18,7 +18,7 @@ from puna.errors import UnsupportedModelError
 from puna.kvcache.cache import Cache, LayerState
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
-from puna.model.metadata import invalid, required, scalar
+from puna.model.metadata import check_extent, invalid, required, scalar
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import NormedSelfAttention
 from puna.nn.layers import Linear, RMSNorm
@@ -102,6 +102,8 @@ class Lfm2(Decoder):
         taps = required(file, "shortconv.l_cache")
         if taps < 2:
             raise invalid(file, "shortconv.l_cache", f"is {taps}, which is no convolution")
+        for layer in range(options.block_count):
+            check_extent(file, f"blk.{layer}.shortconv.conv.weight", 1, {"shortconv.l_cache": taps})
         state = State((("conv", (taps - 1, options.hidden_size)),))
 
         def own(_: int, layer: LayerOptions) -> LayerOptions:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from puna.batch import BatchArrays
+from puna.errors import shown
 from puna.kvcache.cache import Cache, KVView, LayerCache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Images
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Images of the largest size that a sequence can hold; of smaller ones it can hold more.
 _LARGE_IMAGES = 4
+#: Entries of an image beyond which a file is damaged: forty times those of the published models.
+_MOST_ENTRIES = 1 << 18
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +140,10 @@ def _cross_layers(file: GGUFFile, layers: int) -> frozenset[int]:
     key = "attention.cross_attention_layers"
     listed = file.get(key)
     if isinstance(listed, str) or not isinstance(listed, Sequence):
-        raise invalid(file, key, f"should list the layers that look at images, but is {listed!r}")
+        raise invalid(file, key, f"should list the layers that look at images, but is {shown(listed)}")
     for layer in listed:
         if type(layer) is not int or not 0 <= layer < layers:
-            raise invalid(file, key, f"names layer {layer!r}, but there are layers 0 to {layers - 1}")
+            raise invalid(file, key, f"names layer {shown(layer)}, but there are layers 0 to {layers - 1}")
     return frozenset(listed)
 
 
@@ -149,4 +152,8 @@ def _image_entries(file: GGUFFile) -> int:
     sizes = {"vision.image_size": 560, "vision.patch_size": 14, "vision.max_num_tiles": 4}
     given = {key: size if file.get(key) is None else required(file, key) for key, size in sizes.items()}
     side, patch, tiles = given.values()
-    return tiles * ((side // patch) ** 2 + 1)
+    entries = tiles * ((side // patch) ** 2 + 1)
+    if entries > _MOST_ENTRIES:
+        complaint = f"is {side}, which with patches of {patch} and {tiles} tiles is too large an image"
+        raise invalid(file, "vision.image_size", complaint)
+    return entries

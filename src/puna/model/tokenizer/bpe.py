@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 from tokenizers import models
 
@@ -91,12 +92,19 @@ def _model(ids: dict[str, int], merges: list[str], pre: PreTokenizer, *, bytes_a
             ignore_merges=pre.ignore_merges,
         )
 
-    if len(set(merges)) == len(merges):  # of repeated merges the library would use the last rank
+    # Of repeated merges the library would use the last rank, and of one that makes a token longer than all
+    # there are it would panic.
+    if len(set(merges)) == len(merges) and _longest(merges) <= _longest(ids) + len(" "):
         try:
             return build([(left, right) for left, _, right in [merge.partition(" ") for merge in merges]])
         except Exception as error:  # checking 280,000 merges in Python costs more than trying
             logger.debug("dropping unusable merges: %s", error)
     return build(_usable(merges, ids))
+
+
+def _longest(texts: Iterable[str]) -> int:
+    """Bytes of the longest text."""
+    return max((len(text.encode()) for text in texts), default=0)
 
 
 def _usable(merges: list[str], ids: dict[str, int]) -> list[tuple[str, str]]:

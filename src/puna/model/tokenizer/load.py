@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from puna.errors import TokenizerError, UnsupportedModelError
-from puna.gguf import GGUFFile
+from puna.errors import TokenizerError, UnsupportedModelError, shown
+from puna.gguf import GGUFFile, StringArray
 from puna.model.tokenizer.bpe import BytePairEncoder
 from puna.model.tokenizer.encoder import Encoder
 from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, PreTokenizer
@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 #: Supported values of `tokenizer.ggml.model`.
 MODELS = ("gpt2", "llama", "bert", "gemma4")
+#: Merges of a vocabulary are at most so many: twice as many as in any that is known.
+_MERGES_PER_TOKEN = 5
 
 
 def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
@@ -42,7 +44,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
         raise TokenizerError(f"{file.path.name}: key '{PREFIX}model' is missing; the file has no tokenizer")
     if model not in MODELS:
         raise UnsupportedModelError(
-            f"{file.path.name}: tokenizer '{model}' is not supported (supported: {', '.join(MODELS)})"
+            f"{file.path.name}: tokenizer {shown(model)} is not supported (supported: {', '.join(MODELS)})"
         )
     vocabulary = read_vocabulary(file)
     pre_name, pre = _pre_tokenizer(file, model)
@@ -83,7 +85,7 @@ def _parts(
         )
         return _Parts(word_piece, spaced_piece(vocabulary), drops_first_space=True)
     if pre is LINES:
-        bpe = BytePairEncoder(vocabulary, _merges(file), pre, byte_level=False)
+        bpe = BytePairEncoder(vocabulary, _merges(file, len(vocabulary)), pre, byte_level=False)
         return _Parts(bpe, spaced_piece(vocabulary))
     if model == "llama":
         space_prefix = flag(file, "add_space_prefix", True)
@@ -94,11 +96,17 @@ def _parts(
             )
         sentence_piece = SentencePieceEncoder(vocabulary, scores, space_prefix=space_prefix)
         return _Parts(sentence_piece, spaced_piece(vocabulary), drops_first_space=space_prefix)
-    bpe = BytePairEncoder(vocabulary, _merges(file), pre, byte_level=True)
+    bpe = BytePairEncoder(vocabulary, _merges(file, len(vocabulary)), pre, byte_level=True)
     return _Parts(bpe, byte_level_piece(vocabulary))
 
 
-def _merges(file: GGUFFile) -> list[str]:
+def _merges(file: GGUFFile, tokens: int) -> list[str]:
+    stored = file.get(PREFIX + "merges")
+    if isinstance(stored, StringArray) and len(stored) > _MERGES_PER_TOKEN * tokens:
+        raise TokenizerError(
+            f"{file.path.name}: key '{PREFIX}merges' has {len(stored)} entries for {tokens} tokens; "
+            "the file is damaged"
+        )
     merges = strings(file, "merges")
     if merges is None:
         raise TokenizerError(f"{file.path.name}: key '{PREFIX}merges' is missing; a BPE vocabulary needs it")
@@ -121,9 +129,9 @@ def _pre_tokenizer(file: GGUFFile, model: str) -> tuple[str, PreTokenizer]:
         return name, known or DEFAULT
     if name not in BY_NAME:
         logger.warning(
-            "%s: unknown pre-tokenizer '%s', using the default; this may make the model's answers worse",
+            "%s: unknown pre-tokenizer %s, using the default; this may make the model's answers worse",
             file.path.name,
-            name,
+            shown(name),
         )
     return name, BY_NAME.get(name, DEFAULT)
 

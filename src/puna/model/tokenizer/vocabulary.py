@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from functools import cached_property
 
+import numpy as np
+
 from puna.errors import TokenizerError
 from puna.gguf import GGUFFile, NumberArray, StringArray
 
@@ -124,7 +126,17 @@ def numbers(file: GGUFFile, name: str, count: int) -> list[float] | None:
         )
     if len(value) > count:
         logger.warning("%s: '%s%s' has more entries than there are tokens", file.path.name, PREFIX, name)
-    return value.tolist()[:count]
+    found = value.numpy()[:count]
+    if found.dtype.kind == "f":
+        with np.errstate(over="ignore"):
+            bad = np.flatnonzero(~np.isfinite(found.astype(np.float32)))
+        if bad.size:
+            raise TokenizerError(
+                f"{file.path.name}: key '{PREFIX}{name}' has {found[bad[0]]} for token {bad[0]}, "
+                "which is no float32 number"
+            )
+    numbers: list[float] = found.tolist()
+    return numbers
 
 
 def token_id(file: GGUFFile, name: str, size: int) -> int | None:

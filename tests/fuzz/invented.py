@@ -1,0 +1,226 @@
+"""A small model of every architecture, made up without any framework, of the tensors its modules declare."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.gguf import GGMLType, dequantize, open_gguf, quantize
+from puna.model.registry import model_for
+from puna.ops import Backend, ExpertWeights, Weight, backend_named
+from tests.gguf import gguf_bytes as raw
+from tests.tiny import SPECIALS, merges, vocabulary
+
+HIDDEN, CONTEXT = 64, 96
+
+_COMMON: dict[str, Any] = {
+    "block_count": 2, "context_length": CONTEXT, "embedding_length": HIDDEN, "feed_forward_length": 96,
+    "attention.head_count": 4, "attention.head_count_kv": 2, "attention.key_length": 16,
+    "attention.value_length": 16, "attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 10000.0,
+    "rope.dimension_count": 16,
+}  # fmt: skip
+_EXPERTS = {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32}
+_WINDOW = {"attention.sliding_window": 32}
+_YARN = {
+    "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32,
+    "rope.scaling.attn_factor": 1.0,
+}  # fmt: skip
+_CONVOLUTION = {"shortconv.l_cache": 3, "attention.head_count_kv": [0, 2]}
+#: What architectures have beside what all have; the layers of `mllama` are one of each kind.
+OWN: dict[str, dict[str, Any]] = {
+    "bert": {},
+    "cohere2": {**_WINDOW, "logit_scale": 0.25},
+    "command-r": {},
+    "gemma2": _WINDOW,
+    "gemma3": {**_WINDOW, "attention.sliding_window_pattern": [True, False]},
+    "granite": {"residual_scale": 0.2, "embedding_scale": 12.0, "logit_scale": 8.0, "attention.scale": 0.1},
+    "lfm2": _CONVOLUTION,
+    "lfm2moe": {**_CONVOLUTION, **_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
+    "llama": {},
+    "llama4": {**_EXPERTS, "interleave_moe_layer_step": 2, "attention.chunk_size": 32},
+    "mllama": {"attention.cross_attention_layers": [1], "vision.max_num_tiles": 1, "vision.image_size": 56},
+    "olmo2": _YARN,
+    "olmo3": {**_WINDOW, **_YARN},
+    "phi3": {"rope.scaling.attn_factor": 1.2},
+    "qwen2": {},
+    "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 64},
+    "qwen3": _YARN,
+    "qwen3moe": {**_EXPERTS, "expert_group_count": 2, "expert_group_used_count": 1},
+}
+
+
+@dataclass
+class Tensor:
+    """`shape` is row-major."""
+
+    shape: tuple[int, ...]
+    type: GGMLType
+    data: bytes
+
+
+@dataclass
+class Model:
+    """A GGUF file in pieces that can be changed one by one."""
+
+    keys: dict[str, Any] = field(default_factory=dict)  # values, or `Raw`
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        keys = [raw.key(name, *encoded(value)) for name, value in self.keys.items()]
+        directory, data = [], bytearray()
+        for name, tensor in self.tensors.items():
+            directory.append(raw.tensor(name, tensor.shape[::-1], tensor.type, len(data)))
+            data += tensor.data + bytes(-len(tensor.data) % 32)
+        return raw.gguf(keys, directory, bytes(data))
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A value as a file has it: its type, and its bytes."""
+
+    kind: int
+    data: bytes
+
+
+def encoded(value: Any) -> tuple[int, bytes]:
+    """The type and the bytes of a value of metadata."""
+    match value:
+        case Raw():
+            return value.kind, value.data
+        case bool():
+            return raw.BOOL, bytes([value])
+        case int():
+            return raw.UINT32, value.to_bytes(4, "little")
+        case float():
+            return raw.FLOAT32, np.float32(value).tobytes()
+        case str():
+            return raw.STRING, raw.string(value)
+        case [first, *_]:
+            kind = encoded(first)[0]
+            items = b"".join(encoded(item)[1] for item in value)
+            return raw.ARRAY, kind.to_bytes(4, "little") + len(value).to_bytes(8, "little") + items
+    raise TypeError(f"no value of metadata: {value!r}")
+
+
+def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = "gpt2") -> Model:
+    """A model of `architecture` whose matrices are stored as `kind`, always with the same weights."""
+    keys = {"general.architecture": architecture}
+    keys |= {f"{architecture}.{key}": value for key, value in (_COMMON | OWN[architecture]).items()}
+    keys |= _TOKENIZERS["bert" if architecture == "bert" else tokenizer]()
+    model = Model(keys)
+    rows = len(keys["tokenizer.ggml.tokens"])
+    numbers = _Numbers(kind)
+    # What sizes are read from.
+    model.tensors["token_embd.weight"] = numbers.matrix((rows, HIDDEN))
+    if architecture == "bert":
+        model.tensors["position_embd.weight"] = numbers.matrix((CONTEXT, HIDDEN))
+        model.tensors["token_types.weight"] = numbers.matrix((2, HIDDEN))
+    if architecture == "mllama":
+        model.tensors["output.weight"] = numbers.matrix((rows - 1, HIDDEN))
+    for layer in range(2):  # for as long as nothing is known of them
+        model.tensors[f"blk.{layer}.placeholder"] = numbers.vector(1)
+    with tempfile.TemporaryDirectory() as folder:
+        path = raw.save(Path(folder), model.encode())
+        with open_gguf(path) as file:
+            architecture_class = model_for(architecture)
+            options = architecture_class.read_options(file)
+            for layer in range(2):
+                del model.tensors[f"blk.{layer}.placeholder"]
+            architecture_class.load(_Inventor(model.tensors, numbers), options)
+    return model
+
+
+class _Numbers:
+    def __init__(self, kind: GGMLType) -> None:
+        self._kind = kind
+        self._random = np.random.default_rng(0)
+
+    def matrix(self, shape: tuple[int, ...]) -> Tensor:
+        values = (self._random.standard_normal(shape) * 0.2).astype(np.float32)
+        kind = GGMLType.F32 if shape[-1] % self._kind.block_size else self._kind
+        return Tensor(shape, kind, quantize(values.reshape(-1), kind).tobytes())
+
+    def vector(self, length: int) -> Tensor:
+        values = 1 + self._random.standard_normal(length).astype(np.float32) * 0.1
+        return Tensor((length,), GGMLType.F32, values.tobytes())
+
+
+class _Inventor:
+    """Gives modules every tensor they ask for, but biases and factors, and writes down which."""
+
+    def __init__(self, tensors: dict[str, Tensor], numbers: _Numbers) -> None:
+        self.ops: Backend = backend_named("reference")
+        self._tensors = tensors
+        self._numbers = numbers
+
+    def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
+        tensor = self._tensors.setdefault(name, self._numbers.matrix(shape))
+        return Weight(name, np.frombuffer(tensor.data, np.uint8), tensor.type, shape)
+
+    def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
+        tensor = self._tensors.setdefault(name, self._numbers.matrix(shape))
+        rows = shape[0] * shape[1]
+        weight = Weight(name, np.frombuffer(tensor.data, np.uint8), tensor.type, (rows, shape[2]))
+        return ExpertWeights(weight, shape[0])
+
+    def vector(self, name: str, length: int) -> Any:
+        if (name.endswith(".bias") and "norm" not in name) or name.startswith("rope_f"):
+            return None
+        tensor = self._tensors.setdefault(name, self._numbers.vector(length))
+        return self.ops.array(np.frombuffer(tensor.data, np.float32).copy())
+
+    def values(self, name: str, shape: tuple[int, ...]) -> NDArray[np.float32] | None:
+        if name.endswith(".bias"):
+            return None
+        tensor = self._tensors.setdefault(name, Tensor(shape, GGMLType.F32, bytes(4 * int(np.prod(shape)))))
+        return dequantize(np.frombuffer(tensor.data, np.uint8), tensor.type).reshape(shape)
+
+
+def _byte_level() -> dict[str, Any]:
+    tokens = vocabulary()
+    return {
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [3 if token in SPECIALS else 1 for token in tokens],
+        "tokenizer.ggml.merges": [f"{left} {right}" for left, right in merges()],
+        "tokenizer.ggml.bos_token_id": len(tokens) - 4,
+        "tokenizer.ggml.eos_token_id": len(tokens) - 3,
+        "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.chat_template": "{% for message in messages %}{{ message.content }}{% endfor %}",
+    }
+
+
+def _sentence_piece() -> dict[str, Any]:
+    words = ["▁", "▁the", "▁story", "he", "▁he", "l", "o", "w", "e", "h", "t", "s", "r", "y", "▁t", "▁s"]
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256)), *words]
+    return {
+        "tokenizer.ggml.model": "llama",
+        "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": [2, 3, 3, *[6] * 256, *[1] * len(words)],
+        "tokenizer.ggml.scores": [0.0] * 259 + [-float(index) for index in range(len(words))],
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.add_space_prefix": True,
+    }
+
+
+def _word_piece() -> dict[str, Any]:
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "▁once", "▁upon", "▁a", "▁time", "ly", "s"]
+    return {
+        "tokenizer.ggml.model": "bert",
+        "tokenizer.ggml.tokens": words,
+        "tokenizer.ggml.token_type": [3] * 5 + [1] * (len(words) - 5),
+        "tokenizer.ggml.bos_token_id": 2,
+        "tokenizer.ggml.eos_token_id": 3,
+        "tokenizer.ggml.unknown_token_id": 1,
+    }
+
+
+_TOKENIZERS = {"gpt2": _byte_level, "llama": _sentence_piece, "bert": _word_piece}

@@ -1,0 +1,22 @@
+"""A few hostile cases of every target; `make fuzz` runs as many as one likes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz.case import names
+from tests.fuzz.driver import Driver
+
+#: Cases of each target, always the same ones.
+CASES = 40
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("target", names())
+def test_hostile_input_is_used_or_refused(target: str, tmp_path: Path) -> None:
+    with Driver(target, tmp_path) as driver:
+        for failure in driver.run(range(CASES)):
+            pytest.fail(str(failure))

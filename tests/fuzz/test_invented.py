@@ -1,0 +1,32 @@
+"""The models that are damaged do work before that, so that it is the damage that is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import puna
+from puna.model.registry import supported
+from tests.fuzz.invented import OWN, invented
+from tests.gguf import gguf_bytes
+
+
+def test_every_architecture_is_there() -> None:
+    assert sorted(OWN) == supported()
+
+
+@pytest.mark.parametrize("architecture", OWN)
+def test_an_invented_model_runs(architecture: str, tmp_path: Path) -> None:
+    path = gguf_bytes.save(tmp_path, invented(architecture).encode())
+    with puna.load(path, num_ctx=48, parallel=1) as model:
+        if architecture == "bert":
+            assert model.embed("once upon a time").shape == (64,)
+        else:
+            assert model.generate("once upon a time", num_predict=4).generated_tokens > 0
+
+
+def test_another_tokenizer_runs(tmp_path: Path) -> None:
+    path = gguf_bytes.save(tmp_path, invented("llama", tokenizer="llama").encode())
+    with puna.load(path, num_ctx=48, parallel=1) as model:
+        assert model.detokenize(model.tokenize("hello the story")) == "<s> hello the story"

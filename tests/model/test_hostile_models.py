@@ -1,0 +1,177 @@
+"""Values no model has are refused by the key they are in, before anything of their size is made."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from puna.errors import ModelError, UnsupportedModelError
+from puna.gguf import GGMLType
+from puna.model.load import load_model
+from tests.fuzz.invented import Model, Raw, Tensor, invented
+from tests.gguf import gguf_bytes as raw
+
+
+def int32(value: int) -> Raw:
+    return Raw(raw.INT32, struct.pack("<i", value))
+
+
+def float64(value: float) -> Raw:
+    return Raw(raw.FLOAT64, struct.pack("<d", value))
+
+
+def saved(folder: Path, model: Model) -> Path:
+    return raw.save(folder, model.encode())
+
+
+def refusal(folder: Path, model: Model) -> str:
+    """What loading says; in few words, and in little memory."""
+    path = saved(folder, model)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError) as refused:
+            load_model(path)
+        assert tracemalloc.get_traced_memory()[1] < 4_000_000
+    finally:
+        tracemalloc.stop()
+    assert len(str(refused.value)) < 500
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "keys", "complaint"),
+    [
+        (
+            "llama",
+            {"block_count": 1_000_000},
+            "'llama.block_count' is 1000000, but there are only tensors of 2",
+        ),
+        ("llama", {"block_count": 1}, "'llama.block_count' is 1, but there are tensors of layer 1"),
+        (
+            "llama",
+            {"context_length": int32(-1)},
+            "'llama.context_length' should be positive, but is -1",
+        ),
+        ("llama", {"attention.head_count_kv": int32(-2)}, "head_count_kv' should be sizes, but has -2"),
+        (
+            "llama",
+            {"embedding_length": 2**31 - 1},
+            "'llama.embedding_length' is 2147483647, but tensor 'token_embd",
+        ),
+        (
+            "llama",
+            {"attention.key_length": 2**31 - 16, "rope.dimension_count": 16},
+            "'llama.attention.head_count_kv' x 'llama.attention.key_length' is 2 x 2147483632, but tensor "
+            "'blk.0.attn_k.weight' has 32x64 values",
+        ),
+        (
+            "llama",
+            {"attention.value_length": 2**31 - 16},
+            "'llama.attention.value_length' is 2 x 2147483632, but",
+        ),
+        ("phi3", {"attention.key_length": 2**31 - 16}, "'phi3.attention.key_length' is 2147483632 and makes"),
+        ("qwen3moe", {"expert_count": 2**31 - 2}, "'qwen3moe.expert_count' is 2147483646, but tensor"),
+        (
+            "qwen3moe",
+            {"expert_feed_forward_length": 2**31 - 1},
+            "'qwen3moe.expert_feed_forward_length' is 2147483647, but tensor 'blk.0.ffn_down_exps.weight'",
+        ),
+        ("lfm2", {"shortconv.l_cache": 2**31 - 1}, "'lfm2.shortconv.l_cache' is 2147483647, but tensor"),
+        (
+            "mllama",
+            {"vision.max_num_tiles": 2**31 - 1},
+            "'mllama.vision.image_size' is 56, which with patches of",
+        ),
+        ("olmo2", {"rope.freq_base": 1.0}, "'olmo2.rope.freq_base' should be above 1, but is 1.0"),
+        ("llama", {"rope.freq_base": 0.5}, "'llama.rope.freq_base' should be above 1, but is 0.5"),
+        (
+            "olmo2",
+            {"rope.scaling.factor": float64(1e300)},
+            "'olmo2.rope.scaling.factor' should be a number, but is",
+        ),
+        ("olmo2", {"rope.scaling.attn_factor": float("nan")}, "attn_factor' should be a number, but is nan"),
+        ("llama", {"rope.scaling.type": "x" * 1_000_000}, "rope scaling 'xxx"),
+        ("llama", {"block_count": [2] * 100_000}, "'llama.block_count' is not to differ between layers"),
+        ("gemma3", {"attention.sliding_window_pattern": "x" * 1_000_000}, "should say true or false"),
+    ],
+)
+def test_a_size_is_compared_with_the_tensors(
+    architecture: str, keys: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    model = invented(architecture)
+    model.keys |= {f"{architecture}.{key}": value for key, value in keys.items()}
+    assert complaint in refusal(tmp_path, model)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "keys", "complaint"),
+    [
+        ("llama", {"scores": Raw(raw.ARRAY, struct.pack("<IQ", 12, 275) + struct.pack("<d", 1e300) * 275)},
+         "'tokenizer.ggml.scores' has 1e+300 for token 0, which is no float32 number"),
+        ("llama", {"scores": [float("nan")] * 275}, "'tokenizer.ggml.scores' has nan for token 0"),
+        ("llama", {"scores": [0.0]}, "'tokenizer.ggml.scores' has 1 entries for 275 tokens"),
+        ("gpt2", {"merges": ["a b"] * 10_000}, "'tokenizer.ggml.merges' has 10000 entries for 287 tokens"),
+        ("gpt2", {"tokens": ["a"] * 288}, "'tokenizer.ggml.tokens' has 288 tokens, and the embedding"),
+        ("gpt2", {"tokens": 7.5}, "'tokenizer.ggml.tokens' is not an array of strings"),
+        ("gpt2", {"tokens": Raw(raw.ARRAY, struct.pack("<IQ", raw.STRING, 0))}, "is missing or empty"),
+        ("gpt2", {"bos_token_id": 287}, "'tokenizer.ggml.bos_token_id' is 287, but the last token"),
+        ("gpt2", {"eos_token_ids": [1, 2**31]}, "'tokenizer.ggml.eos_token_ids' contains 2147483648"),
+        ("gpt2", {"model": "x" * 1_000_000}, "tokenizer 'xxx"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_arrays_of_the_tokenizer_are_compared_with_each_other(
+    tokenizer: str, keys: dict[str, Any], complaint: str, tmp_path: Path
+) -> None:
+    model = invented("llama", tokenizer=tokenizer)
+    model.keys |= {f"tokenizer.ggml.{key}": value for key, value in keys.items()}
+    assert complaint in refusal(tmp_path, model)
+
+
+def test_merges_that_make_longer_tokens_than_there_are_are_dropped(tmp_path: Path) -> None:
+    model = invented("llama")
+    model.keys["tokenizer.ggml.tokens"] = [chr(0x100 + i) for i in range(287)]
+    tokenizer = load_model(saved(tmp_path, model)).tokenizer
+    assert tokenizer.encode("ab", add_special=False) == []  # there are no tokens for these
+
+
+def test_the_name_of_an_unknown_pre_tokenizer_is_cut_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = invented("llama")
+    model.keys["tokenizer.ggml.pre"] = "x\n" * 500_000
+    load_model(saved(tmp_path, model))
+    [message] = [record.getMessage() for record in caplog.records if "pre-tokenizer" in record.getMessage()]
+    assert "unknown pre-tokenizer 'x\\nx" in message
+    assert len(message) < 300
+
+
+@pytest.mark.parametrize("name", ["blk.0.attn_q_norm.weight", "blk.1.attn_norm.bias", "output_norm.bias"])
+def test_a_tensor_the_model_would_be_computed_without_is_named(name: str, tmp_path: Path) -> None:
+    model = invented("llama")
+    model.tensors[name] = Tensor((16,), GGMLType.F32, bytes(64))
+    path = saved(tmp_path, model)
+    with pytest.raises(
+        UnsupportedModelError, match=f"llama is not known to have 1 of its tensors \\('{name}'\\)"
+    ):
+        load_model(path)
+
+
+@pytest.mark.parametrize(
+    "name", ["rope_freqs.weight", "blk.0.attn_rot_embd.weight", "v.blk.0.x", "mm.0.weight"]
+)
+def test_tensors_that_are_no_loss_may_be_left_over(name: str, tmp_path: Path) -> None:
+    model = invented("bert")
+    model.tensors[name] = Tensor((8,), GGMLType.F32, bytes(32))
+    load_model(saved(tmp_path, model))
+
+
+def test_factors_of_zero_are_refused(tmp_path: Path) -> None:
+    model = invented("llama")
+    model.tensors["rope_freqs.weight"] = Tensor((8,), GGMLType.F32, np.zeros(8, np.float32).tobytes())
+    assert "'rope_freqs' or 'rope_factors' must not be 0" in refusal(tmp_path, model)
