@@ -12,8 +12,12 @@ import signal
 import socket
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -24,6 +28,8 @@ from puna.hosts import Host, host_from_env, parse_host
 from puna.server.app import create_app
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.local import LocalLauncher
+from puna.server.http.accept_errors import AcceptErrors
+from puna.server.http.connections import Connection, Connections
 from puna.server.http.logs import set_up_logging
 from puna.server.metrics import Metrics
 from puna.server.settings import Settings
@@ -38,6 +44,12 @@ KEEP_ALIVE_TIMEOUT_S = 75
 #: Files and connections a server may have open, where the system lets it.
 DESCRIPTORS = 65536
 
+#: Of those, what is kept for files and runners.
+_NOT_FOR_CONNECTIONS = 128
+
+#: uvicorn's ticks of 0.1 s between two looks for connections that keep the server waiting.
+_TICKS_PER_SWEEP = 10
+
 _log = logging.getLogger(__name__)
 
 
@@ -51,7 +63,10 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
     except PunaError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         return 1
-    _allow_connections()
+    descriptors = _raise_descriptor_limit()
+    for_connections = max(descriptors - _NOT_FOR_CONNECTIONS, descriptors // 2)
+    limits = settings.connections
+    connections = Connections(replace(limits, total=min(limits.total, for_connections)))
     with listener:
         address, port = listener.getsockname()[:2]
         bound = Host(address=address, port=port)
@@ -60,8 +75,11 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
         metrics = Metrics()
         fleet = Fleet(settings, metrics, LocalLauncher())
         app = create_app(store, fleet, settings, metrics, bound)
+        http: Any = partial(Connection, connections=connections)  # where uvicorn expects a class
         config = uvicorn.Config(
             app,
+            http=http,
+            ws="none",
             log_config=None,
             access_log=False,  # the request log says more
             server_header=False,
@@ -69,7 +87,7 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
             timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         )
-        server = _Server(config, fleet, f"Listening on {bound.netloc} (version {__version__})")
+        server = _Server(config, fleet, connections, f"Listening on {bound.netloc} (version {__version__})")
         server.run(sockets=[listener])
     return 0
 
@@ -101,12 +119,14 @@ def listen(host: Host) -> socket.socket:
     return listener
 
 
-def _allow_connections() -> None:
-    """Raise the soft limit of open files: the usual 1,024 is there for programs that use `select`."""
+def _raise_descriptor_limit() -> int:
+    """Raise the limit of open files, whose usual 1,024 is for programs that use `select`. Returns it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
 
 
 def _tidy(store: Store) -> None:
@@ -123,14 +143,23 @@ def _tidy(store: Store) -> None:
 class _Server(uvicorn.Server):
     """Announces itself on standard output, ends the runners first, and leaves with status 0 on a signal."""
 
-    def __init__(self, config: uvicorn.Config, fleet: Fleet, announcement: str) -> None:
+    def __init__(
+        self, config: uvicorn.Config, fleet: Fleet, connections: Connections, announcement: str
+    ) -> None:
         super().__init__(config)
         self._fleet = fleet
+        self._connections = connections
         self._announcement = announcement
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        asyncio.get_running_loop().set_exception_handler(AcceptErrors())
         await super().startup(sockets=sockets)
         print(self._announcement, flush=True)
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_PER_SWEEP == 0:
+            self._connections.sweep(time.monotonic())
+        return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:

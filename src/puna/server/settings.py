@@ -11,6 +11,7 @@ from puna.config import env, env_int, setting
 from puna.errors import RequestError
 from puna.kvcache.types import KVTypes
 from puna.options import speculate_from_env
+from puna.server.http.connections import ConnectionLimits
 from puna.server.http.cors import OriginRules, parse_origins
 
 #: `num_ctx` when neither the request, the model nor the environment says.
@@ -51,6 +52,7 @@ class Settings:
     kv_cache_type: str = "f16"
     speculate: str | None = None
     origins: OriginRules = field(default_factory=lambda: parse_origins(""))
+    connections: ConnectionLimits = field(default_factory=ConnectionLimits)
 
     @classmethod
     def from_env(cls) -> Settings:
@@ -77,6 +79,7 @@ class Settings:
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
             origins=parse_origins(env("ORIGINS")),
+            connections=_connection_limits(),
         )
 
 
@@ -117,6 +120,23 @@ def keep_alive_s(value: object) -> float | None:
         )
     # Longer than a lifetime is for ever, too: the sum with the present time must stay a date.
     return math.inf if seconds < 0 or seconds > _LIFETIME_S else seconds
+
+
+def _connection_limits() -> ConnectionLimits:
+    default = ConnectionLimits()
+
+    def within_s(name: str, default_s: float) -> float:
+        given_s = _env_duration_s(name, default_s)
+        return given_s if given_s > 0 else math.inf
+
+    total = env_int("MAX_CONNECTIONS", 0)
+    return ConnectionLimits(
+        total=total if total > 0 else default.total,
+        per_address=max(env_int("MAX_CONNECTIONS_PER_ADDRESS", default.per_address), 0),
+        header_s=within_s("HEADER_TIMEOUT", default.header_s),
+        body_s=within_s("BODY_TIMEOUT", default.body_s),
+        client_s=within_s("CLIENT_TIMEOUT", default.client_s),
+    )
 
 
 def _env_duration_s(name: str, default: float) -> float:

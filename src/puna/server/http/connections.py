@@ -1,0 +1,179 @@
+"""Connections: how many there may be, and how long each may keep the server waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Literal
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from puna.server.http.addresses import is_loopback
+from puna.server.http.replies import JSON, encode
+
+#: Uploads of files: they may take as long as they like, unless they pause.
+_UPLOADS = "/api/blobs/"
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """Times in seconds; `math.inf` and a `per_address` of 0 mean no limit."""
+
+    total: int = 4096
+    per_address: int = 256  # of an address that is not loopback
+    header_s: float = (
+        30.0  # for the head of the first request, or of a later one from its first byte
+    )
+    body_s: float = 300.0  # for a request's body, uploads excepted
+    client_s: float = 60.0  # without a byte of a body, or a byte taken of an answer
+
+
+class Connections:
+    """All connections of a server. `limits.total` of them are kept; `sweep` ends those that are overdue."""
+
+    def __init__(self, limits: ConnectionLimits) -> None:
+        self.limits = limits
+        self._open: dict[Connection, None] = {}
+        self._of_address: Counter[str] = Counter()
+        self._without_request: dict[Connection, None] = {}  # in the order in which they began to be so
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def sweep(self, now_s: float) -> None:
+        """End the connections whose client has kept the server waiting too long, by `time.monotonic`."""
+        for connection in [*self._open]:
+            connection.end_if_overdue(now_s)
+
+    def enter(self, connection: Connection) -> str | None:
+        """Count a new connection in; returns why it must be refused, or None.
+
+        When there are too many, the one that has been without a complete request for the longest makes room:
+        whoever keeps connections open, or sends requests by half, does not keep others out.
+        """
+        self._open[connection] = None
+        self._of_address[connection.address] += 1
+        most = self.limits.per_address
+        if most and self._of_address[connection.address] > most and not is_loopback(connection.address):
+            return (
+                f"more than {most} connections from {connection.address}; "
+                "PUNA_MAX_CONNECTIONS_PER_ADDRESS sets how many there may be"
+            )
+        if len(self._open) > self.limits.total:
+            oldest = next(iter(self._without_request), None)
+            if oldest is None:
+                return (
+                    f"the server has {self.limits.total} connections with a request in progress; "
+                    "PUNA_MAX_CONNECTIONS sets how many there may be"
+                )
+            oldest.transport.abort()
+            self.leave(oldest)
+        return None
+
+    def leave(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        if connection not in self._open:
+            return
+        del self._open[connection]
+        self._without_request.pop(connection, None)
+        self._of_address[connection.address] -= 1
+        if not self._of_address[connection.address]:
+            del self._of_address[connection.address]
+
+    def note(self, connection: Connection, *, has_request: bool) -> None:
+        """Whether a complete request of the connection's is being served, from now on."""
+        self._without_request.pop(connection, None)
+        if not has_request and connection in self._open:
+            self._without_request[connection] = None
+
+
+class Connection(H11Protocol):
+    """One connection. uvicorn itself ends those that are idle between two requests."""
+
+    def __init__(self, *arguments: Any, connections: Connections, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.address = ""
+        self._connections = connections
+        self._phase: Literal["idle", "header", "body", "answer"] = "header"
+        self._phase_s = self._moved_s = time.monotonic()
+        self._unsent = 0  # bytes that the client has not taken, when last looked at
+
+    # --- events ---
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        refusal = self._connections.enter(self)
+        if refusal is None:
+            self._connections.note(self, has_request=False)
+        else:
+            self._refuse(503, refusal)
+
+    def data_received(self, data: bytes) -> None:
+        self._moved_s = time.monotonic()
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._look(answered=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connections.leave(self)
+        super().connection_lost(exc)
+
+    # --- limits ---
+
+    def _look(self, *, answered: bool = False) -> None:
+        """Note what the connection is at now."""
+        their = self.conn.their_state
+        before = self._phase, self.cycle
+        if their is h11.IDLE:
+            # What is here of the next request decides, and nothing is right after an answer.
+            self._phase = "idle" if answered and not self.conn.trailing_data[0] else "header"
+        else:
+            self._phase = "body" if their is h11.SEND_BODY else "answer"
+        if (self._phase, self.cycle) != before or answered:
+            self._phase_s = self._moved_s = time.monotonic()
+            self._connections.note(self, has_request=self._phase == "answer")
+
+    def end_if_overdue(self, now_s: float) -> None:
+        limits = self._connections.limits
+        waited_s = now_s - self._phase_s
+        unsent = self.transport.get_write_buffer_size()
+        unread = self._phase == "body" and not self.flow.read_paused
+        if unsent < self._unsent or not (unsent or unread):
+            self._moved_s = now_s
+        self._unsent = unsent
+        stuck = now_s - self._moved_s > limits.client_s
+        if stuck and (self.flow.write_paused or self.transport.is_closing()):
+            self.transport.abort()  # what is still to be sent would not be taken either
+        elif self.transport.is_closing():
+            pass
+        elif self._phase == "header" and waited_s > limits.header_s:
+            self._refuse(408, f"no complete header within {limits.header_s:g} s (PUNA_HEADER_TIMEOUT)")
+        elif stuck and unread:
+            self._refuse(408, f"no more of the body within {limits.client_s:g} s (PUNA_CLIENT_TIMEOUT)")
+        elif self._phase == "body" and waited_s > limits.body_s and not self._uploads():
+            self._refuse(408, f"the body took longer than {limits.body_s:g} s (PUNA_BODY_TIMEOUT)")
+
+    def _uploads(self) -> bool:
+        return str(self.scope["path"]).startswith(_UPLOADS)
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """Answer with an error, unless an answer has begun, and end the connection."""
+        if self.cycle is not None:  # its handler must not answer as well
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            body = encode({"error": reason})
+            headers = [("content-type", JSON), ("content-length", str(len(body))), ("connection", "close")]
+            phrase = HTTPStatus(status).phrase.encode()
+            head = h11.Response(status_code=status, headers=headers, reason=phrase)
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
