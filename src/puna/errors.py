@@ -184,12 +184,3 @@ class ServerError(PunaError):
     def __init__(self, message: str, status_code: int = 500) -> None:
         super().__init__(message)
         self.status_code = status_code  # 200 if the error was a line of a stream
-
-
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
-
-
-def shown(value: object) -> str:
-    """`value` as it stands in a message: as Python writes it, but cut where it is long."""
-    return _SHORT.repr(value)

@@ -107,7 +107,7 @@ class LocalRunner:
                 str(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
-                stderr=its_output,
+                stderr=its_output.fileno(),
                 start_new_session=True,  # a Ctrl-C in the terminal reaches the server alone
             )
         except OSError as error:
