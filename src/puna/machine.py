@@ -1,9 +1,12 @@
-"""Memory of the machine and of processes, and detection of running out of it."""
+"""The machine's processors; its memory and that of processes, and detection of running out of it."""
 
 from __future__ import annotations
 
 import errno
+import logging
+import os
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -12,6 +15,22 @@ import psutil
 _SHORTAGE = ("bad_alloc", "allocate memory", "not enough memory", "out of memory")
 #: A process that cannot allocate this much cannot continue.
 _PROBE_BYTES = 16 << 20
+
+
+_log = logging.getLogger(__name__)
+
+
+def usable_threads(wanted: int) -> int:
+    """`wanted` threads, but no more than processors this process may use: more only wait for each other."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if wanted > processors:
+        _say_once(f"{wanted} threads were asked for; {processors} are used, one for each processor")
+    return min(wanted, processors)
+
+
+@cache
+def _say_once(text: str) -> None:
+    _log.warning(text)
 
 
 def available_memory() -> int:

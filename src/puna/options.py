@@ -163,6 +163,12 @@ _RANGES: dict[str, tuple[float, float]] = {
 }
 
 
+def int_range(name: str) -> tuple[int, int]:
+    """The smallest and the largest value of an integer option."""
+    low, high = _RANGES[name]
+    return int(low), int(high)
+
+
 def _coerce(name: str, value: Any) -> Any:
     kind = _TYPES[name]
     if kind == "array":

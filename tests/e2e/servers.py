@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 from urllib.parse import urlsplit
 
 import httpx
@@ -96,13 +97,17 @@ def environment(models: Path, **settings: str) -> dict[str, str]:
 
 
 @contextmanager
-def running(models: Path, **settings: str) -> Iterator[Server]:
-    """A server on a free port, for the length of the block."""
+def running(models: Path, errors: IO[str] | None = None, **settings: str) -> Iterator[Server]:
+    """A server on a free port, for the length of the block; `errors` takes its log instead of a file."""
     models.mkdir(parents=True, exist_ok=True)
     log = models / "server.log"
-    with log.open("a") as errors:
+    with log.open("a") as file:
         process = subprocess.Popen(
-            command(), stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(models, **settings)
+            command(),
+            stdout=subprocess.PIPE,
+            stderr=errors or file,
+            text=True,
+            env=environment(models, **settings),
         )
     assert process.stdout is not None
     try:

@@ -317,3 +317,14 @@ def test_connections_may_be_more_than_the_limit_of_open_files_a_shell_gives(tmp_
             connection = stack.enter_context(socket.create_connection((host, int(port)), timeout=20))
             connection.sendall(b"HEAD /api/version HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(12) == b"HTTP/1.1 200"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full needs Linux")
+def test_a_full_disk_loses_the_log_and_nothing_else(tmp_path: Path, endless_file: Path) -> None:
+    with Path("/dev/full").open("w") as full, running(tmp_path, errors=full) as server:
+        add_model(server, "endless", endless_file)
+        answers(server)
+        for runner in server.runners():
+            runner.kill()
+        wait_until(lambda: not server.runners(), "the end of the runner")
+        answers(server)

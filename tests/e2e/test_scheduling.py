@@ -47,12 +47,17 @@ def test_another_model_takes_the_place_of_an_idle_one(small: Server) -> None:
 
 def test_another_model_waits_for_a_busy_one(small: Server) -> None:
     long = {"temperature": 0, "num_predict": 1500, "num_ctx": 2048}
-    small.client.generate("endless", options=long)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(small.client.generate, "endless", "hello", options=long)
-        wait_until(lambda: small.requests() == (1, 0), "the first request's turn")
+    with ThreadPoolExecutor(1) as pool:
+        stream = small.client.generate("endless", "hello", options=long, stream=True)
+        next(stream)
+        (runner,) = small.runners()
+        runner.suspend()  # or it might be done before the other asks
         second = pool.submit(small.client.generate, "tiny", "hello", options=GREEDY)
-        assert first.result().eval_count == 1500
+        waiting = 'puna_requests_waiting{model="tiny:latest",what="load"} 1.0'
+        wait_until(lambda: waiting in small.http.get("/metrics").text, "the second request")
+        assert loaded(small) == ["endless:latest"]
+        runner.resume()
+        assert list(stream)[-1].eval_count == 1500
         assert second.result().eval_count == 8
     assert loaded(small) == ["tiny:latest"]
 

@@ -10,6 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from puna import _native
 from puna.gguf import GGMLType
 from puna.ops import KV_TYPES
 from tests.ops.attention_calls import (
@@ -175,12 +176,12 @@ def test_any_call(
     ]
     call = Call.random(rows, (group * kv_heads, kv_heads), (dims[0], dims[1]), types, seed)
     sinks = torch.linspace(-3, 3, group * kv_heads) if with_sinks and not softcap else None
-    before = kernels.threads()
+    before = _native.threads()
     try:
-        kernels.set_threads(threads)
+        _native.set_threads(threads)
         result = call.run(kernels, scale=dims[0] ** -0.5, softcap=softcap, sinks=sinks)
     finally:
-        kernels.set_threads(before)
+        _native.set_threads(before)
     close(result, exact(call, dims[0] ** -0.5, softcap, sinks))
     row = seed % len(rows)
     assert torch.equal(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from puna import _native
 from puna.gguf import GGMLType
 from tests.ops.attention_calls import FLOATS, HEADS, TYPES, WINDOWS, Call, Types, name, prompt, window
 from tests.torch_ops import TorchOps, kv_pack
@@ -49,15 +50,15 @@ def test_a_row_comes_out_the_same_alone_as_in_a_batch(
 @pytest.mark.parametrize("extra", [{}, {"softcap": 5.0}, {"sinks": torch.arange(8.0)}], ids=str)
 def test_threads_change_nothing(kernels: TorchOps, extra: dict[str, Any]) -> None:
     call = Call.random([(0, 3000), *prompt(20, start=100), (5, 1200)])
-    before = kernels.threads()
+    before = _native.threads()
     results = []
     try:
         for count in (1, 2, 3, 7):
-            kernels.set_threads(count)
+            _native.set_threads(count)
             results.append(call.run(kernels, **extra))
             results.append(call.run(kernels, [0], **extra))
     finally:
-        kernels.set_threads(before)
+        _native.set_threads(before)
     for many, alone in zip(results[::2], results[1::2], strict=True):
         assert torch.equal(many, results[0])
         assert torch.equal(alone, results[0][:1])

@@ -125,7 +125,17 @@ def test_a_process_is_idle_after_a_request() -> None:
 @pytest.mark.parametrize("name", ["PUNA_NUM_THREADS", "OLLAMA_NUM_THREADS"])
 def test_the_environment_sets_the_number_of_threads(name: str) -> None:
     script = "from puna.ops import default_backend; print(default_backend().threads())"
-    assert printed(script, **{name: "3"}) == "3"
+    assert printed(script, **{name: "1"}) == "1"
+
+
+def test_there_are_no_more_threads_than_processors() -> None:
+    script = (
+        "import os, sys, puna; from puna.ops import default_backend as ops\n"
+        "os.sched_setaffinity(0, list(os.sched_getaffinity(0))[:1])\n"
+        "print(ops().threads()); ops().set_threads(4096); print(ops().threads())\n"
+        "puna.load('demo', num_thread=100); print(ops().threads())"
+    )
+    assert printed(script, PUNA_NUM_THREADS="3").split() == ["1", "1", "1"]
 
 
 def test_the_option_num_thread_goes_before_the_environment() -> None:

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from puna import _native
 from tests.torch_ops import TorchOps
 
 SLOTS = 12
@@ -135,15 +136,15 @@ def test_bits_do_not_depend_on_how_a_sequence_is_cut(kernels: TorchOps, parts: l
 
 def test_bits_do_not_depend_on_neighbours_or_threads(kernels: TorchOps) -> None:
     together = Problem.random(3, 200, [300, 1, 77, 200], bias=True)
-    before = kernels.threads()
+    before = _native.threads()
     try:
         results = []
         for threads in (1, 2, 3):
-            kernels.set_threads(threads)
+            _native.set_threads(threads)
             states = together.states.clone()
             results.append((together.run(kernels, states), states))
     finally:
-        kernels.set_threads(before)
+        _native.set_threads(before)
     for found, states in results[1:]:
         assert torch.equal(found, results[0][0])
         assert torch.equal(states, results[0][1])

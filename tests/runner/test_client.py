@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -32,7 +33,17 @@ from puna.options import Options
 from puna.prompt.messages import Chat, Message
 from puna.runner.client import LocalRunner
 from puna.runner.frames import Unpacker, pack
-from puna.runner.protocol import MAX_FRAME_BYTES, Chunk, Embed, FromRunner, Generate, Load, Loaded, Prompted
+from puna.runner.protocol import (
+    MAX_FRAME_BYTES,
+    Chunk,
+    Done,
+    Embed,
+    FromRunner,
+    Generate,
+    Load,
+    Loaded,
+    Prompted,
+)
 from tests.runner.running import GREEDY, LONG, collect, started, with_runner
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
 
@@ -194,6 +205,45 @@ def test_a_long_text_is_tokenised_while_pings_are_answered(model: Path) -> None:
         assert not first.done()
         assert isinstance(await first, Prompted)
         await prompts.aclose()
+
+    with_runner(model, use)
+
+
+def test_a_long_word_is_tokenised_while_others_are_generated(model: Path) -> None:
+    word = "".join(random.Random(1).choices("abcdefghijklmnop", k=1_000_000))
+
+    async def use(runner: LocalRunner) -> None:
+        running = runner.generate(Generate(prompt="hello", options=LONG))
+        long = runner.generate(Generate(prompt=word, options=GREEDY))
+        assert isinstance(await anext(running), Prompted)
+        await anext(running)
+        first, steps = asyncio.ensure_future(anext(long)), 0
+        while not first.done():
+            await anext(running)
+            steps += 1
+        assert steps > 50
+        await running.aclose()
+        await long.aclose()
+
+    with_runner(model, use)
+
+
+def test_of_a_chat_that_is_far_too_long_the_newest_messages_are_read(model: Path) -> None:
+    def chat(count: int) -> Chat:
+        return Chat(messages=[Message(role="user", content=f"hello {n} " * 1000) for n in range(count)])
+
+    async def use(runner: LocalRunner) -> None:
+        options = Options(temperature=0, num_predict=2)
+        events = [event async for event in runner.generate(Generate(prompt=chat(400), options=options))]
+        assert isinstance(events[0], Prompted)
+        assert "hello 399" in events[0].text
+        assert isinstance(events[-1], Done)
+        assert events[-1].truncated > 100_000
+        with pytest.raises(ContextLengthError, match="at most 1048576"):
+            await runner.render(Generate(prompt=chat(400), truncate=False))
+        huge = Chat(messages=[Message(role="user", content="hello " * 300_000)])
+        with pytest.raises(ContextLengthError, match="has 1800000 bytes of text, and at most 1048576"):
+            await runner.render(Generate(prompt=huge))
 
     with_runner(model, use)
 

@@ -23,6 +23,7 @@ VARIABLES = {
     "PUNA_MAX_QUEUE": "Maximum number of requests waiting for a model to load (default 512)",
     "PUNA_LOAD_TIMEOUT": "How long loading may go without progress (default 5m)",
     "PUNA_STEP_TIMEOUT": "How long a step may take before the model counts as hung (default 10m)",
+    "PUNA_LOG_FILE": "Log to this file, which is renamed at 10 MiB (default: standard error)",
     "PUNA_LOG_FORMAT": "`json` logs one JSON object per line (default text)",
     "PUNA_KV_CACHE_TYPE": "Type of cached keys and values: f16, q8_0, q4_0, bf16 or f32 (default f16)",
     "PUNA_ORIGINS": "Allowed origins of web pages, separated by commas",

@@ -103,7 +103,7 @@ def listener(host: Host) -> psutil.Process | None:
 
 def log_path() -> Path:
     """Where a server started in the background writes its log."""
-    return config.home() / "logs" / "server.log"
+    return Path(config.env("LOG_FILE") or config.home() / "logs" / "server.log").expanduser()
 
 
 def _start(client: Client, host: Host) -> None:
@@ -130,7 +130,7 @@ def _spawn(log_descriptor: int) -> subprocess.Popen[bytes]:
         stdout=log_descriptor,
         stderr=log_descriptor,
         start_new_session=True,  # it outlives this terminal and does not get its Ctrl-C
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        env=os.environ | {"PYTHONUNBUFFERED": "1", "PUNA_LOG_FILE": str(log_path())},
     )
 
 
@@ -151,7 +151,7 @@ def _wait_until_up(client: Client, process: subprocess.Popen[bytes], log: Path, 
 def _tail(log: Path, begin: int) -> str:
     """The last lines that this attempt wrote to the log."""
     with log.open("rb") as file:
-        file.seek(begin)
+        file.seek(begin if begin <= log.stat().st_size else 0)  # or the server has begun a new one
         lines = file.read().decode("utf-8", "replace").splitlines()
     text = "".join(f"  {line}\n" for line in lines[-_TAIL_LINES:])
     return f"{text}(from {log})" if text else f"(nothing in {log})"

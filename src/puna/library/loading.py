@@ -14,15 +14,13 @@ from puna.library.checks import checked_number
 from puna.library.model import Model
 from puna.model.load import load_model
 from puna.ops import default_backend
-from puna.options import Options, speculate_from_env
+from puna.options import Options, int_range, speculate_from_env
 from puna.prompt.author import Author
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import read_facts
 from puna.store import Store, StoredModel
 
 _MAX_PARALLEL: Final = 1024
-_MAX_THREADS: Final = 4096
-_MAX_CONTEXT: Final = 2**31 - 1
 
 
 def load(
@@ -41,7 +39,8 @@ def load(
         num_ctx: tokens of context for each request. Default: as the stored model says, else what the model
             was trained for, as far as memory goes.
         parallel: requests that run at once; more wait.
-        num_thread: threads for computing; 0: the physical cores this process may use.
+        num_thread: threads for computing, of which no more are used than there are processors; 0: the
+            physical cores this process may use.
         kv_cache_type: how keys and values are kept: f16, q8_0, q4_0, bf16 or f32, or two of them for keys and
             values as in "q8_0,q4_0". Default: `PUNA_KV_CACHE_TYPE`, else f16.
         draft: a small model of the same family that drafts tokens for this one, which is faster and changes
@@ -52,9 +51,9 @@ def load(
     `InsufficientMemoryError`, ...
     """
     if num_ctx is not None:
-        checked_number("num_ctx", num_ctx, 1, _MAX_CONTEXT)
+        checked_number("num_ctx", num_ctx, *int_range("num_ctx"))
     checked_number("parallel", parallel, 1, _MAX_PARALLEL)
-    checked_number("num_thread", num_thread, 0, _MAX_THREADS)
+    checked_number("num_thread", num_thread, *int_range("num_thread"))
     path, stored = _find(model)
     chosen = Options.merge(stored.params if stored is not None else None)
     context = num_ctx or chosen.num_ctx

@@ -271,7 +271,10 @@ class Backend(ABC):
         return 1
 
     def set_threads(self, count: int) -> None:
-        """Use `count` threads from now on; 0 leaves their number as it is. Raises `ValueError` below that."""
+        """Use `count` threads from now on, or one for each processor if that is less.
+
+        0 leaves their number as it is. Raises `ValueError` below that.
+        """
         if count < 0:
             raise ValueError(f"the number of threads must be positive, or 0 for automatic, not {count}")
 

@@ -89,8 +89,8 @@ def with_fleet(use: Callable[[Fleet, FakeLauncher], Awaitable[None]], **settings
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-async def ask(fleet: Fleet, name: str, keep_alive_s: float | None = None) -> None:
-    async with fleet.use(model(name), PLAN, keep_alive_s) as runner:
+async def ask(fleet: Fleet, name: str, keep_alive_s: float | None = None, plan: LoadPlan = PLAN) -> None:
+    async with fleet.use(model(name), plan, keep_alive_s) as runner:
         assert runner.alive
         await asyncio.sleep(0)
 
@@ -120,6 +120,20 @@ def test_another_model_is_unloaded_when_that_gives_the_memory_that_is_missing() 
         launcher.large.add("b")
         await ask(fleet, "b")
         assert launcher.living == ["b"]
+
+    with_fleet(use)
+
+
+def test_a_load_that_waits_for_a_busy_model_lets_others_load() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        async with fleet.use(model("a"), PLAN):
+            other = asyncio.create_task(ask(fleet, "a", plan=LoadPlan(num_ctx=32)))
+            while fleet.waiting() == {}:
+                await asyncio.sleep(0)
+            await ask(fleet, "b")
+            assert not other.done()
+        await other
+        assert launcher.living == ["a", "b"]
 
     with_fleet(use)
 

@@ -38,7 +38,8 @@ def test_a_batch_is_no_larger_than_the_context() -> None:
         ({}, {"num_ctx": 4096}, 4096, True),
         ({}, {"num_ctx": 2048}, 4096, False),
         ({"num_ctx": 2048}, {}, 2048, False),
-        ({}, {"num_thread": 2}, 4096, False),
+        ({}, {"num_thread": 1}, 4096, False),
+        ({"num_thread": 4095}, {"num_thread": 4096}, 4096, True),  # each more than there are processors
         ({}, {"num_batch": 64}, 4096, False),
         ({}, {"num_gpu": 0, "main_gpu": 1, "use_mmap": True}, 4096, True),
         # the model was trained for 256 tokens only

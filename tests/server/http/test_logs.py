@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from puna.errors import PunaError
-from puna.server.http.logs import JsonFormatter, TextFormatter, log_format
+from puna.server.http.logs import JsonFormatter, TextFormatter, log_format, set_up_logging
 from puna.server.http.request_facts import RequestFacts, current
 
 
@@ -25,13 +27,60 @@ def test_a_text_line_has_its_fields_behind_the_message() -> None:
     assert line.endswith("INFO puna.server: request status=200 total_s=0.25 path=/api/chat")
 
 
-@pytest.mark.parametrize("value", ["/a\nforged line", 'a "b"', "a b", "x=y", "", "\x1b[31m", "a\x7f\x85b"])
+@pytest.mark.parametrize(
+    "value", ["/a\nforged line", 'a "b"', "a b", "x=y", "", "\x1b[31m", "a\x7f\x85b", "\x9b31m", "\u202e"]
+)
 def test_no_value_can_end_a_line_or_look_like_another_field(value: str) -> None:
     line = TextFormatter().format(record("request", {"path": value, "status": 404}))
     assert len(line.splitlines()) == 1
     assert line.isprintable()
     written = line.split("path=", 1)[1].removesuffix(" status=404")
     assert json.loads(written) == value
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_no_message_and_no_traceback_can_forge_a_line(formatter: logging.Formatter) -> None:
+    hostile = "\n2026-01-01 INFO forged\r\x1b[2J\x9b\u2028\ud800"
+    try:
+        raise ValueError(hostile)
+    except ValueError:
+        text = formatter.format(record(f"cannot read {hostile}", {"path": hostile}, sys.exc_info()))
+    first, *others = text.splitlines()
+    assert first.isprintable()
+    assert all(line.startswith("  ") and line.isprintable() for line in others)
+    assert text.encode()
+
+
+@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
+def test_what_a_client_may_make_long_is_shortened(formatter: logging.Formatter) -> None:
+    line = formatter.format(record("m" * 10**6, {"model": "n" * 10**6, "status": 404}))
+    assert len(line) < 10_000
+    assert "404" in line
+
+
+def test_a_log_file_begins_anew_when_it_is_full_and_takes_standard_error_along(tmp_path: Path) -> None:
+    script = (
+        "import logging, os, pathlib, sys\n"
+        "from puna.server.http.logs import LogFile\n"
+        "logging.basicConfig(handlers=[LogFile(pathlib.Path(sys.argv[1]), 1000)], level=logging.INFO)\n"
+        "for number in range(100):\n"
+        "    logging.info('%04d %s', number, 'x' * 90)\n"
+        "os.write(2, b'last words')\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path / "log")], check=True, stderr=subprocess.PIPE)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "log.1", "log.2", "log.3"]
+    assert all(path.stat().st_size <= 1100 for path in tmp_path.iterdir())
+    text = (tmp_path / "log").read_text()
+    assert " 0099 " in text.replace(":", " ")
+    assert text.endswith("last words")
+
+
+def test_a_log_file_that_cannot_be_written_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PUNA_LOG_FILE", str(tmp_path / "missing" / "log"))
+    with pytest.raises(PunaError, match=r"PUNA_LOG_FILE: cannot write to .*log: No such file"):
+        set_up_logging()
 
 
 def test_a_json_line_is_one_object() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from tokenizers import models
+from tokenizers import Tokenizer, models
 
 from puna.errors import TokenizerError
 from puna.model.tokenizer.encoder import WordCache
@@ -15,6 +15,9 @@ from puna.model.tokenizer.split import splitter
 from puna.model.tokenizer.vocabulary import Vocabulary
 
 logger = logging.getLogger(__name__)
+
+#: Longer words, in characters, are merged by the library's one call that lets other threads run meanwhile.
+_LONG_WORD = 1024
 
 _BYTE_MAP = str.maketrans(dict(enumerate(byte_characters())))
 
@@ -37,6 +40,7 @@ class BytePairEncoder:
             self._model = _model(ids, merges, pre, bytes_apart=not byte_level)
         except Exception as error:  # the library raises plain Exception
             raise TokenizerError(f"{vocabulary.where}: the merges do not fit the tokens ({error})") from error
+        self._batch = Tokenizer(self._model)
         self._byte_level = byte_level
         self._line_ends = {} if byte_level else {text: id for text, id in ids.items() if not text.strip("\n")}
         self._splits = [splitter(step) for step in pre.steps]
@@ -77,6 +81,9 @@ class BytePairEncoder:
             word = word.encode().decode("latin-1").translate(_BYTE_MAP)
         elif word in self._line_ends:
             return [self._line_ends[word]]
+        if len(word) > _LONG_WORD:
+            (found,) = self._batch.encode_batch_fast([word], add_special_tokens=False)
+            return list(found.ids)
         return [token.id for token in self._model.tokenize(word)]
 
 

@@ -10,6 +10,9 @@ import regex  # type: ignore[import-untyped]
 
 from puna.model.tokenizer.patterns import Digits
 
+#: Characters from which on it is worth the time to let go of Python's lock.
+_LONG_TEXT = 1 << 14
+
 Split = Callable[[str], list[str]]
 
 
@@ -21,8 +24,9 @@ def splitter(step: str | Digits) -> Split:
 
 def _by_pattern(pattern: str) -> Split:
     # VERSION1 supports set operations, which one of the patterns needs.
-    split: Split = regex.compile(f"({pattern})", regex.VERSION1).split
-    return split
+    split = regex.compile(f"({pattern})", regex.VERSION1).split
+    # In a long text, let other threads run between matches.
+    return lambda text: split(text, concurrent=len(text) > _LONG_TEXT)
 
 
 def _by_digits(step: Digits) -> Split:

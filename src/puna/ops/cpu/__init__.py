@@ -16,6 +16,7 @@ from puna import _native
 from puna.config import env_int
 from puna.errors import OptionError
 from puna.gguf import GGMLType
+from puna.machine import usable_threads
 from puna.ops.backend import Backend
 from puna.ops.cpu import packing
 from puna.ops.cpu.recorder import Recorder
@@ -40,8 +41,7 @@ class CPU(Backend):
                 f"PUNA_CPU: '{level}' names no kernels that this processor runs; use one of "
                 f"{', '.join(_native.cpu_levels())}, or leave it out for the best"
             )
-        if (count := env_int("NUM_THREADS", 0, instead="the number of physical cores")) > 0:
-            _native.set_threads(count)
+        self.set_threads(max(env_int("NUM_THREADS", 0, instead="the number of physical cores"), 0))
 
     @property
     def kernels(self) -> str:
@@ -195,7 +195,7 @@ class CPU(Backend):
     def set_threads(self, count: int) -> None:
         super().set_threads(count)
         if count:
-            _native.set_threads(count)
+            _native.set_threads(usable_threads(count))
 
     def keep_freed_memory(self) -> None:
         """Up to 256 MiB.

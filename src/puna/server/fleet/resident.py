@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from puna.machine import usable_threads
 from puna.options import Options
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class LoadPlan:
     @classmethod
     def of(cls, options: Options, default_num_ctx: int, draft: str = "") -> LoadPlan:
         num_ctx = default_num_ctx if options.num_ctx is None else options.num_ctx
-        return cls(num_ctx, min(options.num_batch, num_ctx), options.num_thread, draft)
+        return cls(num_ctx, min(options.num_batch, num_ctx), usable_threads(options.num_thread), draft)
 
     def serves(self, wanted: LoadPlan, context_length: int) -> bool:
         """Whether a model loaded by this plan, with `context_length` tokens in force, is as `wanted` asks.
