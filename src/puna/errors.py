@@ -119,6 +119,14 @@ class TemplateError(PunaError):
     """A chat template does not parse or fails when rendered."""
 
 
+class TemplateLimitError(RequestError):
+    """Rendering a request's chat template takes more time, memory or text than is allowed."""
+
+
+class RendererError(PunaError):
+    """The process that renders chat templates cannot be started, or broke its protocol."""
+
+
 class CacheFullError(PunaError):
     """The KV cache has fewer free cells than the batch needs."""
 

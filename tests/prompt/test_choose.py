@@ -61,7 +61,7 @@ def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -
     assert form.template == "{{ .Prompt }}"
     assert form.render(USER) == "hi"
     assert Author.of(model).capabilities == ("completion",)
-    assert form.stop == ()
+    assert form.traits.stop == ()
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_bos_is_written_only_where_the_tokenizer_does_not_add_it(
 def test_the_markers_of_a_known_format_end_an_answer(
     create: Create, template: str, stop: tuple[str, ...]
 ) -> None:
-    assert form_of(create(tokenizer__chat_template=template)).stop == stop
+    assert form_of(create(tokenizer__chat_template=template)).traits.stop == stop
 
 
 def test_a_template_is_checked_in_its_own_language() -> None:

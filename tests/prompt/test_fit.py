@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from puna.errors import TemplateError
-from puna.prompt.fit import fit_chat
+from puna.prompt.fit import Fitted, fit_chat, remaining
 from puna.prompt.messages import Message
 
 
@@ -22,6 +25,10 @@ def words(text: str) -> int:
     return len(text.replace("[", " [").split())
 
 
+def fitted(chat: list[Message], render: Callable[[list[Message]], str], limit: int) -> Fitted:
+    return fit_chat(chat, lambda start: render(remaining(chat, start)), words, limit)
+
+
 CHAT = [
     message("system", "be brief"),
     message("user", "one"),
@@ -32,24 +39,24 @@ CHAT = [
 
 
 def test_a_chat_that_fits_is_left_alone() -> None:
-    fitted = fit_chat(CHAT, render, words, 100)
-    assert fitted.messages == CHAT
-    assert fitted.prompt == render(CHAT)
-    assert (fitted.dropped, fitted.count) == (0, words(render(CHAT)))
+    found = fitted(CHAT, render, 100)
+    assert found.messages == CHAT
+    assert found.prompt == render(CHAT)
+    assert (found.dropped, found.count) == (0, words(render(CHAT)))
 
 
 def test_the_oldest_go_first_and_system_messages_stay_in_front() -> None:
-    fitted = fit_chat(CHAT, render, words, 7)
-    assert fitted.messages == [CHAT[0], CHAT[3], CHAT[4]]
-    assert fitted.dropped == 2
-    fitted = fit_chat(CHAT, render, words, 8)
-    assert fitted.messages == [CHAT[0], CHAT[2], CHAT[3], CHAT[4]]
+    found = fitted(CHAT, render, 7)
+    assert found.messages == [CHAT[0], CHAT[3], CHAT[4]]
+    assert found.dropped == 2
+    found = fitted(CHAT, render, 8)
+    assert found.messages == [CHAT[0], CHAT[2], CHAT[3], CHAT[4]]
 
 
 def test_the_last_message_stays_even_if_too_long() -> None:
-    fitted = fit_chat(CHAT, render, words, 1)
-    assert fitted.messages == [CHAT[0], CHAT[3], CHAT[4]]
-    assert fitted.count > 1
+    found = fitted(CHAT, render, 1)
+    assert found.messages == [CHAT[0], CHAT[3], CHAT[4]]
+    assert found.count > 1
 
 
 def test_cuts_the_template_refuses_are_passed_over() -> None:
@@ -61,11 +68,11 @@ def test_cuts_the_template_refuses_are_passed_over() -> None:
 
     chat = [message("user" if i % 2 == 0 else "assistant", f"w{i}") for i in range(9)]
     for limit in range(1, words(render(chat)) + 1):
-        fitted = fit_chat(chat, strict, words, limit)
-        assert fitted.messages[0].role == "user"
-        assert fitted.count <= limit or fitted.messages == [chat[-1]]
+        found = fitted(chat, strict, limit)
+        assert found.messages[0].role == "user"
+        assert found.count <= limit or found.messages == [chat[-1]]
     only_answer = [message("user", "a b c"), message("assistant", "d e f")]
-    assert fit_chat(only_answer, strict, words, 2).messages == only_answer  # nothing else can be rendered
+    assert fitted(only_answer, strict, 2).messages == only_answer  # nothing else can be rendered
 
 
 _CHATS = st.lists(
@@ -77,11 +84,25 @@ _CHATS = st.lists(
 
 @given(_CHATS, st.integers(0, 40))
 def test_no_longer_chat_would_have_fitted(chat: list[Message], limit: int) -> None:
-    fitted = fit_chat(chat, render, words, limit)
+    found = fitted(chat, render, limit)
     candidates = [
         [m for m in chat[:start] if m.role == "system"] + chat[start:] for start in range(len(chat))
     ]
     expected = next((c for c in candidates if words(render(c)) <= limit), candidates[-1])
-    assert fitted.messages == expected
-    assert fitted.prompt == render(expected)
-    assert fitted.dropped == len(chat) - len(expected)
+    assert found.messages == expected
+    assert found.prompt == render(expected)
+    assert found.dropped == len(chat) - len(expected)
+
+
+@pytest.mark.parametrize("limit", [2, 500, 5_000, 9_900])
+def test_the_sizes_of_the_messages_tell_where_to_cut(limit: int) -> None:
+    chat = [message(("user", "assistant")[i % 2], f"word{'s and words' * (i % 7)} " * 5) for i in range(300)]
+    tries: list[int] = []
+
+    def counted(start: int) -> str:
+        tries.append(start)
+        return render(remaining(chat, start))
+
+    assert fit_chat(chat, counted, words, limit).count <= max(limit, 60)
+    assert len(tries) <= 6
+    assert sum(len(chat) - start for start in tries) < 4 * len(chat)

@@ -180,7 +180,7 @@ def test_dates_are_local_days() -> None:
     ],
 )
 def test_thinking_tags_are_found_in_the_template(template: str, tags: tuple[str, str] | None) -> None:
-    found = GoFormat(template).thinking_tags
+    found = GoFormat(template).traits.thinking_tags
     assert (found and (found.opening, found.closing)) == tags
 
 
@@ -256,7 +256,7 @@ def test_a_modern_template_with_tools_thinking_and_last_turn_logic() -> None:
 {{ end }}
 {{- end }}"""
     form = GoFormat(template)
-    tags = form.thinking_tags
+    tags = form.traits.thinking_tags
     assert tags is not None
     assert (tags.opening, tags.closing) == ("<think>", "</think>")
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}

@@ -90,7 +90,7 @@ def test_content_is_given_in_parts_to_templates_that_only_take_those() -> None:
 
 def test_another_template_may_be_used_for_tools() -> None:
     form = JinjaFormat("plain", with_tools="{{ tools | tojson }}")
-    assert form.takes_tools
+    assert form.traits.takes_tools
     assert form.render([USER]) == "plain"
     assert form.render([USER], tools=[]) == "plain"
     assert "get_weather" in form.render([USER], tools=TOOLS)
@@ -112,6 +112,6 @@ def test_published_templates_tell_what_their_models_can_do(
     test_data: Path, file: str, tools: bool, tags: tuple[str, str] | None
 ) -> None:
     form = JinjaFormat((test_data / "templates" / f"{file}.jinja").read_text())
-    assert form.takes_tools == tools
-    found = form.thinking_tags
+    assert form.traits.takes_tools == tools
+    found = form.traits.thinking_tags
     assert (found and (found.opening, found.closing)) == tags

@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
-from functools import cache
+import logging
+from collections.abc import Callable
+
+import msgspec
 
 from puna.conversation.newest import newest, size
+from puna.conversation.turns import Turns
 from puna.engine.engine import Engine
-from puna.engine.events import Embed, Generate, Prompted
+from puna.engine.events import Embed, Failed, Generate, Prompted
 from puna.engine.requests import FittedPrompt, check_size, checked, most_text, tokenised
 from puna.engine.sequence import Sink
-from puna.prompt.choose import chat_format
+from puna.errors import OutOfMemoryError, PunaError, RunnerError
+from puna.machine import is_out_of_memory
+from puna.prompt.choose import ChatTemplate, chat_template
 from puna.prompt.fit import fit_chat
-from puna.prompt.format import ChatFormat
-from puna.prompt.messages import Chat, Insert, Message
+from puna.prompt.format import Traits
+from puna.prompt.messages import Chat, Insert
 from puna.prompt.model_facts import ModelFacts
+from puna.prompt.renderer.client import Renderer
+
+log = logging.getLogger("puna.conversation")
+
+#: The request that is none: asking what the model's own template is like.
+_NOBODY = -1
 
 
 class ChatModel:
     """An engine and the templates its model is talked to with.
 
-    All methods may be called from any thread. What a template does, it does here, in the model's process.
+    All methods may be called from any thread. What a template does, it does in the model's renderer.
     """
 
-    def __init__(self, engine: Engine, facts: ModelFacts) -> None:
-        """`facts` are what the model's file says about chatting with it."""
+    def __init__(self, engine: Engine, facts: ModelFacts, renderer: Renderer) -> None:
+        """`facts` are what the model's file says about chatting; `renderer` is closed with the model."""
         self.engine = engine
         self._tokenizer = engine.loaded.tokenizer
         self._facts = facts
+        self._renderer = renderer
+        self._turns = Turns(engine.cancel)
+        self._own = chat_template(facts)
+        self._own_traits: Traits | None = None
+        if engine.loaded.generates:
+            # Requests that are no conversations may want to know where answers end.
+            self._turns.add(_NOBODY, self._own.digest, self._look_at_own, lambda: None)
 
     @property
     def architecture(self) -> str:
@@ -36,56 +55,89 @@ class ChatModel:
     def submit(self, request: Generate | Embed, sink: Sink) -> None:
         """Queue a request; its events go to `sink`, `Prompted` first where text is generated.
 
-        Raises at once when it cannot be served: `TemplateError`, `RequestError`, `NotSupportedError`,
-        `ContextLengthError`, `UnavailableError`.
+        Raises at once when it cannot be served, as far as that is known without running a template:
+        `RequestError`, `ContextLengthError`, `UnavailableError`, `RunnerError`. Else `sink` gets a `Failed`.
         """
         if isinstance(request, Embed):
             self.engine.submit(request, sink)
             return
-        prompt = self.prompt(request)
-        sink(self._prompted(request, prompt))
-        self.engine.submit(request, sink, prompt)
 
-    def render(self, request: Generate) -> Prompted:
-        """What the prompt of `request` comes to. Raises as `submit` does."""
-        return self._prompted(request, self.prompt(request))
+        def start(prompt: FittedPrompt) -> None:
+            sink(self._prompted(request, prompt))
+            self.engine.submit(request, sink, prompt)
 
-    def prompt(self, request: Generate) -> FittedPrompt:
-        """The prompt of `request`: rendered, made to fit the context as a chat can be, and tokenised.
+        self._prepare(request, sink, start)
 
-        Raises `TemplateError`, `NotSupportedError` for a gap where the template has no place for one.
-        """
-        # Looked at only if something of it counts: a text to go on with needs none.
-        form = cache(lambda: chat_format(self._facts, request.template))
-        context = request.context or []
-        dropped = 0
+    def render(self, request: Generate, sink: Sink) -> None:
+        """Tell `sink` what the prompt of `request` comes to: `Prompted`, or `Failed`. Raises as `submit`."""
+        self._prepare(request, sink, lambda prompt: sink(self._prompted(request, prompt)))
+
+    def cancel(self, request_id: int) -> None:
+        """Stop a request, wherever it is."""
+        self._turns.cancel(request_id)
+
+    def close(self) -> None:
+        """End all requests with an error, and give the model's memory back."""
+        self._renderer.close()
+        self._turns.close()
+        self.engine.close()
+
+    def _prepare(self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None]) -> None:
+        """Make the prompt of `request` and `use` it: at once, or when it is its turn with the renderer."""
+        if (traits := self._traits_of(request)) is not None:
+            use(self._plain(request, traits))
+            return
+        template = chat_template(self._facts, request.template)
+
+        def work() -> None:
+            try:
+                use(self._rendered(request, template))
+            except PunaError as error:
+                sink(Failed.of(request.id, error))
+            except Exception as error:  # a defect, which must not end this thread
+                log.exception("a request could not be prepared")
+                reason = f"internal error in the model runner: {type(error).__name__}: {error}"
+                sink(
+                    Failed.of(
+                        request.id, OutOfMemoryError() if is_out_of_memory(error) else RunnerError(reason)
+                    )
+                )
+
+        def give_up() -> None:
+            sink(Failed.of(request.id, RunnerError("the model was unloaded")))
+
+        self._turns.add(request.id, template.digest, work, give_up)
+
+    def _traits_of(self, request: Generate) -> Traits | None:
+        """What the template of a request that is no conversation says; None if the renderer must be asked."""
+        if isinstance(request.prompt, Chat | Insert):
+            return None
+        if not request.think and (request.options.stop is not None or request.ignore_eos):
+            return Traits()  # nothing of it counts
+        return None if request.template else self._own_traits
+
+    def _look_at_own(self) -> None:
+        try:
+            with self._renderer.rendering(self._own) as rendering:
+                self._own_traits = rendering.traits
+        except PunaError as error:
+            log.warning("the model's chat template cannot be used: %s", error)
+
+    def _rendered(self, request: Generate, template: ChatTemplate) -> FittedPrompt:
+        """Raises `TemplateError`, `TemplateLimitError`, `RendererError`, and what `Rendering.text` does."""
         match request.prompt:
             case Chat() as chat:
-                text, tokens, dropped = self._chat(request, chat, form(), context)
-            case Insert(before=before, after=after):
-                text = form().render_insert(before, after, think=request.think)
-                tokens = [*context, *self._tokens(text, context)]
-            case str(text):
-                tokens = [*context, *self._tokens(text, context)]
-            case list(ids):
-                tokens = [*context, *checked(self._tokens(ids, context), self._tokenizer)]
-                text = self._tokenizer.decode(ids)
-        stop = request.options.stop
-        if stop is None:
-            # A template's stop strings are the model's end, spelled out.
-            stop = () if request.ignore_eos else form().stop
-        return FittedPrompt(
-            tokens=tokens,
-            text=text,
-            stop=stop,
-            thinking=form().thinking_tags if request.think else None,
-            dropped=dropped,
-        )
+                return self._chat(request, chat, template)
+            case Insert() as gap:
+                with self._renderer.rendering(template, gap, request.think) as rendering:
+                    text = rendering.text()
+                return self._text(request, rendering.traits, text)
+        with self._renderer.rendering(template) as rendering:
+            return self._plain(request, rendering.traits)
 
-    def _chat(
-        self, request: Generate, chat: Chat, form: ChatFormat, context: list[int]
-    ) -> tuple[str, list[int], int]:
-        """The text and the tokens of a conversation, and how many tokens the messages left out had."""
+    def _chat(self, request: Generate, chat: Chat, template: ChatTemplate) -> FittedPrompt:
+        """The prompt of a conversation, from which messages are left out if it is too long."""
+        context = request.context or []
         tokens: dict[str, list[int]] = {}  # of the whole chat first, then of each shorter try
         messages, missing_bytes = chat.messages, 0
         shorten = chat.shorten and request.truncate
@@ -93,25 +145,53 @@ class ChatModel:
             messages, missing_bytes = newest(messages, most_text(self._tokenizer, self.engine.context))
         check_size(sum(map(size, messages)), self._tokenizer, self.engine.context)
 
-        def render(messages: list[Message]) -> str:
-            return form.render(messages, tools=chat.tools or None, think=request.think)
-
         def count(text: str) -> int:
             tokens[text] = self._tokenizer.encode(text, add_special=not context)
             return len(tokens[text])
 
-        if shorten:
-            text = fit_chat(messages, render, count, self.engine.context - len(context)).prompt
-        else:
-            text = render(messages)
-            count(text)
+        shown = msgspec.structs.replace(chat, messages=messages)
+        with self._renderer.rendering(template, shown, request.think) as rendering:
+            if shorten:
+                text = fit_chat(messages, rendering.text, count, self.engine.context - len(context)).prompt
+            else:
+                text = rendering.text()
+                count(text)
         everything = next(iter(tokens.values()))
         # What was not even tokenised had at least so many.
         missing = -(-missing_bytes // self._tokenizer.longest_bytes)
-        return text, [*context, *tokens[text]], missing + len(everything) - len(tokens[text])
+        dropped = missing + len(everything) - len(tokens[text])
+        return self._fitted(request, rendering.traits, [*context, *tokens[text]], text, dropped)
 
-    def _tokens(self, prompt: str | list[int], context: list[int]) -> list[int]:
-        return tokenised(prompt, self._tokenizer, self.engine.context, add_special=not context)
+    def _plain(self, request: Generate, traits: Traits) -> FittedPrompt:
+        """The prompt of a request that is text or tokens. Raises `RequestError`, `ContextLengthError`."""
+        match request.prompt:
+            case str(text):
+                return self._text(request, traits, text)
+            case list(ids):
+                tokens = checked(tokenised(ids, self._tokenizer, self.engine.context), self._tokenizer)
+                text = self._tokenizer.decode(ids)
+                return self._fitted(request, traits, [*(request.context or ()), *tokens], text)
+        raise AssertionError("conversations are rendered")
+
+    def _text(self, request: Generate, traits: Traits, text: str) -> FittedPrompt:
+        context = request.context or []
+        tokens = tokenised(text, self._tokenizer, self.engine.context, add_special=not context)
+        return self._fitted(request, traits, [*context, *tokens], text)
+
+    def _fitted(
+        self, request: Generate, traits: Traits, tokens: list[int], text: str, dropped: int = 0
+    ) -> FittedPrompt:
+        stop = request.options.stop
+        if stop is None:
+            # A template's stop strings are the model's end, spelled out.
+            stop = () if request.ignore_eos else traits.stop
+        return FittedPrompt(
+            tokens=tokens,
+            text=text,
+            stop=stop,
+            thinking=traits.thinking_tags if request.think else None,
+            dropped=dropped,
+        )
 
     def _prompted(self, request: Generate, prompt: FittedPrompt) -> Prompted:
         begin, first = 0, ""

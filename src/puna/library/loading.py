@@ -18,6 +18,7 @@ from puna.options import Options, int_range, speculate_from_env
 from puna.prompt.author import Author
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import read_facts
+from puna.prompt.renderer.client import Renderer
 from puna.store import Store, StoredModel
 
 _MAX_PARALLEL: Final = 1024
@@ -66,6 +67,9 @@ def load(
         facts = read_facts(file)
     author = Author.of(stored) if stored is not None else Author(path.name, lambda: capabilities(facts))
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
+    renderer = Renderer()
+    if not facts.embeds:
+        renderer.start()  # while the model is read
     loaded = load_model(
         path,
         context=context or 0,
@@ -79,7 +83,7 @@ def load(
         loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate_from_env()
     )
     engine.start()
-    return Model(ChatModel(engine, facts), author)
+    return Model(ChatModel(engine, facts, renderer), author)
 
 
 def _find(model: str | Path) -> tuple[Path, StoredModel | None]:

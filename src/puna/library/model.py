@@ -18,7 +18,7 @@ from puna.library.checks import Prompt, checked_prompt, checked_prompts, checked
 from puna.library.completion import Completion, by_sample, stacked
 from puna.library.options import RequestOptions
 from puna.library.requests import Messages, Requests, Tools, is_one
-from puna.library.streams import AsyncEvents, AsyncStream, Events, Stream
+from puna.library.streams import AsyncEvents, AsyncStream, Events, Stream, rendered
 from puna.prompt.author import Author
 from puna.prompt.format import Think
 
@@ -38,7 +38,7 @@ class Model:
         self._author = author
         self._requests = Requests(author)
         # Also when the interpreter exits: a thread must not wake up inside a kernel after that.
-        self._closing = weakref.finalize(self, self.engine.close)
+        self._closing = weakref.finalize(self, chat.close)
 
     def __repr__(self) -> str:
         engine = self.engine
@@ -227,7 +227,7 @@ class Model:
 
     def render(self, messages: Messages, *, tools: Tools = (), think: Think = None) -> str:
         """The prompt text of a conversation, as `chat` makes it."""
-        return self._chat.render(self._requests.chat(messages, tools, think, None, {})).text
+        return rendered(self._chat, self._requests.chat(messages, tools, think, None, {})).text
 
     def score(self, prompt: Prompt, *, top_logprobs: int = 0) -> list[TokenLogprob | None]:
         """The log-probability of each token of `prompt`, given those before it.

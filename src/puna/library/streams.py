@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from puna.conversation.chat_model import ChatModel
-from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate
+from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Prompted
 from puna.errors import PunaError, RequestError
 from puna.library.completion import Completion, Gathered, Stats
 
@@ -187,6 +187,15 @@ class AsyncStream(_Answer, AsyncIterator[Chunk]):
         return self._gathered.completion()
 
 
+def rendered(chat: ChatModel, request: Generate) -> Prompted:
+    """What the prompt of `request` comes to."""
+    arrived: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    chat.render(request, arrived.put)
+    event = _raised(arrived.get())
+    assert isinstance(event, Prompted)
+    return event
+
+
 _ENDS = Done | Embedded | Failed
 
 
@@ -197,7 +206,7 @@ def _parts(request: Generate | Embed) -> int:
 
 def _cancellation(events: Any, chat: ChatModel, request: Generate | Embed) -> weakref.finalize[[int], Any]:
     """What cancels the request, when it is called or `events` are garbage."""
-    cancel: Callable[[int], None] = chat.engine.cancel
+    cancel: Callable[[int], None] = chat.cancel
     cancellation = weakref.finalize(events, cancel, request.id)
     cancellation.atexit = False  # the engine is closed then anyway
     return cancellation

@@ -12,9 +12,10 @@ import msgspec.structs
 
 from puna.errors import RequestError
 from puna.prompt.capabilities import capabilities
+from puna.prompt.choose import chat_template, is_parsed
 from puna.prompt.format import Think
 from puna.prompt.messages import Chat, Message
-from puna.prompt.model_facts import facts_at
+from puna.prompt.model_facts import ModelFacts, facts_at
 
 
 class _Config(Protocol):
@@ -53,6 +54,7 @@ class Author:
     system: str | None = None
     opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
     options: Mapping[str, Any] = field(default_factory=dict)
+    is_parsed: Callable[[], bool] = lambda: False  # what the capabilities take is known: they take no time
 
     @classmethod
     def of(cls, model: Stored, template: str = "") -> Author:
@@ -62,15 +64,21 @@ class Author:
         """
         template = template or model.template or ""
 
+        def facts() -> ModelFacts | None:
+            return facts_at(model.model_path) if model.model_path else None
+
         def find() -> tuple[str, ...]:
             return capabilities(
-                facts_at(model.model_path) if model.model_path else None,
+                facts(),
                 template,
                 extra=model.config.capabilities or (),
                 sees=bool(model.projector_paths),
             )
 
-        return cls(model.name, find, template, model.system, model.messages, model.params)
+        def parsed() -> bool:
+            return is_parsed(chat_template(facts() or ModelFacts(), template))
+
+        return cls(model.name, find, template, model.system, model.messages, model.params, parsed)
 
     @cached_property
     def capabilities(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from puna.errors import RequestError
-from puna.prompt.choose import chat_format
+from puna.prompt.choose import chat_template, traits
 from puna.prompt.model_facts import ModelFacts
 
 #: Architectures that think in a channel of their own instead of between tags.
@@ -24,7 +24,7 @@ def capabilities(
     Never tools: a template may have a place for them, but calls in an answer are not understood yet.
     `facts` are None when the model's file cannot be read; `extra` are more that its author claims.
     """
-    form = chat_format(facts or ModelFacts(), template)
+    form = traits(chat_template(facts or ModelFacts(), template))
     found = {
         "embedding": facts is not None and facts.embeds,
         "completion": facts is not None and not facts.embeds,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
+
+import msgspec
 
 from puna.errors import NotSupportedError
 from puna.prompt.messages import Message
@@ -14,11 +17,17 @@ from puna.prompt.thinking import Tags
 Think = bool | str | None
 
 
-class ChatFormat(ABC):
-    """How one model wants its conversations written."""
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Spellings of a model's special tokens, and whether its tokenizer puts BOS in front by itself."""
 
-    #: The template's text, as it would be shown.
-    template: str
+    spellings: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>"
+    adds_bos: bool = False
+
+
+class Traits(msgspec.Struct, frozen=True, kw_only=True):
+    """What a template's text says about a chat format, without being run."""
+
     #: Texts that end an answer, beside the model's own end-of-turn tokens.
     stop: tuple[str, ...] = ()
     #: The tags around thinking in the output, if the model thinks.
@@ -26,6 +35,14 @@ class ChatFormat(ABC):
     #: Whether the template has a place for tools, and for the text after a gap.
     takes_tools: bool = False
     takes_suffix: bool = False
+
+
+class ChatFormat(ABC):
+    """How one model wants its conversations written."""
+
+    #: The template's text, as it would be shown.
+    template: str
+    traits: Traits
 
     @abstractmethod
     def render(

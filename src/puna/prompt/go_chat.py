@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from puna.errors import NotSupportedError
-from puna.prompt.format import ChatFormat, Think, think_level
+from puna.prompt.format import ChatFormat, Think, Traits, think_level
 from puna.prompt.go import GoTemplate
 from puna.prompt.go_tags import thinking_tags
 from puna.prompt.go_values import collated, message_values, tool_values
@@ -22,14 +22,16 @@ class GoFormat(ChatFormat):
     def __init__(self, template: str) -> None:
         """Raises TemplateError."""
         self.template = template
-        parsed = GoTemplate.cached(template)
+        parsed = GoTemplate(template)
         self.identifiers = parsed.identifiers
         if not self.identifiers & {"messages", "response"}:
             parsed = parsed.appended("{{ .Response }}")
         self._template = parsed
-        self.thinking_tags = thinking_tags(parsed)
-        self.takes_tools = "tools" in self.identifiers
-        self.takes_suffix = "suffix" in self.identifiers
+        self.traits = Traits(
+            thinking_tags=thinking_tags(parsed),
+            takes_tools="tools" in self.identifiers,
+            takes_suffix="suffix" in self.identifiers,
+        )
 
     def render(
         self,
@@ -52,7 +54,7 @@ class GoFormat(ChatFormat):
         return self._template.execute(values)
 
     def render_insert(self, prompt: str, suffix: str, *, think: Think = None) -> str:
-        if not self.takes_suffix:
+        if not self.traits.takes_suffix:
             raise NotSupportedError("this model's template has no suffix: it does not support insert")
         values = {"Prompt": prompt, "Suffix": suffix, "Response": "", **_think_values(think)}
         return self._template.execute(values)

@@ -16,11 +16,12 @@ import jinja2.parser
 import jinja2.sandbox
 from jinja2.utils import Namespace
 
-from puna.errors import TemplateError
+from puna.errors import TemplateError, TemplateLimitError
+from puna.prompt.concealed import GLOBALS, concealed, concealing, revealed
+from puna.prompt.limits import MAX_TEMPLATE_CHARACTERS, joined
 
-#: Longest text or list that repeating (`*`) may make, and largest exponent of `**`.
-_MAX_REPEATED = 10_000_000
-_MAX_EXPONENT = 1000
+#: Blocks and expressions may nest this deep: far more than in any published template.
+MAX_DEPTH = 100
 
 
 class _Generation(jinja2.ext.Extension):
@@ -57,22 +58,16 @@ def _check_attribute(name: object) -> None:
 
 
 class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
-    """The sandbox, which in addition refuses to multiply a text into gigabytes."""
+    """The sandbox, which in addition shows no addresses. How much a template takes, its process bounds."""
 
-    intercepted_binops = frozenset({"*", "**"})
+    def getattr(self, obj: Any, attribute: str) -> Any:
+        return concealed(super().getattr(obj, attribute))
 
-    def call_binop(self, context: jinja2.runtime.Context, operator: str, left: Any, right: Any) -> Any:
-        for value, times in ((left, right), (right, left)):
-            if isinstance(value, str | list | tuple) and isinstance(times, int):
-                _limit(len(value) * times, _MAX_REPEATED)
-        if operator == "**" and isinstance(right, int | float):
-            _limit(right, _MAX_EXPONENT)
-        return super().call_binop(context, operator, left, right)
+    def getitem(self, obj: Any, argument: Any) -> Any:
+        return concealed(super().getitem(obj, argument))
 
-
-def _limit(size: float, most: int) -> None:
-    if size > most:
-        raise jinja2.exceptions.SecurityError(f"a result of size {size} is not allowed; at most {most} is")
+    def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+        return super().call(__context, revealed(__obj), *args, **kwargs)
 
 
 def _raise(message: str) -> NoReturn:
@@ -106,13 +101,15 @@ def _environment() -> _Environment:
     environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )
+    environment.filters = {name: concealing(function) for name, function in environment.filters.items()}
     environment.filters["tojson"] = _tojson
-    environment.globals |= {
+    environment.globals |= GLOBALS | {
         "raise_exception": _raise,
         "strftime_now": _strftime_now,
         "dict": _dict,
         "namespace": _Namespace,
     }
+    environment.globals = {name: concealed(value) for name, value in environment.globals.items()}
     return environment
 
 
@@ -122,39 +119,66 @@ class JinjaTemplate:
     def __init__(self, text: str) -> None:
         """Raises TemplateError naming the line."""
         self.text = text
+        if len(text) > MAX_TEMPLATE_CHARACTERS:
+            raise TemplateError(f"template error: longer than {MAX_TEMPLATE_CHARACTERS} characters")
+        self._read: set[str] = set()
+        self._literals: list[str] = []
         try:
             self._tree = _environment().parse(text)
-            _check_names(self._tree)
+            self._look_at(self._tree)
         except jinja2.exceptions.TemplateSyntaxError as error:
             raise TemplateError(f"template error: line {error.lineno}: {error.message}") from error
-        except (jinja2.exceptions.TemplateError, RecursionError, SyntaxError, ValueError) as error:
+        except RecursionError:
+            raise TemplateError("template error: nested too deeply") from None
+        except (jinja2.exceptions.TemplateError, SyntaxError, ValueError) as error:
             raise TemplateError(f"template error: {error}") from error
+
+    def _look_at(self, tree: jinja2.nodes.Template) -> None:
+        """Note what the template reads and says.
+
+        Raises TemplateError for a filter or test that does not exist; where a condition guards it, it may be
+        missing.
+        """
+        # Jinja's own analyses compile, and with that compute constants of any size, or recurse.
+        pending: list[tuple[jinja2.nodes.Node, int, bool]] = [(tree, 0, False)]
+        while pending:
+            node, depth, guarded = pending.pop()
+            if depth > MAX_DEPTH:
+                raise jinja2.exceptions.TemplateSyntaxError(f"nested more than {MAX_DEPTH} deep", node.lineno)
+            match node:
+                case jinja2.nodes.Name(name=name, ctx="load"):
+                    self._read.add(name)
+                case jinja2.nodes.TemplateData(data=text) | jinja2.nodes.Const(value=str() as text):
+                    self._literals.append(text)
+                case jinja2.nodes.If() | jinja2.nodes.CondExpr():
+                    guarded = True
+                case jinja2.nodes.Filter(name=name) if not guarded and name not in _environment().filters:
+                    raise jinja2.exceptions.TemplateAssertionError(f"No filter named {name!r}.", node.lineno)
+                case jinja2.nodes.Test(name=name) if not guarded and name not in _environment().tests:
+                    raise jinja2.exceptions.TemplateAssertionError(f"No test named {name!r}.", node.lineno)
+            pending += [(child, depth + 1, guarded) for child in reversed([*node.iter_child_nodes()])]
 
     def reads(self, name: str) -> bool:
         """Whether the template looks at the variable `name` anywhere."""
-        # Jinja's own analysis of variables compiles, and with that computes constants of any size.
-        return any(
-            node.name == name and node.ctx == "load" for node in self._tree.find_all(jinja2.nodes.Name)
-        )
+        return name in self._read
 
     def literal(self, text: str) -> bool:
         """Whether `text` stands in the template's own text or in one of its string constants."""
         return any(text in piece for piece in self._literals)
 
     @cached_property
-    def _literals(self) -> list[str]:
-        pieces = [node.data for node in self._tree.find_all(jinja2.nodes.TemplateData)]
-        constants = (node.value for node in self._tree.find_all(jinja2.nodes.Const))
-        return pieces + [value for value in constants if isinstance(value, str)]
-
-    @cached_property
     def _compiled(self) -> jinja2.Template:
-        return _environment().from_string(self.text)
+        return _environment().from_string(self._tree)
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """The text. Raises TemplateError with the template's own message, or the line that failed."""
+        """The text. Raises TemplateError with the template's own message, or the line that failed.
+
+        Raises TemplateLimitError if the text is too long; other bounds are the renderer's.
+        """
         try:
-            return self._compiled.render(values)
+            return joined(self._compiled.generate(values))
+        except (TemplateLimitError, MemoryError):
+            raise
         except jinja2.exceptions.TemplateError as error:
             raise TemplateError(f"template error: {error}") from error
         except Exception as error:
@@ -167,26 +191,3 @@ class JinjaTemplate:
                 "",
             )
             raise TemplateError(f"template error: {line}{error}") from error
-
-
-@lru_cache(maxsize=64)
-def parsed(text: str) -> JinjaTemplate:
-    """The template; texts seen lately are not parsed again. Raises TemplateError."""
-    return JinjaTemplate(text)
-
-
-def _check_names(node: jinja2.nodes.Node) -> None:
-    """Raise for a filter or test that does not exist; where a condition guards it, it may be missing."""
-    for child in node.iter_child_nodes():
-        if isinstance(child, jinja2.nodes.If | jinja2.nodes.CondExpr):
-            continue
-        for kind, known in (
-            (jinja2.nodes.Filter, _environment().filters),
-            (jinja2.nodes.Test, _environment().tests),
-        ):
-            if isinstance(child, kind) and child.name not in known:
-                what = kind.__name__.lower()
-                raise jinja2.exceptions.TemplateAssertionError(
-                    f"No {what} named {child.name!r}.", child.lineno
-                )
-        _check_names(child)

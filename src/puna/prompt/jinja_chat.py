@@ -7,10 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from puna.errors import TemplateError
-from puna.prompt.format import ChatFormat, Think, think_level
-from puna.prompt.jinja import JinjaTemplate, parsed
+from puna.prompt.format import ChatFormat, SpecialTokens, Think, Traits, think_level
+from puna.prompt.jinja import JinjaTemplate
 from puna.prompt.messages import Message, as_messages, call_function
-from puna.prompt.model_facts import SpecialTokens
 from puna.prompt.stops import stop_strings
 from puna.prompt.thinking import Tags
 
@@ -43,12 +42,14 @@ class JinjaFormat(ChatFormat):
     ) -> None:
         """`with_tools` is a template to use instead whenever there are tools. Raises TemplateError."""
         self.template = template
-        self._template = parsed(template)
-        self._with_tools = parsed(with_tools) if with_tools else None
+        self._template = JinjaTemplate(template)
+        self._with_tools = JinjaTemplate(with_tools) if with_tools else None
         self._tokens = tokens or SpecialTokens()
-        self.stop = stop_strings(template)
-        self.thinking_tags = _thinking_tags(self._template)
-        self.takes_tools = self._with_tools is not None or self._template.reads("tools")
+        self.traits = Traits(
+            stop=stop_strings(self._template),
+            thinking_tags=_thinking_tags(self._template),
+            takes_tools=self._with_tools is not None or self._template.reads("tools"),
+        )
 
     def render(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from puna.errors import GGUFError
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.tokenizer.special_ids import adds_bos
+from puna.prompt.format import SpecialTokens
 
 _TEMPLATE = "tokenizer.chat_template"
 
@@ -27,14 +27,6 @@ _SPECIAL = {
 
 #: Ids SentencePiece files mean when they name none.
 _USUAL_IDS = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
-
-
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Spellings of a model's special tokens, and whether its tokenizer puts BOS in front by itself."""
-
-    spellings: Mapping[str, str] = field(default_factory=dict)  # "bos_token" -> "<s>"
-    adds_bos: bool = False
 
 
 @dataclass(frozen=True)

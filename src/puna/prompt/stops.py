@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from puna.prompt.jinja import parsed
+from puna.prompt.jinja import JinjaTemplate
 
 #: The first entry whose marker the template writes, and no excluded one, counts. A model's end-of-turn
 #: token ends its answer anyway; these catch models that write the markers as ordinary text.
@@ -15,12 +15,9 @@ _STOPS: tuple[tuple[str, str | None, tuple[str, ...]], ...] = (
 )
 
 
-def stop_strings(template: str) -> tuple[str, ...]:
-    """Stop strings for a Jinja template; none for one that is not known."""
-    if "{%" not in template:
-        return ()
-    tree = parsed(template)
+def stop_strings(template: JinjaTemplate) -> tuple[str, ...]:
+    """Stop strings for a template; none for one that is not known."""
     for marker, excluded, stops in _STOPS:
-        if tree.literal(marker) and not (excluded and tree.literal(excluded)):
+        if template.literal(marker) and not (excluded and template.literal(excluded)):
             return stops
     return ()

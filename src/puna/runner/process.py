@@ -26,6 +26,7 @@ from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
 from puna.ops import default_backend, missing_kernels
 from puna.prompt.model_facts import ModelFacts, facts_at
+from puna.prompt.renderer.client import Renderer
 from puna.runner.frames import Channel, Frame
 from puna.runner.preparing import Preparing
 from puna.runner.protocol import (
@@ -72,7 +73,7 @@ def serve(sock: socket.socket) -> None:
         return
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     model.engine.start(on_death=_leave)
-    preparing = Preparing(model.engine.cancel, on_death=_leave)
+    preparing = Preparing(model.cancel, on_death=_leave)
     try:
         while (frame := channel.receive()) is not None:
             with _failing_alone(frame.id, channel):
@@ -146,6 +147,10 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
             last = now
             channel.send(Progress(done=done, total=total))
 
+    facts = facts_at(Path(request.path)) or ModelFacts()
+    renderer = Renderer()
+    if not facts.embeds:
+        renderer.start()  # while the model is read
     loaded = load_model(
         request.path,
         context=request.num_ctx,  # 0 when it is to be found out
@@ -175,7 +180,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
             warnings=(problem,) if (problem := missing_kernels()) else (),
         )
     )
-    return ChatModel(engine, facts_at(Path(request.path)) or ModelFacts())
+    return ChatModel(engine, facts, renderer)
 
 
 def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent) -> None:
@@ -205,7 +210,7 @@ def _prepare(
                 case Generate() | Embed() as request:
                     model.submit(request, channel.send)
                 case Render(request=request):
-                    channel.send(msgspec.structs.replace(model.render(request), id=frame.id))
+                    model.render(msgspec.structs.replace(request, id=frame.id), channel.send)
 
     preparing.add(frame.id, prepare, long=long)
 

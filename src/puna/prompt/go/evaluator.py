@@ -1,4 +1,4 @@
-"""Runs a template's tree over its values, within bounds."""
+"""Runs a template's tree over its values. How much it takes is the renderer's affair."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from puna.prompt.go.functions import ARITY, FUNCTIONS, CallError
 from puna.prompt.go.lexer import Source
 from puna.prompt.go.nodes import Block, Branch, Command, Operand, Pipeline, Statement, Tree
 from puna.prompt.go.values import MISSING, Record, is_true, to_text, type_name
+from puna.prompt.limits import OUTPUT_BYTES, too_long
 
-#: Statements and operands evaluated: a long chat takes some ten thousand, a runaway range is stopped.
-MAX_STEPS = 4_000_000
-#: Characters printed, and of any one value.
-MAX_CHARACTERS = 64_000_000
 #: Templates calling templates.
 MAX_CALLS = 24
 
@@ -26,7 +23,7 @@ Exit = Literal["end", "break", "continue"]
 
 
 class Evaluator:
-    """One execution: variables, output, and how much of the bounds is used up."""
+    """One execution: its variables and its output."""
 
     def __init__(self, source: Source, tree: Tree) -> None:
         self._source = source
@@ -34,7 +31,6 @@ class Evaluator:
         self._variables: list[tuple[str, Any]] = []
         self._output: list[str] = []
         self._characters = 0
-        self._steps = 0
         self._calls = 0
 
     def run(self, data: Any) -> str:
@@ -56,13 +52,12 @@ class Evaluator:
         return "end"
 
     def _statement(self, statement: Statement, dot: Any) -> Exit:
-        self._step(statement.at)
         if isinstance(statement, nodes.Text):
-            self._print(statement.text, statement.at)
+            self._print(statement.text)
         elif isinstance(statement, nodes.Action):
             value = self._pipeline(statement.pipeline, dot)
             if not statement.pipeline.variables:
-                self._print(to_text(value), statement.at)
+                self._print(to_text(value))
         elif isinstance(statement, Branch):
             known = len(self._variables)
             exit = self._branch(statement, dot)
@@ -92,7 +87,6 @@ class Evaluator:
         empty = True
         for key, item in self._items(branch, value):
             empty = False
-            self._step(branch.at)
             if len(declared) == 1:
                 self._set(declared[0], item)
             elif declared:
@@ -128,7 +122,6 @@ class Evaluator:
     # --- pipelines ---
 
     def _pipeline(self, pipeline: Pipeline, dot: Any, *, in_range: bool = False) -> Any:
-        self._step(pipeline.at)
         value = _NO_VALUE
         for command in pipeline.commands:
             value = self._command(command, dot, value)
@@ -153,7 +146,6 @@ class Evaluator:
         return self._operand(first, dot)
 
     def _operand(self, operand: Operand, dot: Any) -> Any:
-        self._step(operand.at)
         if isinstance(operand, nodes.Constant):
             return operand.value
         if isinstance(operand, nodes.Field):
@@ -200,8 +192,6 @@ class Evaluator:
             value = FUNCTIONS[name](*arguments)
         except (CallError, TypeError, ValueError, OverflowError, RecursionError) as error:
             self._fail(f"error calling {name}: {error}", at)
-        if isinstance(value, str) and len(value) > MAX_CHARACTERS // 8:
-            self._fail(f"{name} makes a text of {len(value)} characters", at)
         return value
 
     def _short_circuit(self, name: str, words: Sequence[Operand], dot: Any, piped: Any) -> Any:
@@ -212,7 +202,7 @@ class Evaluator:
                 return value
         return value if piped is _NO_VALUE else piped
 
-    # --- variables, output, bounds ---
+    # --- variables, output ---
 
     def _get(self, name: str) -> Any:
         return next(value for known, value in reversed(self._variables) if known == name)
@@ -223,16 +213,11 @@ class Evaluator:
                 self._variables[i] = (name, value)
                 return
 
-    def _print(self, text: str, at: int) -> None:
+    def _print(self, text: str) -> None:
         self._characters += len(text)
-        if self._characters > MAX_CHARACTERS:
-            self._fail(f"the output is longer than {MAX_CHARACTERS} characters", at)
+        if self._characters > OUTPUT_BYTES:
+            raise too_long()
         self._output.append(text)
-
-    def _step(self, at: int) -> None:
-        self._steps += 1
-        if self._steps > MAX_STEPS:
-            self._fail(f"stopped after {MAX_STEPS} steps", at)
 
     def _fail(self, message: str, at: int) -> NoReturn:
         self._source.fail(message, at)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 from puna.prompt.go import nodes
@@ -12,9 +11,7 @@ from puna.prompt.go.functions import NAMES
 from puna.prompt.go.lexer import Source
 from puna.prompt.go.nodes import Action, Block, Branch, Pipeline, Statement, Tree
 from puna.prompt.go.parser import parse
-
-#: Longer templates are refused unread.
-MAX_TEMPLATE_CHARACTERS = 1_000_000
+from puna.prompt.limits import MAX_TEMPLATE_CHARACTERS
 
 
 class GoTemplate:
@@ -28,11 +25,6 @@ class GoTemplate:
             self._source.fail(f"longer than {MAX_TEMPLATE_CHARACTERS} characters", 0)
         self.tree = parse(text, NAMES)
 
-    @classmethod
-    def cached(cls, text: str) -> GoTemplate:
-        """The parsed template; texts seen lately are not parsed again."""
-        return _parsed(text)
-
     def execute(self, data: Any) -> str:
         """The text made of `data`. Raises TemplateError."""
         return Evaluator(self._source, self.tree).run(data)
@@ -44,18 +36,13 @@ class GoTemplate:
 
     def appended(self, text: str) -> GoTemplate:
         """A template with `text` after this one's."""
-        return GoTemplate.cached(self.text + text)
+        return GoTemplate(self.text + text)
 
     @property
     def identifiers(self) -> frozenset[str]:
         """Every field and variable name used anywhere, in lower case."""
         blocks = [self.tree.root, *self.tree.defined.values()]
         return frozenset(name.lower() for block in blocks for name in nodes.identifiers(block))
-
-
-@lru_cache(maxsize=64)
-def _parsed(text: str) -> GoTemplate:
-    return GoTemplate(text)
 
 
 def _cut(block: Block, field: str) -> tuple[Block, bool]:

@@ -18,6 +18,7 @@ from puna.prompt.capabilities import check_capabilities
 from puna.prompt.messages import Chat
 from puna.server.jobs import checks
 from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.parsing import parsing
 from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
 
@@ -79,7 +80,7 @@ class Job:
         return sum(request.samples for request in self.requests)
 
 
-def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
+async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     """Raises the error of the first check that fails."""
     request = asked.request
     checks.check_top_logprobs(request.top_logprobs)
@@ -90,7 +91,7 @@ def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     if asked.raw and (request.template or asked.system or request.context):
         raise RequestError("raw mode does not support template, system, or context")
     author = Author.of(model, request.template)
-    has = _capabilities(author, request.template)
+    has = await _capabilities(author, request.template)
     think = author.think(checks.check_think(asked.think), asked.model)
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
@@ -110,8 +111,10 @@ def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     return Job(order, requests, asked.raw, asked.echo)
 
 
-def _capabilities(author: Author, template: str) -> tuple[str, ...]:
+async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
     try:
+        if not author.is_parsed():
+            await parsing(lambda: author.capabilities)
         return author.capabilities
     except TemplateError as error:
         if template:  # the request's own

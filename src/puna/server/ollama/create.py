@@ -25,6 +25,7 @@ from puna.server.http.error_replies import native_error_line
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
+from puna.server.jobs.parsing import parsing
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
 
@@ -32,7 +33,7 @@ from puna.store import ModelName, ModelSpec
 def routes(backend: Backend) -> list[Route]:
     async def create(request: Request) -> ASGIApp:
         body = await read(request, CreateRequest)
-        spec = _spec(backend, body)
+        spec = await parsing(lambda: _spec(backend, body))
         statuses = _create(backend, body.wanted, spec)
         if body.stream:
             return StreamReply(await started(json_lines(statuses)), NDJSON, native_error_line)

@@ -26,11 +26,11 @@ Kind = Literal["generate", "chat"]
 def routes(backend: Backend) -> list[Route]:
     async def generate(request: Request) -> ASGIApp:
         body = await read(request, GenerateRequest)
-        return await _answer(backend, "generate", body, job(backend, body.asked()))
+        return await _answer(backend, "generate", body, await job(backend, body.asked()))
 
     async def chat(request: Request) -> ASGIApp:
         body = await read(request, ChatRequest)
-        return await _answer(backend, "chat", body, job(backend, body.asked()))
+        return await _answer(backend, "chat", body, await job(backend, body.asked()))
 
     return [
         route("/api/generate", generate, "POST"),

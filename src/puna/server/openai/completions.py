@@ -27,11 +27,11 @@ from puna.store import StoredModel
 def routes(backend: Backend) -> list[Route]:
     async def chat(request: Request) -> ASGIApp:
         body = await read(request, ChatCompletionRequest)
-        return await _answer(backend, ChatShape(body.model), body, job(backend, body.asked()))
+        return await _answer(backend, ChatShape(body.model), body, await job(backend, body.asked()))
 
     async def completion(request: Request) -> ASGIApp:
         body = await read(request, CompletionRequest)
-        return await _answer(backend, TextShape(body.model), body, job(backend, body.asked()))
+        return await _answer(backend, TextShape(body.model), body, await job(backend, body.asked()))
 
     async def models(request: Request) -> Response:
         stored = await asyncio.to_thread(backend.store.list)

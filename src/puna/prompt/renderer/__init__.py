@@ -1,0 +1,1 @@
+"""The process that renders chat templates, within bounds, for one loaded model."""

@@ -1,0 +1,255 @@
+"""A model's renderer, as seen by whoever owns the model."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+import puna
+from puna.errors import PunaError, RendererError, RequestError
+from puna.prompt import limits
+from puna.prompt.choose import ChatTemplate
+from puna.prompt.format import Think, Traits
+from puna.prompt.messages import Chat, Insert
+from puna.prompt.renderer.protocol import (
+    MAX_REPLY_BYTES,
+    OUT_OF_MEMORY,
+    OVERGROWN,
+    Close,
+    Failed,
+    FromRenderer,
+    Open,
+    Opened,
+    Ready,
+    Render,
+    Rendered,
+    ToRenderer,
+    frame,
+    packed,
+)
+
+#: How long a process may take to start, on a machine that is busy with other things.
+_START_PATIENCE_S: Final = 60.0
+#: Signals the system ends a process with for want of processor time.
+_OUT_OF_TIME: Final = (signal.SIGPROF, signal.SIGXCPU)
+#: All that a renderer gets of the environment: what the date and its own start depend on.
+_ENVIRONMENT: Final = ("TZ", "LANG", "LC_ALL", "LC_TIME", "LD_LIBRARY_PATH")
+
+_decoder: msgspec.msgpack.Decoder[FromRenderer] = msgspec.msgpack.Decoder(FromRenderer)
+
+Reply = TypeVar("Reply", bound=FromRenderer)
+
+
+class Renderer:
+    """Renders chat templates in a process of its own, one request at a time, within `puna.prompt.limits`.
+
+    The process starts with the first request, or `start`, and again when a template was its end. Nobody
+    waits for that but a request, and it ends with this object. `rendering` belongs to one thread at a time,
+    all else to any.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._process: _Process | None = None
+        self._end: Callable[[], object] = lambda: None
+
+    def start(self) -> None:
+        """Have the process ready for the first request. Raises RendererError if there can be none."""
+        self._running()
+
+    def close(self) -> None:
+        """End the process. What is being rendered fails."""
+        with self._lock:
+            self._closed = True
+            self._end()
+
+    def _running(self) -> _Process:
+        with self._lock:
+            if self._closed:
+                raise RendererError("the renderer of chat templates is closed")
+            if self._process is None:
+                self._process = _Process.start()
+                self._end = weakref.finalize(self, _Process.end, self._process)
+            return self._process
+
+    @contextlib.contextmanager
+    def rendering(
+        self, template: ChatTemplate, prompt: Chat | Insert | None = None, think: Think = None
+    ) -> Iterator[Rendering]:
+        """One request: its template, and what may be rendered with it, as often as it takes.
+
+        Raises TemplateError if the template does not parse, TemplateLimitError, RendererError, and
+        RequestError for a prompt that cannot be passed on.
+        """
+        try:
+            opening = packed(Open(template, prompt, think))
+        except (OverflowError, RecursionError, TypeError, UnicodeError) as error:
+            raise RequestError(f"the conversation cannot be rendered: {error}") from error
+        process, opened = self._opened(opening)
+        try:
+            yield Rendering(self, process, opened.traits)
+        finally:
+            process.say(Close())
+
+    def _opened(self, opening: bytes) -> tuple[_Process, Opened]:
+        """The reply to `opening`, of a fresh process if this one has grown too large for another request."""
+        try:
+            process = self._running()
+            return process, self.reply(process, opening, Opened)
+        except _RetiredError:
+            process = self._running()
+            return process, self.reply(process, opening, Opened)
+
+    def reply(self, process: _Process, message: bytes, kind: type[Reply]) -> Reply:
+        """What the process answers to `message`. If that is its end, there is a new one afterwards."""
+        try:
+            reply = process.ask(message)
+        except BaseException:
+            self._replace()
+            raise
+        match reply:
+            case Failed(kind=name, message=reason):
+                raise PunaError.of_kind(name, reason)
+            case kind():
+                return reply
+        self._replace()
+        raise RendererError(f"the renderer of chat templates answered {type(reply).__name__} out of turn")
+
+    def _replace(self) -> None:
+        with self._lock:
+            self._end()
+            self._process = None
+        with contextlib.suppress(RendererError):  # which the next request is told
+            self.start()
+
+
+class Rendering:
+    """A request that is being rendered. `traits` are those of its template."""
+
+    def __init__(self, renderer: Renderer, process: _Process, traits: Traits) -> None:
+        self._renderer = renderer
+        self._process = process
+        self.traits = traits
+
+    def text(self, start: int = 0) -> str:
+        """The prompt, in which the conversation begins with message `start`.
+
+        Raises TemplateError, TemplateLimitError, NotSupportedError where the template has no place for what
+        is to be rendered, RequestError for malformed messages, and RendererError.
+        """
+        return self._renderer.reply(self._process, packed(Render(start)), Rendered).text
+
+
+class _RetiredError(RendererError):
+    """The process had no more memory to spare, and ended between two requests."""
+
+
+class _Process:
+    """A renderer process and the connection to it."""
+
+    def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
+        self._process = process
+        self._connection = connection
+        self._ready = False
+
+    @classmethod
+    def start(cls) -> _Process:
+        """Raises RendererError."""
+        ours, theirs = socket.socketpair()
+        main = Path(__file__).with_name("__main__.py")
+        try:
+            with theirs:
+                process = subprocess.Popen(
+                    [sys.executable, "-I", "-S", str(main), *_folders()],
+                    stdin=theirs.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
+                    process_group=0,  # Ctrl-C in a terminal is not for it
+                )
+        except OSError as error:
+            ours.close()
+            raise RendererError(
+                f"the renderer of chat templates cannot be started with {sys.executable!r}: {error}"
+            ) from error
+        return cls(process, ours)
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._connection.close()
+
+    def say(self, message: ToRenderer) -> None:
+        """Send what is not answered. Whether it arrived shows with the next message that is."""
+        with contextlib.suppress(OSError):
+            self._connection.sendall(packed(message))
+
+    def ask(self, message: bytes) -> FromRenderer:
+        """What is answered to `message`. Raises the error that the end of the process is for a request."""
+        try:
+            if not self._ready:
+                self._connection.settimeout(_START_PATIENCE_S)
+                self._ready = isinstance(self._receive(), Ready)
+            self._connection.settimeout(limits.PATIENCE_S)
+            self._connection.sendall(message)
+            return self._receive()
+        except TimeoutError:
+            raise self._too_slow() from None
+        except (OSError, EOFError):
+            raise self._death() from None
+        except (ValueError, msgspec.DecodeError) as error:
+            raise RendererError(f"the renderer of chat templates broke its protocol: {error}") from error
+
+    def _receive(self) -> FromRenderer:
+        received = frame(self._connection.recv, MAX_REPLY_BYTES)
+        if received is None:
+            raise EOFError
+        return _decoder.decode(received)
+
+    def _too_slow(self) -> PunaError:
+        if not self._ready:
+            return RendererError(
+                f"the renderer of chat templates did not start within {_START_PATIENCE_S:g} s: "
+                "the machine has too much else to do"
+            )
+        return limits.exceeded(f"{limits.PATIENCE_S:g} s")
+
+    def _death(self) -> PunaError:
+        """What the end of the process means for the request that it was asked about."""
+        try:
+            status = self._process.wait(limits.PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            return RendererError("the renderer of chat templates closed its connection")
+        if not self._ready:
+            return RendererError(
+                f"the renderer of chat templates could not start (exit status {status}); "
+                "what it said is in the log, or on the terminal"
+            )
+        if status == OVERGROWN:
+            return _RetiredError("the renderer of chat templates has ended")
+        if status == OUT_OF_MEMORY or status == -signal.SIGKILL:
+            return limits.too_large()
+        if -status in _OUT_OF_TIME:
+            return limits.too_slow()
+        if status < 0:
+            return limits.crashed(-status)
+        return RendererError(f"the renderer of chat templates has ended with exit status {status}")
+
+
+def _folders() -> list[str]:
+    """Where the modules lie that a renderer imports, as they were found here."""
+    found = [find_spec(name) for name in ("jinja2", "markupsafe", "msgspec")]
+    files = [puna.__file__, *(spec.origin for spec in found if spec is not None and spec.origin is not None)]
+    return list(dict.fromkeys(str(Path(file).parent.parent) for file in files))

@@ -1,0 +1,180 @@
+"""The renderer process: runs one request's template at a time, and dies of what takes too much."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import traceback
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import msgspec
+
+import puna.prompt.jinja_chat  # noqa: F401  (now, and not within the first request's bounds)
+from puna.errors import PunaError, RendererError, TemplateError
+from puna.prompt import limits
+from puna.prompt.choose import ChatTemplate
+from puna.prompt.fit import remaining
+from puna.prompt.format import ChatFormat
+from puna.prompt.messages import Chat, Insert
+from puna.prompt.renderer.protocol import (
+    OUT_OF_MEMORY,
+    OVERGROWN,
+    Close,
+    Failed,
+    FromRenderer,
+    Open,
+    Opened,
+    Ready,
+    Render,
+    Rendered,
+    ToRenderer,
+    frame,
+    packed,
+)
+
+_CONNECTION: Final = 0  # the file descriptor
+
+#: Formats kept, parsed and compiled. Models have one of their own; more only come with requests.
+_KEPT_FORMATS: Final = 8
+#: Resident memory, beyond that of a fresh process, with which it is replaced between two requests.
+_MAX_GROWTH_BYTES: Final = 48 << 20
+#: The kernels' threads come first: a stranger's template may take half a core from none of them.
+_NICENESS: Final = 5
+
+_decoder: msgspec.msgpack.Decoder[ToRenderer] = msgspec.msgpack.Decoder(ToRenderer)
+
+
+def main() -> None:
+    """Answer requests until the owner hangs up."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the owner
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.nice(_NICENESS)
+    with contextlib.suppress(ConnectionError):  # it is gone
+        _serve()
+    # What a request has left behind may be as large, or nested as deeply, as one that is refused.
+    os._exit(0)
+
+
+def _serve() -> None:
+    formats = _Formats()
+    fresh = _memory_bytes("resident")
+    request: _Request | None = None
+    _send(Ready())
+    while (received := frame(_read)) is not None:
+        match _decoder.decode(received):
+            case Open() as opened:
+                request = _Request(opened, formats)
+                _send(request.traits())
+            case Render(start=start):
+                assert request is not None
+                _send(request.rendered(start))
+            case Close():
+                request = None
+                if _memory_bytes("resident") > fresh + _MAX_GROWTH_BYTES:
+                    os._exit(OVERGROWN)
+
+
+class _Request:
+    """A request, with what it may still take. Messages are in memory already, and not counted."""
+
+    def __init__(self, opened: Open, formats: _Formats) -> None:
+        self._opened = opened
+        self._formats = formats
+        self._seconds = limits.PROCESSOR_TIME_S
+        self._output_bytes = limits.OUTPUT_BYTES
+        self._address_space = _memory_bytes("size") + limits.MEMORY_BYTES
+
+    def traits(self) -> FromRenderer:
+        return self._answer(lambda: Opened(self._form.traits))
+
+    def rendered(self, start: int) -> FromRenderer:
+        return self._answer(lambda: Rendered(self._render(start)))
+
+    def _render(self, start: int) -> str:
+        think = self._opened.think
+        match self._opened.prompt:
+            case Insert(before=before, after=after):
+                text = self._form.render_insert(before, after, think=think)
+            case Chat(messages=messages, tools=tools):
+                text = self._form.render(remaining(messages, start), tools=tools or None, think=think)
+            case None:
+                raise RendererError("there is nothing to render")
+        # Templates can make halves of surrogate pairs, which are no text.
+        encoded = text.encode(errors="replace")
+        self._output_bytes -= len(encoded)
+        if self._output_bytes < 0:
+            raise limits.too_long()
+        return encoded.decode()
+
+    @property
+    def _form(self) -> ChatFormat:
+        return self._formats.of(self._opened.template)
+
+    def _answer(self, work: Callable[[], FromRenderer]) -> FromRenderer:
+        """What `work` makes within bounds, or what it raises.
+
+        Without time or memory the process ends: what went on after that could not be trusted.
+        """
+        try:
+            with self._bounds():
+                return work()
+        except PunaError as error:
+            return Failed(error.kind, str(error))
+        except MemoryError:
+            os._exit(OUT_OF_MEMORY)
+        except RecursionError:
+            return Failed(TemplateError.__name__, "template error: nested too deeply")
+        except Exception as error:  # a defect of ours, which fails no other request
+            traceback.print_exc()
+            reason = f"internal error in the renderer: {type(error).__name__}: {error}"
+            return Failed(RendererError.__name__, reason)
+
+    @contextlib.contextmanager
+    def _bounds(self) -> Iterator[None]:
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        within = [most for most in before if most != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_AS, (min([self._address_space, *within]), before[1]))
+        # Nobody handles the signal: it ends the process whatever C function is running.
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)
+        try:
+            yield
+        finally:
+            self._seconds, _ = signal.setitimer(signal.ITIMER_PROF, 0)
+            resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+class _Formats:
+    """The formats used last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[bytes, ChatFormat] = OrderedDict()
+
+    def of(self, template: ChatTemplate) -> ChatFormat:
+        """Raises TemplateError."""
+        key = template.digest
+        if key not in self._kept:
+            self._kept[key] = template.format()
+            if len(self._kept) > _KEPT_FORMATS:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+
+def _memory_bytes(kind: str) -> int:
+    """What this process has of memory: "size" in addresses, or "resident"."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[("size", "resident").index(kind)]) * resource.getpagesize()
+
+
+def _read(size: int) -> bytes:
+    return os.read(_CONNECTION, size)
+
+
+def _send(message: FromRenderer) -> None:
+    rest = memoryview(packed(message))
+    while rest:
+        rest = rest[os.write(_CONNECTION, rest) :]
