@@ -19,12 +19,6 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-# An installation without kernels is for machines without a compiler; with one it hides a mistake.
-define CHECK_KERNELS
-@$(1)/python -c 'import puna._native' 2> /dev/null || ! command -v c++ > /dev/null || \
-	{ echo "The C++ kernels did not compile. To see why: $(1)/python -m pip install -v --no-deps --editable ."; exit 1; }
-endef
-
 .PHONY: run venv test test-fast test-sanitize soak fuzz lint bench test-peers bench-peers bench-serving clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
@@ -82,23 +76,20 @@ help: ## list the targets
 # The stamps are touched last, so that an interrupted installation is done again.
 
 .venv/installed: $(SOURCES) $(NAMES) | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --editable .
-	$(call CHECK_KERNELS,$(BIN))
-	touch $@
+	@$(BIN)/python tools/install.py --editable .
+	@touch $@
 
 .venv/developed: $(SOURCES) $(NAMES) | .venv/bin/python
-	$(BIN)/python -m pip install --quiet --editable '.[dev]'
-	$(call CHECK_KERNELS,$(BIN))
-	touch .venv/installed $@
+	@$(BIN)/python tools/install.py --editable '.[dev]'
+	@touch .venv/installed $@
 
 .venv/names-%: | .venv/bin/python
-	rm -f .venv/names-*
-	touch $@
+	@rm -f .venv/names-*
+	@touch $@
 
 .venv-peers/installed: $(SOURCES) .venv-peers/llama-cpp
-	$(PEERS)/python -m pip install --quiet --editable '.[test]'
-	$(call CHECK_KERNELS,$(PEERS))
-	touch $@
+	@$(PEERS)/python tools/install.py --editable '.[test]'
+	@touch $@
 
 # llama.cpp takes minutes to build; it does not depend on our sources.
 .venv-peers/llama-cpp: | .venv-peers/bin/python
@@ -114,5 +105,6 @@ help: ## list the targets
 .venv/bin/python .venv-peers/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Puna needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.12"; exit 1; }
-	$(PYTHON) -m venv $(patsubst %/bin/python,%,$@)
-	$@ -m pip install --quiet --upgrade pip
+	@echo "Creating $(patsubst %/bin/python,%,$@) with $$($(PYTHON) --version)."
+	@$(PYTHON) -m venv $(patsubst %/bin/python,%,$@)
+	@$@ -m pip install --quiet --upgrade pip

@@ -15,8 +15,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-#: Variables of the tests, not of Puna.
-_TESTS = "PUNA_TEST_"
+#: Variables of the tests and of the build, which Puna does not read.
+_OTHERS = ("PUNA_TEST_", "PUNA_BUILD_")
 
 _ON = ("1", "t", "true", "yes", "on")
 _OFF = ("0", "f", "false", "no", "off")
@@ -91,7 +91,7 @@ def warn_once(text: str) -> None:
 
 def unknown_variables(known: Collection[str]) -> list[str]:
     """A sentence, with the nearest `known` name, for each other variable `PUNA_...` of the environment."""
-    own = (name for name in sorted(os.environ) if name.startswith("PUNA_") and not name.startswith(_TESTS))
+    own = (name for name in sorted(os.environ) if name.startswith("PUNA_") and not name.startswith(_OTHERS))
     return [f"{name} is no setting of Puna{_nearest(name, known)}" for name in own if name not in known]
 
 

@@ -15,12 +15,13 @@ import termios
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from tests.cli.endless import EndlessServer, endless_server
 from tests.cli.screen import screen_lines
-from tests.cli.shell import Shell
+from tests.cli.shell import Shell, free_port
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
@@ -168,6 +169,49 @@ def test_ctrl_c_before_the_first_word_withdraws_the_message(endless: tuple[Endle
         screen.wait_for(READY)
         screen.type("\x04")
         assert screen.leave() == 0
+
+
+def test_what_is_typed_while_the_model_loads_is_shown_once(endless: tuple[EndlessServer, Shell]) -> None:
+    server, shell = endless
+    server.loaded.clear()
+    with terminal(shell, "run", "tiny", "--num-predict", "2") as screen:
+        screen.wait_for("loading tiny")
+        screen.type('"""first line\rsecond line"""\r')
+        server.loaded.set()
+        assert "first" not in screen.wait_for(">>> ")
+        screen.wait_for("second line")
+        screen.wait_for("word word")
+        screen.wait_for(READY)
+        screen.type("\x04")
+        assert screen.leave() == 0
+
+
+def test_a_chat_survives_the_end_of_its_server(tiny_gguf: Path, tmp_path: Path) -> None:
+    shell = Shell(tmp_path, free_port())
+    shell.out("create", "tiny", "-f", "-", stdin=f"FROM {tiny_gguf}")
+
+    def saved(ends: tuple[str, ...] = ()) -> list[str]:
+        """A conversation as it is saved, when the server ends before the lines of `ends`."""
+        with terminal(
+            shell, "run", "tiny", "--temperature", "0", "--num-predict", "5", "--verbose"
+        ) as screen:
+            screen.wait_for(READY)
+            for line, then in (("one", "eval rate"), ("two", "eval rate"), ("/save saved", "Created new")):
+                if line in ends:
+                    shell.out("serve", "--stop")
+                screen.type(f"{line}\r")
+                screen.wait_for(then)
+                screen.wait_for(READY)
+            screen.type("\x04")
+            assert screen.leave() == 0
+        return re.findall("^MESSAGE.*", shell.out("show", "saved", "--modelfile"), re.MULTILINE)
+
+    try:
+        undisturbed = saved()
+        assert [line.split()[1] for line in undisturbed] == ["user", "assistant", "user", "assistant"]
+        assert saved(ends=("two", "/save saved")) == undisturbed
+    finally:
+        shell.run("serve", "--stop")
 
 
 @pytest.mark.parametrize(("words", "status"), [((), 130), (("hello",), 0)])

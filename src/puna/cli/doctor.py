@@ -239,7 +239,7 @@ def _remedy(report: Report) -> str:
             "install a C++ compiler (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++), "
             f"then run: {install}"
         )
-    return f"a C++ compiler is there, so this shows what it stumbles over: {install} --verbose"
+    return f"a C++ compiler is there, so this shows what it stumbles over: PUNA_BUILD_KERNELS=1 {install}"
 
 
 def _origin() -> str:

@@ -18,12 +18,14 @@ def run_command(settings: RunSettings, words: Sequence[str]) -> None:
         existing_file(settings.model)  # raises before standard input is read and a server is started
     chat = not words and terminal.is_interactive()
     prompt = "" if chat else read_prompt(words)
-    with connect() as client:
+    with terminal.silent_keys():
+        client = connect()
+        if chat:
+            from puna.cli.repl.loop import converse
+    with client:
         if is_model_file(settings.model):
             settings.model = model_from_file(client, settings.model)
         if chat:
-            from puna.cli.repl.loop import converse
-
             converse(client, settings)
         else:
             run_once(client, settings, prompt)

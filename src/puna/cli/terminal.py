@@ -130,7 +130,7 @@ class StatusLine:
 
 @contextmanager
 def silent_keys() -> Iterator[None]:
-    """Do not echo keys typed while an answer streams; they are read by the next prompt."""
+    """Do not echo keys typed while something else is shown; they are read by the next prompt."""
     if not is_interactive():
         yield
         return

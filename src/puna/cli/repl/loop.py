@@ -25,10 +25,12 @@ def converse(client: Client, settings: RunSettings) -> None:
 
 
 def _converse(session: Session) -> None:
-    session.open()
-    _print_examples(session)
-    history = history_from_env()
-    editor = LineEditor(history)
+    # What is typed before the first prompt is shown there.
+    with terminal.silent_keys():
+        session.open()
+        _print_examples(session)
+        history = history_from_env()
+        editor = LineEditor(history)
     while True:
         try:
             if not _exchange(session, editor, history):

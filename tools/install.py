@@ -1,0 +1,128 @@
+"""Runs `pip install` and says what it is doing: `python tools/install.py --editable '.[dev]'`.
+
+Pip is either silent or floods the screen, and compiling the kernels takes minutes. So its verbose output goes
+to build/install.log, and what there is to know of it is shown: a line that is overwritten on a terminal, a line
+per step elsewhere. Where there is a C++ compiler, the kernels must compile. Needs nothing but Python.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+LOG = Path("build/install.log")
+_TAIL_LINES = 40
+
+#: What a line of pip's, scikit-build-core's, CMake's or Ninja's output means.
+_STEPS = (
+    (re.compile(r"\s*Installing build dependencies: started"), "fetching the build's own tools"),
+    (re.compile(r"\s*\*\*\* Configuring CMake"), "configuring the build of the C++ kernels"),
+    (re.compile(r"\s*\[(?P<done>\d+)/(?P<total>\d+)\] "), "compiling the C++ kernels"),
+    (re.compile(r"\s*\[ *(?P<percent>\d+)%\] "), "compiling the C++ kernels"),
+    (re.compile(r"\s*Collecting (?P<what>[\w.\[\]-]+)"), "finding packages"),
+    (re.compile(r"\s*Downloading (?P<what>\S+\.whl(?: \([^)]*\))?)"), "downloading"),
+    (re.compile(r"\s*Installing collected packages: "), "installing packages"),
+)  # fmt: skip
+
+
+def steps(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """What the lines of the output mean: the step, and how far it is or what it is about."""
+    for line in lines:
+        for pattern, step in _STEPS:
+            if found := pattern.match(line):
+                yield step, _detail(found.groupdict())
+                break
+
+
+def _detail(found: dict[str, str]) -> str:
+    if "total" in found:
+        return f"{found['done']} of {found['total']}"
+    if "percent" in found:
+        return f"{found['percent']} %"
+    return found.get("what", "")
+
+
+class Display:
+    """Shows the present step and how long it takes; as `lines` where nothing can be overwritten."""
+
+    def __init__(self, lines: bool) -> None:
+        self._lines = lines
+        self._step = ""
+        self._began = self._shown = time.monotonic()
+
+    def show(self, step: str, detail: str) -> None:
+        now = time.monotonic()
+        if step != self._step:
+            self.end()
+            self._step, self._began, self._shown = step, now, now
+        elif self._lines and now - self._shown < 10:
+            return
+        self._shown = now
+        text = f"{step} {detail}".rstrip()
+        if self._lines:
+            print(f"  {text}", flush=True)
+        else:
+            columns = shutil.get_terminal_size().columns
+            print(f"\r\x1b[2K  {text[: columns - 10]} ({now - self._began:.0f} s)", end="", flush=True)
+
+    def end(self) -> None:
+        """The present step is done."""
+        if self._step and not self._lines:
+            print(f"\r\x1b[2K  {self._step}: {time.monotonic() - self._began:.0f} s", flush=True)
+        self._step = ""
+
+
+def main(arguments: list[str]) -> int:
+    environ = dict(os.environ)
+    if shutil.which(os.environ.get("CXX") or "c++"):
+        # An installation without kernels is for machines without a compiler; here it would hide a mistake.
+        environ["PUNA_BUILD_KERNELS"] = "1"
+        print("Installing Puna. Compiling its C++ kernels takes some minutes the first time.", flush=True)
+    else:
+        print(
+            "Installing Puna. There is no C++ compiler, so it will compute with plain numpy, many times\n"
+            "slower (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++).",
+            flush=True,
+        )
+    began = time.monotonic()
+    LOG.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "pip", "install", "--verbose", *arguments]
+    display = Display(lines=not sys.stdout.isatty())
+    with (
+        LOG.open("w") as log,
+        subprocess.Popen(
+            command,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as pip,
+    ):
+        assert pip.stdout is not None
+        for step, detail in steps(_logged(pip.stdout, log)):
+            display.show(step, detail)
+    display.end()
+    if pip.returncode:
+        lines = LOG.read_text(errors="replace").splitlines()
+        print("\n".join(lines[-_TAIL_LINES:]))
+        print(f"Installing Puna failed. All of the output is in {LOG}; the first error in it is the cause.")
+        return pip.returncode
+    print(f"Installed in {time.monotonic() - began:.0f} s.", flush=True)
+    return 0
+
+
+def _logged(lines: Iterable[str], log: object) -> Iterator[str]:
+    for line in lines:
+        print(line, end="", file=log, flush=True)  # type: ignore[call-overload]
+        yield line
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
