@@ -19,7 +19,8 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv test test-fast test-sanitize soak fuzz lint bench test-peers bench-peers bench-serving clean distclean help
+.PHONY: run venv test test-fast test-sanitize soak fuzz lint bench test-peers bench-peers bench-serving
+.PHONY: bench-accuracy bench-speculation clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -62,6 +63,12 @@ bench-peers: .venv-peers/installed ## compare speed with llama.cpp (builds it th
 bench-serving: .venv-peers/installed .venv-peers/servers ## compare servers with many clients (builds llama.cpp the first time)
 	$(PEERS)/python bench/serving_peers.py
 
+bench-accuracy: .venv-peers/installed ## hold quantised files against float32, beside llama.cpp
+	$(PEERS)/python bench/accuracy.py
+
+bench-speculation: .venv/installed ## measure speculative decoding
+	$(BIN)/python bench/speculation.py --output docs
+
 clean: ## remove what was built, and caches
 	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -98,9 +105,25 @@ help: ## list the targets
 
 # Servers to compare with. A failure leaves them out of the comparison, which says so.
 .venv-peers/servers: .venv-peers/llama-cpp
-	-$(PEERS)/python -m pip install --quiet --only-binary xllamacpp xllamacpp
+	-$(MAKE) --no-print-directory $(PEERS)/llama-server
 	-$(PEERS)/python -m pip install --quiet 'llama-cpp-python[server]'
 	touch $@
+
+# llama.cpp's own server, from the source that the package contains, with the package's flags. Nothing but
+# that source is used: no user interface is fetched, and none of the system's libraries.
+LLAMA_CPP := .venv-peers/llama.cpp
+LLAMA_SERVER_FLAGS := -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF \
+	-DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF
+
+$(PEERS)/llama-server: .venv-peers/llama-cpp
+	rm -rf $(LLAMA_CPP) && mkdir $(LLAMA_CPP)
+	$(PEERS)/python -m pip install --quiet cmake
+	$(PEERS)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest $(LLAMA_CPP) \
+		llama-cpp-python==$$($(PEERS)/python -c 'from importlib.metadata import version as v; print(v("llama-cpp-python"))')
+	tar -xf $(LLAMA_CPP)/llama_cpp_python-*.tar.gz -C $(LLAMA_CPP) --strip-components 3 --wildcards '*/vendor/llama.cpp/*'
+	$(PEERS)/cmake -S $(LLAMA_CPP) -B $(LLAMA_CPP)/build $(LLAMA_SERVER_FLAGS) $$($(PEERS)/python bench/llama_cpp_flags.py)
+	$(PEERS)/cmake --build $(LLAMA_CPP)/build --target llama-server --parallel $$(nproc)
+	cp $(LLAMA_CPP)/build/bin/llama-server $@
 
 .venv/bin/python .venv-peers/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \

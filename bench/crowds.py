@@ -31,12 +31,16 @@ class Crowd:
     own: int  # tokens of each prompt after those
     answer: int  # tokens of each answer
     repetitions: int
+    seen: bool = False  # whether another client has used the shared tokens before
 
     def prompts(self, repetition: int) -> list[str]:
-        """Prompts that are the same for every server, but different in every repetition."""
+        """Prompts that are the same for every server, but different in every repetition.
+
+        If the shared tokens are `seen`, there is one more at the end, that of the client before.
+        """
         dice = random.Random(f"{self.name} {repetition}")
         shared = text(dice, self.shared) if self.shared else ""
-        return [shared + text(dice, self.own) for _ in range(self.clients)]
+        return [shared + text(dice, self.own) for _ in range(self.clients + self.seen)]
 
 
 def text(dice: random.Random, tokens: int) -> str:
@@ -47,11 +51,12 @@ def text(dice: random.Random, tokens: int) -> str:
 
 async def burst(server: Server, crowd: Crowd, repetition: int) -> Burst:
     """Measure all clients sending their requests at the same time."""
+    asks = [server.completion(prompt, crowd.answer) for prompt in crowd.prompts(repetition)]
+    if crowd.seen:
+        await ask(server.port, asks.pop())
     http = server.processes()[0]
     cpu_s, begin = used_s(http), time.perf_counter()
-    answers = await ask_all(
-        server.port, [server.completion(prompt, crowd.answer) for prompt in crowd.prompts(repetition)]
-    )
+    answers = await ask_all(server.port, asks)
     took = max(answer.heard[-1] for answer in answers) - begin
     cpu_s = used_s(http) - cpu_s
     counts = [_counted(answer, crowd) for answer in answers]

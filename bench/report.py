@@ -1,4 +1,4 @@
-"""Output of a comparison: a line per result, a Markdown table, a chart, JSON.
+"""Output of a comparison: a line per result, Markdown tables, a chart, JSON.
 
 python bench/report.py        # regenerates table and chart from docs/performance.json
 """
@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
 
+from pages import DOCS, README, Pages, insert
 from roofline import Machine
 from rows import BANDWIDTH_BAR
 
-ROOT = Path(__file__).resolve().parents[1]
-DOCS = ROOT / "docs"
-#: The command that creates the tables, the line that ends them in pages, and the model shown in the README.
-COMMAND, END = "make bench-peers", "<!-- end of table -->\n"
+#: The command that creates the tables, and the model shown in the README.
+COMMAND = "make bench-peers"
 README_MODEL = "1b q4_k_m"
 BEST = (
     "llama.cpp is at its best in every row: weights repacked for other kernels or as in the file, with or "
@@ -142,8 +141,7 @@ def table(run: Run) -> str:
         "",
         f"The machine, measured in the same run: {run.machine.sentence()}.",
         "",
-        BEST,
-        "",
+        *_settings(run),
         "| model | test | Puna | llama.cpp | its best setting | ratio | bar | share of the machine |",
         "|---|---|---:|---:|---|---:|---:|---:|",
     ]
@@ -159,8 +157,9 @@ def table(run: Run) -> str:
 def short_table(run: Run) -> str:
     """The README's table: medians of one model."""
     text = [
-        f"Tokens per second; {run.versions}, {run.machine.threads} threads each, {run.processor}. {BEST}",
+        f"Tokens per second; {run.versions}, {run.machine.threads} threads each, {run.processor}.",
         "",
+        *_settings(run),
         f"| {README_MODEL} | Puna | llama.cpp | its best setting | ratio |",
         "|---|---:|---:|---|---:|",
     ]
@@ -171,6 +170,11 @@ def short_table(run: Run) -> str:
         if result.model == README_MODEL
     ]
     return "\n".join(text) + "\n"
+
+
+def _settings(run: Run) -> list[str]:
+    """How llama.cpp was set; nothing for runs that did not try its settings."""
+    return [BEST, ""] if all(result.setting for result in run.results) else []
 
 
 def _share(result: Result, machine: Machine) -> str:
@@ -244,29 +248,24 @@ def chart(run: Run) -> str:
 # --- files -------------------------------------------------------------------------------
 
 
-def write(run: Run, folder: Path) -> None:
-    """Write performance.json, performance-table.md and performance.svg to `folder`.
+def pages(run: Run) -> Pages:
+    """What each page shows of the run."""
+    return {DOCS / "performance.md": table(run), README: short_table(run)}
 
-    If that is docs/, also insert the tables into the pages that show them.
+
+def write(run: Run, folder: Path) -> None:
+    """Write performance.json and performance.svg to `folder`.
+
+    If that is docs/, insert the tables into the pages that show them; else write one to performance.md.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "performance.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-    (folder / "performance-table.md").write_text(table(run))
     (folder / "performance.svg").write_text(chart(run))
-    print(f"wrote performance.json, performance-table.md and performance.svg to {folder}")
-    if folder == DOCS:
-        insert(DOCS / "performance.md", table(run), COMMAND)
-        insert(ROOT / "README.md", short_table(run), COMMAND)
-
-
-def insert(path: Path, text: str, command: str) -> None:
-    """Insert the table of `command` into a page. Raises `ValueError` if the page has no markers for it."""
-    mark = f"<!-- table: {command} -->\n"
-    before, begin, rest = path.read_text().partition(mark)
-    _, end, after = rest.partition(END)
-    if not end:
-        raise ValueError(f"{path}: the lines {mark.strip()!r} and {END.strip()!r} are missing")
-    path.write_text(f"{before}{begin}\n{text}\n{end}{after}")
+    if folder.resolve() == DOCS:
+        insert(pages(run), COMMAND)
+    else:
+        (folder / "performance.md").write_text(table(run))
+    print(f"wrote performance.json and performance.svg to {folder}")
 
 
 def read(path: Path) -> Run:

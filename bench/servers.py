@@ -23,7 +23,7 @@ from http_load import Answer, Ask
 from puna.store import Store
 from puna.store.create import ModelSpec
 
-HERE = Path(__file__).resolve().parent
+LLAMA_SERVER = Path(sys.executable).with_name("llama-server")
 SERVER_READY_S = 300.0
 MODEL = "bench"
 
@@ -135,7 +135,7 @@ def text_only(value: dict[str, Any]) -> bool:
 
 
 @contextlib.contextmanager
-def puna(setting: Setting, name: str = "Puna", **environment: str) -> Iterator[Server]:
+def puna(setting: Setting) -> Iterator[Server]:
     """`puna serve` with the model in a separate store."""
     with tempfile.TemporaryDirectory(prefix="puna-bench-") as folder:
         store = Store(Path(folder) / "models")
@@ -151,18 +151,26 @@ def puna(setting: Setting, name: str = "Puna", **environment: str) -> Iterator[S
             "PUNA_KEEP_ALIVE": "-1",
         }
         command = [sys.executable, "-m", "puna", "serve"]
-        with _running(command, kept | environment) as process:
-            yield ready(Puna(name, process, port), "/")
+        with _running(command, kept) as process:
+            yield ready(Puna("Puna", process, port), "/")
 
 
 @contextlib.contextmanager
-def llama_cpp_server(setting: Setting) -> Iterator[Server]:
-    _need("xllamacpp")
+def llama_cpp_server(setting: Setting, name: str, *more: str) -> Iterator[Server]:
+    """llama-server with `more` arguments. All slots share one cache."""
+    if not LLAMA_SERVER.exists():
+        raise MissingError("not built")
     port = free_port()
-    numbers = (port, setting.slots, setting.context, setting.threads)
-    command = [sys.executable, str(HERE / "llama_cpp_server.py"), str(setting.model), *map(str, numbers)]
+    arguments = {
+        "model": setting.model, "port": port, "parallel": setting.slots,
+        "ctx-size": setting.slots * setting.context, "threads": setting.threads,
+        "threads-http": setting.slots + 4,  # each stream occupies one
+        "fit": "off",  # it would reduce the context if it considers memory short
+    }  # fmt: skip
+    command = [str(LLAMA_SERVER), "--kv-unified", "--offline", *more]
+    command += [part for key, value in arguments.items() for part in (f"--{key}", str(value))]
     with _running(command) as process:
-        yield ready(LlamaCppServer("llama.cpp server", process, port), "/health")
+        yield ready(LlamaCppServer(name, process, port), "/health")
 
 
 @contextlib.contextmanager

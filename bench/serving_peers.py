@@ -3,12 +3,13 @@
     make bench-serving                                       # installs what is missing, runs everything
     python bench/serving_peers.py --quick                    # a small model and short answers, as a trial
     python bench/serving_peers.py --only shared,streaming    # some parts; only prints, does not write docs/
-    python bench/serving_peers.py --servers puna,puna-avx2   # some servers
+    python bench/serving_peers.py --servers puna,llama.cpp   # some servers
 
 Each server is a separate process, with the same file, threads and slots. They alternate on the same requests,
 in reverse order every other time. Answers are greedy and of equal length.
 
 shared      all clients at once; their prompts have 850 tokens in common and 20 of their own
+warm        the same, after the server has answered one client with these 850 tokens
 unrelated   all clients at once, 200 tokens each
 turns       twice as many conversations as slots, each continued once
 streaming   8 streams over HTTP, alternating with 8 of an engine in this process: the overhead of HTTP
@@ -24,7 +25,6 @@ import asyncio
 import contextlib
 import os
 import resource
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -38,23 +38,23 @@ import servers
 from crowds import Crowd, burst, converse, idle, stream
 from inside import Inside
 from models import random_model
-from report import DOCS, load_warning, processor
+from pages import DOCS
+from report import load_warning, processor
 from servers import Server, Setting
-from serving_report import Run, idle_line, line, streaming_line, turns_line, write
+from serving_report import AS_IN_FILE, THEIRS, Run, idle_line, line, streaming_line, turns_line, write
 
 import puna
 from puna import _native
 
 ROOT = Path(__file__).resolve().parents[1]
-PARTS = ("shared", "unrelated", "turns", "streaming", "idle")
-#: The instruction set llama.cpp's package is compiled for, to compare servers with the same instructions.
-SAME_INSTRUCTIONS = "avx2"
+BURSTS = ("shared", "warm", "unrelated")
+PARTS = (*BURSTS, "turns", "streaming", "idle")
 
 Start = Callable[[Setting], contextlib.AbstractContextManager[Server]]
 SERVERS: dict[str, Start] = {
     "puna": servers.puna,
-    "puna-avx2": lambda setting: servers.puna(setting, "Puna (AVX2)", PUNA_CPU=SAME_INSTRUCTIONS),
-    "llama.cpp": servers.llama_cpp_server,
+    "llama.cpp": lambda setting: servers.llama_cpp_server(setting, THEIRS),
+    "llama.cpp-as-in-file": lambda setting: servers.llama_cpp_server(setting, AS_IN_FILE, "--no-repack"),
     "llama-cpp-python": servers.llama_cpp_python,
 }
 
@@ -64,12 +64,14 @@ def crowds(quick: bool) -> dict[str, Crowd]:
     if quick:
         return {
             "shared": Crowd("shared", 16, 100, 10, 8, 1),
+            "warm": Crowd("warm", 16, 100, 10, 8, 1, seen=True),
             "unrelated": Crowd("unrelated", 16, 0, 30, 8, 1),
             "turns": Crowd("turns", 16, 0, 20, 4, 1),
             "streaming": Crowd("streaming", 8, 0, 16, 64, 3),
         }
     return {
         "shared": Crowd("shared", 16, 850, 20, 64, 2),
+        "warm": Crowd("warm", 16, 850, 20, 64, 2, seen=True),
         "unrelated": Crowd("unrelated", 16, 0, 200, 64, 2),
         "turns": Crowd("turns", 16, 0, 100, 16, 1),
         "streaming": Crowd("streaming", 8, 0, 16, 128, 7),
@@ -87,7 +89,7 @@ def alternate(running: Sequence[Server], crowd: Crowd) -> Iterator[tuple[Server,
 def measure(run: Run, parts: Sequence[str], running: Sequence[Server], setting: Setting, quick: bool) -> None:
     """Fill `run`, printing each result."""
     plan = crowds(quick)
-    for name in ("shared", "unrelated"):
+    for name in BURSTS:
         if name in parts:
             for server, repetition in alternate(running, plan[name]):
                 run.bursts.append(asyncio.run(burst(server, plan[name], repetition)))
@@ -111,13 +113,11 @@ def measure(run: Run, parts: Sequence[str], running: Sequence[Server], setting: 
 def compared() -> list[str]:
     """The compared versions, and the instruction sets they were compiled for."""
     found = [f"Puna {puna.__version__} (kernels: {_native.cpu_level()})"]
-    if find_spec("xllamacpp"):
-        command = [sys.executable, str(Path(__file__).with_name("llama_cpp_server.py")), "--system"]
-        said = subprocess.run(command, capture_output=True, text=True).stdout
-        flags = [part.split("=")[0].strip() for part in said.split("|") if "= 1" in part]
-        found.append(f"xllamacpp {version('xllamacpp')} ({', '.join(flags).removeprefix('CPU : ')})")
     if find_spec("llama_cpp"):
-        found.append(f"llama-cpp-python {version('llama-cpp-python')} (every instruction set of the machine)")
+        found.append(
+            f"llama-cpp-python {version('llama-cpp-python')}, and llama.cpp's own server built from its "
+            "source, both with every instruction set of the machine"
+        )
     return found
 
 

@@ -10,10 +10,17 @@ import statistics
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from report import DOCS, insert, percentile, spread
+from pages import DOCS, README, Pages, insert
+from report import percentile, spread
 
 COMMAND = "make bench-serving"
 OURS, THEIRS = "Puna", "llama.cpp server"
+AS_IN_FILE = f"{THEIRS}, weights as in the file"
+CROWDS = {
+    "shared": "850 tokens in common, 20 of their own",
+    "warm": "the same, and the 850 were seen before",
+    "unrelated": "200 tokens each",
+}
 #: Ratios to llama.cpp's server to reach: tokens per second (min) and time to the first token (max).
 RATE_BARS = {"shared": 10.0, "unrelated": 2.5}
 FIRST_BARS = {"shared": 0.1}
@@ -152,42 +159,82 @@ def table(run: Run) -> str:
     return "\n".join(text) + "\n"
 
 
+@dataclass(frozen=True)
+class Middle:
+    """Medians over the repetitions of a crowd on one server."""
+
+    crowd: str
+    server: str
+    rates: list[float]
+    first: float
+    first_p95: float
+    gap: float
+    gap_p95: float
+
+    @property
+    def rate(self) -> float:
+        return statistics.median(self.rates)
+
+
+def middles(run: Run) -> list[Middle]:
+    """By crowd, and by server in the order in which they were started."""
+    found = []
+    for crowd in dict.fromkeys(burst.crowd for burst in run.bursts):
+        for server in dict.fromkeys(burst.server for burst in run.bursts):
+            some = [burst for burst in run.bursts if (burst.crowd, burst.server) == (crowd, server)]
+            if some:
+                times = (
+                    statistics.median(getattr(burst, name) for burst in some)
+                    for name in ("first", "first_p95", "gap", "gap_p95")
+                )
+                found.append(Middle(crowd, server, [burst.rate for burst in some], *times))
+    return found
+
+
+def short_table(run: Run) -> str:
+    """The README's table."""
+    text = [
+        f"Sixteen clients at once; {run.model}, {run.threads} threads, {run.processor}. "
+        f"{'; '.join(run.versions)}.",
+        "",
+        "| prompts | server | tokens/s, total | slowest first token | between tokens, median | p95 |",
+        "|---|---|---:|---:|---:|---:|",
+    ]
+    text += [
+        f"| {CROWDS[one.crowd]} | {one.server} | {one.rate:.1f} | {one.first_p95:.1f} s | "
+        f"{1e3 * one.gap:.0f} ms | {1e3 * one.gap_p95:.0f} ms |"
+        for one in middles(run)
+    ]
+    return "\n".join(text) + "\n"
+
+
 def _bursts(run: Run) -> list[str]:
     text = [
         "| clients | server | tokens/s | first token, median | p95 | between tokens, median | p95 | runs |",
         "|---|---|---:|---:|---:|---:|---:|---:|",
     ]
+    all_middles = middles(run)
+    text += [
+        f"| {one.crowd} | {one.server} | {spread(one.rates)} | {one.first:.2f} s | {one.first_p95:.2f} s "
+        f"| {1e3 * one.gap:.0f} ms | {1e3 * one.gap_p95:.0f} ms | {len(one.rates)} |"
+        for one in all_middles
+    ]
     bars = []
-    for crowd in dict.fromkeys(burst.crowd for burst in run.bursts):
-        medians = {}
-        for server in dict.fromkeys(burst.server for burst in run.bursts):
-            some = [burst for burst in run.bursts if (burst.crowd, burst.server) == (crowd, server)]
-            if not some:
-                continue
-            first, late, gap, slow = (
-                statistics.median(getattr(burst, name) for burst in some)
-                for name in ("first", "first_p95", "gap", "gap_p95")
-            )
-            rates = [burst.rate for burst in some]
-            medians[server] = statistics.median(rates), late
-            text.append(
-                f"| {crowd} | {server} | {spread(rates)} | {first:.2f} s | {late:.2f} s | {1e3 * gap:.0f} ms "
-                f"| {1e3 * slow:.0f} ms | {len(some)} |"
-            )
-        if THEIRS in medians:
-            bars += [_bar(crowd, name, medians[name], medians[THEIRS]) for name in medians if OURS in name]
+    for crowd in dict.fromkeys(one.crowd for one in all_middles):
+        ours = [one for one in all_middles if (one.crowd, one.server) == (crowd, OURS)]
+        theirs = [one for one in all_middles if one.crowd == crowd and one.server.startswith(THEIRS)]
+        if ours and theirs:
+            bars.append(_bar(ours[0], max(theirs, key=lambda one: one.rate)))
     return [*text, "", *bars, ""] if bars else [*text, ""]
 
 
-def _bar(crowd: str, name: str, ours: tuple[float, float], theirs: tuple[float, float]) -> str:
-    rate, late = ours[0] / theirs[0], ours[1] / theirs[1]
-    goal = f" (bar {RATE_BARS[crowd]:g}: {_met(rate >= RATE_BARS[crowd])})" if name == OURS else ""
-    wait = f" (bar {FIRST_BARS[crowd]:g}: {_met(late <= FIRST_BARS[crowd])})" if (
-        name == OURS and crowd in FIRST_BARS
-    ) else ""  # fmt: skip
+def _bar(ours: Middle, theirs: Middle) -> str:
+    rate, late, crowd = ours.rate / theirs.rate, ours.first_p95 / theirs.first_p95, ours.crowd
+    goal = f" (bar {bar:g}: {_met(rate >= bar)})" if (bar := RATE_BARS.get(crowd)) else ""
+    wait = f" (bar {bar:g}: {_met(late <= bar)})" if (bar := FIRST_BARS.get(crowd)) else ""
     return (
-        f"- {crowd}, {name} compared with llama.cpp's server: **{rate:.1f}** times the tokens per "
-        f"second{goal}, **{late:.3f}** of the time to the first token, p95{wait}."
+        f"- {crowd}, compared with {theirs.server}: **{rate:.1f}** times the tokens per second{goal}, "
+        f"**{late:.3f}** of the time to the first token, p95{wait}."
     )
 
 
@@ -239,14 +286,20 @@ def _met(yes: bool) -> str:
 # --- files -------------------------------------------------------------------------------
 
 
+def pages(run: Run) -> Pages:
+    """What each page shows of the run."""
+    return {DOCS / "serving.md": table(run), README: short_table(run)}
+
+
 def write(run: Run, folder: Path) -> None:
-    """Write serving.json and serving-table.md to `folder`; if that is docs/, also the table in serving.md."""
+    """Write serving.json to `folder` and, if that is docs/, the tables into the pages; else serving.md."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "serving.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-    (folder / "serving-table.md").write_text(table(run))
-    print(f"wrote serving.json and serving-table.md to {folder}")
-    if folder == DOCS:
-        insert(DOCS / "serving.md", table(run), COMMAND)
+    if folder.resolve() == DOCS:
+        insert(pages(run), COMMAND)
+    else:
+        (folder / "serving.md").write_text(table(run))
+    print(f"wrote serving.json to {folder}")
 
 
 def read(path: Path) -> Run:

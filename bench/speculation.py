@@ -1,7 +1,9 @@
 """Measures the gain of speculative decoding, and its cost where there is nothing to gain.
 
+    make bench-speculation                            # a 135M model; writes docs/speculation.json
     python bench/speculation.py [--model 135m/q8_0] [--draft 135m-draft/q8_0 [--right 0.8]] [--streams 1,4]
                                 [--tokens 192] [--repetitions 5] [--threads 0] [--cpu]
+                                [--output FOLDER]
 
 Weights are random, so the answers are scripted: every token is sampled as usual and then replaced. Runs with
 and without speculation alternate; the output are the ratios of their medians.
@@ -19,13 +21,14 @@ from __future__ import annotations
 import argparse
 import random
 import re
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from models import random_model
+from report import processor
+from speculation_report import Result, Run, line, write
 
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Generate
@@ -151,12 +154,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--repetitions", type=int, default=5)
     parser.add_argument("--cpu", action="store_true")
+    parser.add_argument("--output", type=Path, help="folder for the results")
     chosen = parser.parse_args()
     clock = time.thread_time if chosen.cpu else time.perf_counter
     default_backend().set_threads(chosen.threads)
     folder = ROOT / "build" / "bench-models"
     path = random_model(*chosen.model.split("/"), folder)
     draft = random_model(*chosen.draft.split("/"), folder) if chosen.draft else None
+    results = []
     for streams in map(int, chosen.streams.split(",")):
         runner = Runner(path, streams, chosen.tokens, draft, chosen.right, clock)
         for name, (prompt, answer) in texts(chosen.tokens, random.Random(7)).items():
@@ -167,13 +172,16 @@ def main() -> None:
                     took, drafted, accepted = runner.run(prompt, answer, speculate)
                     if repetition:
                         seconds[speculate].append(took)
-            plain, speculative = (statistics.median(seconds[speculate]) for speculate in ("off", None))
-            print(
-                f"{chosen.model} {streams} streams {name:6} {plain / speculative:5.2f}x  "
-                f"{streams * chosen.tokens / speculative:7.1f} tokens/s  {accepted}/{drafted} accepted",
-                flush=True,
-            )
+            results.append(Result(
+                streams, name, streams * chosen.tokens, seconds["off"], seconds[None], drafted, accepted
+            ))  # fmt: skip
+            print(line(results[-1]), flush=True)
         runner.engine.close()
+    if chosen.output:
+        write(Run(
+            chosen.model, chosen.draft, default_backend().threads(),
+            "processor time" if chosen.cpu else "time", processor(), results,
+        ), chosen.output)  # fmt: skip
 
 
 if __name__ == "__main__":

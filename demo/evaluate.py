@@ -1,7 +1,7 @@
 """Measure the demo model: `python -m demo.evaluate`. Runs the exported file through Puna's own engine.
 
-Prints a table and writes demo/evaluation.json: perplexity on held-out text, held-out sums and phrasings
-of facts answered exactly, and stories that obey the rules of story_checks.py.
+Writes demo/evaluation.json and the tables in the READMEs: perplexity on held-out text, held-out sums and
+phrasings of facts answered exactly, and stories that obey the rules of story_checks.py.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 import puna
+from bench.pages import README, Pages, insert
 from demo.corpus import about, arithmetic, dialogues, facts, stories
 from demo.packing import segments
 from demo.story_checks import problems
@@ -26,7 +27,9 @@ from puna.batch import Batch
 from puna.demo import path as bundled_path
 from puna.model.load import load_model
 
+COMMAND = "python -m demo.evaluate"
 RESULTS = Path(__file__).parent / "evaluation.json"
+DEMO_README = Path(__file__).with_name("README.md")
 GREEDY: dict[str, Any] = {"temperature": 0}
 USUAL: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
 TOLD_BY_EVERYONE = ("fox", "dragon", "princess", "robot", "cat", "dog", "boy", "girl", "mouse", "pirate")
@@ -196,24 +199,54 @@ def evaluate(path: Path, out: Path, stories_count: int = 100, sums_count: int = 
     return results
 
 
-def table(results: dict[str, Any]) -> str:
-    """The results as text."""
-    lines = [f"{'file size, MB':45} {results['file_megabytes']:8.2f}"]
-    lines += [f"{f'perplexity, {name}':45} {value:8.3f}" for name, value in results["perplexity"].items()]
-    for group in ("greedy", "usual sampling"):
-        lines += [
-            f"{f'{name}, exact, {group}':45} {value:8.1%}"
-            for name, value in results[group].items()
-            if name != "failures"
-        ]
-    for name, value in results["stories"].items():
-        if isinstance(value, float):
-            lines.append(
-                f"{f'stories: {name}':45} {value:8.1f}"
-                if name == "mean words"
-                else f"{f'stories: {name}':45} {value:8.1%}"
-            )
-    return "\n".join(lines)
+def pages(results: dict[str, Any]) -> Pages:
+    """What the README and demo/README.md show of the results."""
+    greedy, usual, stories = results["greedy"], results["usual sampling"], results["stories"]
+    perplexities = results["perplexity"]
+
+    def both(name: str) -> str:
+        return f"{greedy[name]:.1%} / {usual[name]:.1%}"
+
+    short = [
+        "| measure | result |",
+        "|---|---:|",
+        f"| held-out sums answered exactly | {greedy['held-out sums']:.1%} |",
+        f"| held-out phrasings of facts answered word for word | {greedy['held-out fact phrasings']:.1%} |",
+        f"| questions about Puna answered word for word | {greedy['questions about Puna']:.1%} |",
+        "| perplexity on held-out text: stories / answers "
+        f"| {perplexities['stories']:.2f} / {perplexities['answers']:.2f} |",
+    ]
+    long = [
+        "| | |",
+        "|---|---|",
+        f"| file | {results['file_megabytes']:.2f} MB |",
+        "| perplexity per token, unseen stories / answers / both "
+        f"| {' / '.join(f'{value:.2f}' for value in perplexities.values())} |",
+        f"| held-out sums, exactly right: greedy / usual sampling | {both('held-out sums')} |",
+        "| all facts in held-out phrasings, word for word: greedy / usual sampling "
+        f"| {both('held-out fact phrasings')} |",
+        "| questions about Puna and itself, word for word: greedy / usual sampling "
+        f"| {both('questions about Puna')} |",
+    ]
+    ends, obeys = stories["end by themselves"], stories["obey all rules"]
+    distinct = f"{stories['distinct answers to one request']:.0%}"
+    short += [
+        f"| stories that end by themselves | {ends:.0%} |",
+        f"| stories that obey all checks (sentences, quotes, names, no repetition) | {obeys:.0%} |",
+        f'| distinct answers to the same "Tell me a story." | {distinct} |',
+    ]
+    long += [
+        f"| stories that end by themselves (usual sampling) | {ends:.0%} |",
+        f"| stories that obey all rules | {obeys:.0%} |",
+        f"| stories about the requested topic | {stories['are about what was asked']:.0%} |",
+        f'| distinct answers to the same "Tell me a story." | {distinct} |',
+        f"| stories copied from the training text | {stories['copied from the training text']:.0%} |",
+        f"| mean length of a story | {stories['mean words']:.0f} words |",
+    ]
+    return {
+        README: "\n".join(short) + "\n",
+        DEMO_README: "\n".join(long) + "\n",
+    }
 
 
 def main() -> None:
@@ -227,8 +260,10 @@ def main() -> None:
     began = time.monotonic()
     results = evaluate(arguments.model, arguments.out, arguments.stories)
     arguments.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    print(table(results))
-    print(f"({time.monotonic() - began:.0f} s; details in {arguments.json})")
+    shown = pages(results)
+    print(f"{shown[DEMO_README]}\n({time.monotonic() - began:.0f} s; details in {arguments.json})")
+    if arguments.json == RESULTS:
+        insert(shown, COMMAND)
 
 
 if __name__ == "__main__":

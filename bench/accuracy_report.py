@@ -1,0 +1,89 @@
+"""Output of the comparison with float32: lines for the terminal, the README's table, JSON.
+
+python bench/accuracy_report.py        # regenerates the table from docs/accuracy.json
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pages import DOCS, README, Pages, insert
+
+COMMAND = "make bench-accuracy"
+README_MODEL = "random"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Distances of one type on one model. Divergences are in nats, distances in log-probability."""
+
+    model: str
+    type: str
+    positions: int
+    puna: float  # mean divergence from float32
+    llama_cpp: float
+    log_ratio: float  # of the two, mean over sequences
+    log_error: float  # its standard error
+    to_llama_cpp: float  # Puna's mean distance from the nearest of llama.cpp's results
+    llama_cpp_to_itself: float  # the largest distance among those
+
+    @property
+    def ratio(self) -> float:
+        return math.exp(self.log_ratio)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the ratio is, in 95 of 100 cases."""
+        return math.exp(self.log_ratio - 2 * self.log_error), math.exp(self.log_ratio + 2 * self.log_error)
+
+
+def line(result: Result) -> str:
+    low, high = result.interval
+    return (
+        f"{result.model:6}  {result.type:7} KL to float32: Puna {result.puna:.2e}, llama.cpp "
+        f"{result.llama_cpp:.2e}; ratio {result.ratio:.2f} (95 %: {low:.2f} to {high:.2f}); difference: Puna "
+        f"to llama.cpp {result.to_llama_cpp:.2e}, llama.cpp to itself {result.llama_cpp_to_itself:.2e}"
+    )
+
+
+def table(results: Sequence[Result]) -> str:
+    """The README's table: one model."""
+    text = [
+        "| type | KL divergence from float32, Puna | llama.cpp | ratio (95 % interval) |",
+        "|---|---:|---:|---:|",
+    ]
+    for result in results:
+        if result.model == README_MODEL:
+            low, high = result.interval
+            text.append(
+                f"| {result.type} | {result.puna:.2e} | {result.llama_cpp:.2e} "
+                f"| {result.ratio:.2f} ({low:.2f} to {high:.2f}) |"
+            )
+    return "\n".join(text) + "\n"
+
+
+def pages(results: Sequence[Result]) -> Pages:
+    """What each page shows of the results."""
+    return {README: table(results)}
+
+
+def write(results: Sequence[Result], folder: Path) -> None:
+    """Write accuracy.json to `folder` and, if that is docs/, the table into the README."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "accuracy.json").write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
+    if folder.resolve() == DOCS:
+        insert(pages(results), COMMAND)
+    print(f"wrote accuracy.json to {folder}")
+
+
+def read(path: Path) -> list[Result]:
+    """Read results written by `write`."""
+    return [Result(**result) for result in json.loads(path.read_text())]
+
+
+if __name__ == "__main__":
+    write(read(DOCS / "accuracy.json"), DOCS)

@@ -1,0 +1,94 @@
+"""Output of the measurement of speculative decoding: lines for the terminal, a table, JSON.
+
+python bench/speculation_report.py        # regenerates the table from docs/speculation.json
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pages import DOCS, Pages, insert
+
+COMMAND = "make bench-speculation"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Seconds of decoding one workload without and with speculation, one value per repetition."""
+
+    streams: int
+    text: str
+    tokens: int  # of all streams
+    plain: list[float]
+    speculative: list[float]
+    drafted: int
+    accepted: int
+
+    @property
+    def gain(self) -> float:
+        """How many times as long decoding takes without speculation."""
+        return statistics.median(self.plain) / statistics.median(self.speculative)
+
+
+@dataclass(frozen=True)
+class Run:
+    """All workloads of one model."""
+
+    model: str
+    draft: str  # the draft model; empty for prompt lookup
+    threads: int
+    clock: str  # "time", or "processor time" of one thread
+    processor: str
+    results: list[Result]
+
+
+def line(result: Result) -> str:
+    return (
+        f"{result.streams} streams  {result.text:6} {result.gain:5.2f}x  "
+        f"{result.tokens / statistics.median(result.speculative):7.1f} tokens/s  "
+        f"{result.accepted}/{result.drafted} accepted"
+    )
+
+
+def table(run: Run) -> str:
+    """The results as Markdown."""
+    source = f"draft model {run.draft}" if run.draft else "prompt lookup"
+    text = [
+        f"Model {run.model}, {source}, {run.threads} threads, {run.processor}; medians of "
+        f"{len(run.results[0].plain)} alternating runs, {run.clock}.",
+        "",
+        "| text | streams | times as fast | draft tokens accepted |",
+        "|---|---:|---:|---:|",
+    ]
+    text += [
+        f"| {result.text} | {result.streams} | {result.gain:.2f} | {result.accepted} of {result.drafted} |"
+        for result in run.results
+    ]
+    return "\n".join(text) + "\n"
+
+
+def pages(run: Run) -> Pages:
+    """What each page shows of the run."""
+    return {DOCS / "speculation.md": table(run)}
+
+
+def write(run: Run, folder: Path) -> None:
+    """Write speculation.json to `folder` and, if that is docs/, the table into speculation.md."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "speculation.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
+    if folder.resolve() == DOCS:
+        insert(pages(run), COMMAND)
+    print(f"wrote speculation.json to {folder}")
+
+
+def read(path: Path) -> Run:
+    """Read a run written by `write`."""
+    data = json.loads(path.read_text())
+    return Run(results=[Result(**result) for result in data.pop("results")], **data)
+
+
+if __name__ == "__main__":
+    write(read(DOCS / "speculation.json"), DOCS)
