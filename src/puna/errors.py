@@ -155,6 +155,10 @@ class EmbeddingError(GenerationError):
     status = 400  # as in Ollama
 
 
+class SlowClientError(PunaError):
+    """The client has read so little of its answer that the rest is not kept for it."""
+
+
 class RunnerError(PunaError):
     """The runner process died, hung, or broke its protocol."""
 
@@ -180,6 +184,36 @@ class ServerBusyError(PunaError):
     """The server's queue is full."""
 
     status = 503
+
+
+class KeyFileError(PunaError):
+    """The file of API keys cannot be read or written, or what is to be in it is invalid."""
+
+
+class AuthenticationError(PunaError):
+    """The request has no API key that the server knows; `known` is False if it has another one."""
+
+    status = 401
+
+    def __init__(self, message: str, *, known: bool = True) -> None:
+        super().__init__(message)
+        self.challenge = 'Bearer realm="puna"' + ("" if known else ', error="invalid_token"')
+
+
+class ScopeError(PunaError):
+    """The request's API key is not for this."""
+
+    status = 403
+
+
+class RateLimitError(PunaError):
+    """The request's API key was used as much as it may be."""
+
+    status = 429
+
+    def __init__(self, message: str, *, retry_after_s: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
 
 
 class ConnectionFailedError(PunaError):

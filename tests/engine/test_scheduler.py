@@ -250,6 +250,58 @@ def test_an_interactive_request_does_not_wait_for_a_batch_one(tiny: LoadedModel)
     assert run.ended == [1, 0]
 
 
+# --- clients ---------------------------------------------------------------------------------------
+
+
+def test_who_has_many_requests_waiting_does_not_delay_who_has_one(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=1, context=128)
+    for number in range(6):
+        run.submit(number, [number, 1, 2], client="many", num_predict=2)
+    run.engine.step()  # of which the first is running now
+    run.submit(10, [10, 1, 2], client="one", num_predict=2)
+    run.submit(20, [20, 1, 2], client="two", num_predict=2)
+    run.submit(21, [21, 1, 2], client="two", num_predict=2)
+    run.finish()
+    assert run.ended == [0, 10, 20, 1, 21, 2, 3, 4, 5]
+
+
+def test_samples_and_texts_to_embed_take_a_turn_each(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=1, context=128)
+    run.submit(0, [1, 2, 3], client="many", samples=4, seed=1, num_predict=2)
+    run.embed(1, *([number, 1] for number in range(6)), client="many")
+    run.submit(2, [5, 6, 7], client="one", num_predict=2)
+    run.finish()
+    assert run.ended == [0, 2, 0, 0, 0]
+    assert len(run.embedded(1)) == 6
+
+
+def test_a_client_that_always_has_a_request_ready_keeps_nobody_waiting(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=1, context=128)
+    for number in range(3):
+        run.submit(number, [number, 1, 2], client="three", num_predict=1)
+    for number in range(10, 20):
+        run.submit(number, [number, 1, 2], client="ever", num_predict=1)
+        while len(run.ended) <= number - 10:
+            run.engine.step()
+    run.finish()
+    assert run.ended[:6] == [0, 10, 1, 11, 2, 12]
+
+
+def test_rounds_that_a_client_gave_up_do_not_count(tiny: LoadedModel) -> None:
+    run = Run(tiny, parallel=1, context=128)
+    run.submit(0, [1, 2, 3], client="other", num_predict=2)
+    run.engine.step()
+    for number in range(1, 9):
+        run.submit(number, [number, 1, 2], client="fickle")
+        run.engine.cancel(number)
+    run.engine.step()
+    for number in range(10, 13):
+        run.submit(number, [number, 1, 2], client="other", num_predict=2)
+    run.submit(20, [20, 1, 2], client="fickle", num_predict=2)
+    run.finish()
+    assert run.ended == [0, 20, 10, 11, 12]
+
+
 # --- everything together ---------------------------------------------------------------------------
 
 PROMPT = st.builds(

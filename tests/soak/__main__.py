@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.soak.soak import SoakError, soak
+from tests.soak.soak import ALL_ATTACKS, SoakError, soak
 
 
 def say(line: str) -> None:
@@ -22,11 +22,28 @@ def main() -> None:
     )
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=None, help="seed of an earlier run, to repeat it")
+    parser.add_argument(
+        "--attacks",
+        default="all",
+        help=f"what the hostile client does: all, none, or of these, with commas: {', '.join(ALL_ATTACKS)}",
+    )
+    parser.add_argument(
+        "--canary", type=float, default=1.0, help="seconds within which the canary must be answered"
+    )
     given = parser.parse_args()
+    named = {"all": list(ALL_ATTACKS), "none": []}
+    attacks = named.get(given.attacks) or [name for name in given.attacks.split(",") if name in ALL_ATTACKS]
     seed = time.time_ns() % 1_000_000 if given.seed is None else given.seed
     folder = Path(tempfile.mkdtemp(prefix="puna-soak-"))
     try:
-        soak(folder, seconds=given.minutes * 60, seed=seed, say=say)
+        soak(
+            folder,
+            seconds=given.minutes * 60,
+            seed=seed,
+            say=say,
+            attacks=attacks,
+            canary_s=given.canary,
+        )
     except SoakError as error:
         sys.exit(f"{error}\n\nThe server's log is {folder}/server.log.")
     shutil.rmtree(folder)

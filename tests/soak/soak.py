@@ -1,7 +1,8 @@
 """The soak: under random load and faults, a server must answer correctly and must not leak.
 
-Rounds with faults and without alternate. After each round the users leave and the server must become idle;
-after each round without faults it must not hold more memory or resources than before.
+Rounds with faults and without alternate, and after each pair a hostile client attacks the server while a
+canary must be answered. After each round the users leave and the server must become idle; after each round
+without faults it must not hold more memory or resources than before.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from tests.e2e.servers import Server, add_model, environment, running
 from tests.soak import leaks
 from tests.soak.asking import LIMIT_S
+from tests.soak.attacks import ATTACKS, Target, client
+from tests.soak.canary import Canary
 from tests.soak.exam import Exam
 from tests.soak.faults import Faults
+from tests.soak.hostile_models import MODEL_ATTACKS
 from tests.soak.questions import CONTEXT, MODELS, PARALLEL, RECURRENT, WINDOWED, model_files
 from tests.soak.report import Report
 from tests.soak.users import User
@@ -33,6 +37,8 @@ SETTINGS = {
     "PUNA_NUM_THREADS": "2",
     "PYTHONWARNINGS": "always::ResourceWarning",  # so that what is not closed is in the log
 }
+#: All that the hostile client can do, by name.
+ALL_ATTACKS = ATTACKS | MODEL_ATTACKS
 #: Number of questions asked again after each round; after the last one all are.
 _ASKED_AGAIN = 12
 #: Number of latest memory measurements that decide together.
@@ -46,16 +52,25 @@ class SoakError(AssertionError):
     """The soak found failures, which the message lists."""
 
 
-def soak(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None]) -> None:
+def soak(
+    folder: Path,
+    *,
+    seconds: float,
+    seed: int,
+    say: Callable[[str], None],
+    attacks: Collection[str] = tuple(ALL_ATTACKS),
+    canary_s: float = 1.0,
+) -> None:
     """Run a soak for about `seconds`, with the server's files in `folder`, reporting progress to `say`.
 
-    Raises SoakError.
+    After every second round comes one of `attacks` after the other, and meanwhile the server must say its
+    version within `canary_s`. Raises SoakError.
     """
     report = Report()
     say(f"seed {seed}")
     try:
         with running(folder, **SETTINGS) as server:
-            _Soak(server, seconds, seed, report, say).run(folder)
+            _Soak(server, seconds, seed, report, say, attacks, canary_s).run(folder)
             if server.stop() != 0:
                 report.fail("the server did not exit with status 0")
             for sign in leaks.bad_signs(server):
@@ -71,7 +86,14 @@ def soak(folder: Path, *, seconds: float, seed: int, say: Callable[[str], None])
 
 class _Soak:
     def __init__(
-        self, server: Server, seconds: float, seed: int, report: Report, say: Callable[[str], None]
+        self,
+        server: Server,
+        seconds: float,
+        seed: int,
+        report: Report,
+        say: Callable[[str], None],
+        attacks: Collection[str],
+        canary_s: float,
     ) -> None:
         self._server = server
         self._end = time.monotonic() + seconds
@@ -82,6 +104,8 @@ class _Soak:
         self._say = say
         self._exam = Exam()
         self._rounds = 0
+        self._attacks = attacks
+        self._canary_s = canary_s
 
     def run(self, folder: Path) -> None:
         """Record the answers, run two or more pairs of rounds until the time is over, and ask all again."""
@@ -99,6 +123,7 @@ class _Soak:
             _, after = self._rest()
             grown = leaks.grown_runners(before, after)
             assert grown is None, grown
+            self._attack(folder)
             # The first pair is a warm-up: later holdings are compared with those after it.
             holdings.append(self._empty(holdings[0] if holdings else None))
             if len(holdings) > _MEASURES:
@@ -132,6 +157,24 @@ class _Soak:
             hanging = self._report.hanging()
             assert hanging is None, hanging
             time.sleep(0.2)
+
+    def _attack(self, folder: Path) -> None:
+        """Let the hostile client do all it can, one thing after the other, in a random order."""
+        if not self._attacks:
+            return
+        rng = random.Random(f"{self._seed} {self._rounds} attacks")
+        fitting = [question for question in self._exam.questions if question.native and question.fits]
+        asked = rng.choice([question for question in fitting if question.model == MODELS[0]])
+        canary = Canary(self._server.url, asked, self._exam, self._report, self._canary_s)
+        with client(self._server.url) as http:
+            target = Target(self._server, http, rng.choice(MODELS[1:]), folder, rng)
+            for name in rng.sample(sorted(self._attacks), len(self._attacks)):
+                with canary.watching(name), self._report.request(f"attack: {name}"):
+                    ALL_ATTACKS[name](target)
+                    self._report.count("attack", name)
+            leaks.wait_for_rest(http)
+            self._exam.repeat(http, self._random, _ASKED_AGAIN)
+        self._say(f"attacked in {len(self._attacks)} ways: {canary}")
 
     def _rest(self) -> tuple[list[str], dict[int, int]]:
         """Check the idle server. Returns the loaded models and the memory of each runner."""

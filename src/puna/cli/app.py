@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from puna.cli import arguments as take
-from puna.cli import terminal
+from puna.cli import key_app, terminal
 from puna.cli.help import VARIABLES, PunaCommand, PunaGroup, RunCommand
 from puna.config import unknown_variables
 from puna.errors import RequestError
@@ -21,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+app.add_typer(key_app.app, name="key")
 
 
 def _print_version(wanted: bool) -> None:
@@ -143,6 +144,10 @@ def serve(
     port: Annotated[
         int | None, typer.Option(metavar="N", help="Port to listen on (default 11434).", min=0, max=65535)
     ] = None,
+    tls_cert: Annotated[
+        str, typer.Option(metavar="FILE", help="Certificate chain (PEM), to serve HTTPS.")
+    ] = "",
+    tls_key: Annotated[str, typer.Option(metavar="FILE", help="The certificate's key (PEM).")] = "",
     stop: Annotated[bool, typer.Option("--stop", help="End the server that runs, and its models.")] = False,
 ) -> None:
     """Start the server, or end it."""
@@ -154,7 +159,7 @@ def serve(
         return
     from puna.server import serve as run_server
 
-    raise typer.Exit(run_server(address))
+    raise typer.Exit(run_server(address, tls_cert=tls_cert, tls_key=tls_key))
 
 
 app.command("start", cls=PunaCommand, hidden=True)(serve)

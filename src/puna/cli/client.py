@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 
+from puna.config import env
 from puna.errors import ConnectionFailedError, PunaError, ServerError
 from puna.hosts import Host, host_from_env
 
@@ -36,6 +37,8 @@ class Client:
             base_url=self.host.client_url,
             timeout=_TIMEOUT,
             trust_env=not self.host.is_loopback,
+            headers={"Authorization": f"Bearer {key}"} if (key := env("API_KEY")) else None,
+            verify=httpx.create_ssl_context() if self.host.scheme == "https" else True,
             event_hooks={"request": [self._watch]},
         )
         self._socket: socket.socket | None = None  # of the newest connection

@@ -20,12 +20,23 @@ VARIABLES = {
     "PUNA_KEEP_ALIVE": "How long models stay in memory after their last use (default 5m)",
     "PUNA_NUM_PARALLEL": "Maximum number of requests a model processes in one batch",
     "PUNA_MAX_LOADED_MODELS": "Maximum number of models in memory (default 3)",
-    "PUNA_MAX_QUEUE": "Maximum number of requests waiting for a model to load (default 512)",
+    "PUNA_MAX_QUEUE": "Maximum number of requests waiting for a model, or for their turn (default 512)",
     "PUNA_LOAD_TIMEOUT": "How long loading may go without progress (default 5m)",
     "PUNA_STEP_TIMEOUT": "How long a step may take before the model counts as hung (default 10m)",
     "PUNA_LOG_FILE": "Log to this file, which is renamed at 10 MiB (default: standard error)",
     "PUNA_LOG_FORMAT": "`json` logs one JSON object per line (default text)",
     "PUNA_KV_CACHE_TYPE": "Type of cached keys and values: f16, q8_0, q4_0, bf16 or f32 (default f16)",
+    "PUNA_API_KEY": "Key to send to the server",
+    "PUNA_API_KEYS": "Keys that the server accepts, separated by commas",
+    "PUNA_API_KEYS_FILE": "File of accepted keys, made by `puna key new` (default ~/.puna/keys.json)",
+    "PUNA_TLS_CERT": "Certificate chain (PEM), to serve HTTPS",
+    "PUNA_TLS_KEY": "The certificate's key (PEM)",
+    "PUNA_ALLOWED_HOSTS": "Names that web pages may know the server by, separated by commas",
+    "PUNA_MAX_CONNECTIONS": "Maximum number of connections (default 4096)",
+    "PUNA_MAX_CONNECTIONS_PER_ADDRESS": "The same for one address of another machine (default 256)",
+    "PUNA_HEADER_TIMEOUT": "How long the header of a request may take (default 30s)",
+    "PUNA_BODY_TIMEOUT": "How long the body of a request may take, uploads excepted (default 5m)",
+    "PUNA_CLIENT_TIMEOUT": "How long a client may pause sending a body or reading an answer (default 60s)",
     "PUNA_ORIGINS": "Allowed origins of web pages, separated by commas",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
@@ -47,7 +58,7 @@ class Page:
     variables: Sequence[str] = ()
 
 
-_CLIENT = ("PUNA_HOST",)
+_CLIENT = ("PUNA_HOST", "PUNA_API_KEY")
 PAGES = {
     "puna": Page(
         examples=(
@@ -70,12 +81,13 @@ PAGES = {
             ("Get the same answer every time", 'puna run demo --temperature 0 "What is 2 + 2?"'),
             ("Answer in JSON", 'puna run llama3.2 --format json "Three colours, as JSON"'),
         ),
-        variables=("PUNA_HOST", "PUNA_HOME", "PUNA_NOHISTORY", "PUNA_EDITOR", "NO_COLOR"),
+        variables=(*_CLIENT, "PUNA_HOME", "PUNA_NOHISTORY", "PUNA_EDITOR", "NO_COLOR"),
     ),
     "serve": Page(
         examples=(
             ("Serve this machine only, on port 11434", "puna serve"),
             ("Serve on all interfaces, port 8080", "puna serve --host 0.0.0.0 --port 8080"),
+            ("Serve HTTPS", "puna serve --host 0.0.0.0 --tls-cert cert.pem --tls-key key.pem"),
             ("End the server that runs in the background", "puna serve --stop"),
         ),
         variables=(
@@ -91,6 +103,16 @@ PAGES = {
             "PUNA_STEP_TIMEOUT",
             "PUNA_LOG_FORMAT",
             "PUNA_KV_CACHE_TYPE",
+            "PUNA_API_KEYS",
+            "PUNA_API_KEYS_FILE",
+            "PUNA_TLS_CERT",
+            "PUNA_TLS_KEY",
+            "PUNA_ALLOWED_HOSTS",
+            "PUNA_MAX_CONNECTIONS",
+            "PUNA_MAX_CONNECTIONS_PER_ADDRESS",
+            "PUNA_HEADER_TIMEOUT",
+            "PUNA_BODY_TIMEOUT",
+            "PUNA_CLIENT_TIMEOUT",
             "PUNA_ORIGINS",
             "PUNA_NOPRUNE",
             "PUNA_DEBUG",
@@ -138,6 +160,20 @@ PAGES = {
         ),
         variables=_CLIENT,
     ),
+    "key": Page(
+        examples=(
+            ("From now on the server asks for keys", "puna key new --name me"),
+            (
+                "For a chat program: only generating, at most 60 times a minute",
+                "puna key new --name chat --scope read,generate --rate 60/min --concurrency 4",
+            ),
+            ("Use a key", "PUNA_API_KEY=puna-... puna list"),
+        ),
+        variables=("PUNA_API_KEYS_FILE", "PUNA_HOME"),
+    ),
+    "key new": Page(variables=("PUNA_API_KEYS_FILE", "PUNA_HOME")),
+    "key list": Page(variables=("PUNA_API_KEYS_FILE", "PUNA_HOME")),
+    "key revoke": Page(variables=("PUNA_API_KEYS_FILE", "PUNA_HOME")),
     "cp": Page(examples=(("Give a model a second name", "puna cp llama3.2 mine"),), variables=_CLIENT),
     "rm": Page(examples=(("Remove two models", "puna rm mine calm:latest"),), variables=_CLIENT),
     "tokenize": Page(
@@ -180,7 +216,7 @@ PAGES = {
 SECTIONS = {
     "Chat": ("run",),
     "Models": ("list", "show", "create", "cp", "rm"),
-    "Server": ("serve", "ps", "stop"),
+    "Server": ("serve", "ps", "stop", "key"),
     "Tools": ("doctor", "tokenize", "bench", "debug", "version"),
 }
 
@@ -190,7 +226,7 @@ class PunaCommand(TyperCommand):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _write_help(self, ctx, formatter)
-        _write_page(PAGES.get(self.name or "", Page()), formatter)
+        _write_page(_page(ctx), formatter)
 
 
 class RunCommand(PunaCommand):
@@ -203,17 +239,18 @@ class RunCommand(PunaCommand):
 
 
 class PunaGroup(TyperGroup):
-    """The main command. Its help lists the commands in sections."""
+    """The main command, whose help lists the commands in sections, or a command that has commands."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _write_usage(self, ctx, formatter)
-        for title, names in SECTIONS.items():
+        sections = SECTIONS if ctx.parent is None else {"Commands": tuple(self.list_commands(ctx))}
+        for title, names in sections.items():
             commands = [(name, self.get_command(ctx, name)) for name in names]
             rows = [(name, command.get_short_help_str(90)) for name, command in commands if command]
             _write_rows(title, rows, formatter)
         _write_options(self, ctx, formatter)
-        _write_page(PAGES["puna"], formatter)
-        formatter.write("\nRun 'puna COMMAND --help' for the options of a command.\n")
+        _write_page(_page(ctx), formatter)
+        formatter.write(f"\nRun '{ctx.command_path} COMMAND --help' for the options of a command.\n")
 
 
 def _write_help(command: Any, ctx: Any, formatter: Any) -> None:
@@ -252,6 +289,11 @@ def _arguments(ctx: Any) -> list[Any]:
 
 def _metavar(parameter: Any) -> str:
     return str(parameter.metavar or parameter.name.upper())
+
+
+def _page(ctx: Any) -> Page:
+    """The page of a command, by its path without `puna`."""
+    return PAGES.get(ctx.command_path.partition(" ")[2] or "puna", Page())
 
 
 def _write_page(page: Page, formatter: Any) -> None:

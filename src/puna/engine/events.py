@@ -54,6 +54,7 @@ class Generate(Message, frozen=True):
     prompt_logprobs: bool = False  # with `top_logprobs` alternatives
     cache_prompt: bool = True  # take what earlier requests have left behind, and leave something behind
     priority: Priority = "interactive"
+    client: str = ""  # who asks: waiting requests of several clients take turns
 
 
 class Embed(Message, frozen=True):
@@ -72,6 +73,7 @@ class Embed(Message, frozen=True):
     pooling: str | None = None
     cache_prompt: bool = True
     priority: Priority = "interactive"
+    client: str = ""
 
 
 class TopLogprob(msgspec.Struct, frozen=True):

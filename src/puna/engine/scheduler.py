@@ -1,5 +1,6 @@
 """Decides which sequences run, which wait, and what goes into the next batch.
 
+Of waiting sequences of the same priority, each client's next one is served before any client's second.
 A sequence waits for a slot, for room in the cache, or for another request that is evaluating a prefix both
 share. Room is made by evicting finished requests, then by preempting the running sequence that is served
 last: what it has generated so far is kept and evaluated again later.
@@ -16,6 +17,7 @@ from puna.engine.fitting import group_begin, shift_count
 from puna.engine.pace import Pace
 from puna.engine.prefix_cache import PrefixCache, PrefixEntry, PrefixMatch
 from puna.engine.sequence import Sequence
+from puna.engine.turns import Turns
 from puna.errors import CacheFullError, NotSupportedError
 
 if TYPE_CHECKING:
@@ -50,6 +52,7 @@ class Scheduler:
         self._parallel = parallel
         self._prompt_only_slots = prompt_only_slots
         self._arrived = 0
+        self._turns = {"interactive": Turns(), "batch": Turns()}
         self.pace = Pace(batch_size)
         self.waiting: list[Sequence] = []  # in the order they will be served
         self.running: list[Sequence] = []
@@ -61,6 +64,7 @@ class Scheduler:
         """Queue a new sequence."""
         self._arrived += 1
         sequence.number = self._arrived
+        sequence.turn = self._turns[sequence.request.priority].take(sequence.request.client)
         self._enqueue(sequence)
 
     def schedule(self) -> list[BatchSlice]:
@@ -111,6 +115,9 @@ class Scheduler:
         """Remove a sequence that has ended. Its cache entry can be reused, unless `forget` is set."""
         if sequence.entry is None:
             self.waiting.remove(sequence)
+            asked = sequence.request.priority, sequence.request.client
+            if not any((other.request.priority, other.request.client) == asked for other in self.waiting):
+                self._turns[sequence.request.priority].emptied(sequence.request.client)
             return
         self._release(sequence, forget=forget)
         self.running.remove(sequence)
@@ -205,6 +212,7 @@ class Scheduler:
         if sequence.request.cache_prompt:
             self._prefix_cache.index(entry, sequence.keys)
         sequence.start(entry)
+        self._turns[sequence.request.priority].served(sequence.request.client, sequence.turn)
         sequence.branch_point = found.shared if found.shared - found.count >= _WORTH_WAITING_FOR else 0
         self.running.append(sequence)
         return True

@@ -12,6 +12,7 @@ from puna.engine.events import Embed, Event, Generate
 from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
+from puna.engine.turns import Turn
 from puna.sample import Sampler
 
 Sink = Callable[[Event], None]
@@ -32,6 +33,7 @@ class Sequence:
     keep: int = 0  # leading inputs that a shift leaves in place
     sample: int = 0  # number within the request
     number: int = 0  # order of arrival
+    turn: Turn = (0, 0)  # its client's
     truncated: int = 0
     keys: list[Key] = field(default_factory=list)  # of the inputs
     grouped: bool = False  # some inputs must stay in one batch
@@ -56,9 +58,9 @@ class Sequence:
         return self.request.id
 
     @property
-    def rank(self) -> tuple[bool, int]:
+    def rank(self) -> tuple[bool, Turn, int]:
         """Sequences are served in this order and preempted in reverse."""
-        return self.request.priority == "batch", self.number
+        return self.request.priority == "batch", self.turn, self.number
 
     @property
     def evaluated(self) -> int:

@@ -15,7 +15,13 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 import msgspec
 
 from puna.engine.events import Message
-from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RunnerError
+from puna.errors import (
+    InsufficientMemoryError,
+    OutOfMemoryError,
+    PunaError,
+    RunnerError,
+    SlowClientError,
+)
 from puna.kvcache.picture import Contents
 from puna.machine import process_memory, says_out_of_memory
 from puna.runner.frames import Unpacker, pack
@@ -47,6 +53,9 @@ from puna.runner.tally import Tally
 
 _Receive = Callable[[], Coroutine[None, None, FromRunner]]
 
+#: Pieces of an answer that may wait to be read. The engine does not wait for a client: its place in the batch
+#: and its cells are free for others the sooner.
+MOST_UNREAD = 1024
 #: Lines of the process's error output kept for the message when it dies.
 _KEPT_LINES = 20
 _CLOSE_TIMEOUT_S = 5.0
@@ -75,6 +84,7 @@ class LocalRunner:
         self._output = output  # its error output; nothing is written to it
         self._ids = itertools.count(1)
         self._replies: dict[int, asyncio.Queue[FromRunner | None]] = {0: asyncio.Queue()}
+        self._overrun: set[int] = set()  # requests given up because nobody reads their answers
         self._last_lines: deque[str] = deque(maxlen=_KEPT_LINES)
         self._tasks: list[asyncio.Task[None]] = []
         self._gone = False
@@ -286,6 +296,7 @@ class LocalRunner:
             yield lambda: self._receive(request.id)
         finally:
             del self._replies[request.id]
+            self._overrun.discard(request.id)
 
     async def _receive(self, request_id: int) -> FromRunner:
         message = await self._replies[request_id].get()
@@ -316,8 +327,8 @@ class LocalRunner:
         try:
             while data := await reader.read(1 << 16):
                 for frame in unpacker.feed(data):
-                    if frame.id in self._replies:  # else: cancelled meanwhile
-                        self._replies[frame.id].put_nowait(frame.message())
+                    if frame.id in self._replies and frame.id not in self._overrun:  # else: cancelled
+                        self._pass_on(frame.id, frame.message())
         except OSError:
             # It died before it read all we sent. Killing it now would race with asyncio for its exit status.
             self._gone = True
@@ -328,6 +339,16 @@ class LocalRunner:
                 self._process.kill()
         self._gone = True
         self._tell_all_gone()
+
+    def _pass_on(self, request_id: int, message: FromRunner) -> None:
+        """Let who asked have `message`, unless too much waits for them already."""
+        replies = self._replies[request_id]
+        if isinstance(message, Chunk) and replies.qsize() >= MOST_UNREAD:
+            self._overrun.add(request_id)
+            self._send(Cancel(id=request_id))
+            text = f"{MOST_UNREAD} pieces of the answer wait to be read: the client reads too slowly"
+            message = Failed(id=request_id, message=text, kind=SlowClientError.__name__)
+        replies.put_nowait(message)
 
     def _tell_all_gone(self) -> None:
         for queue in self._replies.values():

@@ -12,13 +12,21 @@ from puna.hosts import Host
 __all__ = ["serve"]
 
 
-def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
+def serve(
+    host: Host | str | None = None,
+    *,
+    models: Path | None = None,
+    tls_cert: str = "",
+    tls_key: str = "",
+) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit status (0, or 1 when the address cannot be bound).
 
     `host` is what `PUNA_HOST` takes (default: its value), `models` the store's directory (default:
-    `PUNA_MODELS`). Prints `Listening on 127.0.0.1:11434 (version ...)` once clients can connect; a failure
-    to bind is one line on standard error.
+    `PUNA_MODELS`), `tls_cert` and `tls_key` PEM files of a certificate chain and its key (default:
+    `PUNA_TLS_CERT` and `PUNA_TLS_KEY`; without any, connections are not encrypted). Prints
+    `Listening on 127.0.0.1:11434 (version ...)` once clients can connect; a failure to bind is one line on
+    standard error.
     """
     from puna.server.serving import serve as run
 
-    return run(host, models=models)
+    return run(host, models=models, tls_cert=tls_cert, tls_key=tls_key)

@@ -23,6 +23,7 @@ from puna.server.http.replies import text_reply
 from puna.server.http.request_log import RequestLogMiddleware
 from puna.server.inspection.routes import routes as inspection_routes
 from puna.server.jobs.backend import Backend
+from puna.server.keys.check import KeyCheckMiddleware
 from puna.server.metrics import Metrics
 from puna.server.ollama.routes import routes as ollama_routes
 from puna.server.openai.routes import routes as openai_routes
@@ -40,7 +41,13 @@ def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics,
         middleware=[
             Middleware(RequestLogMiddleware),
             Middleware(CORSMiddleware, rules=settings.origins),
-            Middleware(HostCheckMiddleware, bound=bound),
+            Middleware(
+                HostCheckMiddleware,
+                bound=bound,
+                allowed=settings.hosts,
+                needs_key=lambda: settings.keyring.required,
+            ),
+            Middleware(KeyCheckMiddleware, keyring=settings.keyring),
             Middleware(BodyLimitMiddleware, most_bytes=settings.max_body_bytes),
             Middleware(DisconnectMiddleware),
         ],

@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import Any
 import uvicorn
 
 from puna import __version__
-from puna.config import models_dir
+from puna.config import env, models_dir
 from puna.errors import PunaError
 from puna.hosts import Host, host_from_env, parse_host
 from puna.server.app import create_app
@@ -53,16 +54,25 @@ _TICKS_PER_SWEEP = 10
 _log = logging.getLogger(__name__)
 
 
-def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
+def serve(
+    host: Host | str | None = None,
+    *,
+    models: Path | None = None,
+    tls_cert: str = "",
+    tls_key: str = "",
+) -> int:
     """Serve until SIGINT or SIGTERM; see `puna.server.serve`."""
     try:
         set_up_logging()
         wanted = host_from_env() if host is None else parse_host(host) if isinstance(host, str) else host
         settings = Settings.from_env()
+        tls = tls_from(tls_cert or env("TLS_CERT"), tls_key or env("TLS_KEY"))
         listener = listen(wanted)
     except PunaError as error:
         print(f"Error: {error}", file=sys.stderr, flush=True)
         return 1
+    # Runners and whatever else is started from here must not inherit them.
+    os.environ.pop("PUNA_API_KEYS", None)
     descriptors = _raise_descriptor_limit()
     for_connections = max(descriptors - _NOT_FOR_CONNECTIONS, descriptors // 2)
     limits = settings.connections
@@ -70,6 +80,7 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
     with listener:
         address, port = listener.getsockname()[:2]
         bound = Host(address=address, port=port)
+        _warn_of_strangers(bound, settings, encrypted=tls is not None)
         store = Store(models or models_dir())
         _tidy(store)
         metrics = Metrics()
@@ -87,6 +98,8 @@ def serve(host: Host | str | None = None, *, models: Path | None = None) -> int:
             timeout_keep_alive=KEEP_ALIVE_TIMEOUT_S,
             timeout_graceful_shutdown=SHUTDOWN_TIMEOUT_S,
         )
+        config.load()
+        config.ssl = tls
         server = _Server(config, fleet, connections, f"Listening on {bound.netloc} (version {__version__})")
         server.run(sockets=[listener])
     return 0
@@ -117,6 +130,47 @@ def listen(host: Host) -> socket.socket:
         raise PunaError(f"cannot listen on {where}: {error.strerror or error}; check PUNA_HOST") from error
     listener.setblocking(False)
     return listener
+
+
+def tls_from(cert: str, key: str) -> ssl.SSLContext | None:
+    """What TLS needs, from the PEM files of a certificate chain and of its key; None without either.
+
+    Raises `PunaError` when one is missing or cannot be read, or they do not belong together.
+    """
+    if not cert and not key:
+        return None
+    if not cert or not key:
+        raise PunaError("TLS needs a certificate and its key: set both PUNA_TLS_CERT and PUNA_TLS_KEY")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(Path(cert).expanduser(), Path(key).expanduser(), password=_no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        raise PunaError(
+            f"cannot use the certificate {cert} with the key {key} (PUNA_TLS_CERT, PUNA_TLS_KEY): "
+            f"{error.strerror if isinstance(error, OSError) and error.strerror else error}"
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a password, which nobody would be there to type")
+
+
+def _warn_of_strangers(bound: Host, settings: Settings, *, encrypted: bool) -> None:
+    if bound.is_loopback:
+        return
+    if not settings.keyring.required:
+        _log.warning(
+            "ANYBODY WHO CAN REACH %s CAN USE THIS SERVER, and change and delete its models: it asks for no "
+            "keys. Make one with 'puna key new', or set PUNA_HOST=127.0.0.1 (docs/security.md)",
+            bound.netloc,
+        )
+    elif not encrypted:
+        _log.warning(
+            "keys and prompts travel to %s unencrypted: set PUNA_TLS_CERT and PUNA_TLS_KEY, or let only a "
+            "reverse proxy that speaks TLS reach this address (docs/security.md)",
+            bound.netloc,
+        )
 
 
 def _raise_descriptor_limit() -> int:

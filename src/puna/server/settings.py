@@ -13,6 +13,7 @@ from puna.kvcache.types import KVTypes
 from puna.options import speculate_from_env
 from puna.server.http.connections import ConnectionLimits
 from puna.server.http.cors import OriginRules, parse_origins
+from puna.server.keys.keyring import Keyring
 
 #: `num_ctx` when neither the request, the model nor the environment says.
 DEFAULT_CONTEXT_LENGTH: Final = 4096
@@ -52,13 +53,15 @@ class Settings:
     kv_cache_type: str = "f16"
     speculate: str | None = None
     origins: OriginRules = field(default_factory=lambda: parse_origins(""))
+    hosts: tuple[str, ...] = ()  # names that web pages may know the server by; "*": any
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
+    keyring: Keyring = field(default_factory=Keyring)
 
     @classmethod
     def from_env(cls) -> Settings:
         """Malformed numbers and durations count as absent, with a warning.
 
-        A bad origin, cache type or way of guessing raises `PunaError`.
+        A bad origin, cache type, file of keys or way of guessing raises `PunaError`.
         """
         parallel = env_int("NUM_PARALLEL", 0, instead=f"{DEFAULT_PARALLEL}, or 1 where memory is short")
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
@@ -79,7 +82,9 @@ class Settings:
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
             origins=parse_origins(env("ORIGINS")),
+            hosts=tuple(name.strip().lower() for name in env("ALLOWED_HOSTS").split(",") if name.strip()),
             connections=_connection_limits(),
+            keyring=Keyring.from_env(),
         )
 
 

@@ -201,6 +201,29 @@ def test_a_body_must_be_complete_in_time_but_an_upload_may_take_longer() -> None
     play(scene)
 
 
+def test_a_body_must_not_come_in_countless_small_chunks() -> None:
+    async def scene() -> None:
+        async with world() as here:
+            client = await here.connect()
+            head = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+            some = b"1\r\nx\r\n" * 4000 + b"40\r\n" + b"y" * 64 + b"\r\n"
+            for _ in range(2):  # each request is counted by itself
+                await send(client, head + some + b"0\r\n\r\n")
+                answer = await reply(client)
+                while not answer.endswith(b"y"):
+                    answer += await reply(client)
+            await send(client, head + b"100\r\n" + b"y" * 256 + b"\r\n" + some + some)
+            answer = await reply(client)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            assert b"more than 4,096 chunks of less than 32 bytes" in answer
+            client = await here.connect()
+            large = b"40\r\n" + b"y" * 64 + b"\r\n"
+            await send(client, head + large * 20_000 + b"0\r\n\r\n")
+            assert (await reply(client)).startswith(b"HTTP/1.1 200 ")
+
+    play(scene)
+
+
 def test_a_connection_that_is_idle_between_requests_is_no_half_sent_request() -> None:
     async def scene() -> None:
         async with world(header_s=30) as here:

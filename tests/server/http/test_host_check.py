@@ -4,8 +4,11 @@ import socket
 
 import psutil
 import pytest
+from starlette.responses import Response
+from starlette.testclient import TestClient
 
-from puna.server.http.host_check import host_name, is_local_address, is_local_name
+from puna.hosts import Host
+from puna.server.http.host_check import HostCheckMiddleware, host_name, is_local_address, is_local_name
 
 
 @pytest.mark.parametrize(
@@ -71,3 +74,38 @@ def test_names_of_this_machine_and_private_networks_are_local(name: str) -> None
 )
 def test_other_names_are_not(name: str) -> None:
     assert not is_local_name(name)
+
+
+def status(
+    bound: str, host: str, *, allowed: tuple[str, ...] = (), keys: bool = False, **headers: str
+) -> int:
+    app = HostCheckMiddleware(Response(), Host(address=bound), allowed, lambda: keys)
+    sent = {name.replace("_", "-"): value for name, value in headers.items()}
+    return TestClient(app).get("/", headers={"host": host, "user-agent": "curl/8", **sent}).status_code
+
+
+@pytest.mark.parametrize("host", ["llm.example.com", "evil.example:11434"])
+def test_programs_may_use_any_name_of_a_public_server_and_pages_only_private_ones(host: str) -> None:
+    assert status("0.0.0.0", host) == 200
+    assert status("0.0.0.0", host, origin=f"http://{host}") == 403
+    assert status("0.0.0.0", host, referer=f"http://{host}/") == 403
+    assert status("0.0.0.0", host, sec_fetch_site="same-origin") == 403
+    assert status("0.0.0.0", host, user_agent="Mozilla/5.0 (X11)") == 403
+    assert status("127.0.0.1", host) == 403
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["192.168.1.5:11434", "203.0.113.5", "[2001:db8::1]:80", "ollama:11434", "nas.lan", "box.local", ""],
+)
+def test_pages_may_use_addresses_and_private_names_of_a_public_server(host: str) -> None:
+    assert status("0.0.0.0", host, origin="http://other") == 200
+
+
+def test_names_can_be_allowed_and_keys_allow_them_all() -> None:
+    page = {"origin": "https://llm.example.com"}
+    for bound in ("0.0.0.0", "127.0.0.1"):
+        assert status(bound, "llm.example.com", allowed=("llm.example.com",), **page) == 200
+        assert status(bound, "evil.example", allowed=("llm.example.com",), **page) == 403
+        assert status(bound, "llm.example.com", allowed=("*",), **page) == 200
+        assert status(bound, "llm.example.com", keys=True, **page) == 200

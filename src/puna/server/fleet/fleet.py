@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 
 from puna.errors import (
@@ -62,20 +63,31 @@ class Fleet:
         self._one_load = asyncio.Lock()
         self._timers: dict[ResidentModel, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        self._requests: Counter[str] = Counter()  # in progress, by client
         self._closed = False
 
     # --- requests ---
 
     @contextlib.asynccontextmanager
     async def use(
-        self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None = None
+        self,
+        model: StoredModel,
+        plan: LoadPlan,
+        keep_alive_s: float | None = None,
+        *,
+        client: str = "",
     ) -> AsyncIterator[Runner]:
         """A runner for `model`, loaded as `plan` says; it stays for as long as the block runs.
 
-        Raises the error that loading met, ServerBusyError when too many requests wait for loads, and
-        CrashLoopError when the model's runner has died too often to be started again at once.
+        Raises the error that loading met, ServerBusyError when too many requests wait, and CrashLoopError
+        when the model's runner has died too often to be started again at once.
         """
-        entry = await self._acquire(model, plan, keep_alive_s)
+        self._requests[client] += 1
+        try:
+            entry = await self._acquire(model, plan, keep_alive_s, client)
+        except BaseException:
+            self._left(client)
+            raise
         try:
             if entry.runner is None:  # ended between the load and now
                 raise RunnerError(_LEAVING)
@@ -86,6 +98,7 @@ class Fleet:
                 raise RunnerError(_LEAVING) from None
             raise
         finally:
+            self._left(client)
             self._release(entry)
 
     async def unload(self, path: str) -> None:
@@ -122,7 +135,9 @@ class Fleet:
 
     # --- inside ---
 
-    async def _acquire(self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None) -> ResidentModel:
+    async def _acquire(
+        self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None, client: str
+    ) -> ResidentModel:
         path = str(model.runnable_path())
         while True:
             if self._closed:
@@ -130,8 +145,11 @@ class Fleet:
             entry = self._loaded.get(path)
             fresh = entry is None or not entry.ready or not entry.serves(plan)
             if entry is None or fresh:
+                self._check_queue(client, self._settings.max_queue)
                 entry = await self._wait_for_load(model, path, plan)
             else:
+                if entry.full:
+                    self._check_queue(client, self._settings.max_queue - 1)
                 entry.users += 1
             self._stop_timer(entry)
             if keep_alive_s is not None:
@@ -140,6 +158,23 @@ class Fleet:
             if fresh or entry.users > 1 or await self._answers(entry):
                 return entry
             self._release(entry)
+
+    def _check_queue(self, client: str, most: int) -> None:
+        """Raise ServerBusyError if more than `most` requests wait for a load or for their turn.
+
+        A client with no other request in progress has a second queue of that length: others cannot fill it.
+        """
+        waiting = sum(load.waiters for load in self._loads.values())
+        waiting += sum(entry.queued for entry in self._loaded.values())
+        if self._requests[client] == 1:
+            most += self._settings.max_queue
+        if waiting > most:
+            raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
+
+    def _left(self, client: str) -> None:
+        self._requests[client] -= 1
+        if not self._requests[client]:
+            del self._requests[client]
 
     def _release(self, entry: ResidentModel) -> None:
         entry.users -= 1
@@ -169,8 +204,6 @@ class Fleet:
 
     async def _wait_for_load(self, model: StoredModel, path: str, plan: LoadPlan) -> ResidentModel:
         """The model, loaded by one task for all who wait for it, with one user more for the caller."""
-        if sum(load.waiters for load in self._loads.values()) > self._settings.max_queue:
-            raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
         refusal = self._crashes.refusal(path, time.monotonic())
         if refusal is not None:
             raise CrashLoopError(refusal)

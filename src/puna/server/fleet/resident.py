@@ -70,6 +70,16 @@ class ResidentModel:
     def ready(self) -> bool:
         return self.runner is not None and self.runner.alive and not self.retiring
 
+    @property
+    def full(self) -> bool:
+        """Whether a request more would have to wait for its turn."""
+        return self.runner is not None and self.users >= self.runner.info.parallel
+
+    @property
+    def queued(self) -> int:
+        """How many requests wait for their turn, as far as each needs one place of a batch."""
+        return 0 if self.runner is None else max(self.users - self.runner.info.parallel, 0)
+
     def serves(self, wanted: LoadPlan) -> bool:
         return self.runner is not None and self.plan.serves(wanted, self.runner.info.context_length)
 

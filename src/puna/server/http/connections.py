@@ -18,6 +18,9 @@ from puna.server.http.replies import JSON, encode
 #: Uploads of files: they may take as long as they like, unless they pause.
 _UPLOADS = "/api/blobs/"
 
+_MOST_SMALL_CHUNKS = 4096
+_SMALL_CHUNK = 32  # bytes
+
 
 @dataclass(frozen=True)
 class ConnectionLimits:
@@ -89,11 +92,38 @@ class Connections:
             self._without_request[connection] = None
 
 
+class _Messages(h11.Connection):
+    """Reads no body of countless chunks: each costs as much time as a kilobyte in one piece."""
+
+    def __init__(self) -> None:
+        super().__init__(h11.SERVER)
+        self.complaint = ""
+        self._chunks = self._bytes = 0
+
+    def next_event(self) -> Any:
+        event = super().next_event()
+        if isinstance(event, h11.Data):
+            self._chunks += 1
+            self._bytes += len(event.data)
+            if self._chunks > _MOST_SMALL_CHUNKS and self._bytes < _SMALL_CHUNK * self._chunks:
+                self.complaint = (
+                    f"the body comes in more than {_MOST_SMALL_CHUNKS:,} chunks of less than {_SMALL_CHUNK} "
+                    "bytes on average; send larger ones, or a Content-Length"
+                )
+                raise h11.RemoteProtocolError(self.complaint)
+        return event
+
+    def start_next_cycle(self) -> None:
+        super().start_next_cycle()
+        self._chunks = self._bytes = 0
+
+
 class Connection(H11Protocol):
     """One connection. uvicorn itself ends those that are idle between two requests."""
 
     def __init__(self, *arguments: Any, connections: Connections, **named: Any) -> None:
         super().__init__(*arguments, **named)
+        self.conn: _Messages = _Messages()
         self.address = ""
         self._connections = connections
         self._phase: Literal["idle", "header", "body", "answer"] = "header"
@@ -123,6 +153,9 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.leave(self)
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        super().send_400_response(self.conn.complaint or msg)
 
     # --- limits ---
 

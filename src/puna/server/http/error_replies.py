@@ -13,7 +13,14 @@ from puna.server.http.replies import encode, json_reply
 
 _log = logging.getLogger(__name__)
 
-_OPENAI_TYPES = {400: "invalid_request_error", 413: "invalid_request_error", 404: "not_found_error"}
+_OPENAI_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+}
 
 
 async def error_reply(request: Request, error: Exception) -> Response:

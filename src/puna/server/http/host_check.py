@@ -1,22 +1,28 @@
-"""The Host header check: no web page may reach a local server through a name it controls (DNS rebinding)."""
+"""The Host header check: no web page may reach the server through a name it controls (DNS rebinding).
+
+A page of evil.example can have that name resolved to an address of the visitor's own network. To the browser
+the server there is the page's own, so that CORS does not apply; but the Host header says evil.example.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import re
 import socket
+from collections.abc import Callable, Collection
 
 import psutil
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from puna.hosts import Host
-from puna.server.http.replies import empty
+from puna.server.http.replies import empty, json_reply
 
 #: A host and its port: an IPv6 address in brackets, or anything that could be a name.
 _HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([\w.~-]*))(?::[0-9]{0,5})?")
 
 _LOCAL_SUFFIXES = (".localhost", ".local", ".internal")
+_PRIVATE_SUFFIXES = (".lan", ".home.arpa", ".localdomain")
 
 #: Narrower than `is_private`, which counts documentation and test networks too.
 _PRIVATE_NETWORKS = tuple(
@@ -25,19 +31,35 @@ _PRIVATE_NETWORKS = tuple(
 
 
 class HostCheckMiddleware:
-    """Refuses foreign Host headers with 403 while the server listens on loopback; else lets all through."""
+    """Refuses foreign Host headers with 403, unless keys are asked for, which a page does not have.
 
-    def __init__(self, app: ASGIApp, bound: Host) -> None:
+    Where the server listens on loopback, all are foreign but local addresses and names, as for Ollama. Where
+    it listens on others, programs may use any name for it, as for Ollama; browsers, whose requests show in
+    their headers, only addresses, names that mean nothing outside of a local network, and those `allowed`.
+    """
+
+    def __init__(
+        self, app: ASGIApp, bound: Host, allowed: Collection[str], needs_key: Callable[[], bool]
+    ) -> None:
         self._app = app
-        self._active = bound.is_loopback
+        self._local = bound.is_loopback
+        self._allowed = allowed
+        self._needs_key = needs_key
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and self._active:
-            name = host_name(Headers(scope=scope).get("host", ""))
+        if scope["type"] == "http" and not self._needs_key():
+            headers = Headers(scope=scope)
+            name = host_name(headers.get("host", ""))
             if name is None:
                 await empty(400)(scope, receive, send)
                 return
-            if not is_local_address(name):
+            if "*" in self._allowed or name in self._allowed:
+                pass
+            elif not self._local:
+                if is_from_browser(headers) and not is_private_name(name):
+                    await _foreign(name)(scope, receive, send)
+                    return
+            elif not is_local_address(name):
                 if not is_local_name(name):
                     await empty(403)(scope, receive, send)
                     return
@@ -45,6 +67,30 @@ class HostCheckMiddleware:
                     await empty(204)(scope, receive, send)
                     return
         await self._app(scope, receive, send)
+
+
+def _foreign(name: str) -> ASGIApp:
+    why = f"web pages may not use this server under the name {name!r:.80}; PUNA_ALLOWED_HOSTS allows names"
+    return json_reply({"error": why}, 403)
+
+
+def is_from_browser(headers: Headers) -> bool:
+    """Whether a page can have sent the request. It cannot keep all of these signs out of one with a body."""
+    signs = ("origin", "referer", "sec-fetch-site")
+    return any(sign in headers for sign in signs) or headers.get("user-agent", "").startswith("Mozilla/")
+
+
+def is_private_name(host: str) -> bool:
+    """Whether no stranger's DNS server is asked for `host`: an address, or a name of local networks only."""
+    return "." not in host or is_local_name(host) or host.endswith(_PRIVATE_SUFFIXES) or _is_address(host)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def host_name(header: str) -> str | None:

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
 
+import msgspec.structs
+
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
 from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LoadPlan
 from puna.server.fleet.runner import Runner
+from puna.server.http.caller import caller
 from puna.server.http.request_facts import facts
 from puna.server.jobs.merge import merged
 from puna.server.metrics import Metrics, Observation
@@ -24,13 +27,14 @@ from puna.store import Store, StoredModel
 
 @dataclass(frozen=True)
 class Order:
-    """Which model to load, with which `options`, and how long to keep it after its last use."""
+    """Which model to load for whom, with which `options`, and how long to keep it after its last use."""
 
     model: StoredModel
     options: Options
     keep_alive_s: float | None = None
     warnings: Sequence[str] = ()  # options that change nothing
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
+    client: str = field(default_factory=lambda: caller().client)
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,8 @@ class Backend:
     @contextlib.asynccontextmanager
     async def runner(self, order: Order) -> AsyncIterator[Runner]:
         """The runner of the model that `order` names, for as long as the block runs."""
-        async with self.fleet.use(order.model, self.plan(order.options), order.keep_alive_s) as runner:
+        plan = self.plan(order.options)
+        async with self.fleet.use(order.model, plan, order.keep_alive_s, client=order.client) as runner:
             yield runner
 
     async def load(self, order: Order) -> list[str]:
@@ -123,6 +128,8 @@ class Backend:
             return warnings(order, runner)
 
     async def unload(self, model: StoredModel) -> None:
+        """Take the model out of memory. Raises ScopeError if the caller's key is not for that."""
+        caller().require("manage", "unloading a model")
         await self.fleet.unload(str(model.runnable_path()))
 
     async def render(self, order: Order, request: Generate) -> str:
@@ -183,7 +190,8 @@ class _Answers:
         self._prompt = Prompted(id=0, text="", tokens=[])  # until it is known
 
     async def parts(self, runner: Runner) -> AsyncGenerator[Part, None]:
-        async with contextlib.aclosing(runner.generate(self._request)) as events:
+        request = msgspec.structs.replace(self._request, client=self._order.client)
+        async with contextlib.aclosing(runner.generate(request)) as events:
             async for event in events:
                 if isinstance(event, Prompted):
                     self._prompt = event

@@ -7,6 +7,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec.structs
+
 from puna.errors import ModelNotFoundError
 from puna.runner.protocol import Embed, Embedded
 from puna.server.jobs.backend import Backend, Order, warnings
@@ -45,7 +47,7 @@ async def embed(backend: Backend, order: Order, request: Embed) -> Vectors:
         async with backend.runner(order) as runner:
             observation.loaded()
             loaded_ns = time.perf_counter_ns()
-            vectors = await runner.embed(request)
+            vectors = await runner.embed(msgspec.structs.replace(request, client=order.client))
             observation.embedded(vectors)
     return Vectors(
         vectors,

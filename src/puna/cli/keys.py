@@ -1,0 +1,79 @@
+"""`puna key`: keys for the clients of the server on this machine, in the file that it reads."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+
+from puna.cli.tables import table
+from puna.errors import KeyFileError, RequestError
+from puna.server.http.caller import SCOPES, Scope
+from puna.server.keys.file import change_keys, key_file, read_keys
+from puna.server.keys.key import Key, new_key
+
+
+def make_key(name: str, scopes: str, rate: str, concurrency: int) -> None:
+    """Print a new key: on standard output the key alone, so that it can be put into a file or a variable."""
+    text, made = new_key(name, _scopes(scopes), _rate(rate), concurrency)
+
+    def add(keys: list[Key]) -> list[Key]:
+        if any(key.name == made.name for key in keys):
+            raise KeyFileError(f"there is a key '{made.name}' already; give another --name or revoke it")
+        return [*keys, made]
+
+    change_keys(key_file(), add)
+    print(text)
+    print(
+        f"This is the key '{made.name}'. It is not shown again: {key_file()} has only its hash.\n"
+        "A server that reads this file refuses requests without a key from now on. Clients send it as\n"
+        "'Authorization: Bearer KEY'; for this command line set PUNA_API_KEY.",
+        file=sys.stderr,
+    )
+
+
+def print_keys() -> None:
+    try:
+        keys = read_keys(key_file())
+    except FileNotFoundError:
+        keys = []
+    rows = [
+        (
+            key.name,
+            ",".join(key.scopes),
+            f"{key.rate}/min" if key.rate else "-",
+            str(key.concurrency or "-"),
+            key.created[:10] or "-",
+        )
+        for key in keys
+    ]
+    print(table(("NAME", "SCOPES", "RATE", "CONCURRENCY", "CREATED"), rows))
+
+
+def revoke_keys(names: Sequence[str]) -> None:
+    """Remove the keys of these names. Raises KeyFileError, and removes none, if one does not exist."""
+
+    def without(keys: list[Key]) -> list[Key]:
+        missing = set(names) - {key.name for key in keys}
+        if missing:
+            raise KeyFileError(f"there is no key '{min(missing)}'; 'puna key list' shows those there are")
+        return [key for key in keys if key.name not in names]
+
+    change_keys(key_file(), without)
+    for name in names:
+        print(f"revoked '{name}'")
+
+
+def _scopes(text: str) -> tuple[Scope, ...]:
+    given = [scope.strip() for scope in text.split(",") if scope.strip()]
+    unknown = set(given) - set(SCOPES)
+    if unknown or not given:
+        raise RequestError(f"--scope must be one or more of {', '.join(SCOPES)}, not {text!r}")
+    return tuple(scope for scope in SCOPES if scope in given)
+
+
+def _rate(text: str) -> int:
+    found = re.fullmatch(r"([0-9]{1,9})(/min)?", text)
+    if text and found is None:
+        raise RequestError(f"--rate must be a number of requests a minute, as in 60/min, not {text!r}")
+    return int(found[1]) if found else 0

@@ -1,0 +1,1 @@
+"""API keys: who may use the server, for what, and how much."""

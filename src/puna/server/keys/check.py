@@ -1,0 +1,98 @@
+"""Lets in whoever has a key, to what the key is for."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from puna.errors import AuthenticationError, PunaError, RateLimitError, ScopeError
+from puna.server.http import caller
+from puna.server.http.addresses import network_of
+from puna.server.http.caller import Caller
+from puna.server.http.error_replies import error_reply
+from puna.server.keys.key import Key
+from puna.server.keys.keyring import Keyring
+from puna.server.keys.usage import Usage
+
+_READ: Final = ("/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models")
+_GENERATE: Final = ("/api/generate", "/api/chat", "/api/embed", "/api/embeddings")
+
+
+class KeyCheckMiddleware:
+    """Says who the caller is. Once keys are asked for, refuses with 401, 403 or 429 before a body is read."""
+
+    def __init__(self, app: ASGIApp, keyring: Keyring) -> None:
+        self._app = app
+        self._keyring = keyring
+        self._usage = Usage()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        needed = needed_scope(scope["method"], scope["path"])
+        if not self._keyring.required or needed is None:
+            address = network_of(scope["client"][0]) if scope.get("client") else ""
+            await self._served(Caller(address), scope, receive, send)
+            return
+        with contextlib.ExitStack() as stack:
+            try:
+                key = self._key(Headers(scope=scope))
+                found = Caller(f"key {key.name}", key.name, key.scopes)
+                found.require(needed, f"{scope['method']} {scope['path']}")
+                stack.enter_context(self._usage.request(key))
+            except (AuthenticationError, ScopeError, RateLimitError) as error:
+                await _refused(error, scope, receive, send)
+            else:
+                await self._served(found, scope, receive, send)
+
+    def _key(self, headers: Headers) -> Key:
+        text = presented(headers)
+        if not text:
+            raise AuthenticationError(
+                "this server asks for a key: send it as 'Authorization: Bearer KEY' (the CLI: PUNA_API_KEY)"
+            )
+        key = self._keyring.find(text)
+        if key is None:
+            raise AuthenticationError("the server does not know this key, or it was revoked", known=False)
+        return key
+
+    async def _served(self, who: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+        token = caller.current.set(who)
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            caller.current.reset(token)
+
+
+def presented(headers: Headers) -> str:
+    """The key in a request's headers, as OpenAI's clients send it or as Anthropic's; empty without one."""
+    scheme, _, text = headers.get("authorization", "").strip().partition(" ")
+    if scheme.lower() == "bearer" and text.strip():
+        return text.strip()
+    return headers.get("x-api-key", "").strip()
+
+
+def needed_scope(method: str, path: str) -> caller.Scope | None:
+    """What a request needs a key for: None where it needs no key, `manage` wherever nothing else is said."""
+    path = path.rstrip("/") or "/"
+    if method == "OPTIONS" or (path == "/" and method in ("GET", "HEAD")):
+        return None
+    if path in _READ or (path.startswith("/v1/models/") and method in ("GET", "HEAD")):
+        return "read"
+    if path in _GENERATE or path.startswith("/v1/"):
+        return "generate"
+    return "manage"
+
+
+async def _refused(error: PunaError, scope: Scope, receive: Receive, send: Send) -> None:
+    reply = await error_reply(Request(scope), error)
+    if isinstance(error, AuthenticationError):
+        reply.headers["WWW-Authenticate"] = error.challenge
+    if isinstance(error, RateLimitError):
+        reply.headers["Retry-After"] = f"{error.retry_after_s}"
+    await reply(scope, receive, send)

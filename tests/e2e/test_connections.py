@@ -1,0 +1,175 @@
+"""Clients that keep connections open, send by half, do not read, or come in crowds."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import resource
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import psutil
+import pytest
+
+from puna.runner.client import MOST_UNREAD
+from tests.e2e.servers import Server, add_model, running
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.e2e
+
+HALF = b"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"
+GREEDY = {"temperature": 0, "num_predict": 2}
+BUSY = {"error": "server busy, please try again.  maximum pending requests exceeded"}
+
+
+@contextlib.contextmanager
+def crowd(server: Server, count: int, data: bytes) -> Iterator[list[socket.socket]]:
+    """So many connections, each of which has sent `data`."""
+    address = urlsplit(server.url)
+    with contextlib.ExitStack() as stack:
+        clients = []
+        for _ in range(count):
+            client = socket.create_connection((address.hostname, address.port), timeout=60)
+            clients.append(stack.enter_context(client))
+            with contextlib.suppress(OSError):  # it has been closed already
+                client.sendall(data)
+        yield clients
+
+
+def descriptors(server: Server) -> int:
+    return psutil.Process(server.process.pid).num_fds()
+
+
+def test_half_sent_requests_are_ended_and_say_why(tmp_path: Path) -> None:
+    with running(tmp_path, PUNA_HEADER_TIMEOUT="1s", PUNA_CLIENT_TIMEOUT="1s") as server:
+        before = descriptors(server)
+        for data, setting in ((HALF[:20], "PUNA_HEADER_TIMEOUT"), (HALF, "PUNA_CLIENT_TIMEOUT")):
+            with crowd(server, 50, data) as clients:
+                for client in clients:
+                    answer = client.makefile("rb").read().decode()
+                    assert answer.startswith("HTTP/1.1 408 ")
+                    assert setting in answer
+            assert httpx.get(server.url + "/api/version").status_code == 200
+        wait_until(lambda: descriptors(server) <= before, "the descriptors' return")
+
+
+def test_more_connections_than_there_may_be_keep_nobody_out(tmp_path: Path) -> None:
+    with running(tmp_path, PUNA_MAX_CONNECTIONS="100") as server, crowd(server, 200, HALF):
+        for _ in range(20):
+            assert httpx.get(server.url + "/api/version").status_code == 200
+        assert len(psutil.Process(server.process.pid).net_connections()) <= 102
+        assert "cannot accept" not in server.log.read_text()
+
+
+def test_a_server_without_descriptors_goes_on_and_says_so_in_few_lines(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        with server.http as open_before:
+            assert open_before.get("/api/version").status_code == 200
+            _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (descriptors(server), hard))
+            with crowd(server, 20, HALF):
+                wait_until(lambda: "cannot accept" in server.log.read_text(), "a line in the log")
+                assert open_before.get("/api/version").status_code == 200
+            lines = [line for line in server.log.read_text().splitlines() if "accept" in line]
+            assert re.search(r"Too many open files \(\d{2,} failures", lines[0])
+            assert len(server.log.read_bytes()) < 10_000
+            resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (1024, hard))
+        assert httpx.get(server.url + "/api/version", timeout=60).status_code == 200
+
+
+@pytest.mark.slow
+def test_an_answer_that_nobody_reads_ends_instead_of_growing(server: Server) -> None:
+    body = {
+        "model": "endless",
+        "prompt": "once",
+        "logprobs": True,
+        "top_logprobs": 20,
+        "options": {"temperature": 0, "num_predict": -1, "num_ctx": 8192},
+    }
+    server.http.post("/api/generate", json=body | {"options": {**GREEDY, "num_ctx": 8192}})
+    before = generated(server)
+    content = json.dumps(body).encode()
+    head = (
+        f"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
+    )
+    with socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        address = urlsplit(server.url)
+        client.connect((address.hostname, address.port))
+        client.sendall(head + content)
+        wait_until(lambda: generated(server) > before, "the first token")
+        wait_until(lambda: server.requests() == (0, 0), "the end of the generation")
+        answer = client.makefile("rb").read().decode()
+    assert f"{MOST_UNREAD} pieces of the answer wait to be read: the client reads too slowly" in answer
+
+
+def test_requests_that_wait_for_a_loaded_model_are_counted(tmp_path: Path, endless_file: Path) -> None:
+    long = {"model": "endless", "prompt": "once", "options": {"num_predict": -1, "num_ctx": 8192}}
+    short = {"model": "endless", "prompt": "x", "stream": False, "options": {**GREEDY, "num_ctx": 8192}}
+    with running(tmp_path, PUNA_MAX_QUEUE="2", PUNA_NUM_PARALLEL="1") as server:
+        add_model(server, "endless", endless_file)
+        with server.asked("/api/generate", long):
+            wait_until(lambda: server.requests() == (1, 0), "the first request's turn")
+            with server.asked("/api/generate", long), server.asked("/api/generate", long):
+                wait_until(lambda: server.requests() == (1, 2), "two that wait")
+                refused = server.http.post("/api/generate", json=short)
+                assert (refused.status_code, refused.json()) == (503, BUSY)
+                texts = {"model": "endless", "input": "x", "options": {"num_ctx": 8192}}
+                other = server.http.post("/api/embed", json=texts)
+                assert other.status_code == 503
+        assert server.http.post("/api/generate", json=short).json()["eval_count"] == 2
+
+
+def test_who_has_many_requests_waiting_neither_delays_nor_keeps_out_who_has_one(
+    tmp_path: Path, endless_file: Path
+) -> None:
+    """The requests of another address, which a proxy on this machine may speak for."""
+    body = {"model": "endless", "prompt": "x", "stream": False}
+    body["options"] = {"num_predict": 300, "temperature": 0, "num_ctx": 8192}
+    ended: list[str] = []
+    with running(tmp_path, PUNA_MAX_QUEUE="8", PUNA_NUM_PARALLEL="1") as server:
+        add_model(server, "endless", endless_file)
+        server.client.generate("endless", options={"num_ctx": 8192})
+
+        def ask(client: str) -> None:
+            answer = httpx.post(
+                f"{server.url}/api/generate",
+                json=body,
+                headers={"X-Forwarded-For": client},
+                timeout=120,
+            )
+            assert answer.status_code == 200, answer.text
+            ended.append(client)
+
+        (runner,) = server.runners()
+        with ThreadPoolExecutor(16) as pool:
+            many = [pool.submit(ask, "192.0.2.1")]
+            wait_until(lambda: server.requests() == (1, 0), "the first request's turn")
+            runner.suspend()  # so that all have come before the first has ended
+            many += [pool.submit(ask, "192.0.2.1") for _ in range(8)]
+            before = sum(1 for line in server.log.read_text().splitlines() if "status=503" in line)
+            wait_until(lambda: busy(server) == 9, "nine requests")
+            one = pool.submit(ask, "192.0.2.2")
+            wait_until(lambda: busy(server) == 10, "the tenth")
+            runner.resume()
+            one.result()
+            for future in many:
+                future.result()
+        assert before == 0
+    assert "192.0.2.2" in ended[:3]
+
+
+def generated(server: Server) -> int:
+    """Tokens generated by the models in memory."""
+    return sum(model["tokens"]["generated"] for model in server.http.get("/api/ps").json()["models"])
+
+
+def busy(server: Server) -> int:
+    """How many connections have a request that is being served."""
+    connections = psutil.Process(server.process.pid).net_connections("tcp")
+    return sum(1 for each in connections if each.status == psutil.CONN_ESTABLISHED)

@@ -1,0 +1,76 @@
+"""A client that must always be answered, whatever others do to the server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+
+from tests.soak.asking import LIMIT_S, ask, check
+from tests.soak.exam import Exam
+from tests.soak.questions import Question
+from tests.soak.report import Report
+
+_INTERVAL_S = 0.25
+#: The canary is another client than the one that attacks, as a proxy on this machine says.
+_ADDRESS = {"X-Forwarded-For": "192.0.2.1"}
+
+
+class Canary:
+    """Asks for the version, to be answered within `within_s`, and for the right answer to `question`."""
+
+    def __init__(self, url: str, question: Question, exam: Exam, report: Report, within_s: float) -> None:
+        self._url = url
+        self._question = question
+        self._exam = exam
+        self._report = report
+        self._within_s = within_s
+        self._longest_s = 0.0
+        self._attack = ""
+
+    @contextmanager
+    def watching(self, attack: str) -> Iterator[None]:
+        """Asks for as long as the block runs; what is not answered as it should counts against `attack`."""
+        self._attack = attack
+        over = threading.Event()
+        threads = [
+            threading.Thread(target=live, args=[over], name="canary", daemon=True)
+            for live in (self._ask_version, self._ask_question)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join(LIMIT_S)
+                if thread.is_alive():
+                    self._report.fail(f"during {attack}: the canary was not answered for {LIMIT_S:.0f} s")
+
+    def _ask_version(self, over: threading.Event) -> None:
+        # The connection is kept: while there are no descriptors, no other can be made.
+        with httpx.Client(base_url=self._url, timeout=LIMIT_S, headers=_ADDRESS) as http:
+            while not over.is_set():
+                with self._report.request(f"the canary's version during {self._attack}"):
+                    began_s = time.monotonic()
+                    check(http.get("/api/version"))
+                    took_s = time.monotonic() - began_s
+                    self._longest_s = max(self._longest_s, took_s)
+                    assert took_s <= self._within_s, f"answered after {took_s:.2f} s"
+                    self._report.count("canary", "version")
+                over.wait(_INTERVAL_S)
+
+    def _ask_question(self, over: threading.Event) -> None:
+        with httpx.Client(base_url=self._url, timeout=LIMIT_S, headers=_ADDRESS) as http:
+            while not over.is_set():
+                with self._report.request(f"the canary's question during {self._attack}"):
+                    self._exam.mark(self._question, ask(http, self._question))
+                    self._report.count("canary", "right")
+                over.wait(_INTERVAL_S)
+
+    def __str__(self) -> str:
+        return f"the canary waited for at most {self._longest_s:.2f} s"
