@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+from models import POINTS, random_blocks
 
 from puna import _native
 from puna.gguf import GGMLType, quantize
@@ -35,6 +36,12 @@ TYPES = (
     "Q3_K",
     "IQ4_NL",
     "MXFP4",
+    "IQ1_S",
+    "IQ2_XXS",
+    "IQ2_XS",
+    "IQ2_S",
+    "IQ3_XXS",
+    "IQ3_S",
 )
 
 
@@ -60,8 +67,12 @@ def read_bandwidth() -> float:
 def random_matrices(kind: GGMLType, rows: int, columns: int, count: int) -> list[Weight]:
     """`count` separate matrices with the same random values."""
     rng = np.random.default_rng(0)
-    values = rng.standard_normal((min(rows, 64), columns), dtype=np.float32)
-    data = np.tile(quantize(values, kind).reshape(-1), -(-rows // len(values)))[: kind.nbytes(rows * columns)]
+    some = min(rows, 64)
+    if kind in POINTS:  # which nothing here quantises to
+        stored = random_blocks(rng, kind, some * columns, 1.0)
+    else:
+        stored = quantize(rng.standard_normal((some, columns), dtype=np.float32), kind)
+    data = np.tile(stored.reshape(-1), -(-rows // some))[: kind.nbytes(rows * columns)]
     weights = [Weight(f"{kind.name} {i}", data, kind, (rows, columns)) for i in range(count)]
     for weight in weights:
         default_backend().pack(weight)
@@ -87,7 +98,9 @@ def main() -> None:
         f"{_native.cpu_level()}, {ops.threads()} threads, [{arguments.rows}, {arguments.columns}]; "
         f"read bandwidth {read_bandwidth() / 1e9:.1f} GB/s"
     )
-    print(f"{'type':8}{'tokens':>7}{'us':>10}{'GMAC/s':>9}{'GB/s':>7}   (bytes as in the file)")
+    print(
+        f"{'type':8}{'tokens':>7}{'us':>10}{'GMAC/s':>9}{'GB/s':>7}   (bytes as in the file)  memory / file"
+    )
     for name in arguments.types:
         kind = GGMLType[name]
         count = max(1, WORKING_SET // kind.nbytes(arguments.rows * arguments.columns))
@@ -98,7 +111,8 @@ def main() -> None:
             products = arguments.rows * arguments.columns * tokens
             print(
                 f"{name:8}{tokens:7}{took * 1e6:10.1f}{products / took / 1e9:9.1f}"
-                f"{weights[0].nbytes / took / 1e9:7.1f}"
+                f"{weights[0].nbytes / took / 1e9:7.1f}{'':24}"
+                f"{weights[0].packed.nbytes / weights[0].nbytes:9.3f}"
             )
 
 

@@ -16,6 +16,15 @@ from puna.gguf import FileType, GGMLType, GGUFWriter
 Q4_K, Q5_K, Q6_K = GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K
 Q8_0, Q4_0, F16 = GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.F16
 IQ4_XS, MXFP4 = GGMLType.IQ4_XS, GGMLType.MXFP4
+# Points of grids; the standard deviation of random ones whose factor is 1.
+POINTS = {
+    GGMLType.IQ1_S: 7.4,
+    GGMLType.IQ2_XXS: 51.0,
+    GGMLType.IQ2_XS: 51.0,
+    GGMLType.IQ2_S: 51.0,
+    GGMLType.IQ3_XXS: 148.0,
+    GGMLType.IQ3_S: 157.0,
+}
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,9 @@ MIXES = {
     "q4_0": Mix(FileType.Q4_0, Q4_0, Q4_0, Q6_K),
     "q8_0": Mix(FileType.Q8_0, Q8_0, Q8_0, Q8_0),
     "iq4_xs": Mix(FileType.IQ4_XS, IQ4_XS, IQ4_XS, Q6_K),
+    "iq1_s": Mix(FileType.IQ1_S, GGMLType.IQ1_S, GGMLType.IQ1_S, Q6_K),
+    "iq2_xxs": Mix(FileType.IQ2_XXS, GGMLType.IQ2_XXS, GGMLType.IQ2_XXS, Q6_K),
+    "iq3_s": Mix(FileType.IQ3_S, GGMLType.IQ3_S, GGMLType.IQ3_S, Q6_K),
     "mxfp4": Mix(FileType.MXFP4, MXFP4, MXFP4, Q8_0),
     "f16": Mix(FileType.F16, F16, F16, F16),
 }
@@ -164,6 +176,8 @@ def random_blocks(dice: np.random.Generator, kind: GGMLType, count: int, spread:
         set_half(2, 15.5 * spread / (9.2 * 37))
     elif kind is IQ4_XS:  # levels with a standard deviation of 73, and signed 6-bit scales
         set_half(0, spread / (73 * 18))
+    elif kind in POINTS:
+        set_half(0, spread / POINTS[kind])
     elif kind is MXFP4:  # scales are powers of two, biased by 128 because levels are stored doubled
         blocks[:, 0] = 128 + round(np.log2(spread / 5.9))
     else:

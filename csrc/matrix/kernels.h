@@ -60,7 +60,8 @@ constexpr int64_t token_block = 256;
 // The same for any number of tokens up to token_block. Where tokens lie one behind the other, up to rows_behind more
 // may be read behind the last. `room` is wide_room bytes for whatever the function likes.
 using WideFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
-                              const void* const* x, int64_t step, float* const* y, int64_t tokens, uint8_t* room);
+                              const void* const* x, int64_t step, float* const* y, int64_t tokens, uint8_t* room,
+                              PrefetchDistance prefetch);
 constexpr int64_t rows_behind = 15;
 constexpr int64_t wide_room = 512 << 10;
 
@@ -73,7 +74,7 @@ struct MatrixKernels {
     int rows;                                       // R
     PrefetchDistance prefetch;                      // for weights that come from memory
     int tile[layout_count];                         // tokens in the largest tile of a layout
-    TileFunction product[layout_count][max_tile];   // [layout][tokens - 1]
+    TileFunction product[layout_count][max_tile];   // [layout][tokens - 1], null where all tokens go the wide way
     WideFunction wide[layout_count];                // null, or what is to be called for `wide_from` tokens or more
     int wide_from[layout_count];
     QuantizeFunction quantize_per_256;

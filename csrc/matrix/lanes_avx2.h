@@ -2,6 +2,7 @@
 #pragma once
 #include <immintrin.h>
 
+#include "matrix/point_digits.h"
 #include "matrix/quads.h"
 
 namespace puna {
@@ -39,7 +40,35 @@ struct Avx2 {
         return _mm256_set1_epi32(bytes);
     }
 
+    static PUNA_INLINE void store_bytes(uint8_t* p, Bytes v) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), v);
+    }
+
+    // --- points ---
+    // The digits of the points that one index, then another, of each row names: quads of columns.
+    template <Grid grid>
+    static PUNA_INLINE void look_up(const PointTable& table, Ints first, Ints second, Bytes* quads) {
+        look_up_point<Avx2, grid>(table, first, quads);
+        look_up_point<Avx2, grid>(table, second, quads + shape_of(grid).coordinates / 4);
+    }
+    static PUNA_INLINE Ints gather(const uint32_t* from, Ints indices) {
+        return _mm256_i32gather_epi32(reinterpret_cast<const int*>(from), indices, 4);
+    }
+    static PUNA_INLINE Bytes as_bytes(Ints v) { return v; }
+
     // --- integers ---
+    template <int bytes>
+    static PUNA_INLINE Ints load_words(const uint8_t* p) {   // [rows] unsigned ones of so many bytes
+        if constexpr (bytes == 1) return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p)));
+        else if constexpr (bytes == 2) return _mm256_cvtepu16_epi32(load_half(p));
+        else return load(p);
+    }
+    template <int n>
+    static PUNA_INLINE Ints shift_ints_right(Ints v) { return _mm256_srli_epi32(v, n); }
+    template <int n>
+    static PUNA_INLINE Ints shift_signed_right(Ints v) { return _mm256_srai_epi32(v, n); }
+    static PUNA_INLINE Ints int_and(Ints a, Ints b) { return _mm256_and_si256(a, b); }
+    static PUNA_INLINE Ints int_or(Ints a, Ints b) { return _mm256_or_si256(a, b); }
     static PUNA_INLINE Ints splat(int32_t x) { return _mm256_set1_epi32(x); }
     template <int n>
     static PUNA_INLINE Ints shift_ints_left(Ints v) { return _mm256_slli_epi32(v, n); }
@@ -113,10 +142,10 @@ struct Avx2 {
     };
 
     // maddubs adds two neighbouring products to 16 bits; how many fit depends on the size of the numbers:
-    // 15 * 127 * 2 * 8, 31 * 127 * 2 * 4 and 63 * 127 * 2 * 2 are all below 32768.
+    // 15 * 127 * 2 * 8, 31 * 127 * 2 * 4, 63 * 127 * 2 * 2 and 127 * 127 * 2 are all below 32768.
     template <int bits>
     struct Products {
-        static constexpr int chain = bits <= 4 ? 8 : bits == 5 ? 4 : 2;
+        static constexpr int chain = bits <= 4 ? 8 : bits == 5 ? 4 : bits == 6 ? 2 : 1;
         using Part = Ints;   // sixteen of 16 bits
         static PUNA_INLINE Bytes prepare(Bytes numbers) { return numbers; }
         static PUNA_INLINE Part zero() { return _mm256_setzero_si256(); }

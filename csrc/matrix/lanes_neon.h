@@ -2,6 +2,7 @@
 #pragma once
 #include <arm_neon.h>
 
+#include "matrix/point_digits.h"
 #include "matrix/quads.h"
 
 namespace puna {
@@ -50,7 +51,50 @@ struct Neon {
         return vreinterpretq_s8_s32(vdupq_n_s32(bytes));
     }
 
+    static PUNA_INLINE void store_bytes(uint8_t* p, Bytes v) { vst1q_u8(p, v.low), vst1q_u8(p + 16, v.high); }
+
+    // --- points ---
+    // The digits of the points that one index, then another, of each row names: quads of columns.
+    template <Grid grid>
+    static PUNA_INLINE void look_up(const PointTable& table, Ints first, Ints second, Bytes* quads) {
+        look_up_point<Neon, grid>(table, first, quads);
+        look_up_point<Neon, grid>(table, second, quads + shape_of(grid).coordinates / 4);
+    }
+    static PUNA_INLINE Ints gather(const uint32_t* from, Ints indices) {
+        int32_t at[rows], found[rows];
+        vst1q_s32(at, indices.low), vst1q_s32(at + 4, indices.high);
+        for (int r = 0; r < rows; r++) found[r] = static_cast<int32_t>(from[at[r]]);
+        return {vld1q_s32(found), vld1q_s32(found + 4)};
+    }
+    static PUNA_INLINE Bytes as_bytes(Ints v) { return {vreinterpretq_u8_s32(v.low), vreinterpretq_u8_s32(v.high)}; }
+
     // --- integers ---
+    template <int bytes>
+    static PUNA_INLINE Ints load_words(const uint8_t* p) {   // [rows] unsigned ones of so many bytes
+        if constexpr (bytes == 4) {
+            const Bytes words = load(p);
+            return {vreinterpretq_s32_u8(words.low), vreinterpretq_s32_u8(words.high)};
+        } else {
+            uint16x8_t words;
+            if constexpr (bytes == 1) words = vmovl_u8(vld1_u8(p));
+            else words = load_16(p);
+            return {vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(words))),
+                    vreinterpretq_s32_u32(vmovl_high_u16(words))};
+        }
+    }
+    template <int n>
+    static PUNA_INLINE Ints shift_ints_right(Ints v) {
+        if constexpr (n == 0) return v;
+        else return {shifted_right<n>(v.low), shifted_right<n>(v.high)};
+    }
+    template <int n>
+    static PUNA_INLINE int32x4_t shifted_right(int32x4_t v) {
+        return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(v), n));
+    }
+    template <int n>
+    static PUNA_INLINE Ints shift_signed_right(Ints v) { return {vshrq_n_s32(v.low, n), vshrq_n_s32(v.high, n)}; }
+    static PUNA_INLINE Ints int_and(Ints a, Ints b) { return {vandq_s32(a.low, b.low), vandq_s32(a.high, b.high)}; }
+    static PUNA_INLINE Ints int_or(Ints a, Ints b) { return {vorrq_s32(a.low, b.low), vorrq_s32(a.high, b.high)}; }
     static PUNA_INLINE Ints splat(int32_t x) { return {vdupq_n_s32(x), vdupq_n_s32(x)}; }
     template <int n>
     static PUNA_INLINE Ints shift_ints_left(Ints v) { return {vshlq_n_s32(v.low, n), vshlq_n_s32(v.high, n)}; }

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/pool.h"
+#include "matrix/pack_points.h"
 #include "vector/half.h"
 
 namespace puna {
@@ -27,9 +28,17 @@ Layout layout_of(FileType type) {
         case FileType::iq4_nl: return Layout::iq4_nl;
         case FileType::iq4_xs: return Layout::iq4_xs;
         case FileType::mxfp4: return Layout::mxfp4;
-        case FileType::q2_k: case FileType::tq1_0: case FileType::tq2_0: break;
+        case FileType::tq1_0: case FileType::tq2_0: return Layout::ternary;
+        case FileType::iq2_xxs: return Layout::iq2_xxs;
+        case FileType::iq2_xs: return Layout::iq2_xs;
+        case FileType::iq2_s: return Layout::iq2_s;
+        case FileType::iq3_xxs: return Layout::iq3_xxs;
+        case FileType::iq3_s: return Layout::iq3_s;
+        case FileType::iq1_s: return Layout::iq1_s;
+        case FileType::iq1_m: return Layout::iq1_m;
+        case FileType::q2_k: break;
     }
-    return Layout::q2_k;   // ternary numbers are Q2_K's with all scales and mins 1
+    return Layout::q2_k;
 }
 
 namespace {
@@ -63,20 +72,14 @@ RawScales super_scales(FileType type, const uint8_t* p) {
             raw.d = bits_at(p);
             unpack_scales_iq4_xs(p + 2, reinterpret_cast<int8_t*>(raw.scales));
             break;
-        default:   // ternary: d * (q - 1) = d * 1 * q - d * 1
-            raw.d = raw.dmin = bits_at(p + (type == FileType::tq1_0 ? 52 : 64));
-            std::memset(raw.scales, 1, sizeof raw.scales);
-            std::memset(raw.mins, 1, sizeof raw.mins);
+        default: raw.d = bits_at(p + (type == FileType::tq1_0 ? 52 : 64));   // ternary
     }
     return raw;
 }
 
 // What a block's value is stored as.
-uint8_t stored_number(const Format& format, FileType type, int value) {
-    if (format.codebook == Codebook::none) {
-        const bool ternary = type == FileType::tq1_0 || type == FileType::tq2_0;
-        return static_cast<uint8_t>(value + (ternary ? 1 : format.excess));
-    }
+uint8_t stored_number(const Format& format, int value) {
+    if (format.codebook == Codebook::none) return static_cast<uint8_t>(value + format.excess);
     const int8_t* entries = entries_of(format.codebook);
     return static_cast<uint8_t>(std::find(entries, entries + 16, value) - entries);
 }
@@ -146,7 +149,7 @@ void pack_row_chunk(const Offsets& offsets, FileType type, const uint8_t* source
         const RawScales raw = super_scales(type, source);
         put16(chunk + 2 * row, raw.d);
         if (format.mins) put16(chunk + 2 * offsets.rows + 2 * row, raw.dmin);
-        for (int g = 0; g < 256 / format.group; g++) {
+        for (int g = 0; format.scales && g < 256 / format.group; g++) {
             chunk[offsets.scales() + pair_place(offsets, g, row)] = raw.scales[g];
             if (format.mins) chunk[offsets.mins() + pair_place(offsets, g, row)] = raw.mins[g];
         }
@@ -162,7 +165,7 @@ void pack_row_chunk(const Offsets& offsets, FileType type, const uint8_t* source
         for (int i = 0; i < of.elements; i++) {
             const int b = first + i / 32;
             put_number(offsets, chunk + planes.low(b), chunk + planes.high(b), i % 32, row,
-                       stored_number(format, type, block.q[i]));
+                       stored_number(format, block.q[i]));
         }
     }
 }
@@ -183,6 +186,12 @@ void pack_row(Layout layout, FileType type, const uint8_t* source, int64_t colum
     for (int64_t k = 0; k < columns; k += chunk_columns) {
         const int blocks = static_cast<int>(std::min<int64_t>(columns - k, chunk_columns) / 32);
         const uint8_t* from = source + k / of.elements * of.bytes;
+        if (format_of(layout).grid != Grid::none) {
+            PointBlock points;
+            read_points(type, from, points);
+            pack_points(layout, group_rows, points, row, group + packed_bytes(layout, group_rows, k));
+            continue;
+        }
         pack_row_chunk(offsets_of(layout, group_rows), type, from, blocks, row,
                        group + packed_bytes(layout, group_rows, k));
     }
@@ -193,6 +202,7 @@ void pack_row(Layout layout, FileType type, const uint8_t* source, int64_t colum
 int64_t packed_bytes(Layout layout, int group_rows, int64_t columns) {
     if (layout == Layout::f32) return columns * group_rows * 4;
     if (scaling_of(layout) == Scaling::none) return columns * group_rows * 2;
+    if (format_of(layout).grid != Grid::none) return columns / 256 * point_offsets_of(layout, group_rows).chunk();
     const Offsets offsets = offsets_of(layout, group_rows);
     return offsets.format.super ? columns / 256 * offsets.super_block() : columns / 32 * offsets.block();
 }
@@ -200,6 +210,7 @@ int64_t packed_bytes(Layout layout, int group_rows, int64_t columns) {
 void unpack_chunk(Layout layout, int group_rows, const uint8_t* chunk, int64_t columns, int row, Block& block) {
     const Offsets offsets = offsets_of(layout, group_rows);
     const Format& format = offsets.format;
+    if (format.grid != Grid::none) return unpack_points(layout, group_rows, chunk, row, block);
     const int blocks = static_cast<int>(columns / 32);
     const Planes planes(offsets, blocks);
     for (int i = 0; i < 32 * blocks; i++) {
@@ -210,7 +221,7 @@ void unpack_chunk(Layout layout, int group_rows, const uint8_t* chunk, int64_t c
         block.offset[g] = 0;
         if (format.super) {
             const int at = pair_place(offsets, 16 * g / format.group, row);
-            const uint8_t scale = chunk[offsets.scales() + at];
+            const uint8_t scale = format.scales ? chunk[offsets.scales() + at] : 1;
             const int factor = format.signed_scales ? static_cast<int8_t>(scale) : scale;
             block.scale[g] = half_at(chunk + 2 * row) * static_cast<float>(factor);
             if (format.mins) {

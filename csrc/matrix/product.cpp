@@ -75,7 +75,8 @@ void multiply(const PackedMatrix& m, int64_t first, int64_t groups, const void* 
     const int layout = static_cast<int>(m.layout());
     if (kernels.wide[layout] && tokens >= kernels.wide_from[layout]) {
         if (groups == 0) return;
-        kernels.wide[layout](m.group(first), m.stride(), groups, m.columns(), x, step, y, tokens, room_for_wide());
+        kernels.wide[layout](m.group(first), m.stride(), groups, m.columns(), x, step, y, tokens, room_for_wide(),
+                             kernels.prefetch);
         return;
     }
     // Few tokens: one pass over the weights. More: a few groups at a time, because float kernels work on several,

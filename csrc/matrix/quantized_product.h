@@ -50,6 +50,16 @@ PUNA_INLINE const ActivationBlock* next_chunk(const ActivationBlock* a, int64_t 
     return reinterpret_cast<const ActivationBlock*>(reinterpret_cast<const char*>(a) + step);
 }
 
+// Scales of two neighbouring groups of columns, [R][2].
+template <class Lanes, Layout layout>
+PUNA_INLINE const uint8_t* scale_pairs(const uint8_t* chunk, int pair) {
+    static_assert(Lanes::rows <= 16);
+    static constexpr uint8_t ones[] = {1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1,
+                                       1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    if constexpr (!format_of(layout).scales) return ones;
+    else return chunk + offsets_of(layout, Lanes::rows).scales() + 2 * Lanes::rows * pair;
+}
+
 // Adds the products of block b of a super-block, times their scales, to the sums of T tokens.
 template <class Lanes, Layout layout, int T, int b>
 PUNA_INLINE void add_super_block(const uint8_t* chunk, const ActivationBlock* const* a, typename Lanes::Sum* sums,
@@ -75,18 +85,19 @@ PUNA_INLINE void add_super_block(const uint8_t* chunk, const ActivationBlock* co
         }
         if constexpr (last) {
             const auto scale = Products::template scale<f.signed_scales, scale_index % 2>(
-                chunk + offsets.scales() + scale_index / 2 * 2 * Lanes::rows);
+                scale_pairs<Lanes, layout>(chunk, scale_index / 2));
             for (int t = 0; t < T; t++) sums[t] = Products::add_scaled(sums[t], part[t], scale);
         }
     });
 }
 
-// Sums, over the groups of columns that share a scale, of T tokens' activations times `factors` (scales or mins).
-template <class Lanes, int group, bool is_signed, int T>
-PUNA_INLINE void add_group_sums(const uint8_t* factors, const ActivationBlock* const* a, typename Lanes::Ints* sums) {
+// Sums, over the groups of columns that share a scale, of T tokens' activations times factors: scales or mins, of which
+// factors(i) has the i-th pairs [R][2].
+template <class Lanes, int group, bool is_signed, int T, class Factors>
+PUNA_INLINE void add_group_sums(Factors&& factors, const ActivationBlock* const* a, typename Lanes::Ints* sums) {
     each_token<T>([&](auto t) __attribute__((always_inline)) { sums[t] = Lanes::splat(0); });
     unrolled<128 / group>([&](auto pair) __attribute__((always_inline)) {
-        const auto pairs = Lanes::template widen<is_signed>(factors + pair * 2 * Lanes::rows);
+        const auto pairs = Lanes::template widen<is_signed>(factors(pair));
         each_token<T>([&](auto t) __attribute__((always_inline)) {
             const int16_t* with = group == 16 ? a[t]->sums16 : a[t]->sums32;
             sums[t] = Lanes::add_pairs(sums[t], pairs, with + 2 * pair);
@@ -101,7 +112,10 @@ PUNA_INLINE void take_excess(const uint8_t* chunk, const ActivationBlock* const*
     if constexpr (excess != 0) {
         constexpr Format f = format_of(layout);
         typename Lanes::Ints rest[T];
-        add_group_sums<Lanes, f.group, f.signed_scales, T>(chunk + offsets_of(layout, Lanes::rows).scales(), a, rest);
+        const auto scales = [&](int pair) __attribute__((always_inline)) {
+            return scale_pairs<Lanes, layout>(chunk, pair);
+        };
+        add_group_sums<Lanes, f.group, f.signed_scales, T>(scales, a, rest);
         each_token<T>([&](auto t) __attribute__((always_inline)) {
             sums[t] = Lanes::sub(sums[t], Lanes::template shift_ints_left<log2_of(excess)>(rest[t]));
         });
@@ -113,10 +127,14 @@ template <class Lanes, Layout layout, int T>
 PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock* const* a,
                                     const typename Lanes::Sum* sums, typename Lanes::Floats* totals) {
     constexpr Format f = format_of(layout);
-    const auto d = Lanes::load_halves(chunk);
+    auto d = Lanes::load_halves(chunk);
+    if constexpr (f.grid != Grid::none) d = Lanes::mul(d, Lanes::splat(shape_of(f.grid).unit));
     if constexpr (f.mins) {
         typename Lanes::Ints least[T];
-        add_group_sums<Lanes, f.group, false, T>(chunk + offsets_of(layout, Lanes::rows).mins(), a, least);
+        const auto mins = [&](int pair) __attribute__((always_inline)) {
+            return chunk + offsets_of(layout, Lanes::rows).mins() + 2 * Lanes::rows * pair;
+        };
+        add_group_sums<Lanes, f.group, false, T>(mins, a, least);
         const auto dmin = Lanes::load_halves(chunk + 2 * Lanes::rows);
         each_token<T>([&](auto t) __attribute__((always_inline)) {
             const auto factor = Lanes::mul(dmin, Lanes::splat(a[t]->d[0]));
@@ -129,29 +147,33 @@ PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock*
     });
 }
 
+// Adds the products of whole super-blocks, one behind the other, to the totals of T tokens, and moves `a` behind them.
+template <class Lanes, Layout layout, int T>
+PUNA_INLINE void add_super_blocks(const uint8_t* chunk, int64_t count, const ActivationBlock** a, int64_t step,
+                                  typename Lanes::Floats* totals, PrefetchDistance distance) {
+    for (int64_t i = 0; i < count; i++, chunk += offsets_of(layout, Lanes::rows).super_block()) {
+        typename Lanes::Sum sums[T];
+        for (int t = 0; t < T; t++) sums[t] = Lanes::zero_sum();
+        unrolled<8>([&](auto b) __attribute__((always_inline)) {
+            add_super_block<Lanes, layout, T, decltype(b)::value>(chunk, a, sums, distance);
+        });
+        take_excess<Lanes, layout, T>(chunk, a, sums);
+        finish_super_block<Lanes, layout, T>(chunk, a, sums, totals);
+        for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);
+    }
+}
+
 template <class Lanes, Layout layout, int T>
 void super_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
                    int64_t step, float* const* y, PrefetchDistance distance) {
-    constexpr Offsets offsets = offsets_of(layout, Lanes::rows);
-    using Floats = typename Lanes::Floats;
     for (int64_t group = 0; group < groups; group++, weights += stride) {
-        Floats totals[T];
+        typename Lanes::Floats totals[T];
         const ActivationBlock* a[T];
         for (int t = 0; t < T; t++) {
             totals[t] = Lanes::splat(0.0f);
             a[t] = static_cast<const ActivationBlock*>(x[t]);
         }
-        const uint8_t* chunk = weights;
-        for (int64_t k = 0; k < columns; k += chunk_columns, chunk += offsets.super_block()) {
-            typename Lanes::Sum sums[T];
-            for (int t = 0; t < T; t++) sums[t] = Lanes::zero_sum();
-            unrolled<8>([&](auto b) __attribute__((always_inline)) {
-                add_super_block<Lanes, layout, T, decltype(b)::value>(chunk, a, sums, distance);
-            });
-            take_excess<Lanes, layout, T>(chunk, a, sums);
-            finish_super_block<Lanes, layout, T>(chunk, a, sums, totals);
-            for (int t = 0; t < T; t++) a[t] = next_chunk(a[t], step);
-        }
+        add_super_blocks<Lanes, layout, T>(weights, columns / chunk_columns, a, step, totals, distance);
         for (int t = 0; t < T; t++) Lanes::store(y[t] + group * Lanes::rows, totals[t]);
     }
 }
@@ -232,12 +254,14 @@ void set_product(MatrixKernels& kernels, std::integer_sequence<int, T...>) {
     else ((kernels.product[l][T] = block_product<Lanes, layout, T + 1>), ...);
 }
 
-// Calls body(std::integral_constant<Layout, layout>()) for each layout that activations are scaled for in this way.
+// Calls body(std::integral_constant<Layout, layout>()) for each layout of numbers that activations are scaled for in
+// this way.
 template <Scaling scaling, int index = 0, class Body>
 void for_layouts(Body&& body) {
     if constexpr (index < layout_count) {
         constexpr Layout layout = static_cast<Layout>(index);
-        if constexpr (scaling_of(layout) == scaling) body(std::integral_constant<Layout, layout>());
+        constexpr bool numbers = format_of(layout).grid == Grid::none;
+        if constexpr (numbers && scaling_of(layout) == scaling) body(std::integral_constant<Layout, layout>());
         for_layouts<scaling, index + 1>(body);
     }
 }

@@ -12,17 +12,20 @@ namespace avx2 {
 void add_quantize(MatrixKernels& kernels);   // activations
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
+void add_points(MatrixKernels& kernels);
 void add_floats(MatrixKernels& kernels);
 }  // namespace avx2
 
 namespace avx_vnni {
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
+void add_points(MatrixKernels& kernels);
 }  // namespace avx_vnni
 
 namespace avx512 {
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
+void add_points(MatrixKernels& kernels);
 void add_floats(MatrixKernels& kernels);
 }  // namespace avx512
 
@@ -36,12 +39,14 @@ namespace neon {
 void add_quantize(MatrixKernels& kernels);   // activations
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
+void add_points(MatrixKernels& kernels);
 void add_floats(MatrixKernels& kernels);
 }  // namespace neon
 
 namespace dotprod {
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
+void add_points(MatrixKernels& kernels);
 }  // namespace dotprod
 
 }  // namespace puna

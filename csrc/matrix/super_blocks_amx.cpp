@@ -19,9 +19,10 @@ struct SuperBlocks {
     static constexpr int tokens = 32, steps = 4, quads_per_step = 16;
     static constexpr Offsets offsets = offsets_of(layout, R);
     // Small unsigned numbers times half a scale's bits still fit a byte: the scale is what is split. Others are
-    // multiplied to 16 bits, and the product is split.
-    static constexpr bool split_scales = !format_of(layout).signed_scales;
-    static constexpr int planes = layout == Layout::q2_k ? 1 : 2;   // 3 * 15 fits a byte as it is
+    // multiplied to 16 bits, and the product is split. Numbers without scales are signed bytes as they are.
+    static constexpr bool scales = format_of(layout).scales;
+    static constexpr bool split_scales = scales && !format_of(layout).signed_scales;
+    static constexpr int planes = layout == Layout::q2_k || !scales ? 1 : 2;   // 3 * 15 fits a byte as it is
     static constexpr int split = split_scales ? 3 : 6;
 
     struct alignas(64) Numbers {
@@ -49,16 +50,18 @@ struct SuperBlocks {
         constexpr int group = format_of(layout).group;
         const uint8_t* low = chunk + offsets.numbers() + b * offsets.low_plane();
         const uint8_t* high = chunk + offsets.high_numbers() + b * (offsets.planes() - offsets.low_plane());
-        const uint8_t* scales = chunk + offsets.scales() + (group == 32 ? b / 2 : b) * 2 * R;
+        const uint8_t* pairs = scale_pairs<Avx512, layout>(chunk, group == 32 ? b / 2 : b);
         // Memory works on the next chunk while tiles multiply this one.
         prefetch(chunk + b * (offsets.super_block() / 8), offsets.super_block() / 8, offsets.super_block());
         unrolled<8>([&](auto index) __attribute__((always_inline)) {
             constexpr int i = decltype(index)::value, odd = group == 32 ? parity : i / 4;
             const __m512i q = quad<Avx512, layout, i>(low, high);
-            const __m512i scale = Avx512::factors32<format_of(layout).signed_scales, odd>(scales);
+            const __m512i scale = Avx512::factors32<format_of(layout).signed_scales, odd>(pairs);
             uint8_t(*plane0)[4 * R] = numbers.of[0] + 8 * b + i;
             uint8_t(*plane1)[4 * R] = numbers.of[planes - 1] + 8 * b + i;
-            if constexpr (planes == 1) {
+            if constexpr (!scales) {
+                _mm512_store_si512(plane0, _mm512_sub_epi8(q, _mm512_set1_epi8(excess)));
+            } else if constexpr (planes == 1) {
                 _mm512_store_si512(plane0, _mm512_mullo_epi16(q, doubled(scale)));
             } else if constexpr (split_scales) {   // no product carries into the neighbouring byte
                 const __m512i below = _mm512_and_si512(scale, _mm512_set1_epi32((1 << split) - 1));

@@ -26,17 +26,20 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
     switch (level) {
         case CpuLevel::avx2: {
             static const MatrixKernels kernels =
-                table(8, prefetch, avx2::add_quantize, avx2::add_super_blocks, avx2::add_blocks, avx2::add_floats);
+                table(8, prefetch, avx2::add_quantize, avx2::add_super_blocks, avx2::add_blocks, avx2::add_points,
+                      avx2::add_floats);
             return kernels;
         }
         case CpuLevel::avx_vnni: {
-            static const MatrixKernels kernels = table(8, prefetch, avx2::add_quantize, avx_vnni::add_super_blocks,
-                                                       avx_vnni::add_blocks, avx2::add_floats);
+            static const MatrixKernels kernels =
+                table(8, prefetch, avx2::add_quantize, avx_vnni::add_super_blocks, avx_vnni::add_blocks,
+                      avx_vnni::add_points, avx2::add_floats);
             return kernels;
         }
         case CpuLevel::avx512: {
-            static const MatrixKernels kernels = table(16, prefetch, avx2::add_quantize, avx512::add_super_blocks,
-                                                       avx512::add_blocks, avx512::add_floats);
+            static const MatrixKernels kernels =
+                table(16, prefetch, avx2::add_quantize, avx512::add_super_blocks, avx512::add_blocks,
+                      avx512::add_points, avx512::add_floats);
             return kernels;
         }
         case CpuLevel::amx: {
@@ -54,14 +57,15 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
 #elif defined(__aarch64__)
     switch (level) {
         case CpuLevel::neon: {
-            static const MatrixKernels kernels = table(8, prefetch_with_hardware, neon::add_quantize,
-                                                       neon::add_super_blocks, neon::add_blocks, neon::add_floats);
+            static const MatrixKernels kernels =
+                table(8, prefetch_with_hardware, neon::add_quantize, neon::add_super_blocks, neon::add_blocks,
+                      neon::add_points, neon::add_floats);
             return kernels;
         }
         case CpuLevel::dotprod: {
             static const MatrixKernels kernels =
                 table(8, prefetch_with_hardware, neon::add_quantize, dotprod::add_super_blocks, dotprod::add_blocks,
-                      neon::add_floats);
+                      dotprod::add_points, neon::add_floats);
             return kernels;
         }
         default: break;

@@ -70,7 +70,8 @@ const Activation* gathered(const void* const* x, int64_t offset, int64_t tokens,
 
 template <class Kernel>
 void wide_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
-                  int64_t step, float* const* y, int64_t tokens, uint8_t* memory) {
+                  int64_t step, float* const* y, int64_t tokens, uint8_t* memory,
+                  PrefetchDistance) {
     using Activation = typename Kernel::Activation;
     static_assert(sizeof(Room<Kernel>) <= wide_room);
     auto& room = *reinterpret_cast<Room<Kernel>*>(memory);

@@ -4,6 +4,7 @@
 
 #include "vector/half.h"
 #include "weights/codebook.h"
+#include "weights/points.h"
 
 namespace puna {
 namespace {
@@ -191,6 +192,13 @@ const BlockType* block_type(FileType type) {
     static const BlockType b8_0{32, 34, q8_0}, b4_nl{32, 18, iq4_nl}, bmx{32, 17, mxfp4};
     static const BlockType k2{256, 84, q2_k}, k3{256, 110, q3_k}, k4{256, 144, q4_k}, k5{256, 176, q5_k};
     static const BlockType k6{256, 210, q6_k}, b4_xs{256, 136, iq4_xs}, t1{256, 54, tq1_0}, t2{256, 66, tq2_0};
+    static const BlockType p2_xxs{256, 66, decode_points<FileType::iq2_xxs>};
+    static const BlockType p2_xs{256, 74, decode_points<FileType::iq2_xs>};
+    static const BlockType p2_s{256, 82, decode_points<FileType::iq2_s>};
+    static const BlockType p3_xxs{256, 98, decode_points<FileType::iq3_xxs>};
+    static const BlockType p3_s{256, 110, decode_points<FileType::iq3_s>};
+    static const BlockType p1_s{256, 50, decode_points<FileType::iq1_s>};
+    static const BlockType p1_m{256, 56, decode_points<FileType::iq1_m>};
     switch (type) {
         case FileType::f32: return &f32;
         case FileType::f16: case FileType::bf16: return &f16;
@@ -204,6 +212,13 @@ const BlockType* block_type(FileType type) {
         case FileType::q4_k: return &k4;
         case FileType::q5_k: return &k5;
         case FileType::q6_k: return &k6;
+        case FileType::iq2_xxs: return &p2_xxs;
+        case FileType::iq2_xs: return &p2_xs;
+        case FileType::iq2_s: return &p2_s;
+        case FileType::iq3_xxs: return &p3_xxs;
+        case FileType::iq3_s: return &p3_s;
+        case FileType::iq1_s: return &p1_s;
+        case FileType::iq1_m: return &p1_m;
         case FileType::iq4_nl: return &b4_nl;
         case FileType::iq4_xs: return &b4_xs;
         case FileType::tq1_0: return &t1;

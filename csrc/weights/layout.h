@@ -12,15 +12,22 @@
 //   2 bits   2 vectors; bits 2i, 2i+1 of vector h belong to quad 4h+i
 //   1 bit    1 vector;  bit q of a byte belongs to quad q
 //
+// The IQ1, IQ2 and IQ3 types keep the indices of their points (points.h), and are brought into the form above, with 8
+// bits, while they are multiplied. A chunk of theirs is d [R], scales of 4 bits, those of two neighbouring groups of
+// columns in one byte, [pairs][R], then four sections of 64 columns: the lower 8 bits of the indices, [points][R], the
+// other bits in one word per row, lowest first, [R], and the signs of 32 columns each in a plane of 1 bit.
+//
 // Everything is in an unnamed namespace: translation units for different instruction sets must not share it.
 #pragma once
 #include "weights/codebook.h"
+#include "weights/points.h"
 
 namespace puna {
 
 // The layouts; each has kernels of its own. A quantised one is called after its type in the file.
 enum class Layout : int {
-    f32, f16, bf16, q4_k, q5_k, q6_k, q2_k, q3_k, iq4_xs, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, mxfp4, count
+    f32, f16, bf16, q4_k, q5_k, q6_k, q2_k, q3_k, iq4_xs, q8_0, q4_0, q4_1, q5_0, q5_1, iq4_nl, mxfp4, ternary,
+    iq2_xxs, iq2_xs, iq2_s, iq3_xxs, iq3_s, iq1_s, iq1_m, count
 };
 
 constexpr int layout_count = static_cast<int>(Layout::count);
@@ -28,7 +35,8 @@ constexpr int chunk_columns = 256;
 
 namespace {
 
-// A value is d * scale * (number - excess) - dmin * min in super-blocks, d * (number - excess) + m in blocks.
+// A value is d * scale * (number - excess) - dmin * min in super-blocks, d * (number - excess) + m in blocks. Points
+// count in units of d (GridShape).
 struct Format {
     int low_bits, high_bits;   // the planes of a number
     Codebook codebook;         // whose entry a number stands for, if not for itself
@@ -38,10 +46,20 @@ struct Format {
     int group;                 // columns that share a scale
     bool signed_scales;
     bool mins;
+    bool scales = true;        // else all are 1
+    Grid grid = Grid::none;    // whose points are packed, if not numbers
 
     constexpr bool floats() const { return low_bits == 0; }
-    constexpr int bits() const { return codebook == Codebook::mxfp4 ? 5 : is_signed ? 8 : low_bits + high_bits; }
+    constexpr int bits() const {
+        if (grid != Grid::none) return excess == 64 ? 7 : 5;
+        return codebook == Codebook::mxfp4 ? 5 : is_signed ? 8 : low_bits + high_bits;
+    }
 };
+
+// Of points that `group` columns share a scale of.
+constexpr Format format_of_points(Grid grid, int group) {
+    return {8, 0, Codebook::none, false, shape_of(grid).excess, true, group, false, false, true, grid};
+}
 
 constexpr Format format_of(Layout layout) {
     switch (layout) {
@@ -60,6 +78,14 @@ constexpr Format format_of(Layout layout) {
         // Products take the codebook's entries plus 16: none is negative then. Factors are powers of two beyond
         // f16: bf16 holds them all.
         case Layout::mxfp4: return {4, 0, Codebook::mxfp4, false, 16, false, 32, false, false};
+        case Layout::ternary: return {2, 0, Codebook::none, false, 1, true, 32, false, false, false};
+        case Layout::iq2_xxs: return format_of_points(Grid::iq2_xxs, 32);
+        case Layout::iq2_xs: return format_of_points(Grid::iq2_xs, 16);
+        case Layout::iq2_s: return format_of_points(Grid::iq2_s, 16);
+        case Layout::iq3_xxs: return format_of_points(Grid::iq3_xxs, 32);
+        case Layout::iq3_s: return format_of_points(Grid::iq3_s, 32);
+        case Layout::iq1_s: return format_of_points(Grid::iq1, 32);
+        case Layout::iq1_m: return format_of_points(Grid::iq1, 16);
         default: return {};
     }
 }
@@ -76,7 +102,7 @@ struct Offsets {
     constexpr int planes() const { return 4 * (format.low_bits + format.high_bits) * rows; }
 
     constexpr int scales() const { return 4 * rows; }
-    constexpr int scale_bytes() const { return 256 / format.group * rows; }
+    constexpr int scale_bytes() const { return format.scales ? 256 / format.group * rows : 0; }
     constexpr int mins() const { return scales() + scale_bytes(); }
     constexpr int numbers() const { return mins() + (format.mins ? scale_bytes() : 0); }
     constexpr int high_numbers() const { return numbers() + 8 * low_plane(); }
@@ -88,6 +114,25 @@ struct Offsets {
 };
 
 constexpr Offsets offsets_of(Layout layout, int rows) { return {rows, format_of(layout)}; }
+
+// Where packed points are: scales and sections from the start of a chunk, the rest from the start of a section.
+struct PointOffsets {
+    int rows;   // R
+    Format format;
+
+    constexpr GridShape shape() const { return shape_of(format.grid); }
+    constexpr int points() const { return 64 / shape().coordinates; }   // of a section
+    constexpr int scales() const { return 2 * rows; }
+    constexpr int sections() const { return scales() + 128 / format.group * rows; }
+    constexpr int high() const { return points() * rows; }
+    constexpr int high_bits() const { return shape().index_bits - 8; }   // of an index
+    constexpr int word() const { return points() * high_bits() / 8; }    // bytes of a row's
+    constexpr int signs() const { return high() + word() * rows; }
+    constexpr int section() const { return signs() + (shape().signs ? 8 * rows : 0); }
+    constexpr int chunk() const { return sections() + 4 * section(); }
+};
+
+constexpr PointOffsets point_offsets_of(Layout layout, int rows) { return {rows, format_of(layout)}; }
 
 }  // namespace
 }  // namespace puna

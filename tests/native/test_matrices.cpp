@@ -28,6 +28,9 @@ const std::vector<Kind>& kinds() {
         {"Q3_K", FileType::q3_k, {108}}, {"Q4_K", FileType::q4_k, {0, 2}}, {"Q5_K", FileType::q5_k, {0, 2}},
         {"Q6_K", FileType::q6_k, {208}}, {"IQ4_NL", FileType::iq4_nl, {0}}, {"IQ4_XS", FileType::iq4_xs, {0}},
         {"TQ1_0", FileType::tq1_0, {52}}, {"TQ2_0", FileType::tq2_0, {64}}, {"MXFP4", FileType::mxfp4, {}},
+        {"IQ2_XXS", FileType::iq2_xxs, {0}}, {"IQ2_XS", FileType::iq2_xs, {0}}, {"IQ2_S", FileType::iq2_s, {0}},
+        {"IQ3_XXS", FileType::iq3_xxs, {0}}, {"IQ3_S", FileType::iq3_s, {0}}, {"IQ1_S", FileType::iq1_s, {0}},
+        {"IQ1_M", FileType::iq1_m, {}},
     };
     return all;
 }
@@ -54,6 +57,10 @@ std::vector<uint8_t> bytes_of(const Kind& kind, Bits bits, int64_t rows, int64_t
             block[1] &= 0xbf;   // the highest bit of the exponent
         } else if (kind.type == FileType::mxfp4) {
             block[0] = static_cast<uint8_t>(115 + random.below(15));
+        }
+        if (kind.type == FileType::iq1_m) {   // its factor, as below, is in the upper halves of four bytes
+            block[55] = static_cast<uint8_t>(0x20 | (block[55] & 0x8f));
+            block[53] &= 0x3f;
         }
         for (const int at : kind.factors) {   // float16 from 2^-7 to 2^-6, of either sign
             block[at + 1] = static_cast<uint8_t>(0x20 | (block[at + 1] & 0x83));
@@ -86,8 +93,9 @@ struct Matrix {
             }
             const size_t elements = static_cast<size_t>(of.elements), at = i % elements;
             if (at == 0) of.decode(bytes.data() + i / elements * static_cast<size_t>(of.bytes), block);
-            // Ternary numbers may be stored with 1 added.
-            terms[i] = std::fabs(block.scale[at / 16]) * (std::fabs(float(block.q[at])) + 1) +
+            // Numbers may be stored with something added that makes them positive.
+            const float excess = static_cast<float>(format_of(packed.layout()).excess);
+            terms[i] = std::fabs(block.scale[at / 16]) * (std::fabs(float(block.q[at])) + excess) +
                        std::fabs(block.offset[at / 16]);
         }
     }

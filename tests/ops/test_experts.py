@@ -19,7 +19,7 @@ _native = pytest.importorskip("puna._native")
 
 pytestmark = pytest.mark.kernels_of("experts")
 
-KINDS = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "F16", "F32")
+KINDS = ("Q4_K", "Q6_K", "Q8_0", "MXFP4", "IQ2_XXS", "IQ3_S", "F16", "F32")
 # Experts, in, width, out, experts per token. Widths that end within 256 and within a group of rows, where the
 # type allows.
 SIZES = {

@@ -25,8 +25,6 @@ _native = pytest.importorskip("puna._native")
 pytestmark = pytest.mark.kernels_of("linear")
 
 BATCHES = (0, 1, 2, 3, 5, 8, 9, 16, 27, 33)
-# These meet float32 activations: floats, and what is converted to floats when packed.
-EXACT_ACTIVATIONS = {*FLOAT_TYPES, *(kind for kind in BLOCK_TYPES if not _native.can_decode(int(kind)))}
 PER_256 = {kind for kind in BLOCK_TYPES if kind.block_size == 256}
 
 
@@ -49,10 +47,8 @@ def error_bound(kind: GGMLType, x: np.ndarray, values: np.ndarray) -> np.ndarray
     magnitudes = np.abs(x) @ np.abs(values).T
     columns = values.shape[1]
     bound = magnitudes * (256 + columns / 256 + 8) * 2.0**-24
-    if kind in EXACT_ACTIVATIONS:
-        # Types without a kernel are rounded to float16 once: relative to a value, or to the smallest one.
-        half = 0 if kind in FLOAT_TYPES else 2.0**-11
-        return bound + magnitudes * half + np.abs(x).sum(1, keepdims=True) * half * 2.0**-14
+    if kind in FLOAT_TYPES:
+        return bound
     size = 256 if kind in PER_256 else 32
     for begin in range(0, columns, size):
         part = slice(begin, begin + size)
@@ -92,7 +88,7 @@ def test_typical_errors_are_small(kind: GGMLType, kernels: TorchOps) -> None:
     expected = x.astype(np.float64) @ reference_values(data, kind, 64).astype(np.float64).T
     error = kernels.linear(torch.from_numpy(x), Weight("w", data, kind, (64, 1024))).numpy() - expected
     relative = np.sqrt((error**2).mean() / (expected**2).mean())
-    assert relative < (1e-3 if kind in EXACT_ACTIVATIONS else 1e-2)
+    assert relative < (1e-3 if kind in FLOAT_TYPES else 1e-2)
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)

@@ -36,21 +36,20 @@ def test_packing_keeps_every_value_and_lets_the_bytes_go(kind: GGMLType) -> None
     ops.pack(weight)
     assert weight.data is None
     values = ops.embedding(np.arange(19, dtype=np.int32), weight)
-    if _native.can_decode(kind):
-        np.testing.assert_array_equal(values, expected)
-    else:  # kept as float16
-        np.testing.assert_allclose(values, expected, rtol=2**-11, atol=2**-25)
+    np.testing.assert_array_equal(values, expected)
     np.testing.assert_array_equal(ops.embedding(np.array([18, 3], np.int32), weight), values[[18, 3]])
 
 
-def test_values_beyond_float16_are_kept_as_float32() -> None:
-    data = random_bytes(GGMLType.IQ3_S, 8, 256, np.random.default_rng(3), factor=30000.0)
-    expected = reference_values(data, GGMLType.IQ3_S, 8)
-    assert np.abs(expected).max() > 65504
-    weight = Weight("w", data, GGMLType.IQ3_S, (8, 256))
-    backend_named("cpu").pack(weight)
-    rows = np.arange(8, dtype=np.int32)
-    np.testing.assert_array_equal(backend_named("cpu").embedding(rows, weight), expected)
+@pytest.mark.parametrize("factor", [1.0, 1e5])
+def test_types_without_a_kernel_are_kept_as_float16_or_if_they_do_not_fit_as_float32(factor: float) -> None:
+    values = np.random.default_rng(3).standard_normal((8, 256)) * factor
+    weight = Weight("w", values.reshape(-1).view(np.uint8), GGMLType.F64, (8, 256))
+    ops = backend_named("cpu")
+    ops.pack(weight)
+    kind, number = (GGMLType.F16, np.float16) if factor == 1 else (GGMLType.F32, np.float32)
+    expected = values.astype(np.float32).astype(number).astype(np.float32)
+    np.testing.assert_array_equal(ops.embedding(np.arange(8, dtype=np.int32), weight), expected)
+    assert weight.packed.nbytes == ops.packed_bytes(kind, weight.shape)
 
 
 def test_the_reference_does_not_pack() -> None:
@@ -115,7 +114,15 @@ def test_wrong_sizes_are_refused() -> None:
     with pytest.raises(ValueError, match="takes 256 bytes, not 252"):
         _native.Matrix(data[:252], GGMLType.F32, 8, 8)
     with pytest.raises(ValueError, match="has no kernel"):
-        _native.Matrix(data, GGMLType.IQ2_XXS, 8, 8)
+        _native.Matrix(data, GGMLType.Q8_K, 8, 8)
+
+
+@pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
+def test_a_packed_matrix_is_about_as_large_as_in_the_file(kind: GGMLType) -> None:
+    """What it is larger by are scales in whole bytes, signs in whole bits, and TQ1_0's digits in two bits."""
+    most = {GGMLType.TQ1_0: 1.26, GGMLType.Q2_K: 1.2, GGMLType.IQ1_S: 1.08}.get(kind, 1.065)
+    shape = (4096, 4096)
+    assert backend_named("cpu").packed_bytes(kind, shape) <= most * kind.nbytes(4096 * 4096)
 
 
 @pytest.mark.parametrize("shape", [(1, 256), (19, 512), (64, 768)], ids=str)

@@ -1,0 +1,171 @@
+// Products of points (weights/points.h) with 8-bit activations, for any layout of them and any instruction set.
+//
+// A few chunks at a time become 8-bit numbers in the nearest cache, the form that add_super_blocks reads: once for all
+// tokens, and for one token as well.
+//
+// Besides what quantized_product.h says, `Lanes` has
+//   load_words<bytes>(p)                   a word of each row as an integer
+//   look_up<grid>(table, i, j, quads)      the digits of the points that indices i name, then j, as quads of columns
+#pragma once
+#include "matrix/quantized_product.h"
+
+namespace puna {
+namespace {
+
+// What digits of a grid stand for, with the grid's excess: entries beyond the digits are those of low ones.
+constexpr Table table_of(Grid grid) {
+    Table table{};
+    const GridShape shape = shape_of(grid);
+    for (int i = 0; i < 16; i++) {
+        const int digit = i % (1 << shape.digit_bits);
+        const bool low = i >> shape.digit_bits & 1;
+        table.entries[i] = static_cast<uint8_t>(digit_number(grid, digit, low) + shape.excess);
+    }
+    return table;
+}
+
+template <Grid grid>
+constexpr Table grid_table = table_of(grid);
+
+// The indices of point i of a section, with what IQ1 has above them.
+template <class Lanes, Layout layout, int i>
+PUNA_INLINE typename Lanes::Ints point_indices(const uint8_t* section, typename Lanes::Ints words) {
+    constexpr PointOffsets from = point_offsets_of(layout, Lanes::rows);
+    constexpr int bits = from.high_bits(), up = 8 - bits * i;   // how far the bits are from where they belong
+    const auto low = Lanes::template load_words<1>(section + i * Lanes::rows);
+    if constexpr (bits == 0) return low;
+    typename Lanes::Ints high;
+    if constexpr (up >= 0) high = Lanes::template shift_ints_left<up>(words);
+    else high = Lanes::template shift_ints_right<-up>(words);
+    return Lanes::int_or(low, Lanes::int_and(high, Lanes::splat(((1 << bits) - 1) << 8)));
+}
+
+// The numbers of 64 columns, [quads][R][4].
+template <class Lanes, Layout layout>
+PUNA_INLINE void expand_section(const PointTable& table, const uint8_t* section, uint8_t* numbers) {
+    constexpr PointOffsets from = point_offsets_of(layout, Lanes::rows);
+    constexpr Grid grid = from.format.grid;
+    constexpr GridShape shape = shape_of(grid);
+    constexpr int vector = 4 * Lanes::rows, quads = shape.coordinates / 4, top = 1 << shape.digit_bits;
+    auto words = Lanes::splat(0);
+    if constexpr (from.word() > 0) words = Lanes::template load_words<from.word()>(section + from.high());
+    unrolled<from.points() / 2>([&](auto pair) __attribute__((always_inline)) {
+        constexpr int i = 2 * decltype(pair)::value;
+        typename Lanes::Ints indices[2] = {point_indices<Lanes, layout, i>(section, words),
+                                           point_indices<Lanes, layout, i + 1>(section, words)};
+        typename Lanes::Bytes low[2] = {};   // the bits that say which numbers are low, of a point
+        if constexpr (!shape.signs) {
+            for (int j = 0; j < 2; j++) {
+                const auto twelfth = Lanes::template shift_ints_left<20>(indices[j]);   // now the sign
+                low[j] = Lanes::template bit_and<top>(
+                    Lanes::as_bytes(Lanes::template shift_signed_right<31>(twelfth)));
+                indices[j] = Lanes::int_and(indices[j], Lanes::splat(max_points - 1));
+            }
+        }
+        typename Lanes::Bytes digits[2 * quads];
+        Lanes::template look_up<grid>(table, indices[0], indices[1], digits);
+        unrolled<2 * quads>([&](auto each) __attribute__((always_inline)) {
+            constexpr int q = decltype(each)::value, quad = i * quads + q;   // of the section
+            auto is_low = low[q / quads];
+            if constexpr (shape.signs) {
+                const auto signs = Lanes::load(section + from.signs() + quad / 8 * vector);
+                is_low = Lanes::template bit_and<top>(Lanes::template shift_left<shape.digit_bits - quad % 8>(signs));
+            }
+            Lanes::store_bytes(numbers + quad * vector,
+                               Lanes::lookup(Lanes::bit_or(digits[q], is_low), grid_table<grid>.entries));
+        });
+    });
+}
+
+// A chunk in the form of 8-bit numbers.
+template <class Lanes, Layout layout>
+PUNA_INLINE void expand(const PointTable& table, const uint8_t* packed, uint8_t* chunk, PrefetchDistance distance) {
+    constexpr PointOffsets from = point_offsets_of(layout, Lanes::rows);
+    constexpr Offsets to = offsets_of(layout, Lanes::rows);
+    constexpr int R = Lanes::rows;
+    prefetch(packed, from.sections(), distance);
+    __builtin_memcpy(chunk, packed, 2 * R);
+    const uint8_t* nibbles = packed + from.scales();
+    for (int i = 0; i < to.scale_bytes() / 2; i++) {
+        chunk[to.scales() + 2 * i] = static_cast<uint8_t>(2 * (nibbles[i] & 15) + 1);
+        chunk[to.scales() + 2 * i + 1] = static_cast<uint8_t>(2 * (nibbles[i] >> 4) + 1);
+    }
+    for (int s = 0; s < 4; s++) {
+        const uint8_t* section = packed + from.sections() + s * from.section();
+        prefetch(section, from.section(), distance);
+        expand_section<Lanes, layout>(table, section, chunk + to.numbers() + s * 64 * R);
+    }
+}
+
+// Adds the products of `count` chunks of a row group to y, which starts with them.
+template <class Lanes, Layout layout, int T>
+void add_chunks(const uint8_t* chunks, int64_t count, bool first, const void* const* x, int64_t offset, int64_t step,
+                float* const* y, int64_t row) {
+    typename Lanes::Floats totals[T];
+    const ActivationBlock* a[T];
+    for (int t = 0; t < T; t++) {
+        totals[t] = first ? Lanes::splat(0.0f) : Lanes::load_floats(y[t] + row);
+        a[t] = reinterpret_cast<const ActivationBlock*>(static_cast<const char*>(x[t]) + offset);
+    }
+    add_super_blocks<Lanes, layout, T>(chunks, count, a, step, totals, {});
+    for (int t = 0; t < T; t++) Lanes::store(y[t] + row, totals[t]);
+}
+
+template <class Lanes, Layout layout, int... T>
+constexpr auto tiles_of_points(std::integer_sequence<int, T...>) {
+    struct Tiles {
+        decltype(&add_chunks<Lanes, layout, 1>) of[sizeof...(T)];
+    };
+    return Tiles{{add_chunks<Lanes, layout, T + 1>...}};
+}
+
+// A WideFunction.
+template <class Lanes, Layout layout>
+void points_product(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns, const void* const* x,
+                    int64_t step, float* const* y, int64_t tokens, uint8_t* room, PrefetchDistance distance) {
+    constexpr int64_t packed = point_offsets_of(layout, Lanes::rows).chunk();
+    constexpr int64_t expanded = offsets_of(layout, Lanes::rows).super_block();
+    constexpr auto tiles = tiles_of_points<Lanes, layout>(std::make_integer_sequence<int, Lanes::tile>());
+    const PointTable& table = point_table(format_of(layout).grid);
+    // Few tokens: one pass over the weights. More: several row groups meet a tile of them at a time.
+    constexpr int most = 4;
+    const int64_t together = tokens <= Lanes::tile ? 1 : most, length = most / together;
+    const int64_t chunks = columns / chunk_columns;
+    static_assert(most * expanded <= wide_room);
+    for (int64_t first = 0; first < groups; first += together) {
+        const int64_t count = groups - first < together ? groups - first : together;
+        int64_t c = 0;
+        do {
+            const int64_t here = chunks - c < length ? chunks - c : length;
+            for (int64_t g = 0; g < count; g++) {
+                for (int64_t i = 0; i < here; i++) {
+                    expand<Lanes, layout>(table, weights + (first + g) * stride + (c + i) * packed,
+                                          room + (g * length + i) * expanded, distance);
+                }
+            }
+            for (int64_t t = 0; t < tokens; t += Lanes::tile) {
+                const int64_t n = tokens - t < Lanes::tile ? tokens - t : Lanes::tile;
+                for (int64_t g = 0; g < count; g++) {
+                    tiles.of[n - 1](room + g * length * expanded, here, c == 0, x + t, c * step, step, y + t,
+                                    (first + g) * Lanes::rows);
+                }
+            }
+        } while ((c += length) < chunks);
+    }
+}
+
+// Fills the table's products of points.
+template <class Lanes, int index = 0>
+void set_points(MatrixKernels& kernels) {
+    if constexpr (index < layout_count) {
+        constexpr Layout layout = static_cast<Layout>(index);
+        if constexpr (format_of(layout).grid != Grid::none) {
+            kernels.wide[index] = points_product<Lanes, layout>;
+            kernels.wide_from[index] = 1;
+        }
+        set_points<Lanes, index + 1>(kernels);
+    }
+}
+
+}  // namespace
+}  // namespace puna
