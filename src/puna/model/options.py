@@ -44,7 +44,7 @@ class ExpertOptions:
 
     count: int
     size: int  # of each
-    shared_size: int  # of the one that every token goes through, if the architecture has it
+    shared_size: int  # of the one that every token goes through, if the architecture has it; 0: it has none
     routing: Routing
 
 
@@ -280,12 +280,14 @@ def _read_experts(file: GGUFFile, layers: int, routing: Routing) -> list[ExpertO
             f"{file.path}: '{file.architecture}.expert_gating_func' {gating} is not supported"
         )
     size = required(file, "expert_feed_forward_length", scalar(file, "feed_forward_length", 0))
-    shared = max(scalar(file, "expert_shared_count", 1), 1)
+    shared = scalar(file, "expert_shared_feed_forward_length", scalar(file, "expert_shared_count", 1) * size)
+    if shared < 0:
+        raise invalid(file, "expert_shared_feed_forward_length", f"should be a size, but is {shared}")
     normalize = flag(file, first_of(file, "norm_top_k_prob", "expert_weights_norm"), routing.normalize)
     experts = ExpertOptions(
         count,
         size,
-        required(file, "expert_shared_feed_forward_length", shared * size),
+        shared,
         Routing(
             used,
             sigmoid=_SIGMOID.get(gating, routing.sigmoid),

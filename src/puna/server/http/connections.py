@@ -25,9 +25,7 @@ class ConnectionLimits:
 
     total: int = 4096
     per_address: int = 256  # of an address that is not loopback
-    header_s: float = (
-        30.0  # for the head of the first request, or of a later one from its first byte
-    )
+    header_s: float = 30.0  # for the head of the first request, or of a later one from its first byte
     body_s: float = 300.0  # for a request's body, uploads excepted
     client_s: float = 60.0  # without a byte of a body, or a byte taken of an answer
 
