@@ -113,6 +113,12 @@ class TinyDecoder:
                         found[f"blk.{layer}.{kind}"] = np.ascontiguousarray(values)
                 case ["model", "layers", layer, *_, "e_score_correction_bias"]:
                     found[f"blk.{layer}.exp_probs_b.bias"] = array.reshape(-1)
+                case ["model", "layers", layer, "linear_attn", "A_log"]:
+                    found[f"blk.{layer}.ssm_a"] = -np.exp(array)
+                case ["model", "layers", layer, "linear_attn", "dt_bias"]:
+                    found[f"blk.{layer}.ssm_dt.bias"] = array
+                case ["model", "layers", layer, "linear_attn", "conv1d", "weight"]:
+                    found[f"blk.{layer}.ssm_conv1d.weight"] = array[:, 0]
                 case ["model", "layers", layer, "self_attn", "sinks"]:
                     found[f"blk.{layer}.attn_sinks.weight"] = array
                 case ["model", "layers", layer, *module, kind]:

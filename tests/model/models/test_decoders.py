@@ -30,6 +30,8 @@ from tests.tiny_decoders import (
     TinyDecoder,
     tiny_decoder_gguf,
 )
+from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
+from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 YARN_KEYS = {
@@ -189,6 +191,18 @@ MODELS = {
         "seed_oss", "seed_oss", {"head_dim": 24, "attention_bias": True, "attention_out_bias": False}, {},
         {"post_attention_layernorm": "post_attention_norm"}, seed=32,
     ),
+    "qwen35": TinyHybrid("qwen35", "qwen3_5_text", SETTINGS, KEYS, norm_offset=1, seed=34),
+    "qwen35moe": TinyHybrid(
+        "qwen35moe", "qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, seed=45
+    ),
+    "qwen3next": TinyHybrid(
+        "qwen3next", "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, layout="qwen3next",
+        seed=36,
+    ),
+    "qwen3next, first files": TinyHybrid(
+        "qwen3next", "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, layout="ssm_in",
+        seed=37,
+    ),
     "mistral3": TinyDecoder(
         "mistral3", "ministral3",
         {"head_dim": 16, "rope_parameters": {
@@ -225,7 +239,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 12)
     found = log_probabilities_after_reuse(ours, tokens, 50, chunk=chunk)
-    assert len(found) in (20, 70)  # what a window has forgotten is read again
+    assert 20 <= len(found) <= 70  # what a window has forgotten, or came after a checkpoint, is read again
     assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
 
 

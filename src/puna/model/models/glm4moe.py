@@ -1,18 +1,15 @@
 """GLM-4.5 and later with experts: partial rotation, experts chosen by biased sigmoids, one of them shared.
 
-GLM-4.5 Team, arXiv:2508.06471. Only the large models norm queries and keys. The last blocks of a file are for
-predicting several tokens ahead.
+GLM-4.5 Team, arXiv:2508.06471. Only the large models norm queries and keys.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.metadata import invalid, scalar
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import NormedSelfAttention, SelfAttention
 from puna.nn.experts import SharedAndRouted, dense_or_shared
@@ -47,14 +44,5 @@ class Glm4Moe(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         options = TextOptions.read(file, neox=True, rope_base=1e6, routing=Routing(0, sigmoid=True))
-        options = dataclasses.replace(options, layers=options.layers[: _predicting(file, options)])
         normed = "blk.0.attn_q_norm.weight" in file.tensors
         return options.each(lambda _, layer: Glm4MoeLayerOptions(**vars(layer), normed=normed))
-
-
-def _predicting(file: GGUFFile, options: TextOptions) -> int:
-    """The layers before those for predicting several tokens ahead."""
-    ahead = scalar(file, "nextn_predict_layers", 0)
-    if not 0 <= ahead < options.block_count:
-        raise invalid(file, "nextn_predict_layers", f"is {ahead}, of {options.block_count} layers")
-    return options.block_count - ahead
