@@ -25,6 +25,10 @@ NAMES = {
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
     "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
     "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp", "block_sparse_moe.router": "ffn_gate_inp",
+    "mlp.router": "ffn_gate_inp", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+    "self_attn.query_layernorm": "attn_q_norm", "self_attn.key_layernorm": "attn_k_norm",
 }  # fmt: skip
 #: Where norms follow the halves of a layer.
 POST_NORMS = {
@@ -60,6 +64,7 @@ class TinyDecoder:
     names: Mapping[str, str] = field(default_factory=dict)  # that are not in `NAMES`
     norm_offset: float = 0.0  # what a file's weights of norms have that the original's lack
     permuted: bool = False  # queries and keys, so that the halves transformers rotates are neighbours
+    transposed: bool = False  # the original's experts, whose gates and ups alternate
     squeezed: bool = False  # matrices of one row are vectors
     extra: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # tensors of the file alone
     seed: int = 0
@@ -77,12 +82,16 @@ class TinyDecoder:
         model = AutoModelForCausalLM.from_config(self.config(), attn_implementation="eager").float().eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
-                if "norm" in name:
+                if "norm" in name and name.endswith("weight"):
                     parameter.copy_(1 - self.norm_offset + 0.2 * torch.randn_like(parameter))
-                elif name.endswith("bias"):
+                elif name.endswith("bias") or parameter.ndim == 1:
                     parameter.copy_(0.3 * torch.randn_like(parameter))
                 else:
-                    parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+                    inputs = parameter.shape[-2 if self.transposed and parameter.ndim == 3 else -1]
+                    parameter.copy_(torch.randn_like(parameter) / inputs**0.5)
+            for name, values in model.named_buffers():
+                if name.endswith("e_score_correction_bias"):
+                    values.copy_(0.3 * torch.randn_like(values))
         return model
 
     def tensors(self, model: Any) -> dict[str, np.ndarray]:
@@ -94,17 +103,24 @@ class TinyDecoder:
             match name.split("."):
                 case ["model", "embed_tokens", "weight"]:
                     found["token_embd.weight"] = array
-                case ["model", "norm", "weight"]:
-                    found["output_norm.weight"] = array
+                case ["model", "norm", kind]:
+                    found[f"output_norm.{kind}"] = array
                 case ["lm_head", "weight"]:
                     if not model.config.tie_word_embeddings:
                         found["output.weight"] = array
-                case ["model", "layers", layer, "mlp", "experts", "gate_up_proj"]:
-                    found[f"blk.{layer}.ffn_gate_exps.weight"], found[f"blk.{layer}.ffn_up_exps.weight"] = (
-                        np.ascontiguousarray(half) for half in np.split(array, 2, axis=1)
-                    )
-                case ["model", "layers", layer, "mlp", "experts", "down_proj"]:
-                    found[f"blk.{layer}.ffn_down_exps.weight"] = array
+                case ["model", "layers", layer, _, "experts", part]:
+                    for kind, values in self.experts(part, array):
+                        found[f"blk.{layer}.{kind}"] = np.ascontiguousarray(values)
+                case ["model", "layers", layer, *_, "e_score_correction_bias"]:
+                    found[f"blk.{layer}.exp_probs_b.bias"] = array.reshape(-1)
+                case ["model", "layers", layer, "linear_attn", "A_log"]:
+                    found[f"blk.{layer}.ssm_a"] = -np.exp(array)
+                case ["model", "layers", layer, "linear_attn", "dt_bias"]:
+                    found[f"blk.{layer}.ssm_dt.bias"] = array
+                case ["model", "layers", layer, "linear_attn", "conv1d", "weight"]:
+                    found[f"blk.{layer}.ssm_conv1d.weight"] = array[:, 0]
+                case ["model", "layers", layer, "self_attn", "sinks"]:
+                    found[f"blk.{layer}.attn_sinks.weight"] = array
                 case ["model", "layers", layer, *module, kind]:
                     found[f"blk.{layer}.{names['.'.join(module)]}.{kind}"] = array
                 case _:
@@ -117,6 +133,17 @@ class TinyDecoder:
         if self.squeezed:
             found = {name: array[0] if len(array) == 1 else array for name, array in found.items()}
         return found | {name: np.array(values, np.float32) for name, values in self.extra.items()}
+
+    def experts(self, part: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        """A tensor of all experts of a layer, under its names in files."""
+        stem, _, bias = part.partition("_proj")
+        kind = "bias" if bias else "weight"
+        if self.transposed and not bias:
+            array = array.transpose(0, 2, 1)
+        if stem == "down":
+            return [(f"ffn_down_exps.{kind}", array)]
+        halves = (array[:, ::2], array[:, 1::2]) if self.transposed else np.split(array, 2, axis=1)
+        return [(f"ffn_{name}_exps.{kind}", half) for name, half in zip(("gate", "up"), halves, strict=True)]
 
     def keys(self, config: Any) -> dict[str, Any]:
         """The metadata of the file, without the architecture's name."""
@@ -153,3 +180,19 @@ GEMMA2 = TinyDecoder(
 )  # fmt: skip
 PHI3 = TinyDecoder("phi3", "phi3", {"pad_token_id": 0}, {"rope.dimension_count": 16})
 OLMO2 = TinyDecoder("olmo2", "olmo2", {"pad_token_id": 0}, {}, POST_NORMS)
+GPT_OSS = TinyDecoder(
+    "gpt-oss", "gpt_oss",
+    {
+        "pad_token_id": 0, "head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 3,
+        "sliding_window": 12, "num_hidden_layers": 3,
+        "rope_parameters": {
+            "rope_theta": 1.5e5, "rope_type": "yarn", "factor": 4.0, "truncate": False,
+            "original_max_position_embeddings": 64,
+        },
+    },
+    {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64,
+        "expert_count": 8, "expert_feed_forward_length": 96, "attention.sliding_window": 12,
+    },
+    {"post_attention_layernorm": "post_attention_norm"}, transposed=True, seed=21,
+)  # fmt: skip

@@ -46,9 +46,12 @@ class TorchOps:
         self.__getattr__("store_rows")(as_storage(target), cells, rows)
 
     def short_conv(self, *args: Any, **named: Any) -> Tensor:
-        if named:
+        if "states" in named:
             return self.__getattr__("short_conv")(**named | {"states": as_storage(named["states"])})
-        return self.__getattr__("short_conv")(*args[:3], as_storage(args[3]), *args[4:])
+        return self.__getattr__("short_conv")(*args[:3], as_storage(args[3]), *args[4:], **named)
+
+    def linear_attention(self, *args: Any, **named: Any) -> Tensor:
+        return self.__getattr__("linear_attention")(*args[:6], as_storage(args[6]), *args[7:], **named)
 
 
 REFERENCE = TorchOps(backend_named("reference"))

@@ -200,48 +200,11 @@ NewArray<float> bind_each(const char* name, Argument x_, float number) {
     return y;
 }
 
-// Throws std::out_of_range unless the rows and slots named exist.
-void check_states(const ShortConv& call, int64_t slots) {
-    for (int64_t row = 0; row < call.rows; row++) {
-        const int64_t start = call.starts[row], source = call.sources[row], target = call.targets[row];
-        if (start != row && (row == 0 || start != call.starts[row - 1])) {
-            throw std::out_of_range("row " + std::to_string(row) + " goes on with rows from " + std::to_string(start) +
-                                    ", but the row before it does not");
-        }
-        if (source < 0 || source >= slots || target < -1 || target >= slots) {
-            throw std::out_of_range("row " + std::to_string(row) + " reads state " + std::to_string(source) +
-                                    " and writes state " + std::to_string(target) + " of " + std::to_string(slots));
-        }
-    }
-}
-
-NewArray<float> bind_short_conv(Argument projected_, Argument weight_, OptionalArgument bias_, Argument states_,
-                           Argument starts_, Argument sources_, Argument targets_) {
-    const auto projected = array<float>(projected_, "short_conv projected");
-    const auto weight = array<float>(weight_, "short_conv weight");
-    const auto bias = optional_array<float>(bias_, "short_conv bias");
-    const auto states = written<float>(states_, "short_conv states");
-    const auto starts = array<int32_t>(starts_, "short_conv starts"),
-               sources = array<int32_t>(sources_, "short_conv sources"),
-               targets = array<int32_t>(targets_, "short_conv targets");
-    bool fits = weight.dims == 2 && projected.dims == 2 && states.dims == 3 && weight.shape[0] > 0;
-    if (fits) {
-        const int64_t rows = projected.shape[0], taps = weight.shape[0], channels = weight.shape[1];
-        fits = projected.shape[1] == 3 * channels && states.shape[1] == taps - 1 && states.shape[2] == channels &&
-               starts.is({rows}) && sources.is({rows}) && targets.is({rows}) && (!bias.given() || bias.is({channels}));
-    }
-    if (!fits) {
-        throw misfit("short_conv", {{"projected", projected_}, {"weight", weight_}, {"bias", bias_.argument()},
-                                    {"states", states_}, {"starts", starts_}, {"sources", sources_},
-                                    {"targets", targets_}});
-    }
-    auto y = new_array<float>({projected.shape[0], weight.shape[1]});
-    const ShortConv call = {projected.data, weight.data, bias.data, states.data, starts.data, sources.data,
-                            targets.data, y.data, projected.shape[0], weight.shape[1], weight.shape[0]};
-    perform("short_conv", [call, slots = states.shape[0]] {
-        check_states(call, slots);
-        short_conv(call);
-    });
+NewArray<float> bind_softplus(Argument x_, Argument scale_) {
+    const auto x = array<float>(x_, "softplus x"), scale = array<float>(scale_, "softplus scale");
+    if (x.dims != 2 || !scale.is({x.shape[1]})) throw misfit("softplus", {{"x", x_}, {"scale", scale_}});
+    auto y = new_array_like<float>(x);
+    perform("softplus", [=, out = y.data] { softplus(x.data, scale.data, x.shape[0], x.shape[1], out); });
     return y;
 }
 
@@ -268,6 +231,8 @@ void register_rows(nb::module_& m) {
         "geglu", [](Argument gate, Argument up) { return bind_pairs<geglu>("geglu", "gate", "up", gate, up); },
         "gate"_a, "up"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
     m.def("gelu", [](Argument x) { return bind_single<gelu>("gelu", x); }, "x"_a, "GELU, exactly.");
+    m.def("softplus", &bind_softplus, "x"_a, "scale"_a, "scale * ln(1 + e^x).");
+    m.def("sigmoid", [](Argument x) { return bind_single<sigmoid>("sigmoid", x); }, "x"_a, "1 / (1 + e^-x).");
     m.def("sigmoid_gate", &bind_sigmoid_gate, "x"_a, "gate"_a, "x * sigmoid(gate), by value or by row.");
     m.def(
         "softcap", [](Argument x, float cap) { return bind_each<softcap>("softcap", x, cap); }, "x"_a, "cap"_a,
@@ -280,9 +245,6 @@ void register_rows(nb::module_& m) {
     m.def(
         "scale", [](Argument a, float factor) { return bind_each<scale>("scale", a, factor); }, "a"_a, "factor"_a,
         "a * factor.");
-    m.def("short_conv", &bind_short_conv, "projected"_a, "weight"_a, "bias"_a.none(), "states"_a, "starts"_a,
-          "sources"_a, "targets"_a,
-          "Gated short convolution; raises IndexError for rows and states that do not exist.");
 }
 
 }  // namespace puna

@@ -10,6 +10,7 @@
 #include "attention/attention.h"
 #include "core/cpu.h"
 #include "matrix/pack.h"
+#include "recurrent/recurrent.h"
 #include "registrations.h"
 #include "rows/rows.h"
 #include "sample/sample.h"
@@ -38,10 +39,11 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
     if (is_one_of({"attention"})) return &attention_kernels(a) == &attention_kernels(b);
     if (is_one_of({"choose", "top_k", "sum_of_exponentials"})) return &sample_kernels(a) == &sample_kernels(b);
     if (is_one_of({"rms_norm", "add_rms_norm", "layer_norm", "rope", "swiglu", "geglu", "gelu", "sigmoid_gate",
-                   "softcap", "short_conv", "store_rows"})) {
+                   "softcap", "store_rows"})) {
         return &row_kernels(a) == &row_kernels(b);
     }
-    if (is_one_of({"route", "embed", "temper", "add", "multiply", "scale"})) return true;
+    if (is_one_of({"short_conv", "linear_attention"})) return &recurrent_kernels(a) == &recurrent_kernels(b);
+    if (is_one_of({"route", "embed", "temper", "add", "multiply", "scale", "softplus", "sigmoid"})) return true;
     throw nb::value_error(("the extension has no operation '" + operation + "' that computes").c_str());
 }
 

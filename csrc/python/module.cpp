@@ -7,6 +7,7 @@ NB_MODULE(_native, m) {
     puna::register_matrix(m);
     puna::register_experts(m);
     puna::register_rows(m);
+    puna::register_recurrent(m);
     puna::register_sample(m);
     puna::register_sets(m);
     puna::register_program(m);

@@ -170,29 +170,10 @@ void softcap_range(const float* x, float cap, int64_t count, float* y) {
     }
 }
 
-void short_conv_row(const float* b, const float* c, const float* x, const float* const* past, const float* weights,
-                    const float* bias, int64_t taps, int64_t width, float* product, float* y) {
-    const auto channels = [=](int64_t i, auto load, auto store) {
-        const Vec newest = load(b + i) * load(x + i);
-        Vec sum = bias ? load(bias + i) : Vec::splat(0);
-        for (int64_t k = 0; k < taps - 1; k++) sum = fma(load(past[k] + i), load(weights + k * width + i), sum);
-        sum = fma(newest, load(weights + (taps - 1) * width + i), sum);
-        store(newest, product + i);
-        store(load(c + i) * sum, y + i);
-    };
-    int64_t i = 0;
-    for (; i + Vec::width <= width; i += Vec::width) {
-        channels(i, [](const float* p) { return Vec::load(p); }, [](Vec v, float* p) { v.store(p); });
-    }
-    if (i == width) return;
-    const int rest = int(width - i);
-    channels(i, [=](const float* p) { return load_part(p, rest); }, [=](Vec v, float* p) { store_part(v, p, rest); });
-}
-
 }  // namespace
 
 const RowKernels PUNA_SET::row_kernels = {rms_norm_row, layer_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
                                          gate_range<ClampedSwiglu>, gate_range<Geglu>, gelu_range,
-                                         gate_range<SigmoidGate>, softcap_range, short_conv_row, store_numbers};
+                                         gate_range<SigmoidGate>, softcap_range, store_numbers};
 
 }  // namespace puna

@@ -119,6 +119,20 @@ void temper(float* x, const int32_t* positions, double scale, double floor_scale
     });
 }
 
+void softplus(const float* x, const float* scale, int64_t rows, int64_t width, float* y) {
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t i = 0; i < width; i++) {
+            const float value = x[row * width + i];
+            // Beyond 20 the 1 is below half a bit of e^x.
+            y[row * width + i] = scale[i] * (value > 20 ? value : std::log1p(std::exp(value)));
+        }
+    }
+}
+
+void sigmoid(const float* x, int64_t count, float* y) {
+    for (int64_t i = 0; i < count; i++) y[i] = 1 / (1 + std::exp(-x[i]));
+}
+
 void add(const float* a, const float* b, int64_t count, float* y) {
     parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; i++) y[i] = a[i] + b[i];
@@ -134,39 +148,6 @@ void multiply(const float* a, const float* b, int64_t count, float* y) {
 void scale(const float* a, float factor, int64_t count, float* y) {
     parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
         for (int64_t i = begin; i < end; i++) y[i] = a[i] * factor;
-    });
-}
-
-void short_conv(const ShortConv& call) {
-    const RowKernels& kernels = row_kernels();
-    const int64_t width = call.channels, kept = call.taps - 1;
-    parallel_ranges(call.rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
-        thread_local std::vector<float> ring;   // the products of the last `taps` rows, row r at r % taps
-        thread_local std::vector<const float*> past;
-        ring.resize(call.taps * width);
-        past.resize(kept);
-        const auto ring_row = [&](int64_t row) { return ring.data() + row % call.taps * width; };
-        for (int64_t row = std::max<int64_t>(call.starts[begin], begin - kept); row < begin; row++) {
-            const float *b = call.projected + row * 3 * width, *x = b + 2 * width;
-            float* product = ring_row(row);
-            for (int64_t i = 0; i < width; i++) product[i] = b[i] * x[i];
-        }
-        for (int64_t row = begin; row < end; row++) {
-            const int64_t start = call.starts[row];
-            const float* before = call.states + call.sources[row] * kept * width;
-            const auto product_of = [&](int64_t other) {
-                return other < start ? before + (other - start + kept) * width : ring_row(other);
-            };
-            for (int64_t k = 0; k < kept; k++) past[k] = product_of(row - kept + k);
-            const float *b = call.projected + row * 3 * width, *c = b + width, *x = c + width;
-            kernels.short_conv(b, c, x, past.data(), call.weights, call.bias, call.taps, width, ring_row(row),
-                               call.y + row * width);
-            if (call.targets[row] < 0) continue;
-            float* after = call.states + call.targets[row] * kept * width;
-            for (int64_t k = 0; k < kept; k++) {
-                std::memcpy(after + k * width, product_of(row - kept + 1 + k), width * sizeof(float));
-            }
-        }
     });
 }
 

@@ -1,4 +1,4 @@
-// Operations on rows of floats: norms, rotation, gating, short convolutions, storing.
+// Operations on rows of floats: norms, rotation, gating, storing.
 #pragma once
 #include <cstdint>
 
@@ -30,11 +30,6 @@ struct RowKernels {
     void (*sigmoid_gate)(const float* x, const float* gate, int64_t count, float* y);
     // y = cap * tanh(x / cap).
     void (*softcap)(const float* x, float cap, int64_t count, float* y);
-    // One row of a gated short convolution of `width` channels: product = b * x, and y = c * (bias + the sum of
-    // weights[i] * past[i] and the last weights * product), with weights [taps, width] and taps - 1 rows `past`.
-    // `bias` may be null.
-    void (*short_conv)(const float* b, const float* c, const float* x, const float* const* past,
-                       const float* weights, const float* bias, int64_t taps, int64_t width, float* product, float* y);
     // Stores numbers of a cache; of its quantised types whole blocks.
     void (*store)(KVType type, const float* from, void* to, int64_t count);
 };
@@ -53,6 +48,9 @@ void rope(float* x, const int32_t* positions, const int32_t* axes, const float* 
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
 void geglu(const float* gate, const float* up, int64_t count, float* y);
 void gelu(const float* x, int64_t count, float* y);
+// y = scale * ln(1 + e^x) of x [rows, width], and 1 / (1 + e^-x), for the few numbers that the gates of heads are.
+void softplus(const float* x, const float* scale, int64_t rows, int64_t width, float* y);
+void sigmoid(const float* x, int64_t count, float* y);
 // Of x [rows, width]; a row has `width` gates, or one for all of it.
 void sigmoid_gate(const float* x, const float* gate, int64_t rows, int64_t width, bool one_gate, float* y);
 void softcap(const float* x, float cap, int64_t count, float* y);
@@ -62,23 +60,6 @@ void temper(float* x, const int32_t* positions, double scale, double floor_scale
 void add(const float* a, const float* b, int64_t count, float* y);
 void multiply(const float* a, const float* b, int64_t count, float* y);
 void scale(const float* a, float factor, int64_t count, float* y);
-
-// Gated short convolutions of sequences whose rows of a batch lie one after another.
-struct ShortConv {
-    const float* projected;   // [rows, 3 * channels]: b, c and x of each row
-    const float* weights;     // [taps, channels], the latest row's last
-    const float* bias;        // [channels] or null
-    float* states;            // [slots, taps - 1, channels]: the products b * x of as many rows, the latest last
-    // Of each row [rows]: the first row of its sequence, the slot of the state before that row, and the slot for the
-    // state after the row itself, or -1. No slot is read and written in one call.
-    const int32_t *starts, *sources, *targets;
-    float* y;   // [rows, channels]
-    int64_t rows, channels, taps;
-};
-
-// A row of y depends on its own row and the taps - 1 before it alone, bit for bit, whether these are in the batch or
-// in the state.
-void short_conv(const ShortConv& call);
 
 void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width);
 

@@ -41,6 +41,7 @@ private:
 void test_matrices();
 void test_attention();
 void test_rows();
+void test_recurrent();
 void test_sampling();
 
 }  // namespace puna::test

@@ -31,6 +31,7 @@ int main(int count, char** arguments) {
         set_cpu_level(cpu_level_name(level));
         const int checks_before = test::checks, failures_before = test::failures;
         test::test_rows();
+        test::test_recurrent();
         test::test_sampling();
         test::test_attention();
         test::test_matrices();

@@ -163,59 +163,6 @@ void test_temper(int64_t width) {
     check(near, of_width("temper", width));
 }
 
-// Two sequences, of `rows` rows and of one; then the first again in two calls, which must give the same bits.
-void test_short_conv(int64_t taps, int64_t width) {
-    Random random(static_cast<uint64_t>(taps * 100 + width));
-    const int64_t kept = taps - 1, rows = 9, all = rows + 1, cut = 4;
-    const std::vector<float> projected = random.normals(all * 3 * width), weights = random.normals(taps * width),
-                             bias = random.normals(width), before = random.normals(5 * kept * width);
-    std::vector<int32_t> starts(rows, 0), sources(rows, 3), targets(rows, -1);
-    starts.push_back(rows), sources.push_back(0), targets.push_back(4);
-    targets[rows - 1] = 1;
-    std::vector<float> states = before, y(static_cast<size_t>(all * width));
-    ShortConv call = {projected.data(), weights.data(), bias.data(), states.data(), starts.data(), sources.data(),
-                      targets.data(),   y.data(),       all,         width,         taps};
-    short_conv(call);
-    bool near = true, left = true;
-    for (int64_t row = 0; row < all; row++) {
-        const int64_t start = row < rows ? 0 : rows, source = row < rows ? 3 : 0;
-        for (int64_t i = 0; i < width; i++) {
-            const auto product = [&](int64_t other) {
-                const int64_t kept_row = source * kept + other - start + kept;
-                if (other < start) return before[static_cast<size_t>(kept_row * width + i)];
-                const float* b = projected.data() + other * 3 * width;
-                return b[i] * b[2 * width + i];
-            };
-            double sum = bias[static_cast<size_t>(i)], size = std::fabs(sum);
-            for (int64_t k = 0; k < taps; k++) {
-                const double term = double{product(row - kept + k)} * weights[static_cast<size_t>(k * width + i)];
-                sum += term, size += std::fabs(term);
-            }
-            const double gate = projected[static_cast<size_t>((row * 3 + 1) * width + i)];
-            const double error = std::fabs(y[static_cast<size_t>(row * width + i)] - gate * sum);
-            near = near && error <= std::fabs(gate) * size * static_cast<double>(taps + 4) * 0x1p-24;
-            for (int64_t k = 0; k < kept && targets[static_cast<size_t>(row)] >= 0; k++) {
-                const int64_t slot = targets[static_cast<size_t>(row)];
-                const float state = states[static_cast<size_t>((slot * kept + k) * width + i)];
-                left = left && state == product(row - kept + 1 + k);
-            }
-        }
-    }
-    check(near, of_width("short_conv", width));
-    check(left, of_width("what short_conv leaves for the next call", width));
-    std::vector<float> cut_states = before, cut_y(y.size());
-    targets[cut - 1] = 2;
-    call.states = cut_states.data(), call.y = cut_y.data(), call.rows = cut;
-    short_conv(call);
-    std::fill(sources.begin() + cut, sources.begin() + rows, 2);
-    call.projected += cut * 3 * width, call.y += cut * width, call.rows = rows - cut;
-    call.starts += cut, call.sources += cut, call.targets += cut;
-    short_conv(call);
-    bool same = true;
-    for (size_t i = 0; i < static_cast<size_t>(rows * width); i++) same = same && cut_y[i] == y[i];
-    check(same, of_width("short_conv in two calls", width));
-}
-
 // Nearest, ties to even, as a distance to the neighbours.
 bool rounds_to(float value, uint16_t half) {
     if (std::isnan(value)) return (half & 0x7fff) > 0x7c00;
@@ -307,7 +254,6 @@ void test_rows() {
         }
         test_gates(width);
         test_temper(width);
-        for (const int64_t taps : {1, 2, 3, 4}) test_short_conv(taps, width);
     }
     for (const int64_t pairs : {1, 2, 3, 4, 5, 8, 9, 16, 17, 32, 48, 64}) {
         for (const bool neox : {false, true}) {

@@ -151,6 +151,14 @@ def test_sigmoid_gate(ops: TorchOps, shape: tuple[int, ...]) -> None:
     close(ops.sigmoid_gate(x, gate), x.double() * gate.double().sigmoid())
 
 
+def test_softplus_and_sigmoid(ops: TorchOps) -> None:
+    x = torch.cat([torch.randn(50) * 10, torch.tensor([0.0, -100.0, 100.0, 1e4, -1e4, 19.9, 20.1])])[None]
+    scale = torch.randn(x.shape[1])
+    exact = scale.double() * torch.nn.functional.softplus(x.double(), threshold=1000)
+    close(ops.softplus(x.repeat(3, 1), scale), exact.repeat(3, 1))
+    close(ops.sigmoid(x), x.double().sigmoid())
+
+
 @pytest.mark.parametrize("shape", [(0, 8), (1, 1), (3, 77), (40, 1024)])
 def test_sigmoid_gate_of_whole_rows(ops: TorchOps, shape: tuple[int, int]) -> None:
     x, gate = torch.randn(shape), torch.randn(shape[0], 1) * 10

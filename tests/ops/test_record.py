@@ -66,6 +66,8 @@ class Inputs:
         self.in_proj = weight(3 * 24, WIDTH)
         self.taps = random(4, 24)
         self.states = storage(16 + ROWS, 3, 24)
+        self.to_keys, self.to_decays = weight(2 * 8, WIDTH), weight(2, WIDTH)
+        self.memories = storage(16 + ROWS, 2, 8, 8)
         self.each = indices(range(ROWS))  # every row begins a sequence
         self.targets = indices(range(16, 16 + ROWS))
         self.change()
@@ -109,6 +111,11 @@ def short_conv(i: Inputs) -> Tensor:
     return ops.short_conv(projected, i.taps, None, i.states, i.each, i.ids, i.targets)
 
 
+def linear_attention(i: Inputs) -> Tensor:
+    keys, decays = ops.linear(i.x, i.to_keys).reshape(len(i.x), 2, 8), ops.linear(i.x, i.to_decays)
+    return ops.linear_attention(keys, keys, keys, decays, decays, None, i.memories, i.each, i.ids, i.targets)
+
+
 #: For each function of the extension that a forward pass may call, an operation that calls it.
 CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add": lambda i: i.x + i.x,
@@ -118,6 +125,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "experts": experts,
     "geglu": lambda i: ops.geglu(i.x, i.x),
     "gelu": lambda i: ops.gelu(i.x),
+    "linear_attention": linear_attention,
     "layer_norm": lambda i: ops.layer_norm(i.x, i.norm, i.norm, 1e-5),
     "linear": lambda i: ops.linear(i.x, i.weight),
     "multiply": lambda i: i.x * i.x,
@@ -126,6 +134,8 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "route": lambda i: ops.route(i.x, Routing(4))[1],
     "scale": lambda i: i.x * 0.3,
     "short_conv": short_conv,
+    "sigmoid": lambda i: ops.sigmoid(i.x),
+    "softplus": lambda i: ops.softplus(i.x, i.norm),
     "sigmoid_gate": lambda i: ops.sigmoid_gate(i.x, i.x),
     "softcap": lambda i: ops.softcap(i.x, 2.0),
     "swiglu": lambda i: ops.swiglu(i.x, i.x),

@@ -44,7 +44,7 @@ class ExpertOptions:
 
     count: int
     size: int  # of each
-    shared_size: int  # of the one that every token goes through, if the architecture has it
+    shared_size: int  # of the one that every token goes through, if the architecture has it; 0: it has none
     routing: Routing
 
 
@@ -190,11 +190,14 @@ class TextOptions:
                 raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
             _check_tensors(file, i, layer)
         check_extent(file, "token_embd.weight", 1, {"embedding_length": hidden})
+        ahead = scalar(file, "nextn_predict_layers", 0)  # which predict tokens after the next one
+        if not 0 <= ahead < count:
+            raise invalid(file, "nextn_predict_layers", f"is {ahead}, of {count} layers")
         return cls(
             vocab_size=table_rows(file, "token_embd.weight"),
             hidden_size=hidden,
             norm_eps=norm_eps,
-            layers=layers,
+            layers=layers[: count - ahead],
             embedding_scale=positive(file, "embedding_scale", embedding_scale),
             logit_scale=positive(file, "logit_scale", 1.0),
             logit_softcap=limit(file, "final_logit_softcapping", logit_softcap),
@@ -220,6 +223,8 @@ def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions) -> None:
     ):
         check_extent(file, f"blk.{index}.{tensor}.weight", axis, sizes)
     joined = file.tensors.get(f"blk.{index}.attn_qkv.weight")
+    if f"blk.{index}.ssm_conv1d.weight" in file.tensors:
+        joined = None  # of a layer that does not attend, whose heads are others
     rows = layer.query_size + layer.key_size + layer.value_size
     if joined is not None and joined.shape[0] != rows:
         raise invalid(
@@ -280,12 +285,14 @@ def _read_experts(file: GGUFFile, layers: int, routing: Routing) -> list[ExpertO
             f"{file.path}: '{file.architecture}.expert_gating_func' {gating} is not supported"
         )
     size = required(file, "expert_feed_forward_length", scalar(file, "feed_forward_length", 0))
-    shared = max(scalar(file, "expert_shared_count", 1), 1)
+    shared = scalar(file, "expert_shared_feed_forward_length", scalar(file, "expert_shared_count", 1) * size)
+    if shared < 0:
+        raise invalid(file, "expert_shared_feed_forward_length", f"should be a size, but is {shared}")
     normalize = flag(file, first_of(file, "norm_top_k_prob", "expert_weights_norm"), routing.normalize)
     experts = ExpertOptions(
         count,
         size,
-        required(file, "expert_shared_feed_forward_length", shared * size),
+        shared,
         Routing(
             used,
             sigmoid=_SIGMOID.get(gating, routing.sigmoid),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -45,7 +46,7 @@ class RopeOptions:
         if scaling == "linear":
             linear_factor = positive(file, "rope.scaling.factor", 1.0)
         elif scaling == "yarn":
-            yarn = _read_yarn(file)
+            yarn = read_yarn(file)
         elif scaling not in ("none", "longrope"):
             raise UnsupportedModelError(
                 f"{file.path}: rope scaling {shown(scaling)} is not supported for {file.architecture}"
@@ -68,6 +69,14 @@ class RopeOptions:
             original_context=_original_context(file),
         )
 
+    def with_magnitude(self, magnitude: float) -> Self:
+        """With cosines and sines multiplied by just this, whatever YaRN would make of them."""
+        assert self.yarn is not None
+        factor = self.yarn.attention_factor * magnitude / (self.yarn.magnitude or 1.0)
+        return dataclasses.replace(
+            self, magnitude=1.0, yarn=dataclasses.replace(self.yarn, attention_factor=factor)
+        )
+
     def build(self, factors: NDArray[Any] | None = None) -> Rope:
         """The rotation itself."""
         return Rope.build(
@@ -88,8 +97,11 @@ def _base(file: GGUFFile, default: float) -> float:
     return base
 
 
-def _read_yarn(file: GGUFFile) -> Yarn:
-    """Some of the keys have other names in files of llama.cpp's converter than in those of Ollama's."""
+def read_yarn(file: GGUFFile) -> Yarn:
+    """The settings of YaRN.
+
+    Some of the keys have other names in files of llama.cpp's converter than in those of Ollama's.
+    """
     fast = first_of(file, "rope.scaling.yarn_beta_fast", "rope.scaling.beta_fast")
     slow = first_of(file, "rope.scaling.yarn_beta_slow", "rope.scaling.beta_slow")
     extrapolation = first_of(file, "rope.scaling.yarn_ext_factor", "rope.scaling.extrapolation_factor")

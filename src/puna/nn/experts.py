@@ -36,6 +36,8 @@ class ExpertLinear:
     and up together as `blk.0.ffn_gate_up_exps`, the rows of the gate first.
     """
 
+    alternating: ClassVar[bool] = False  # in `ffn_gate_up_exps`, rows of the gate and of up alternate
+
     def __init__(self, weights: ExpertWeights, bias: Array | None = None) -> None:
         self.weights = weights
         self.bias = bias
@@ -44,12 +46,20 @@ class ExpertLinear:
     def from_source(
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
-        found = _stacked(source, name, shape) or _single(source, name, shape) or _joined(source, name, shape)
+        found = (
+            _stacked(source, name, shape)
+            or _single(source, name, shape)
+            or _joined(source, name, shape, alternating=cls.alternating)
+        )
         if found is None:
             return None
         weights, bias = found
         source.ops.pack(weights.weight)
         return cls(weights, None if bias is None else source.ops.array(np.ascontiguousarray(bias)))
+
+
+class AlternatingExpertLinear(ExpertLinear):
+    alternating = True
 
 
 def _stacked(
@@ -77,10 +87,11 @@ def _single(source: WeightSource, name: str, shape: tuple[int, ...]) -> tuple[Ex
 
 
 def _joined(
-    source: WeightSource, name: str, shape: tuple[int, ...]
+    source: WeightSource, name: str, shape: tuple[int, ...], *, alternating: bool
 ) -> tuple[ExpertWeights, NDArray[np.float32] | None] | None:
     count, width, columns = shape
-    for end, rows in (("gate_exps", slice(0, width)), ("up_exps", slice(width, 2 * width))):
+    halves = (slice(0, None, 2), slice(1, None, 2)) if alternating else (slice(width), slice(width, None))
+    for end, rows in zip(("gate_exps", "up_exps"), halves, strict=True):
         if name.endswith(f"_{end}"):
             joined = name.removesuffix(end) + "gate_up_exps"
             found = _stacked(source, joined, (count, 2 * width, columns))
@@ -172,6 +183,13 @@ class SharedAndRouted(Module):
 
 class GatedSharedAndRouted(SharedAndRouted):
     shared: GatedSharedExpert = part()
+
+
+def dense_or_shared(options: ExpertOptions) -> type[FeedForward | MixtureOfExperts | SharedAndRouted]:
+    """The feed-forward half of a layer: experts, if it has any, with a shared one, if it has that."""
+    if options.expert_count and options.shared_feed_forward_size:
+        return SharedAndRouted
+    return dense_or_experts(options)
 
 
 def dense_or_experts(options: ExpertOptions) -> type[FeedForward | MixtureOfExperts]:

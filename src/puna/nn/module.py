@@ -69,7 +69,8 @@ class _BlocksField:
 def weight(name: str, *shape: str | int, optional: bool = False, tied_to: str | None = None) -> Any:
     """A leaf made from tensor `name`; `shape` is made of numbers and names of options, row-major.
 
-    `tied_to` is the tensor that serves when the file has none of this name.
+    Where files differ in a tensor's name, `name` is several with a `|` between them, the first of which that
+    the file has is taken. `tied_to` is the tensor that serves when it has none of them.
     """
     return _WeightField(name, shape, optional, tied_to)
 
@@ -137,7 +138,8 @@ def _join(prefix: str, name: str) -> str:
 def _load_leaf(kind: Any, source: WeightSource, field: _WeightField, prefix: str, options: Any) -> Any:
     leaf_type = _leaf_type(kind)
     shape = tuple(size if isinstance(size, int) else int(getattr(options, size)) for size in field.shape)
-    for name in filter(None, (_join(prefix, field.name), field.tied_to)):
+    names = [_join(prefix, name) for name in field.name.split("|")]
+    for name in [*names, field.tied_to] if field.tied_to else names:
         if leaf_type is Array:
             leaf = source.vector(f"{name}.weight", shape[0])
             if leaf is None:
@@ -148,7 +150,7 @@ def _load_leaf(kind: Any, source: WeightSource, field: _WeightField, prefix: str
             return leaf
     if field.optional:
         return None
-    raise ModelError(f"tensor '{_join(prefix, field.name)}.weight' is missing")
+    raise ModelError(f"tensor '{names[0]}.weight' is missing")
 
 
 def _leaf_type(kind: Any) -> Any:

@@ -177,6 +177,14 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def softplus(self, x: Array, scale: Array) -> Array:
+        """`scale * ln(1 + e^x)`: x [T, n], scale [n]. The steps and decays of recurrent layers are such."""
+
+    @abstractmethod
+    def sigmoid(self, x: Array) -> Array:
+        """`1 / (1 + e^-x)`. Float32, any shape."""
+
+    @abstractmethod
     def short_conv(
         self,
         projected: Array,
@@ -186,18 +194,53 @@ class Backend(ABC):
         starts: Array,
         sources: Array,
         targets: Array,
+        *,
+        gated: bool = True,
     ) -> Array:
-        """A gated short convolution of each channel over the rows of each sequence: [T, channels].
+        """A short convolution of each channel over the rows of each sequence: [T, channels].
 
-        `projected` [T, 3 * channels] holds b, c and x. Row t is `c * (bias + sum of weight * recent)`,
-        `recent` being the products `b * x` of that row and the `taps - 1` before it, the latest last: weight
-        [taps, channels], bias [channels].
+        If `gated`, `projected` [T, 3 * channels] holds b, c and x of each row, and row t is
+        `c * (bias + sum of weight * recent)`, `recent` being the products `b * x` of that row and the
+        `taps - 1` before it, the latest last: weight [taps, channels], bias [channels]. If not, `projected`
+        [T, channels] is x, which takes the place of the products, and row t is `silu(bias + sum)`.
 
         The sequence of row t has the rows from `starts[t]` on. What precedes them, zeros at first, is the
         state `sources[t]` of `states` [slots, taps - 1, channels], stored as F32. State `targets[t]` becomes
         what precedes the row after t; with -1 none does. States that are written are distinct, and none of
         them is read. starts, sources and targets are [T]. A row's result is the same bits however its
         sequence is cut into batches.
+        """
+
+    @abstractmethod
+    def linear_attention(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        decays: Array,
+        betas: Array,
+        skips: Array | None,
+        states: Storage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+        *,
+        delta: bool = False,
+        tiled: bool = False,
+    ) -> Array:
+        """Attention whose memory is one matrix for each head: [T, heads, value_dim].
+
+        queries and keys [T, key_heads, key_dim]; values [T, heads, value_dim]; decays [T, heads], or one for
+        each entry of a key [T, heads, key_dim]; betas [T, heads]; skips [heads]. With a head's memory M
+        [key_dim, value_dim] and q, k, v, d, beta those of row t: `M = exp(d) * M`, then
+        `M = M + outer(k, beta * v)`, or `outer(k, beta * (v - k @ M))` by the `delta` rule, and row t is
+        `q @ M`, plus `skip * v`. Gated delta networks (Yang et al., arXiv:2412.06464) are this, and Mamba 2
+        (Dao and Gu, arXiv:2405.21060), whose steps are the betas. Head h has the key and query of key head
+        `h * key_heads // heads`, or of `h % key_heads` if `tiled`.
+
+        `states` [slots, heads, key_dim, value_dim], stored as F32, are the memories; starts, sources and
+        targets are as for `short_conv`. A row's result is the same bits however its sequence is cut into
+        batches.
         """
 
     @abstractmethod

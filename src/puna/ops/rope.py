@@ -20,7 +20,8 @@ class Yarn:
 
     Pairs that rotate more than `beta_fast` times over the original context keep their
     frequency, those that rotate less than `beta_slow` times are slowed down by `factor`,
-    and the ones between are blended. `extrapolation` 0 switches the blend off.
+    and the ones between are blended. `extrapolation` 0 switches the blend off. The blend begins and ends at
+    whole pairs if `truncate`.
     """
 
     factor: float
@@ -29,14 +30,18 @@ class Yarn:
     beta_fast: float = 32.0
     beta_slow: float = 1.0
     extrapolation: float = 1.0
+    truncate: bool = True
 
-    def bounds(self, dims: int, base: float) -> tuple[int, int]:
+    def bounds(self, dims: int, base: float) -> tuple[float, float]:
         """The first and last pair of the blend."""
 
         def pair(turns: float) -> float:
             return dims * math.log(self.original_context / (2 * math.pi * turns)) / (2 * math.log(base))
 
-        return max(0, math.floor(pair(self.beta_fast))), min(dims - 1, math.ceil(pair(self.beta_slow)))
+        low, high = pair(self.beta_fast), pair(self.beta_slow)
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        return max(0, low), min(dims - 1, high)
 
     def slowdown(self, dims: int, base: float) -> NDArray[np.float64]:
         """What each pair's frequency is multiplied by: float64 [dims/2], between 1/factor and 1."""

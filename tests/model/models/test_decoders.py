@@ -21,6 +21,7 @@ from tests.model.models.parity import (
 )
 from tests.tiny_decoders import (
     GEMMA2,
+    GPT_OSS,
     OLMO2,
     PHI3,
     POST_NORMS,
@@ -29,6 +30,8 @@ from tests.tiny_decoders import (
     TinyDecoder,
     tiny_decoder_gguf,
 )
+from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
+from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 YARN_KEYS = {
@@ -41,6 +44,16 @@ SHARED = {
     "shared_expert_intermediate_size": 48,
 }  # fmt: skip
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+GLM4_MOE = {
+    "pad_token_id": 0, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
+    "moe_intermediate_size": 32, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
+    "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "use_qk_norm": False,
+    "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5, "rope_type": "default"},
+}  # fmt: skip
+GLM4_MOE_KEYS = {
+    "expert_count": 8, "leading_dense_block_count": 1, "expert_weights_scale": 1.5,
+    "expert_weights_norm": True, "expert_shared_count": 1, "rope.dimension_count": 8,
+}  # fmt: skip
 MODELS = {
     "qwen2": QWEN2,
     "qwen2 tied, yarn": TinyDecoder(
@@ -107,6 +120,98 @@ MODELS = {
         },
         POST_NORMS, seed=11,
     ),
+    "gemma": TinyDecoder("gemma", "gemma", {"head_dim": 24}, norm_offset=1, seed=17),
+    "glm4": TinyDecoder(
+        "glm4", "glm4",
+        {"pad_token_id": 0, "head_dim": 16,
+         "rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5, "rope_type": "default"}},
+        {"rope.dimension_count": 8},
+        {"post_self_attn_layernorm": "post_attention_norm", "post_attention_layernorm": "ffn_norm",
+         "post_mlp_layernorm": "post_ffw_norm"},
+        seed=18,
+    ),
+    "glm4moe": TinyDecoder(
+        "glm4moe", "glm4_moe", GLM4_MOE, GLM4_MOE_KEYS, {"post_attention_layernorm": "post_attention_norm"},
+        seed=19,
+    ),
+    "glm4moe normed, biased": TinyDecoder(
+        "glm4moe", "glm4_moe",
+        {**GLM4_MOE, "use_qk_norm": True, "attention_bias": True, "num_hidden_layers": 3},
+        GLM4_MOE_KEYS, {"post_attention_layernorm": "post_attention_norm"}, seed=20,
+    ),
+    "gpt-oss": GPT_OSS,
+    "granitemoe": TinyDecoder(
+        "granitemoe", "granitemoe",
+        {"num_local_experts": 6, "num_experts_per_tok": 2, "embedding_multiplier": 6.0,
+         "residual_multiplier": 0.22, "attention_multiplier": 0.1, "logits_scaling": 0.5},
+        {"expert_count": 6, "expert_feed_forward_length": 96, "embedding_scale": 6.0, "residual_scale": 0.22,
+         "attention.scale": 0.1, "logit_scale": 0.5},
+        permuted=True, seed=22,
+    ),
+    "olmoe": TinyDecoder(
+        "olmoe", "olmoe", {"pad_token_id": 0, "num_experts": 8, "num_experts_per_tok": 3}, {}, seed=23
+    ),
+    "minimax-m2": TinyDecoder(
+        "minimax-m2", "minimax_m2",
+        {"num_local_experts": 8, "num_experts_per_tok": 3, "head_dim": 16, "rotary_dim": 8,
+         "rope_parameters": {"rope_theta": 5e6, "partial_rotary_factor": 0.5, "rope_type": "default"}},
+        {"expert_count": 8, "expert_feed_forward_length": 96, "expert_gating_func": 2,
+         "rope.dimension_count": 8},
+        seed=24,
+    ),
+    "ernie4_5": TinyDecoder(
+        "ernie4_5", "ernie4_5", {"pad_token_id": 0, "head_dim": 16, "use_bias": False}, seed=25
+    ),
+    "ernie4_5-moe": TinyDecoder(
+        "ernie4_5-moe", "ernie4_5_moe",
+        {"pad_token_id": 0, "num_hidden_layers": 3, "moe_num_experts": 8, "moe_k": 3, "use_bias": False,
+         "moe_intermediate_size": 32, "moe_num_shared_experts": 2, "moe_layer_start_index": 1},
+        {"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 32,
+         "expert_shared_count": 2, "leading_dense_block_count": 1},
+        seed=26,
+    ),
+    "starcoder2": TinyDecoder(
+        "starcoder2", "starcoder2", {"sliding_window": 12, "use_bias": True},
+        {"attention.sliding_window": 12, "attention.layer_norm_epsilon": 1e-5}, seed=27,
+    ),
+    "smollm3": TinyDecoder(
+        "smollm3", "smollm3", {"pad_token_id": 0, "num_hidden_layers": 5, "no_rope_layer_interval": 4},
+        permuted=True, seed=28,
+    ),
+    "exaone4": TinyDecoder(
+        "exaone4", "exaone4", {"sliding_window": None, "layer_types": ["full_attention"] * 2}, {}, POST_NORMS,
+        seed=29,
+    ),
+    "exaone4 windows": TinyDecoder(
+        "exaone4", "exaone4", {"num_hidden_layers": 4, "sliding_window": 12, "sliding_window_pattern": 4},
+        {"attention.sliding_window": 12}, POST_NORMS, seed=30,
+    ),
+    "hunyuan-dense": TinyDecoder("hunyuan-dense", "hunyuan_v1_dense", {"head_dim": 24}, seed=31),
+    "seed_oss": TinyDecoder(
+        "seed_oss", "seed_oss", {"head_dim": 24, "attention_bias": True, "attention_out_bias": False}, {},
+        {"post_attention_layernorm": "post_attention_norm"}, seed=32,
+    ),
+    "qwen35": TinyHybrid("qwen35", "qwen3_5_text", SETTINGS, KEYS, norm_offset=1, seed=34),
+    "qwen35moe": TinyHybrid(
+        "qwen35moe", "qwen3_5_moe_text", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, seed=45
+    ),
+    "qwen3next": TinyHybrid(
+        "qwen3next", "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, layout="qwen3next",
+        seed=36,
+    ),
+    "qwen3next, first files": TinyHybrid(
+        "qwen3next", "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, layout="ssm_in",
+        seed=37,
+    ),
+    "mistral3": TinyDecoder(
+        "mistral3", "ministral3",
+        {"head_dim": 16, "rope_parameters": {
+            "rope_theta": 1e6, **YARN, "original_max_position_embeddings": 32, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1}},
+        {**YARN_KEYS, "rope.scaling.original_context_length": 32, "rope.scaling.yarn_log_multiplier": 1.0,
+         "attention.temperature_scale": 0.1},
+        permuted=True, seed=33,
+    ),
 }  # fmt: skip
 
 
@@ -134,7 +239,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 12)
     found = log_probabilities_after_reuse(ours, tokens, 50, chunk=chunk)
-    assert len(found) in (20, 70)  # what a window has forgotten is read again
+    assert 20 <= len(found) <= 70  # what a window has forgotten, or came after a checkpoint, is read again
     assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
 
 

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from puna.batch import BatchArrays
 from puna.errors import UnsupportedModelError
-from puna.kvcache.cache import Cache, LayerState
+from puna.kvcache.cache import Cache
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
 from puna.model.metadata import check_extent, invalid, required, scalar
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import NormedSelfAttention
+from puna.nn.convolution import GatedConvolution
 from puna.nn.layers import Linear, RMSNorm
-from puna.nn.module import Module, WeightSource, blocks, part, weight
+from puna.nn.module import Module, blocks, part, weight
 from puna.nn.transformer_layer import PreNormLayer
-from puna.ops import Array, Backend, Rope
+from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -39,37 +38,10 @@ class Lfm2LayerOptions(LayerOptions):
         return 3 * self.hidden_size
 
 
-class ChannelConvolution:
-    """A convolution of each channel over the inputs of its sequence, between two gates."""
-
-    def __init__(self, ops: Backend, weight: Array, bias: Array | None) -> None:
-        self.ops = ops
-        self.weight = weight  # [taps, channels]
-        self.bias = bias  # [channels]
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        kernels = source.values(f"{name}.weight", shape)  # [channels, taps]
-        if kernels is None:
-            return None
-        taps_first = source.ops.array(np.ascontiguousarray(kernels.T))
-        return cls(source.ops, taps_first, source.vector(f"{name}.bias", shape[0]))
-
-    def __call__(self, projected: Array, state: LayerState) -> Array:
-        """[rows, 3 * channels] to [rows, channels]; see `ops.short_conv`."""
-        slots = state.slots
-        return self.ops.short_conv(
-            projected, self.weight, self.bias, state.states["conv"],
-            slots.starts, slots.sources, slots.targets,
-        )  # fmt: skip
-
-
 class ShortConvolution(Module):
     options: Lfm2LayerOptions
     input: Linear = weight("shortconv.in_proj", "projected_size", "hidden_size")
-    convolution: ChannelConvolution = weight("shortconv.conv", "hidden_size", "taps")
+    convolution: GatedConvolution = weight("shortconv.conv", "hidden_size", "taps")
     output: Linear = weight("shortconv.out_proj", "hidden_size", "hidden_size")
 
     def forward(

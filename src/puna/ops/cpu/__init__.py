@@ -118,6 +118,8 @@ class CPU(Backend):
     geglu = staticmethod(_native.geglu)
     gelu = staticmethod(_native.gelu)
     sigmoid_gate = staticmethod(_native.sigmoid_gate)
+    softplus = staticmethod(_native.softplus)
+    sigmoid = staticmethod(_native.sigmoid)
     softcap = staticmethod(_native.softcap)
     temper_ = staticmethod(_native.temper)
 
@@ -133,8 +135,30 @@ class CPU(Backend):
         starts: Array,
         sources: Array,
         targets: Array,
+        *,
+        gated: bool = True,
     ) -> Array:
-        return _native.short_conv(projected, weight, bias, states.stored, starts, sources, targets)
+        return _native.short_conv(projected, weight, bias, states.stored, starts, sources, targets, gated)
+
+    def linear_attention(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        decays: Array,
+        betas: Array,
+        skips: Array | None,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+        *,
+        delta: bool = False,
+        tiled: bool = False,
+    ) -> Array:
+        return _native.linear_attention(
+            queries, keys, values, decays, betas, skips, states.stored, starts, sources, targets, delta, tiled
+        )
 
     def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:
         _native.store_rows(target.stored, target.kind, cells, rows)

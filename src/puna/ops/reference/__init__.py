@@ -149,6 +149,14 @@ class Reference(Backend):
         return x * _sigmoid(gate)
 
     @_unwarned
+    def softplus(self, x: Array, scale: Array) -> Array:
+        return scale * np.logaddexp(x, 0)
+
+    @_unwarned
+    def sigmoid(self, x: Array) -> Array:
+        return _sigmoid(x)
+
+    @_unwarned
     def softcap(self, x: Array, cap: float) -> Array:
         return cap * np.tanh(x / x.dtype.type(cap))
 
@@ -168,16 +176,56 @@ class Reference(Backend):
         starts: Array,
         sources: Array,
         targets: Array,
+        *,
+        gated: bool = True,
     ) -> Array:
         taps, channels = weight.shape
-        b, c, x = projected.reshape(len(projected), 3, channels).transpose(1, 0, 2)
-        products, result = b * x, np.empty(x.shape, x.dtype)
+        products, c = projected, None
+        if gated:
+            b, c, x = projected.reshape(len(projected), 3, channels).transpose(1, 0, 2)
+            products = b * x
+        result = np.empty(products.shape, products.dtype)
         for t, (start, source, target) in enumerate(zip(starts, sources, targets, strict=True)):
             recent = np.concatenate([states.stored[source], products[start : t + 1]])[-taps:]
             total = (weight * recent).sum(0)
-            result[t] = c[t] * (total if bias is None else total + bias)
+            total = total if bias is None else total + bias
+            result[t] = total * _sigmoid(total) if c is None else c[t] * total
             if target >= 0:
                 states.stored[target] = recent[1:]
+        return result
+
+    @_unwarned
+    def linear_attention(
+        self,
+        queries: Array,
+        keys: Array,
+        values: Array,
+        decays: Array,
+        betas: Array,
+        skips: Array | None,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+        *,
+        delta: bool = False,
+        tiled: bool = False,
+    ) -> Array:
+        heads, key_heads = values.shape[1], keys.shape[1]
+        of_head = np.arange(heads) % key_heads if tiled else np.arange(heads) * key_heads // heads
+        factors = np.exp(decays[..., None] if decays.ndim == 3 else decays[..., None, None])
+        result = np.empty(values.shape, values.dtype)
+        memory = states.stored[:0]
+        for t, (start, source, target) in enumerate(zip(starts, sources, targets, strict=True)):
+            query, key = queries[t, of_head], keys[t, of_head]  # [heads, key_dim]
+            memory = (states.stored[source] if start == t else memory) * factors[t]
+            value = values[t] - np.einsum("hk,hkv->hv", key, memory) if delta else values[t]
+            memory = memory + key[:, :, None] * (betas[t, :, None] * value)[:, None, :]
+            result[t] = np.einsum("hk,hkv->hv", query, memory)
+            if skips is not None:
+                result[t] += skips[:, None] * values[t]
+            if target >= 0:
+                states.stored[target] = memory
         return result
 
     def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:

@@ -1,0 +1,118 @@
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include <nanobind/nanobind.h>
+
+#include "bind_array.h"
+#include "program.h"
+#include "recurrent/recurrent.h"
+#include "registrations.h"
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace puna {
+namespace {
+
+// Throws std::out_of_range unless the rows and slots named exist.
+void check_states(const StateRows& call, int64_t slots) {
+    for (int64_t row = 0; row < call.rows; row++) {
+        const int64_t start = call.starts[row], source = call.sources[row], target = call.targets[row];
+        if (start != row && (row == 0 || start != call.starts[row - 1])) {
+            throw std::out_of_range("row " + std::to_string(row) + " goes on with rows from " + std::to_string(start) +
+                                    ", but the row before it does not");
+        }
+        if (source < 0 || source >= slots || target < -1 || target >= slots) {
+            throw std::out_of_range("row " + std::to_string(row) + " reads state " + std::to_string(source) +
+                                    " and writes state " + std::to_string(target) + " of " + std::to_string(slots));
+        }
+    }
+}
+
+NewArray<float> bind_short_conv(Argument projected_, Argument weight_, OptionalArgument bias_, Argument states_,
+                                Argument starts_, Argument sources_, Argument targets_, bool gated) {
+    const auto projected = array<float>(projected_, "short_conv projected");
+    const auto weight = array<float>(weight_, "short_conv weight");
+    const auto bias = optional_array<float>(bias_, "short_conv bias");
+    const auto states = written<float>(states_, "short_conv states");
+    const auto starts = array<int32_t>(starts_, "short_conv starts"),
+               sources = array<int32_t>(sources_, "short_conv sources"),
+               targets = array<int32_t>(targets_, "short_conv targets");
+    bool fits = weight.dims == 2 && projected.dims == 2 && states.dims == 3 && weight.shape[0] > 0;
+    if (fits) {
+        const int64_t rows = projected.shape[0], taps = weight.shape[0], channels = weight.shape[1];
+        fits = projected.shape[1] == (gated ? 3 * channels : channels) && states.shape[1] == taps - 1 &&
+               states.shape[2] == channels && starts.is({rows}) && sources.is({rows}) && targets.is({rows}) &&
+               (!bias.given() || bias.is({channels}));
+    }
+    if (!fits) {
+        throw misfit("short_conv", {{"projected", projected_}, {"weight", weight_}, {"bias", bias_.argument()},
+                                    {"states", states_}, {"starts", starts_}, {"sources", sources_},
+                                    {"targets", targets_}});
+    }
+    auto y = new_array<float>({projected.shape[0], weight.shape[1]});
+    const StateRows rows = {starts.data, sources.data, targets.data, projected.shape[0]};
+    const ShortConv call = {rows,   projected.data,  weight.data,     bias.data, states.data,
+                            y.data, weight.shape[1], weight.shape[0], gated};
+    perform("short_conv", [call, slots = states.shape[0]] {
+        check_states(call.rows, slots);
+        short_conv(call);
+    });
+    return y;
+}
+
+NewArray<float> bind_linear_attention(Argument queries_, Argument keys_, Argument values_, Argument decays_,
+                                      Argument betas_, OptionalArgument skips_, Argument states_, Argument starts_,
+                                      Argument sources_, Argument targets_, bool delta, bool tiled) {
+    const auto queries = array<float>(queries_, "linear_attention queries"),
+               keys = array<float>(keys_, "linear_attention keys"),
+               values = array<float>(values_, "linear_attention values"),
+               decays = array<float>(decays_, "linear_attention decays"),
+               betas = array<float>(betas_, "linear_attention betas");
+    const auto skips = optional_array<float>(skips_, "linear_attention skips");
+    const auto states = written<float>(states_, "linear_attention states");
+    const auto starts = array<int32_t>(starts_, "linear_attention starts"),
+               sources = array<int32_t>(sources_, "linear_attention sources"),
+               targets = array<int32_t>(targets_, "linear_attention targets");
+    bool fits = keys.dims == 3 && values.dims == 3 && states.dims == 4 && (decays.dims == 2 || decays.dims == 3);
+    if (fits) {
+        const int64_t rows = keys.shape[0], key_heads = keys.shape[1], key_dim = keys.shape[2];
+        const int64_t heads = values.shape[1], value_dim = values.shape[2];
+        fits = queries.is({rows, key_heads, key_dim}) && values.shape[0] == rows && key_heads > 0 &&
+               heads % key_heads == 0 && states.shape[1] == heads && states.shape[2] == key_dim &&
+               states.shape[3] == value_dim &&
+               (decays.dims == 2 ? decays.is({rows, heads}) : decays.is({rows, heads, key_dim})) &&
+               betas.is({rows, heads}) && (!skips.given() || skips.is({heads})) && starts.is({rows}) &&
+               sources.is({rows}) && targets.is({rows});
+    }
+    if (!fits) {
+        throw misfit("linear_attention",
+                     {{"queries", queries_}, {"keys", keys_}, {"values", values_}, {"decays", decays_},
+                      {"betas", betas_}, {"skips", skips_.argument()}, {"states", states_}, {"starts", starts_}, {"sources", sources_},
+                      {"targets", targets_}});
+    }
+    auto y = new_array<float>({values.shape[0], values.shape[1], values.shape[2]});
+    const StateRows rows = {starts.data, sources.data, targets.data, keys.shape[0]};
+    const LinearAttention call = {rows,           queries.data,  keys.data,     values.data,     decays.data,
+                                  betas.data,     skips.data,    states.data,   y.data,          values.shape[1],
+                                  keys.shape[1],  keys.shape[2], values.shape[2], delta, decays.dims == 3, tiled};
+    perform("linear_attention", [call, slots = states.shape[0]] {
+        check_states(call.rows, slots);
+        linear_attention(call);
+    });
+    return y;
+}
+
+}  // namespace
+
+void register_recurrent(nb::module_& m) {
+    m.def("short_conv", &bind_short_conv, "projected"_a, "weight"_a, "bias"_a.none(), "states"_a, "starts"_a,
+          "sources"_a, "targets"_a, "gated"_a,
+          "Short convolution, gated or through SiLU; raises IndexError for rows and states that do not exist.");
+    m.def("linear_attention", &bind_linear_attention, "queries"_a, "keys"_a, "values"_a, "decays"_a,
+          "betas"_a, "skips"_a.none(), "states"_a, "starts"_a, "sources"_a, "targets"_a, "delta"_a, "tiled"_a,
+          "Linear attention with decay; raises IndexError for rows and states that do not exist.");
+}
+
+}  // namespace puna

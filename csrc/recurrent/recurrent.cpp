@@ -1,0 +1,78 @@
+#include "recurrent/recurrent.h"
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "core/pool.h"
+
+namespace puna {
+namespace {
+
+// Floats that are worth handing to another thread.
+constexpr int64_t floats_per_task = 16384;
+
+}  // namespace
+
+PUNA_DEFINE_CHOICE(RecurrentKernels, recurrent_kernels)
+
+void short_conv(const ShortConv& call) {
+    const RecurrentKernels& kernels = recurrent_kernels();
+    const int64_t width = call.channels, kept = call.taps - 1, stride = call.gated ? 3 * width : width;
+    const StateRows& rows = call.rows;
+    parallel_ranges(rows.rows, floats_per_task / (width + 1) + 1, [&](int64_t begin, int64_t end, int) {
+        thread_local std::vector<float> ring;   // what is convolved of the last `taps` rows, row r at r % taps
+        thread_local std::vector<const float*> past;
+        ring.resize(call.taps * width);
+        past.resize(kept);
+        const auto ring_row = [&](int64_t row) { return ring.data() + row % call.taps * width; };
+        for (int64_t row = std::max<int64_t>(rows.starts[begin], begin - kept); row < begin; row++) {
+            const float *b = call.projected + row * stride, *x = call.gated ? b + 2 * width : b;
+            float* newest = ring_row(row);
+            for (int64_t i = 0; i < width; i++) newest[i] = call.gated ? b[i] * x[i] : x[i];
+        }
+        for (int64_t row = begin; row < end; row++) {
+            const int64_t start = rows.starts[row];
+            const float* before = call.states + rows.sources[row] * kept * width;
+            const auto convolved = [&](int64_t other) {
+                return other < start ? before + (other - start + kept) * width : ring_row(other);
+            };
+            for (int64_t k = 0; k < kept; k++) past[k] = convolved(row - kept + k);
+            const float* first = call.projected + row * stride;
+            const float *b = call.gated ? first : nullptr, *c = call.gated ? first + width : nullptr;
+            kernels.short_conv(b, c, call.gated ? first + 2 * width : first, past.data(), call.weights, call.bias,
+                               call.taps, width, ring_row(row), call.y + row * width);
+            if (rows.targets[row] < 0) continue;
+            float* after = call.states + rows.targets[row] * kept * width;
+            for (int64_t k = 0; k < kept; k++) {
+                std::memcpy(after + k * width, convolved(row - kept + 1 + k), width * sizeof(float));
+            }
+        }
+    });
+}
+
+void linear_attention(const LinearAttention& call) {
+    const RecurrentKernels& kernels = recurrent_kernels();
+    const int64_t pieces = (call.value_dim + kernels.columns - 1) / kernels.columns;
+    thread_local std::vector<int64_t> bounds;   // where sequences begin, and the end
+    bounds.clear();
+    for (int64_t row = 0; row < call.rows.rows; row++) {
+        if (call.rows.starts[row] == row) bounds.push_back(row);
+    }
+    const int64_t sequences = static_cast<int64_t>(bounds.size()), of_each = call.heads * pieces;
+    bounds.push_back(call.rows.rows);
+    const int64_t* begins = bounds.data();   // the lambda runs on threads that have a `bounds` of their own
+    const int64_t rows_each = sequences ? call.rows.rows / sequences : 1;
+    const int64_t cost = rows_each * call.key_dim * kernels.columns;
+    parallel_ranges(sequences * of_each, floats_per_task / (cost + 1) + 1, [&](int64_t begin, int64_t end, int) {
+        thread_local std::vector<float> unkept;
+        unkept.resize(call.key_dim * kernels.columns);
+        for (int64_t task = begin; task < end; task++) {
+            const int64_t sequence = task / of_each, rest = task % of_each;
+            kernels.linear_attention(call, rest / pieces, rest % pieces * kernels.columns, begins[sequence],
+                                     begins[sequence + 1], unkept.data());
+        }
+    });
+}
+
+}  // namespace puna

@@ -1,0 +1,34 @@
+"""Gemma: Llama with GELU gates, wide heads and scaled embeddings.
+
+Gemma Team, arXiv:2403.08295. GGUF files hold the weights of norms with the 1 that the reference adds to them
+already added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from puna.model.decoder import Decoder
+from puna.model.metadata import required
+from puna.model.options import TextOptions
+from puna.nn.feed_forward import GeluFeedForward
+from puna.nn.module import blocks, part
+from puna.nn.transformer_layer import PreNormLayer
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+class Layer(PreNormLayer):
+    feed_forward: GeluFeedForward = part()
+
+
+class Gemma(Decoder):
+    layers: Sequence[Layer] = blocks("blk")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        scale = math.sqrt(required(file, "embedding_length"))
+        return TextOptions.read(file, neox=True, norm_eps=1e-6, head_dim=256, embedding_scale=scale)

@@ -1,0 +1,48 @@
+"""GLM-4.5 and later with experts: partial rotation, experts chosen by biased sigmoids, one of them shared.
+
+GLM-4.5 Team, arXiv:2508.06471. Only the large models norm queries and keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from puna.model.decoder import Decoder
+from puna.model.options import LayerOptions, TextOptions
+from puna.nn.attention import NormedSelfAttention, SelfAttention
+from puna.nn.experts import SharedAndRouted, dense_or_shared
+from puna.nn.feed_forward import FeedForward
+from puna.nn.layers import RMSNorm
+from puna.nn.module import blocks, part, weight
+from puna.nn.transformer_layer import PreNormLayer
+from puna.ops import Routing
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glm4MoeLayerOptions(LayerOptions):
+    normed: bool  # queries and keys
+
+
+def mixer_kind(options: Glm4MoeLayerOptions) -> type[SelfAttention]:
+    return NormedSelfAttention if options.normed else SelfAttention
+
+
+class Layer(PreNormLayer):
+    mixer: SelfAttention = part(choose=mixer_kind)
+    feed_forward_norm: RMSNorm = weight("post_attention_norm", "hidden_size")
+    feed_forward: FeedForward | SharedAndRouted = part(choose=dense_or_shared)  # type: ignore[assignment]
+
+
+class Glm4Moe(Decoder):
+    layers: Sequence[Layer] = blocks("blk")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        options = TextOptions.read(file, neox=True, rope_base=1e6, routing=Routing(0, sigmoid=True))
+        normed = "blk.0.attn_q_norm.weight" in file.tensors
+        return options.each(lambda _, layer: Glm4MoeLayerOptions(**vars(layer), normed=normed))

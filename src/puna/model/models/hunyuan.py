@@ -1,0 +1,41 @@
+"""Hunyuan dense models of Tencent: queries and keys are normed after they are rotated.
+
+Tencent Hunyuan Team, "Hunyuan-7B" and smaller, 2025.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from puna.model.decoder import Decoder
+from puna.model.options import TextOptions
+from puna.nn.attention import SelfAttention
+from puna.nn.layers import RMSNorm
+from puna.nn.module import blocks, part, weight
+from puna.nn.transformer_layer import PreNormLayer
+from puna.ops import Array, Rope
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+class Attention(SelfAttention):
+    query_norm: RMSNorm = weight("attn_q_norm", "head_dim")
+    key_norm: RMSNorm = weight("attn_k_norm", "head_dim")
+
+    def place(self, query: Array, key: Array, positions: Array, rope: Rope | None) -> tuple[Array, Array]:
+        query, key = super().place(query, key, positions, rope)
+        return self.query_norm(query), self.key_norm(key)
+
+
+class Layer(PreNormLayer):
+    mixer: Attention = part()
+
+
+class HunyuanDense(Decoder):
+    layers: Sequence[Layer] = blocks("blk")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        return TextOptions.read(file, neox=True)

@@ -1,0 +1,148 @@
+"""Qwen3-Next, Qwen 3.5 and later: three of four layers are gated delta networks, the others gated attention.
+
+Qwen Team, "Qwen3-Next", 2025; Yang et al., arXiv:2412.06464. With experts, one of them shared, or without.
+GGUF files hold the weights of norms with the 1 that the reference adds to them already added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from puna.errors import UnsupportedModelError
+from puna.model.decoder import Decoder
+from puna.model.layer_cache import State
+from puna.model.metadata import flag, flags, invalid, required
+from puna.model.options import LayerOptions, TextOptions
+from puna.nn.attention import GatedSelfAttention
+from puna.nn.convolution import convolution_states
+from puna.nn.experts import GatedSharedAndRouted
+from puna.nn.feed_forward import FeedForward
+from puna.nn.layers import InterleavedLinear, RMSNorm, linear_many
+from puna.nn.linear_attention import GatedDeltaNetwork
+from puna.nn.module import blocks, part, weight
+from puna.nn.transformer_layer import PreNormLayer
+from puna.ops import Array
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class HybridLayerOptions(LayerOptions):
+    key_heads: int
+    value_heads: int
+    memory_dim: int  # of keys and of values
+    taps: int  # inputs a convolution sees, the newest among them
+    tiled_heads: bool  # value head h has the key of head h % key_heads
+    joined_inputs: bool  # queries, keys, values and gates are one tensor, key head by key head
+    joined_gates: bool  # so are betas and alphas
+
+    @property
+    def delta_key_size(self) -> int:
+        return self.key_heads * self.memory_dim
+
+    @property
+    def delta_value_size(self) -> int:
+        return self.value_heads * self.memory_dim
+
+    @property
+    def values_of_key(self) -> int:
+        return self.delta_value_size // self.key_heads
+
+    @property
+    def heads_of_key(self) -> int:
+        return self.value_heads // self.key_heads
+
+
+class JoinedGates(GatedDeltaNetwork):
+    """With betas and alphas in one tensor, key head by key head."""
+
+    beta = alpha = None  # type: ignore[assignment]
+    betas_and_alphas: InterleavedLinear = weight(
+        "ssm_ba", "key_heads", "heads_of_key", "heads_of_key", "hidden_size"
+    )
+
+    def loaded(self) -> None:
+        self.beta, self.alpha = self.betas_and_alphas.linears
+        super().loaded()
+
+
+class JoinedInputs(JoinedGates):
+    """With all else that is projected in one tensor too, as the first files have it."""
+
+    joined = gate = None  # type: ignore[assignment]
+    inputs: InterleavedLinear = weight(
+        "ssm_in", "key_heads", "memory_dim", "memory_dim", "values_of_key", "values_of_key", "hidden_size"
+    )
+
+    def project(self, hidden: Array) -> list[Array]:
+        return linear_many(hidden, *self.inputs.linears, self.beta, self.alpha)
+
+
+def mixer_kind(options: HybridLayerOptions) -> type[GatedSelfAttention | GatedDeltaNetwork]:
+    if options.kv_heads:
+        return GatedSelfAttention
+    if options.joined_inputs:
+        return JoinedInputs
+    return JoinedGates if options.joined_gates else GatedDeltaNetwork
+
+
+def feed_forward_kind(options: LayerOptions) -> type[FeedForward | GatedSharedAndRouted]:
+    return GatedSharedAndRouted if options.experts else FeedForward
+
+
+class Layer(PreNormLayer):
+    mixer: GatedSelfAttention | GatedDeltaNetwork = part(choose=mixer_kind)  # type: ignore[assignment]
+    feed_forward_norm: RMSNorm = weight("post_attention_norm|ffn_norm", "hidden_size")
+    feed_forward: FeedForward | GatedSharedAndRouted = part(  # type: ignore[assignment]
+        choose=feed_forward_kind
+    )
+
+
+class Qwen3Next(Decoder):
+    layers: Sequence[Layer] = blocks("blk")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        options = TextOptions.read(file, neox=True, norm_eps=1e-6, rope_base=1e7, all_attend=False)
+        key_heads, value_heads = required(file, "ssm.group_count"), required(file, "ssm.time_step_rank")
+        dim, taps = required(file, "ssm.state_size"), required(file, "ssm.conv_kernel")
+        if value_heads % key_heads:
+            raise invalid(
+                file, "ssm.time_step_rank", f"is {value_heads}, which {key_heads} key heads cannot share"
+            )
+        if (inner := required(file, "ssm.inner_size", dim * value_heads)) != dim * value_heads:
+            raise UnsupportedModelError(
+                f"{file.path}: '{file.architecture}.ssm.inner_size' {inner} is not supported: values must be "
+                f"as long as keys, {value_heads} times {dim}"
+            )
+        recurrent = _recurrent(file, options)
+        sizes = key_heads * dim, key_heads * dim, value_heads * dim
+        state = State((*convolution_states(taps, *sizes), ("memory", (value_heads, dim, dim))))
+        tiled = flag(file, "ssm.v_head_reordered", file.architecture != "qwen3next")
+        of_layer = f"blk.{recurrent.index(True)}." if True in recurrent else ""
+
+        def own(index: int, layer: LayerOptions) -> LayerOptions:
+            values = vars(layer)
+            if recurrent[index]:
+                values = values | {"kv_heads": 0, "remembers": state}
+            return HybridLayerOptions(
+                **values, key_heads=key_heads, value_heads=value_heads, memory_dim=dim, taps=taps,
+                tiled_heads=tiled, joined_inputs=f"{of_layer}ssm_in.weight" in file.tensors,
+                joined_gates=f"{of_layer}ssm_ba.weight" in file.tensors,
+            )  # fmt: skip
+
+        return options.each(own)
+
+
+def _recurrent(file: GGUFFile, options: TextOptions) -> list[bool]:
+    """Which layers are: the file says it by name, by their heads, or every how many one is not."""
+    count = options.block_count
+    if file.get("attention.recurrent_layers") is not None:
+        return list(flags(file, "attention.recurrent_layers", required(file, "block_count")))[:count]
+    if any(not layer.kv_heads for layer in options.layers):
+        return [not layer.kv_heads for layer in options.layers]
+    interval = required(file, "full_attention_interval", min(4, count))
+    return [(i + 1) % interval != 0 for i in range(count)]

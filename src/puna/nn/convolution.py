@@ -1,0 +1,82 @@
+"""Short convolutions of each channel over the last few inputs of its sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+
+from puna.kvcache.cache import LayerState
+from puna.nn.module import WeightSource
+from puna.ops import Array, Backend
+
+
+class GatedConvolution:
+    """A convolution between two gates; its state is `conv`, [taps - 1, channels]."""
+
+    def __init__(self, ops: Backend, weight: Array, bias: Array | None) -> None:
+        self.ops = ops
+        self.weight = weight  # [taps, channels]
+        self.bias = bias  # [channels]
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        kernels = source.values(f"{name}.weight", shape)  # [channels, taps]
+        if kernels is None:
+            return None
+        taps_first = source.ops.array(np.ascontiguousarray(kernels.T))
+        return cls(source.ops, taps_first, source.vector(f"{name}.bias", shape[0]))
+
+    def __call__(self, projected: Array, state: LayerState) -> Array:
+        """[rows, 3 * channels] to [rows, channels]; see `ops.short_conv`."""
+        slots = state.slots
+        return self.ops.short_conv(
+            projected, self.weight, self.bias, state.states["conv"],
+            slots.starts, slots.sources, slots.targets,
+        )  # fmt: skip
+
+
+class SiluConvolutions:
+    """Convolutions of several inputs, each followed by SiLU. Their kernels are one tensor, input after input.
+
+    The shape is the channels of each input, and the taps. Their states are those of `convolution_states`.
+    """
+
+    def __init__(self, ops: Backend, parts: list[tuple[Array, Array | None]]) -> None:
+        self.ops = ops
+        self.parts = parts  # weight [taps, channels] and bias [channels] of each
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        *channels, taps = shape
+        kernels = source.values(f"{name}.weight", (sum(channels), taps))
+        if kernels is None:
+            return None
+        bias, parts, begin = source.vector(f"{name}.bias", sum(channels)), [], 0
+        for count in channels:
+            rows = slice(begin, begin + count)
+            weight = source.ops.array(np.ascontiguousarray(kernels[rows].T))
+            parts.append((weight, None if bias is None else bias[rows]))
+            begin += count
+        return cls(source.ops, parts)
+
+    def __call__(self, inputs: Sequence[Array], state: LayerState) -> list[Array]:
+        """[rows, channels] each, to the same."""
+        slots = state.slots
+        return [
+            self.ops.short_conv(
+                x, weight, bias, state.states[f"conv.{i}"],
+                slots.starts, slots.sources, slots.targets, gated=False,
+            )
+            for i, (x, (weight, bias)) in enumerate(zip(inputs, self.parts, strict=True))
+        ]  # fmt: skip
+
+
+def convolution_states(taps: int, *channels: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The names and shapes of the states of `SiluConvolutions`."""
+    return tuple((f"conv.{i}", (taps - 1, count)) for i, count in enumerate(channels))

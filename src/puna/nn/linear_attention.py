@@ -1,0 +1,81 @@
+"""Mixers whose memory does not grow with the context: gated delta networks."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+
+from puna.batch import BatchArrays
+from puna.kvcache.cache import Cache
+from puna.nn.convolution import SiluConvolutions
+from puna.nn.layers import Linear, RMSNorm, StackedLinear, linear_many
+from puna.nn.module import Module, weight
+from puna.ops import Array, Rope
+
+
+class DeltaOptions(Protocol):
+    """What the options of a layer say about its gated delta network."""
+
+    @property
+    def key_heads(self) -> int: ...
+    @property
+    def value_heads(self) -> int: ...
+    @property
+    def memory_dim(self) -> int: ...
+    @property
+    def tiled_heads(self) -> bool: ...
+
+
+class GatedDeltaNetwork(Module):
+    """Linear attention by the delta rule, after a short convolution (Yang et al., arXiv:2412.06464).
+
+    A memory of each value head decays, and forgets what a key stood for before it learns what it stands for
+    now. What comes out is normed and gated.
+    """
+
+    options: DeltaOptions
+    joined: StackedLinear = weight(
+        "attn_qkv", "delta_key_size", "delta_key_size", "delta_value_size", "hidden_size"
+    )
+    gate: Linear = weight("attn_gate", "delta_value_size", "hidden_size")
+    beta: Linear = weight("ssm_beta", "value_heads", "hidden_size")
+    alpha: Linear = weight("ssm_alpha", "value_heads", "hidden_size")
+    step_bias: Array = weight("ssm_dt|ssm_dt.bias", "value_heads")
+    decay: Array = weight("ssm_a", "value_heads")  # below 0
+    convolutions: SiluConvolutions = weight(
+        "ssm_conv1d", "delta_key_size", "delta_key_size", "delta_value_size", "taps"
+    )
+    norm: RMSNorm = weight("ssm_norm", "memory_dim")
+    output: Linear = weight("ssm_out", "hidden_size", "delta_value_size")
+
+    def loaded(self) -> None:
+        dim = self.options.memory_dim
+        ones = np.ones(dim, np.float32)
+        # x / |x|, and for queries that over sqrt(dim): RMS norms with these weights.
+        self.key_norm = RMSNorm(self.ops, self.ops.array(ones / np.float32(math.sqrt(dim))), 1e-6 / dim)
+        self.query_norm = RMSNorm(self.ops, self.ops.array(ones / np.float32(dim)), 1e-6 / dim)
+        self.alpha.bias = self.step_bias
+
+    def project(self, hidden: Array) -> list[Array]:
+        """Queries, keys, values, gates, [rows, heads * dim] each, and betas and alphas, [rows, heads]."""
+        return linear_many(hidden, *self.joined.linears, self.gate, self.beta, self.alpha)
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        o, count, state = self.options, len(hidden), cache.state(self.index)
+        *inputs, gate, beta, alpha = self.project(hidden)
+        query, key, value = self.convolutions(inputs, state)
+        slots = state.slots
+        mixed = self.ops.linear_attention(
+            self.query_norm(query.reshape(count, o.key_heads, o.memory_dim)),
+            self.key_norm(key.reshape(count, o.key_heads, o.memory_dim)),
+            value.reshape(count, o.value_heads, o.memory_dim),
+            self.ops.softplus(alpha, self.decay), self.ops.sigmoid(beta), None, state.states["memory"],
+            slots.starts, slots.sources, slots.targets, delta=True, tiled=o.tiled_heads,
+        )  # fmt: skip
+        mixed = self.ops.swiglu(gate, self.norm(mixed).reshape(count, -1))
+        return self.output(mixed if rows is None else mixed[rows])

@@ -1,0 +1,143 @@
+// Short convolutions and linear attention against sums in double, and cut into calls.
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "check.h"
+#include "recurrent/recurrent.h"
+
+namespace puna::test {
+namespace {
+
+std::string of_width(const char* what, int64_t width) { return what + (" of width " + std::to_string(width)); }
+
+// Two sequences, of `rows` rows and of one; then the first again in two calls, which must give the same bits.
+void test_short_conv(int64_t taps, int64_t width) {
+    Random random(static_cast<uint64_t>(taps * 100 + width));
+    const int64_t kept = taps - 1, rows = 9, all = rows + 1, cut = 4;
+    const std::vector<float> projected = random.normals(all * 3 * width), weights = random.normals(taps * width),
+                             bias = random.normals(width), before = random.normals(5 * kept * width);
+    std::vector<int32_t> starts(rows, 0), sources(rows, 3), targets(rows, -1);
+    starts.push_back(rows), sources.push_back(0), targets.push_back(4);
+    targets[rows - 1] = 1;
+    std::vector<float> states = before, y(static_cast<size_t>(all * width));
+    const StateRows state_rows = {starts.data(), sources.data(), targets.data(), all};
+    ShortConv call = {state_rows,  projected.data(), weights.data(), bias.data(),
+                      states.data(), y.data(),         width,          taps,        true};
+    short_conv(call);
+    bool near = true, left = true;
+    for (int64_t row = 0; row < all; row++) {
+        const int64_t start = row < rows ? 0 : rows, source = row < rows ? 3 : 0;
+        for (int64_t i = 0; i < width; i++) {
+            const auto product = [&](int64_t other) {
+                const int64_t kept_row = source * kept + other - start + kept;
+                if (other < start) return before[static_cast<size_t>(kept_row * width + i)];
+                const float* b = projected.data() + other * 3 * width;
+                return b[i] * b[2 * width + i];
+            };
+            double sum = bias[static_cast<size_t>(i)], size = std::fabs(sum);
+            for (int64_t k = 0; k < taps; k++) {
+                const double term = double{product(row - kept + k)} * weights[static_cast<size_t>(k * width + i)];
+                sum += term, size += std::fabs(term);
+            }
+            const double gate = projected[static_cast<size_t>((row * 3 + 1) * width + i)];
+            const double error = std::fabs(y[static_cast<size_t>(row * width + i)] - gate * sum);
+            near = near && error <= std::fabs(gate) * size * static_cast<double>(taps + 4) * 0x1p-24;
+            for (int64_t k = 0; k < kept && targets[static_cast<size_t>(row)] >= 0; k++) {
+                const int64_t slot = targets[static_cast<size_t>(row)];
+                const float state = states[static_cast<size_t>((slot * kept + k) * width + i)];
+                left = left && state == product(row - kept + 1 + k);
+            }
+        }
+    }
+    check(near, of_width("short_conv", width));
+    check(left, of_width("what short_conv leaves for the next call", width));
+    std::vector<float> cut_states = before, cut_y(y.size());
+    targets[cut - 1] = 2;
+    call.states = cut_states.data(), call.y = cut_y.data(), call.rows.rows = cut;
+    short_conv(call);
+    std::fill(sources.begin() + cut, sources.begin() + rows, 2);
+    call.projected += cut * 3 * width, call.y += cut * width, call.rows.rows = rows - cut;
+    call.rows.starts += cut, call.rows.sources += cut, call.rows.targets += cut;
+    short_conv(call);
+    bool same = true;
+    for (size_t i = 0; i < static_cast<size_t>(rows * width); i++) same = same && cut_y[i] == y[i];
+    check(same, of_width("short_conv in two calls", width));
+}
+
+// One sequence of two heads that share their keys, by the delta rule; then again in two calls.
+void test_linear_attention(int64_t keys, int64_t width, bool of_keys) {
+    Random random(static_cast<uint64_t>(keys * 1000 + width));
+    const int64_t rows = 7, heads = 2, cut = 3, size = heads * keys * width;
+    const std::vector<float> queries = random.normals(rows * keys), key = random.normals(rows * keys),
+                             values = random.normals(rows * heads * width), before = random.normals(4 * size);
+    std::vector<float> decays = random.normals(rows * heads * (of_keys ? keys : 1)), betas = random.normals(rows * heads);
+    for (float& decay : decays) decay = -std::fabs(decay);
+    const std::vector<int32_t> starts(rows, 0);
+    std::vector<int32_t> sources(rows, 3), targets(rows, -1);
+    targets[rows - 1] = 1;
+    const float skips[heads] = {0.5f, -2.0f};
+    std::vector<float> states = before, y(static_cast<size_t>(rows * heads * width));
+    const StateRows state_rows = {starts.data(), sources.data(), targets.data(), rows};
+    LinearAttention call = {state_rows,    queries.data(), key.data(), values.data(), decays.data(), betas.data(),
+                            skips,         states.data(),  y.data(),   heads,         1,             keys,
+                            width,         true,           of_keys,    false};
+    linear_attention(call);
+    bool near = true;
+    for (int64_t head = 0; head < heads; head++) {
+        for (int64_t column = 0; column < width; column++) {
+            std::vector<double> memory(static_cast<size_t>(keys));
+            for (int64_t i = 0; i < keys; i++) {
+                memory[static_cast<size_t>(i)] = before[static_cast<size_t>(3 * size + (head * keys + i) * width + column)];
+            }
+            for (int64_t row = 0; row < rows; row++) {
+                const int64_t at = row * heads + head;
+                const double value = values[static_cast<size_t>(at * width + column)];
+                double found = 0, expected = skips[head] * value, weight = 1 + std::fabs(expected);
+                for (int64_t i = 0; i < keys; i++) {
+                    double& held = memory[static_cast<size_t>(i)];
+                    held *= std::exp(double{decays[static_cast<size_t>(of_keys ? at * keys + i : at)]});
+                    found += held * key[static_cast<size_t>(row * keys + i)];
+                }
+                const double added = betas[static_cast<size_t>(at)] * (value - found);
+                for (int64_t i = 0; i < keys; i++) {
+                    double& held = memory[static_cast<size_t>(i)];
+                    held += key[static_cast<size_t>(row * keys + i)] * added;
+                    expected += held * queries[static_cast<size_t>(row * keys + i)];
+                    weight += std::fabs(held * queries[static_cast<size_t>(row * keys + i)]);
+                }
+                near = near && std::fabs(y[static_cast<size_t>(at * width + column)] - expected) <=
+                                   weight * static_cast<double>(keys) * 1e-5 * static_cast<double>(row + 1);
+            }
+        }
+    }
+    check(near, of_width("linear_attention", width));
+    std::vector<float> cut_states = before, cut_y(y.size());
+    targets[cut - 1] = 2;
+    call.states = cut_states.data(), call.y = cut_y.data(), call.rows.rows = cut;
+    linear_attention(call);
+    std::fill(sources.begin() + cut, sources.end(), 2);
+    call.queries += cut * keys, call.keys += cut * keys, call.values += cut * heads * width;
+    call.decays += cut * heads * (of_keys ? keys : 1), call.betas += cut * heads, call.y += cut * heads * width;
+    call.rows.rows = rows - cut, call.rows.sources += cut, call.rows.targets += cut;
+    linear_attention(call);
+    bool same = std::equal(y.begin(), y.end(), cut_y.begin());
+    same = same && std::equal(states.begin() + size, states.begin() + 2 * size, cut_states.begin() + size);
+    check(same, of_width("linear_attention in two calls", width));
+}
+
+}  // namespace
+
+void test_recurrent() {
+    for (const int64_t width : {1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 300, 1027}) {
+        for (const int64_t taps : {1, 2, 3, 4}) test_short_conv(taps, width);
+    }
+    for (const int64_t width : {1, 3, 4, 8, 16, 17, 31, 32, 64, 100, 128, 130, 256}) {
+        for (const int64_t keys : {1, 5, 16, 128}) {
+            for (const bool of_keys : {false, true}) test_linear_attention(keys, width, of_keys);
+        }
+    }
+}
+
+}  // namespace puna::test

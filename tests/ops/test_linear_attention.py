@@ -1,0 +1,252 @@
+"""Linear attention against its recurrence in float64, with and without the delta rule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.torch_ops import TorchOps
+
+SLOTS = 10
+
+
+@dataclass
+class Problem:
+    """The rows of sequences of given `lengths`, whose memories lie anywhere among `SLOTS`."""
+
+    queries: Tensor
+    keys: Tensor
+    values: Tensor
+    decays: Tensor
+    betas: Tensor
+    skips: Tensor | None
+    states: Tensor
+    lengths: list[int]
+    places: list[int]  # slots read, then slots written
+    delta: bool = True
+    tiled: bool = False
+
+    @classmethod
+    def random(
+        cls,
+        lengths: list[int],
+        *,
+        heads: int = 4,
+        key_heads: int = 2,
+        key_dim: int = 16,
+        value_dim: int = 20,
+        of_keys: bool = False,
+        delta: bool = True,
+        tiled: bool = False,
+    ) -> Problem:
+        torch.manual_seed(key_dim * 100 + value_dim + len(lengths))
+        rows = sum(lengths)
+        keys = torch.nn.functional.normalize(torch.randn(rows, key_heads, key_dim), dim=-1)
+        return cls(
+            torch.randn(rows, key_heads, key_dim),
+            keys,
+            torch.randn(rows, heads, value_dim),
+            -torch.rand(rows, heads, key_dim) if of_keys else -torch.rand(rows, heads),
+            torch.rand(rows, heads),
+            None if delta else torch.randn(heads),
+            torch.randn(SLOTS, heads, key_dim, value_dim),
+            lengths,
+            torch.randperm(SLOTS).tolist(),
+            delta,
+            tiled,
+        )
+
+    def rows(self) -> tuple[Tensor, Tensor, Tensor]:
+        """starts, sources and targets."""
+        starts: list[int] = []
+        sources: list[int] = []
+        targets: list[int] = []
+        for number, length in enumerate(self.lengths):
+            starts += [len(targets)] * length
+            sources += [self.places[number]] * length
+            targets += [-1] * (length - 1) + [self.places[len(self.lengths) + number]]
+        return int32(starts), int32(sources), int32(targets)
+
+    def run(self, ops: TorchOps, states: Tensor, targets: Tensor | None = None) -> Tensor:
+        starts, sources, written = self.rows()
+        return ops.linear_attention(
+            self.queries, self.keys, self.values, self.decays, self.betas, self.skips, states,
+            starts, sources, written if targets is None else targets, delta=self.delta, tiled=self.tiled,
+        )  # fmt: skip
+
+    def part(self, rows: slice, places: list[int]) -> Problem:
+        """Some rows of one sequence, whose memory is at `places` before and after."""
+        return replace(
+            self,
+            queries=self.queries[rows],
+            keys=self.keys[rows],
+            values=self.values[rows],
+            decays=self.decays[rows],
+            betas=self.betas[rows],
+            lengths=[len(self.keys[rows])],
+            places=places,
+        )
+
+    def exact(self) -> tuple[Tensor, list[Tensor]]:
+        """The rows, and the memory after each, head by head and row by row."""
+        heads, key_heads = self.values.shape[1], self.keys.shape[1]
+        found, memories = torch.zeros(self.values.shape, dtype=torch.float64), []
+        row = 0
+        for length, place in zip(self.lengths, self.places, strict=False):
+            memory = self.states[place].double()
+            for _ in range(length):
+                memory = memory.clone()
+                for head in range(heads):
+                    of = head % key_heads if self.tiled else head * key_heads // heads
+                    key, query = self.keys[row, of].double(), self.queries[row, of].double()
+                    decay = self.decays[row, head].double().exp().reshape(-1, 1)
+                    memory[head] *= decay
+                    value, beta = self.values[row, head].double(), self.betas[row, head].double()
+                    added = value - key @ memory[head] if self.delta else value
+                    memory[head] += torch.outer(key, beta * added)
+                    found[row, head] = query @ memory[head]
+                    if self.skips is not None:
+                        found[row, head] += self.skips[head] * value
+                memories.append(memory)
+                row += 1
+        return found, memories
+
+
+def int32(values: list[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.parametrize("lengths", [[], [1], [9], [3, 1, 5]], ids=str)
+@pytest.mark.parametrize("shape", [(1, 1), (5, 3), (16, 32), (24, 77), (64, 64), (128, 130)], ids=str)
+@pytest.mark.parametrize("kind", ["decayed", "delta", "delta, decay of keys", "tiled"])
+def test_rows_and_memories_are_those_of_the_recurrence(
+    ops: TorchOps, kind: str, shape: tuple[int, int], lengths: list[int]
+) -> None:
+    problem = Problem.random(
+        lengths, key_dim=shape[0], value_dim=shape[1], of_keys="keys" in kind, delta="delta" in kind,
+        tiled=kind == "tiled",
+    )  # fmt: skip
+    states = problem.states.clone()
+    found, (exact, memories) = problem.run(ops, states), problem.exact()
+    assert found.shape == exact.shape
+    assert found.dtype == torch.float32
+    if lengths:
+        assert (found - exact).abs().max() <= 2e-5 * (1 + exact.abs().max())
+    end = 0
+    for number, length in enumerate(lengths):
+        end += length
+        left = states[problem.places[len(lengths) + number]]
+        assert (left - memories[end - 1]).abs().max() <= 2e-5 * (1 + memories[end - 1].abs().max())
+    untouched = problem.places[2 * len(lengths) :]
+    assert torch.equal(states[untouched], problem.states[untouched])
+
+
+def test_memories_inside_a_sequence_may_be_kept_too(ops: TorchOps) -> None:
+    problem = Problem.random([6])
+    others = [place for place in range(SLOTS) if place != problem.places[0]][:6]
+    states, (_, memories) = problem.states.clone(), problem.exact()
+    problem.run(ops, states, int32(others))
+    for place, memory in zip(others, memories, strict=True):
+        assert (states[place] - memory).abs().max() <= 1e-5 * (1 + memory.abs().max())
+
+
+def test_the_last_memory_need_not_be_kept(ops: TorchOps) -> None:
+    problem = Problem.random([5])
+    states = problem.states.clone()
+    found = problem.run(ops, states, int32([-1] * 5))
+    assert (found - problem.exact()[0]).abs().max() <= 1e-4
+    assert torch.equal(states, problem.states)
+
+
+@pytest.mark.parametrize("of_keys", [False, True])
+@pytest.mark.parametrize("parts", [[1] * 12, [2, 1, 9], [11, 1]], ids=str)
+def test_bits_do_not_depend_on_how_a_sequence_is_cut(
+    kernels: TorchOps, parts: list[int], of_keys: bool
+) -> None:
+    whole = Problem.random([12], key_dim=24, value_dim=150, of_keys=of_keys)
+    states = whole.states.clone()
+    expected = whole.run(kernels, states)
+    found, begin, place = [], 0, whole.places[0]
+    again = whole.states.clone()
+    for number, part in enumerate(parts):
+        target = [slot for slot in range(SLOTS) if slot != place][number % (SLOTS - 1)]
+        piece = whole.part(slice(begin, begin + part), [place, target])
+        found.append(piece.run(kernels, again))
+        begin, place = begin + part, target
+    assert torch.equal(torch.cat(found), expected)
+    assert torch.equal(again[place], states[whole.places[1]])
+
+
+def test_bits_do_not_depend_on_neighbours_or_threads(kernels: TorchOps) -> None:
+    together = Problem.random([30, 1, 7], key_dim=32, value_dim=64)
+    before = kernels.threads()
+    try:
+        results = []
+        for threads in (1, 2, 3):
+            kernels.set_threads(threads)
+            states = together.states.clone()
+            results.append((together.run(kernels, states), states))
+    finally:
+        kernels.set_threads(before)
+    for found, states in results[1:]:
+        assert torch.equal(found, results[0][0])
+        assert torch.equal(states, results[0][1])
+    begin = 0
+    for number, length in enumerate(together.lengths):
+        rows = slice(begin, begin + length)
+        alone = together.part(rows, [together.places[number], together.places[3 + number]])
+        states = together.states.clone()
+        assert torch.equal(alone.run(kernels, states), results[0][0][rows])
+        assert torch.equal(states[alone.places[1]], results[0][1][alone.places[1]])
+        begin += length
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (([0, 0, 2], [0, 0, 12], [-1, 3, 4]), "row 2 reads state 12"),
+        (([0, 0, 2], [0, 0, 1], [-1, 3, 12]), "writes state 12 of 10"),
+        (([1, 1, 2], [0, 0, 1], [-1, 3, 4]), "row 0 goes on with rows from 1"),
+    ],
+)
+def test_rows_and_memories_that_do_not_exist_are_refused(
+    kernels: TorchOps, rows: tuple[list[int], ...], message: str
+) -> None:
+    problem = Problem.random([3])
+    states = torch.zeros_like(problem.states)
+    with pytest.raises(IndexError, match=message):
+        kernels.linear_attention(
+            problem.queries,
+            problem.keys,
+            problem.values,
+            problem.decays,
+            problem.betas,
+            None,
+            states,
+            *map(int32, rows),
+        )
+    assert not states.any()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"queries": torch.randn(3, 2, 15)},
+        {"keys": torch.randn(3, 3, 16)},
+        {"keys": torch.randn(3, 16)},
+        {"values": torch.randn(3, 4, 20).double()},
+        {"decays": torch.randn(3, 2)},
+        {"decays": torch.randn(3, 4, 15)},
+        {"betas": torch.randn(3, 2)},
+        {"skips": torch.randn(2)},
+        {"states": torch.zeros(10, 4, 20, 16)},
+    ],
+    ids=lambda changes: "-".join(changes),
+)
+def test_what_does_not_fit_is_refused(kernels: TorchOps, changes: dict[str, Tensor]) -> None:
+    problem = replace(Problem.random([3]), **changes)
+    with pytest.raises((ValueError, TypeError), match="linear_attention"):
+        problem.run(kernels, problem.states)
