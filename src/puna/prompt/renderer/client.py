@@ -118,22 +118,23 @@ class Renderer:
         try:
             reply = process.ask(message)
         except BaseException:
-            self._replace()
+            self._replace(process)
             raise
         match reply:
             case Failed(kind=name, message=reason):
                 raise PunaError.of_kind(name, reason)
             case kind():
                 return reply
-        self._replace()
+        self._replace(process)
         raise RendererError(f"the renderer of chat templates answered {type(reply).__name__} out of turn")
 
-    def _replace(self) -> None:
+    def _replace(self, process: _Process) -> None:
         with self._lock:
             self._end()
             self._process = None
-        with contextlib.suppress(RendererError):  # which the next request is told
-            self.start()
+        if process.is_ready:  # else the next one would not start either, which the next request is told
+            with contextlib.suppress(RendererError):
+                self.start()
 
 
 class Rendering:
@@ -163,7 +164,7 @@ class _Process:
     def __init__(self, process: subprocess.Popen[bytes], connection: socket.socket) -> None:
         self._process = process
         self._connection = connection
-        self._ready = False
+        self.is_ready = False
 
     @classmethod
     def start(cls) -> _Process:
@@ -199,9 +200,9 @@ class _Process:
     def ask(self, message: bytes) -> FromRenderer:
         """What is answered to `message`. Raises the error that the end of the process is for a request."""
         try:
-            if not self._ready:
+            if not self.is_ready:
                 self._connection.settimeout(_START_PATIENCE_S)
-                self._ready = isinstance(self._receive(), Ready)
+                self.is_ready = isinstance(self._receive(), Ready)
             self._connection.settimeout(limits.PATIENCE_S)
             self._connection.sendall(message)
             return self._receive()
@@ -219,7 +220,7 @@ class _Process:
         return _decoder.decode(received)
 
     def _too_slow(self) -> PunaError:
-        if not self._ready:
+        if not self.is_ready:
             return RendererError(
                 f"the renderer of chat templates did not start within {_START_PATIENCE_S:g} s: "
                 "the machine has too much else to do"
@@ -232,7 +233,7 @@ class _Process:
             status = self._process.wait(limits.PATIENCE_S)
         except subprocess.TimeoutExpired:
             return RendererError("the renderer of chat templates closed its connection")
-        if not self._ready:
+        if not self.is_ready:
             return RendererError(
                 f"the renderer of chat templates could not start (exit status {status}); "
                 "what it said is in the log, or on the terminal"

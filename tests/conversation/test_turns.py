@@ -1,0 +1,107 @@
+"""Who waits for the renderer, and for how long."""
+
+from __future__ import annotations
+
+import threading
+from queue import SimpleQueue
+
+import pytest
+
+from puna.conversation import turns as module
+from puna.conversation.turns import Turns
+from puna.errors import RunnerError
+
+PATIENCE_S = 60
+
+
+class World:
+    """Turns, of which one can be held up, and what came of the others."""
+
+    def __init__(self) -> None:
+        self.cancelled: list[int] = []
+        self.turns = Turns(self.cancelled.append)
+        self.done: SimpleQueue[int | str] = SimpleQueue()
+        self.began = threading.Event()
+        self.go_on = threading.Event()
+
+    def add(self, request_id: int, template: bytes) -> None:
+        self.turns.add(
+            request_id,
+            template,
+            lambda: self.done.put(request_id),
+            lambda: self.done.put(f"gave up {request_id}"),
+        )
+
+    def hold(self, request_id: int = 99) -> None:
+        """Until `go_on`, nobody else has a turn."""
+
+        def work() -> None:
+            self.began.set()
+            assert self.go_on.wait(PATIENCE_S)
+
+        self.turns.add(request_id, b"held", work, lambda: None)
+        assert self.began.wait(PATIENCE_S)
+
+    def order(self, count: int) -> list[int | str]:
+        self.go_on.set()
+        return [self.done.get(timeout=PATIENCE_S) for _ in range(count)]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_template_known_to_be_quick_goes_before_unknown_and_slow_ones(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 2.0, 2.0, 2.001])  # two turns: one takes two seconds, one a millisecond
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(times))
+    world.add(1, b"slow")
+    world.add(2, b"quick")
+    assert world.order(2) == [1, 2]
+    world.go_on.clear()
+    monkeypatch.undo()
+    world.hold()
+    for request_id, template in [(1, b"slow"), (2, b"unknown"), (3, b"quick"), (4, b"other"), (5, b"quick")]:
+        world.add(request_id, template)
+    assert world.order(5) == [3, 5, 2, 4, 1]
+
+
+def test_who_was_first_goes_first_with_the_same_template(world: World) -> None:
+    world.hold()
+    for request_id in range(6):
+        world.add(request_id, b"same")
+    assert world.order(6) == list(range(6))
+
+
+def test_a_request_that_waits_is_forgotten_when_it_is_cancelled(world: World) -> None:
+    world.hold()
+    for request_id in range(4):
+        world.add(request_id, b"same")
+    world.turns.cancel(2)
+    assert world.order(3) == [0, 1, 3]
+    assert world.cancelled == []
+
+
+def test_a_request_whose_turn_it_is_is_stopped_when_that_is_over(world: World) -> None:
+    world.hold(7)
+    world.turns.cancel(7)
+    assert world.cancelled == []
+    world.add(1, b"other")
+    assert world.order(1) == [1]
+    assert world.cancelled == [7]
+    world.turns.cancel(1)
+    assert world.cancelled == [7, 1]
+
+
+def test_closing_gives_up_what_waits(world: World) -> None:
+    world.hold()
+    world.add(1, b"x")
+    closing = threading.Thread(target=world.turns.close)
+    closing.start()
+    assert world.done.get(timeout=PATIENCE_S) == "gave up 1"
+    world.go_on.set()
+    closing.join(PATIENCE_S)
+    with pytest.raises(RunnerError, match="shutting down"):
+        world.add(2, b"x")
