@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from puna import json_gauge
-from puna.json_gauge import DEEPEST, MOST_VALUES, JsonGauge
+from puna.json_gauge import DEEPEST, MOST_MARKS, JsonGauge
 
 VALUES = st.recursive(
     st.none() | st.integers() | st.text('a"\\,[{\n'),
@@ -41,13 +41,18 @@ def test_depth_and_values_do_not_depend_on_the_pieces(value: Any, size: int) -> 
 
 
 def test_brackets_in_strings_do_not_count() -> None:
-    JsonGauge().feed(json.dumps({"text": '[{",\\' * 3 * MOST_VALUES}).encode())
+    JsonGauge().feed(json.dumps({"text": '[{",\\' * 3 * MOST_MARKS}).encode())
 
 
-def test_too_many_values_are_refused() -> None:
-    JsonGauge().feed(b"[" + b"1," * (MOST_VALUES - 2) + b"1]")
+@pytest.mark.parametrize(
+    ("begin", "item", "marks", "end"),
+    [(b"[", b"1,", 1, b"1]"), (b"[", b'"",', 2, b"0]"), (b"[", b"[],", 3, b"1]"), (b"{", b'"":1,', 2, b"}"),
+     (b"", b"]", 1, b""), (b"", b'""', 1, b"")],
+)  # fmt: skip
+def test_too_many_values_are_refused(begin: bytes, item: bytes, marks: int, end: bytes) -> None:
+    JsonGauge().feed(begin + item * (MOST_MARKS // marks - 2) + end)
     with pytest.raises(ValueError, match="more than 1,000,000 values"):
-        JsonGauge().feed(b"[" + b"1," * MOST_VALUES + b"1]")
+        JsonGauge().feed(begin + item * (MOST_MARKS // marks + 2) + end + b" ")
 
 
 def test_what_is_too_deep_is_refused_before_it_ends() -> None:

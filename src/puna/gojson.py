@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any
@@ -72,13 +73,14 @@ def _real(text: str) -> float:
     return value
 
 
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 _BLANKS = " \t\r\n"
 _DECODER = json.JSONDecoder(parse_constant=_no_constant, parse_int=_integer, parse_float=_real)
 
 
 def _with_valid_text(value: Any) -> Any:
     if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        return _HALF_PAIR.sub("\ufffd", value)  # whole pairs have been joined
     if isinstance(value, list):
         return [_with_valid_text(item) for item in value]
     if isinstance(value, dict):

@@ -8,24 +8,24 @@ from typing import Final
 #: Nested deeper than any schema or message is.
 DEEPEST: Final = 100
 
-#: Values in one text: as many as the tokens of a long prompt, or of many texts to embed.
-MOST_VALUES: Final = 1_000_000
+#: Commas, brackets and strings: there may be as many numbers as tokens in a hundred long prompts.
+MOST_MARKS: Final = 1_000_000
 
 _INSIDE_STRING: Final = re.compile(rb'(?:[^"\\]++|\\.)*+', re.DOTALL)
 _BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
 class JsonGauge:
-    """Counts values and depth of a text, without checking anything else of it."""
+    """Counts the marks of a text, and its depth, without checking anything else of it."""
 
     def __init__(self) -> None:
-        self._values = 1
+        self._marks = 0
         self._depth = 0
         self._in_string = False
         self._escaped = False  # the last byte was a backslash in a string
 
     def feed(self, data: bytes) -> None:
-        """The next bytes. Raises ValueError when there are too many values or too many levels."""
+        """The next bytes. Raises ValueError when there are too many marks or too many levels."""
         at = 0
         if self._escaped and data:
             at, self._escaped = 1, False
@@ -41,13 +41,14 @@ class JsonGauge:
                 end = len(data) if quote < 0 else quote
                 self._measure(data[at:end])
                 self._in_string = quote >= 0
+                self._marks += self._in_string
                 at = end + 1
 
     def _measure(self, part: bytes) -> None:
         """Count what stands outside of strings."""
-        self._values += part.count(b",") + part.count(b"[") + part.count(b"{")
-        if self._values > MOST_VALUES:
-            raise ValueError(f"more than {MOST_VALUES:,} values; send it in parts")
+        self._marks += sum(map(part.count, (b",", b"[", b"]", b"{", b"}")))
+        if self._marks > MOST_MARKS:
+            raise ValueError(f"more than {MOST_MARKS:,} values, names and brackets; send it in parts")
         for bracket in _BRACKET.findall(part):
             self._depth += 1 if bracket in b"[{" else -1
             if self._depth > DEEPEST:

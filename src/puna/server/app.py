@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import quote
+
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -70,12 +72,13 @@ async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
 
 def _elsewhere(request: Request) -> Response:
     """A redirect when only a slash at the end is wrong, else 404."""
-    path = request.url.path
+    path: str = request.scope["path"]
     other = path.rstrip("/") if path.endswith("/") else path + "/"
     scope = {**request.scope, "path": other}
     if other and any(
         route.matches(scope)[0] is not Match.NONE for route in request.app.routes if isinstance(route, Route)
     ):
-        url = request.url.replace(path=other, scheme="", netloc="")
-        return RedirectResponse(str(url), 301 if request.method == "GET" else 307)
+        query = request.scope["query_string"].decode("latin-1")
+        url = quote(other) + (f"?{query}" if query else "")
+        return RedirectResponse(url, 301 if request.method == "GET" else 307)
     return text_reply("404 page not found", 404)

@@ -20,7 +20,7 @@ _MISSING = {
 
 def routes() -> list[Route]:
     async def answer(request: Request) -> Response:
-        path = request.url.path
+        path = request.scope["path"]
         raise UnavailableError(f"{_MISSING[path]} ({path}) is not available yet in this version")
 
     return [route(path, answer, "POST") for path in _MISSING]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -48,7 +49,7 @@ def parse_json(data: bytes) -> Any:
     if not data.strip():
         raise RequestError("missing request body")
     try:
-        text = data.decode("utf-8-sig")
+        text = data.removeprefix(codecs.BOM_UTF8).decode()
     except UnicodeDecodeError as error:
         raise RequestError(
             f"the request body is not valid UTF-8: byte {data[error.start]:#04x} at {error.start}"

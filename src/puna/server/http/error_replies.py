@@ -26,9 +26,10 @@ _OPENAI_TYPES = {
 async def error_reply(request: Request, error: Exception) -> Response:
     """The reply to a request that failed before anything was sent; also when a handler has a defect."""
     status = error.status if isinstance(error, PunaError) else 500
+    path = request.scope["path"]  # `request.url` cannot be had of a malformed query or Host header
     if status >= 500:
-        _log.warning("%s %s: %s: %s", request.method, request.url.path, type(error).__name__, error)
-    value = openai_error(error) if request.url.path.startswith("/v1/") else native_error(error)
+        _log.warning("%s %s: %s: %s", request.method, path, type(error).__name__, error)
+    value = openai_error(error) if path.startswith("/v1/") else native_error(error)
     return json_reply(value, status)
 
 
