@@ -157,6 +157,9 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         super().send_400_response(self.conn.complaint or msg)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: who asks for another protocol gets HTTP, which is no event for the log."""
+
     # --- limits ---
 
     def _look(self, *, answered: bool = False) -> None:
