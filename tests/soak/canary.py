@@ -35,13 +35,14 @@ class Canary:
     def watching(self, attack: str) -> Iterator[None]:
         """Asks for as long as the block runs; what is not answered as it should counts against `attack`."""
         self._attack = attack
-        over = threading.Event()
+        over, connected = threading.Event(), threading.Event()
         threads = [
-            threading.Thread(target=live, args=[over], name="canary", daemon=True)
+            threading.Thread(target=live, args=[over, connected], name="canary", daemon=True)
             for live in (self._ask_version, self._ask_question)
         ]
         for thread in threads:
             thread.start()
+        connected.wait(LIMIT_S)
         try:
             yield
         finally:
@@ -51,7 +52,7 @@ class Canary:
                 if thread.is_alive():
                     self._report.fail(f"during {attack}: the canary was not answered for {LIMIT_S:.0f} s")
 
-    def _ask_version(self, over: threading.Event) -> None:
+    def _ask_version(self, over: threading.Event, connected: threading.Event) -> None:
         # The connection is kept: while there are no descriptors, no other can be made.
         with httpx.Client(base_url=self._url, timeout=LIMIT_S, headers=_ADDRESS) as http:
             while not over.is_set():
@@ -62,9 +63,11 @@ class Canary:
                     self._longest_s = max(self._longest_s, took_s)
                     assert took_s <= self._within_s, f"answered after {took_s:.2f} s"
                     self._report.count("canary", "version")
+                connected.set()
                 over.wait(_INTERVAL_S)
 
-    def _ask_question(self, over: threading.Event) -> None:
+    def _ask_question(self, over: threading.Event, connected: threading.Event) -> None:
+        connected.wait(LIMIT_S)
         with httpx.Client(base_url=self._url, timeout=LIMIT_S, headers=_ADDRESS) as http:
             while not over.is_set():
                 with self._report.request(f"the canary's question during {self._attack}"):

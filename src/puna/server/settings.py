@@ -134,10 +134,9 @@ def _connection_limits() -> ConnectionLimits:
         given_s = _env_duration_s(name, default_s)
         return given_s if given_s > 0 else math.inf
 
-    total = env_int("MAX_CONNECTIONS", 0)
     return ConnectionLimits(
-        total=total if total > 0 else default.total,
-        per_address=max(env_int("MAX_CONNECTIONS_PER_ADDRESS", default.per_address), 0),
+        total=env_int("MAX_CONNECTIONS", default.total, least=1),
+        per_address=env_int("MAX_CONNECTIONS_PER_ADDRESS", default.per_address),
         header_s=within_s("HEADER_TIMEOUT", default.header_s),
         body_s=within_s("BODY_TIMEOUT", default.body_s),
         client_s=within_s("CLIENT_TIMEOUT", default.client_s),

@@ -291,11 +291,13 @@ def test_an_answer_that_is_never_fetched_does_not_keep_a_connection_that_is_clos
     play(scene)
 
 
-def test_who_is_without_a_request_for_longest_makes_room() -> None:
+def test_who_has_sent_nothing_for_longest_makes_room_unless_it_has_a_request() -> None:
     async def scene() -> None:
         async with world(total=3) as here:
-            first, second, third = [await here.connect() for _ in range(3)]
+            first, second = await here.connect(), await here.connect()
             await send(second, b"GET /")  # by half
+            await settled()
+            third = await here.connect()
             await send(first, HEAD + b"1234567890")
             assert (await reply(first)).endswith(b"1234567890")  # so it is idle since just now
             fourth = await here.connect()

@@ -40,7 +40,7 @@ class Connections:
         self.limits = limits
         self._open: dict[Connection, None] = {}
         self._of_address: Counter[str] = Counter()
-        self._without_request: dict[Connection, None] = {}  # in the order in which they began to be so
+        self._without_request: dict[Connection, None] = {}  # those that sent something last are last
 
     def __len__(self) -> int:
         return len(self._open)
@@ -53,8 +53,8 @@ class Connections:
     def enter(self, connection: Connection) -> str | None:
         """Count a new connection in; returns why it must be refused, or None.
 
-        When there are too many, the one that has been without a complete request for the longest makes room:
-        whoever keeps connections open, or sends requests by half, does not keep others out.
+        When there are too many, the one makes room that has no complete request and has sent nothing for the
+        longest: whoever keeps connections open, or sends requests by half, does not keep others out.
         """
         self._open[connection] = None
         self._of_address[connection.address] += 1
@@ -86,7 +86,7 @@ class Connections:
             del self._of_address[connection.address]
 
     def note(self, connection: Connection, *, has_request: bool) -> None:
-        """Whether a complete request of the connection's is being served, from now on."""
+        """Note that something came, and whether a complete request is being served now."""
         self._without_request.pop(connection, None)
         if not has_request and connection in self._open:
             self._without_request[connection] = None
@@ -157,6 +157,9 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         super().send_400_response(self.conn.complaint or msg)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Nothing: who asks for another protocol gets HTTP, which is no event for the log."""
+
     # --- limits ---
 
     def _look(self, *, answered: bool = False) -> None:
@@ -170,7 +173,7 @@ class Connection(H11Protocol):
             self._phase = "body" if their is h11.SEND_BODY else "answer"
         if (self._phase, self.cycle) != before or answered:
             self._phase_s = self._moved_s = time.monotonic()
-            self._connections.note(self, has_request=self._phase == "answer")
+        self._connections.note(self, has_request=self._phase == "answer")
 
     def end_if_overdue(self, now_s: float) -> None:
         limits = self._connections.limits

@@ -1,0 +1,64 @@
+"""`puna key`: what it prints where, and what it refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from puna.cli import main
+from puna.server.keys.file import read_keys
+from puna.server.keys.key import digest
+
+
+@pytest.fixture(autouse=True)
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PUNA_HOME", str(tmp_path))
+    return tmp_path / "keys.json"
+
+
+def test_a_new_key_alone_is_on_standard_output(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["key", "new", "--name", "chat", "--scope", "generate, read", "--rate", "60/min"]
+    assert main([*asked, "--concurrency", "4"]) == 0
+    printed = capsys.readouterr()
+    (key,) = read_keys(path)
+    assert digest(printed.out.strip()) == key.sha256
+    assert (key.name, key.scopes, key.rate, key.concurrency) == ("chat", ("read", "generate"), 60, 4)
+    assert "It is not shown again" in printed.err
+    assert main(["key", "list"]) == 0
+    table = capsys.readouterr().out
+    assert "chat    read,generate    60/min    4" in table
+    assert key.sha256 not in table
+
+
+def test_revoking_removes_all_or_none(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b", "c"):
+        assert main(["key", "new", "--name", name]) == 0
+    assert main(["key", "revoke", "a", "nobody"]) == 1
+    assert "there is no key 'nobody'" in capsys.readouterr().err
+    assert main(["key", "revoke", "a", "c"]) == 0
+    assert [key.name for key in read_keys(path)] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (["--scope", "root"], "--scope must be one or more of read, generate, manage, not 'root'"),
+        (["--scope", ","], "--scope must be one or more of"),
+        (["--rate", "fast"], "--rate must be a number of requests a minute, as in 60/min, not 'fast'"),
+        (["--rate", "9" * 40_000], "--rate must be"),
+        (["--concurrency", "-1"], "Invalid value for '--concurrency'"),
+        (["--name", "a b"], "'a b' is no name"),
+        (["--name", "taken"], "there is a key 'taken' already"),
+    ],
+)
+def test_impossible_keys_are_refused(
+    options: list[str], error: str, path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["key", "new", "--name", "taken"]) == 0
+    capsys.readouterr()
+    assert main(["key", "new", *options]) == 1
+    printed = capsys.readouterr()
+    assert error in printed.err
+    assert printed.out == ""
+    assert len(read_keys(path)) == 1
