@@ -1,8 +1,8 @@
 """Runs `pip install` and says what it is doing: `python tools/install.py --editable '.[dev]'`.
 
 Pip is either silent or floods the screen, and compiling the kernels takes minutes. So its verbose output goes
-to build/install.log, and what there is to know of it is shown: a line that is overwritten on a terminal, a line
-per step elsewhere. Where there is a C++ compiler, the kernels must compile. Needs nothing but Python.
+to build/install.log, and what there is to know of it is shown: a line that is overwritten on a terminal,
+lines elsewhere. Where there is a C++ compiler, the kernels must compile. Needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TAIL_LINES = 40
 _STEPS = (
     (re.compile(r"\s*Installing build dependencies: started"), "fetching the build's own tools"),
     (re.compile(r"\s*\*\*\* Configuring CMake"), "configuring the build of the C++ kernels"),
-    (re.compile(r"\s*\[(?P<done>\d+)/(?P<total>\d+)\] "), "compiling the C++ kernels"),
-    (re.compile(r"\s*\[ *(?P<percent>\d+)%\] "), "compiling the C++ kernels"),
-    (re.compile(r"\s*Collecting (?P<what>[\w.\[\]-]+)"), "finding packages"),
-    (re.compile(r"\s*Downloading (?P<what>\S+\.whl(?: \([^)]*\))?)"), "downloading"),
+    (re.compile(r"\s*\[(?P<done>\d+)/(?P<total>\d+)\] (Building|Linking)"), "compiling the C++ kernels"),
+    (re.compile(r"\s*\[ *(?P<percent>\d+)%\] (Building|Linking)"), "compiling the C++ kernels"),
+    (re.compile(r"\s*Collecting (?P<what>[\w.\[\]-]+)"), "fetching packages"),
+    (re.compile(r"\s*Downloading (?P<what>\S+\.whl(?: \([^)]*\))?)"), "fetching packages"),
     (re.compile(r"\s*Installing collected packages: "), "installing packages"),
-)  # fmt: skip
+)
 
 
 def steps(lines: Iterable[str]) -> Iterator[tuple[str, str]]:

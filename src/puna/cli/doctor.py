@@ -53,7 +53,7 @@ def examine() -> Report:
 
     `problems` are sentences about what does not work or is ignored, `advice` about what would be faster.
     """
-    problems = _settings_problems()
+    ignored = _settings_problems()
     report: Report = {
         "puna": __version__,
         "python": {"version": platform.python_version(), "path": sys.executable},
@@ -68,8 +68,8 @@ def examine() -> Report:
         "packages": {name: installed_version(name) or None for name in requirements()},
         "settings": {name: _shown(name) for name in sorted(os.environ) if _is_setting(name)},
     }
-    report["problems"] = problems + list(_problems(report))
-    report["advice"] = list(_advice(report, os.environ))
+    report["problems"] = [*ignored, *problems(report)]
+    report["advice"] = list(advice(report, os.environ))
     return report
 
 
@@ -188,7 +188,10 @@ def _server(host: Host) -> Report:
         report["process"] = process.pid
     try:
         with Client(host) as client:
-            if client.is_up():
+            if not client.is_up():
+                if report["process"]:
+                    report["problem"] = f"process {report['process']} listens at {host.client_url}, silently"
+            else:
                 reply = client.get("/api/version")
                 report["name"] = "puna" if "puna" in reply else "ollama"
                 report["version"] = reply.get("puna") or reply.get("version")
@@ -197,7 +200,7 @@ def _server(host: Host) -> Report:
     return report
 
 
-def _problems(report: Report) -> Iterator[str]:
+def problems(report: Report) -> Iterator[str]:
     memory, store, server = report["memory"], report["store"], report["server"]
     if memory["available"] < _LITTLE_BYTES:
         yield f"only {humanize.size(memory['available'])} of memory are available"
@@ -217,7 +220,7 @@ def _problems(report: Report) -> Iterator[str]:
             yield f"{name}, which Puna needs, is not installed"
 
 
-def _advice(report: Report, environ: Mapping[str, str]) -> Iterator[str]:
+def advice(report: Report, environ: Mapping[str, str]) -> Iterator[str]:
     kernels, processor = report["kernels"], report["processor"]
     chosen = config.env("OPS")
     if problem := kernels.get("problem"):

@@ -1,0 +1,145 @@
+"""`puna doctor`: the report, without a server and on machines in all kinds of states."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puna.cli import doctor, main
+
+GOOD: dict[str, Any] = {
+    "puna": "0.1.0",
+    "python": {"version": "3.12.1", "path": "/usr/bin/python3"},
+    "system": "Linux",
+    "processor": {"name": "EPYC", "cores": 8, "logical": 16, "usable": 16},
+    "kernels": {"used": "avx512", "all": ["portable", "avx2", "avx512"], "threads": 8},
+    "compiler": "g++ 13",
+    "memory": {"total": 32 * 10**9, "available": 20 * 10**9},
+    "torch": None,
+    "store": {"path": "/models", "models": 2, "size": 10**9, "free": 10**11, "problem": None},
+    "server": {"url": "http://127.0.0.1:11434", "name": None, "version": None, "process": None},
+    "packages": {"numpy": "2.0"},
+    "settings": {},
+    "problems": [],
+    "advice": [],
+}
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PUNA_MODELS", str(tmp_path / "models"))
+    monkeypatch.setenv("PUNA_HOST", "127.0.0.1:9")
+    monkeypatch.delenv("PUNA_OPS", raising=False)
+
+
+def test_the_report_needs_no_server_and_no_store(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PUNA_NUM_TREADS", "2")
+    monkeypatch.setenv("PUNA_KEEP_ALIVE", "tomorrow")
+    assert main(["doctor", "--json"]) == 0
+    printed = capsys.readouterr()
+    report = json.loads(printed.out)
+    assert set(report) == set(GOOD)
+    assert report["server"] == GOOD["server"] | {"url": "http://127.0.0.1:9"}
+    assert (report["store"]["path"], report["store"]["size"]) == (str(tmp_path / "models"), 0)
+    assert report["store"]["free"] > 0
+    assert report["packages"]["numpy"]
+    assert report["settings"]["PUNA_KEEP_ALIVE"] == "tomorrow"
+    assert report["problems"][0] == "PUNA_NUM_TREADS is no setting of Puna (did you mean PUNA_NUM_THREADS?)"
+    assert report["problems"][1].startswith("PUNA_KEEP_ALIVE=tomorrow: must be a number of seconds")
+    assert not (tmp_path / "models").exists(), "nothing is made"
+    assert printed.err == ""
+
+
+def test_the_text_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    names = [line.split()[0] for line in capsys.readouterr().out.split("\n\n")[0].splitlines()]
+    assert names == [
+        "puna", "python", "system", "processor", "kernels", "compiler", "memory", "torch", "store",
+        "server", "settings", "packages",
+    ]  # fmt: skip
+
+
+def test_secrets_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(doctor.VARIABLES, "PUNA_API_KEYS", "keys")
+    monkeypatch.setenv("PUNA_API_KEYS", "s3cr3t")
+    report = doctor.examine()
+    assert report["settings"]["PUNA_API_KEYS"] == "(set)"
+    assert "s3cr3t" not in json.dumps(report)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port where something listens that never answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+def test_the_process_at_the_port_is_found(monkeypatch: pytest.MonkeyPatch, silent_port: int) -> None:
+    monkeypatch.setenv("PUNA_HOST", f"127.0.0.1:{silent_port}")
+    report = doctor.examine()
+    assert (report["server"]["name"], report["server"]["process"]) == (None, os.getpid())
+    assert f"process {os.getpid()} listens at http://127.0.0.1:{silent_port}, silently" in report["problems"]
+
+
+@pytest.mark.parametrize(
+    ("part", "state", "sentence"),
+    [
+        ("kernels", {"problem": "no module"}, "the C++ kernels do not work (no module)"),
+        ("kernels", GOOD["kernels"] | {"used": "avx2"}, "PUNA_CPU=avx2 keeps from using the avx512 kernels"),
+        (
+            "kernels",
+            {"used": "portable", "all": ["portable"], "threads": 8},
+            "none of the vector instructions",
+        ),
+        ("kernels", GOOD["kernels"] | {"threads": 1}, "1 of 8 cores are used"),
+    ],
+)
+def test_what_would_be_faster_is_said(part: str, state: Any, sentence: str) -> None:
+    (advice,) = doctor.advice(GOOD | {part: state}, {"PUNA_CPU": "avx2"})
+    assert sentence in advice
+
+
+def test_getting_the_kernels_depends_on_the_compiler() -> None:
+    broken = GOOD | {"kernels": {"problem": "no module"}}
+    (there,) = doctor.advice(broken, {})
+    assert "a C++ compiler is there" in there
+    assert "PUNA_BUILD_KERNELS=1" in there
+    (missing,) = doctor.advice(broken | {"compiler": None}, {})
+    assert "apt install g++" in missing
+
+
+def test_the_chosen_reference_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PUNA_OPS", "reference")
+    (advice,) = doctor.advice(GOOD, {})
+    assert advice.startswith("PUNA_OPS=reference computes with plain numpy")
+
+
+@pytest.mark.parametrize(
+    ("part", "state", "sentence"),
+    [
+        ("memory", {"total": 10**9, "available": 10**8}, "only 100 MB of memory are available"),
+        ("store", GOOD["store"] | {"free": 10**6}, "only 1 MB are free on the disk"),
+        ("store", GOOD["store"] | {"problem": "cannot be read"}, "the model store: cannot be read"),
+        ("server", GOOD["server"] | {"name": "puna", "version": "0.0.9"}, "runs version 0.0.9"),
+        ("packages", {"numpy": None}, "numpy, which Puna needs, is not installed"),
+    ],
+)
+def test_what_is_wrong_is_said(part: str, state: Any, sentence: str) -> None:
+    (problem,) = doctor.problems(GOOD | {part: state})
+    assert sentence in problem
+
+
+def test_a_machine_without_problems_is_told_so() -> None:
+    assert doctor.as_text(GOOD).endswith(
+        "Nothing is wrong, and nothing would make it faster on this machine."
+    )

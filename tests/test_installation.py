@@ -1,0 +1,169 @@
+"""What an installation brings is all that Puna needs: nothing is used that nobody declared."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator
+from importlib import metadata, util
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.cli.shell import Shell, free_port
+from tools import install
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCES = ROOT / "src" / "puna"
+
+
+def declared() -> list[Requirement]:
+    """What pyproject.toml declares for everybody, without the extras."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return [Requirement(line) for line in project["dependencies"]]
+
+
+def imports() -> Iterator[tuple[str, Path]]:
+    """The packages that are imported anywhere, also inside of functions, and where."""
+    for path in SOURCES.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name.partition(".")[0], path) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                yield node.module.partition(".")[0], path
+
+
+def test_every_package_that_is_imported_is_declared_and_every_declared_one_imported() -> None:
+    brought_by = metadata.packages_distributions()
+    used: dict[str, Path] = {}
+    for package, path in imports():
+        if package not in sys.stdlib_module_names and package != "puna":
+            assert package in brought_by, f"{path} imports {package}, which is not even installed"
+            used[canonicalize_name(brought_by[package][0])] = path
+    assert set(used) == {canonicalize_name(requirement.name) for requirement in declared()}
+
+
+def closure(requirements: list[Requirement]) -> dict[str, metadata.Distribution]:
+    """What `requirements` bring, with all that these need in turn."""
+    found: dict[str, metadata.Distribution] = {}
+    pending = [(requirement, "") for requirement in requirements]
+    while pending:
+        requirement, extra = pending.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        distribution = metadata.distribution(name)
+        needed = [Requirement(line) for line in distribution.requires or ()]
+        pending += [(need, extra) for extra in requirement.extras for need in needed]
+        if name not in found:
+            found[name] = distribution
+            pending += [(need, "") for need in needed]
+    return found
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of an environment that has Puna and what it declares; links save installing them."""
+    folder = tmp_path_factory.mktemp("bare")
+    venv.create(folder, symlinks=True)
+    (site,) = folder.glob("lib/python*/site-packages")
+    for distribution in closure(declared()).values():
+        for top in {
+            file.parts[0] for file in distribution.files or () if file.parts[0] not in ("..", "__pycache__")
+        }:
+            if not (site / top).exists():
+                (site / top).symlink_to(str(distribution.locate_file(top)))
+    package = site / "puna"
+    package.mkdir()
+    for part in SOURCES.iterdir():
+        (package / part.name).symlink_to(part)
+    native = util.find_spec("puna._native")
+    if native is not None and native.origin and not (package / Path(native.origin).name).exists():
+        (package / Path(native.origin).name).symlink_to(native.origin)
+    return folder / "bin" / "python"
+
+
+def in_bare(python: Path, *arguments: str, shell: Shell) -> str:
+    env = {name: value for name, value in shell.env.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    done = subprocess.run(
+        [python, *arguments], env=env, cwd=shell.home, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+IMPORT_ALL = """
+import importlib, importlib.util, pkgutil, puna
+for module in pkgutil.walk_packages(puna.__path__, "puna."):
+    if module.name.endswith("__main__"):
+        continue
+    if module.name.startswith("puna.ops.cpu") and importlib.util.find_spec("puna._native") is None:
+        continue
+    importlib.import_module(module.name)
+for strange in ("torch", "pytest", "gguf", "transformers"):
+    assert importlib.util.find_spec(strange) is None, strange
+print("all")
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.e2e
+def test_puna_runs_with_nothing_but_what_it_declares(bare: Path, tmp_path: Path) -> None:
+    shell = Shell(tmp_path, free_port())
+    assert in_bare(bare, "-c", IMPORT_ALL, shell=shell) == "all\n"
+    try:
+        answer = in_bare(bare, "-m", "puna", "run", "demo", "Hello!", "--num-predict", "4", shell=shell)
+        assert answer.strip()
+        assert "demo" in in_bare(bare, "-m", "puna", "ps", shell=shell)
+    finally:
+        in_bare(bare, "-m", "puna", "serve", "--stop", shell=shell)
+
+
+#: Lines of `pip install --verbose`, as they come.
+OUTPUT = """\
+Obtaining file:///puna
+  Installing build dependencies: started
+  Running command installing build dependencies for puna
+  Collecting scikit-build-core>=0.11
+    Downloading scikit_build_core-1.1.2-py3-none-any.whl (295 kB)
+  Installing collected packages: scikit-build-core, numpy, nanobind
+  *** scikit-build-core 1.1.2 using CMake 3.25.1 (editable)
+  *** Configuring CMake...
+  -- The CXX compiler identification is GNU 12.2.0
+  [0/2] Re-checking globbed directories...
+  [1/56] Building CXX object CMakeFiles/_native.dir/csrc/core/cpu.cpp.o
+  [56/56] Linking CXX shared module _native.so
+  [ 12%] Building CXX object CMakeFiles/_native.dir/csrc/core/pool.cpp.o
+"""
+
+
+def test_what_pip_writes_becomes_steps() -> None:
+    assert list(install.steps(OUTPUT.splitlines())) == [
+        ("fetching the build's own tools", ""),
+        ("fetching packages", "scikit-build-core"),
+        ("fetching packages", "scikit_build_core-1.1.2-py3-none-any.whl (295 kB)"),
+        ("installing packages", ""),
+        ("configuring the build of the C++ kernels", ""),
+        ("compiling the C++ kernels", "1 of 56"),
+        ("compiling the C++ kernels", "56 of 56"),
+        ("compiling the C++ kernels", "12 %"),
+    ]
+
+
+def test_a_failed_installation_shows_the_end_of_its_output(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[build-system]\nrequires = 5\n")
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "install.py", "--no-index", "."], cwd=tmp_path,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout.startswith("Installing Puna. ")
+    assert "requires" in done.stdout
+    assert done.stdout.endswith("build/install.log; the first error in it is the cause.\n")
+    assert "requires" in (tmp_path / "build" / "install.log").read_text()
