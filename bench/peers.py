@@ -24,11 +24,11 @@ from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import choosing
 import llama_cpp
 import roofline
 from llama_cpp_peer import SETTINGS, LlamaCpp
@@ -49,8 +49,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "build" / "bench-models"
 PUNA, OPENVINO = "Puna", "OpenVINO GenAI"
-#: A setting is tried a second time within this fraction of the best, and takes turns with Puna within that.
-TRY_AGAIN, TAKE_TURNS = 0.8, 0.95
 
 
 def rate(engine: Engine, test: Test) -> float:
@@ -67,20 +65,6 @@ def warm_up(engine: Engine, test: Test) -> None:
     if test.depth:
         engine.fill(test.depth)
     rate(engine, replace(test, tokens=min(test.tokens, 256 if test.kind == "prompt" else 4)))
-
-
-def near(rates: Mapping[str, Sequence[float]], fraction: float) -> list[str]:
-    """The settings that reach `fraction` of the best rate, best first."""
-    best_first = sorted(rates, key=lambda setting: -max(rates[setting]))
-    return [setting for setting in best_first if max(rates[setting]) >= fraction * max(rates[best_first[0]])]
-
-
-def try_settings(theirs: Mapping[str, LlamaCpp], test: Test) -> dict[str, list[float]]:
-    """One rate of every setting, and a second one of those that may be the best."""
-    rates = {setting: [rate(engine, test)] for setting, engine in theirs.items()}
-    for setting in near(rates, TRY_AGAIN):
-        rates[setting].append(rate(theirs[setting], test))
-    return rates
 
 
 def alternate(
@@ -126,11 +110,11 @@ def compare(
         for test in tests:
             for engine in (*always.values(), *theirs.values()):
                 warm_up(engine, test)
-            tried = try_settings(theirs, test)
-            engines = always | {setting: theirs[setting] for setting in near(tried, TAKE_TURNS)[:2]}
+            tried = choosing.tried(lambda setting, test=test: rate(theirs[setting], test), theirs)
+            engines = always | {setting: theirs[setting] for setting in choosing.contenders(tried)}
             rates, bandwidths = alternate(engines, test, repetitions, threads)
             our_rates, openvino_rates = rates.pop(PUNA), rates.pop(OPENVINO, [])
-            best = max(rates, key=lambda setting: median(rates[setting]))
+            best = choosing.best(rates)
             others = {setting: some for setting, some in (tried | rates).items() if setting != best}
             yield Result(
                 name, test.label, test.kind, our_rates, rates[best], test.bar, bandwidths,
