@@ -57,7 +57,7 @@ bench: .venv/installed ## measure the bundled model and the kernels
 test-peers: .venv-peers/installed ## compare results with llama.cpp (builds it the first time)
 	$(PEERS)/python -m pytest tests/parity -m peers $(PYTEST_ARGS)
 
-bench-peers: .venv-peers/installed ## compare speed with llama.cpp (builds it the first time)
+bench-peers: .venv-peers/installed .venv-peers/openvino ## compare speed with llama.cpp (builds it the first time) and OpenVINO
 	$(PEERS)/python bench/peers.py
 
 bench-serving: .venv-peers/installed .venv-peers/servers ## compare servers with many clients (builds llama.cpp the first time)
@@ -101,6 +101,11 @@ help: ## list the targets
 # llama.cpp takes minutes to build; it does not depend on our sources.
 .venv-peers/llama-cpp: | .venv-peers/bin/python
 	CMAKE_ARGS="$$($(PEERS)/python bench/llama_cpp_flags.py)" $(PEERS)/python -m pip install --no-cache-dir llama-cpp-python
+	touch $@
+
+# Another engine to compare with; a failure leaves it out.
+.venv-peers/openvino: | .venv-peers/bin/python
+	-$(PEERS)/python -m pip install --quiet --only-binary :all: openvino-genai
 	touch $@
 
 # Servers to compare with. A failure leaves them out of the comparison, which says so.

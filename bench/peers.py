@@ -8,8 +8,8 @@
 A complete run writes docs/performance.json, docs/performance-table.md and docs/performance.svg. The result is
 the ratio of medians: if the machine is busy, it is equally busy for both, and the order alternates. llama.cpp
 counts with the best of its settings in each row: weights repacked or as in the file, flash attention or not.
-All are tried shortly, the best one or two take turns with Puna. The models are created in build/bench-models
-on first use.
+All are tried shortly, the best one or two take turns with Puna. Some rows are compared with OpenVINO GenAI
+too, if it is installed. The models are created in build/bench-models on first use.
 """
 
 from __future__ import annotations
@@ -21,11 +21,14 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
-from statistics import median
+from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import choosing
 import llama_cpp
 import roofline
 from llama_cpp_peer import SETTINGS, LlamaCpp
@@ -38,14 +41,17 @@ from puna.engine.bench import Bench
 from puna.errors import PunaError
 from puna.ops import default_backend
 
+if TYPE_CHECKING:
+    from openvino_peer import OpenVINO
+
+    Engine = Bench | LlamaCpp | OpenVINO
+
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "build" / "bench-models"
-PUNA = "Puna"
-#: A setting is tried a second time within this fraction of the best, and takes turns with Puna within that.
-TRY_AGAIN, TAKE_TURNS = 0.8, 0.95
+PUNA, OPENVINO = "Puna", "OpenVINO GenAI"
 
 
-def rate(engine: Bench | LlamaCpp, test: Test) -> float:
+def rate(engine: Engine, test: Test) -> float:
     """Tokens per second of one run of `test`."""
     if test.kind == "prompt":
         return engine.read(test.streams, test.tokens)
@@ -54,29 +60,15 @@ def rate(engine: Bench | LlamaCpp, test: Test) -> float:
     return engine.decode(test.streams, test.tokens)
 
 
-def warm_up(engine: Bench | LlamaCpp, test: Test) -> None:
+def warm_up(engine: Engine, test: Test) -> None:
     """A short run of the same kind, which allocates memory and starts threads."""
     if test.depth:
         engine.fill(test.depth)
     rate(engine, replace(test, tokens=min(test.tokens, 256 if test.kind == "prompt" else 4)))
 
 
-def near(rates: Mapping[str, Sequence[float]], fraction: float) -> list[str]:
-    """The settings that reach `fraction` of the best rate, best first."""
-    best_first = sorted(rates, key=lambda setting: -max(rates[setting]))
-    return [setting for setting in best_first if max(rates[setting]) >= fraction * max(rates[best_first[0]])]
-
-
-def try_settings(theirs: Mapping[str, LlamaCpp], test: Test) -> dict[str, list[float]]:
-    """One rate of every setting, and a second one of those that may be the best."""
-    rates = {setting: [rate(engine, test)] for setting, engine in theirs.items()}
-    for setting in near(rates, TRY_AGAIN):
-        rates[setting].append(rate(theirs[setting], test))
-    return rates
-
-
 def alternate(
-    engines: Mapping[str, Bench | LlamaCpp], test: Test, times: int, threads: int
+    engines: Mapping[str, Engine], test: Test, times: int, threads: int
 ) -> tuple[dict[str, list[float]], list[float]]:
     """Rates of all engines, `times` each, in alternating order; and the read bandwidth at each repetition.
 
@@ -92,7 +84,9 @@ def alternate(
     return rates, bandwidths
 
 
-def compare(name: str, path: Path, tests: Sequence[Test], threads: int, repetitions: int) -> Iterator[Result]:
+def compare(
+    name: str, path: Path, tests: Sequence[Test], threads: int, repetitions: int, openvino: bool = False
+) -> Iterator[Result]:
     """Yield the results of the tests of one model."""
     context, parallel = max(test.context for test in tests), max(test.streams for test in tests)
     deep = any(test.depth for test in tests)
@@ -106,27 +100,39 @@ def compare(name: str, path: Path, tests: Sequence[Test], threads: int, repetiti
             )))
             for setting in SETTINGS
         }  # fmt: skip
+        always: dict[str, Engine] = {PUNA: ours}
+        if openvino:
+            from openvino_peer import OpenVINO
+
+            always[OPENVINO] = stack.enter_context(
+                closing(OpenVINO(path, parallel=parallel, threads=threads))
+            )
         for test in tests:
-            for engine in (ours, *theirs.values()):
+            for engine in (*always.values(), *theirs.values()):
                 warm_up(engine, test)
-            tried = try_settings(theirs, test)
-            engines = {PUNA: ours} | {setting: theirs[setting] for setting in near(tried, TAKE_TURNS)[:2]}
+            tried = choosing.tried(lambda setting, test=test: rate(theirs[setting], test), theirs)
+            engines = always | {setting: theirs[setting] for setting in choosing.contenders(tried)}
             rates, bandwidths = alternate(engines, test, repetitions, threads)
-            our_rates = rates.pop(PUNA)
-            best = max(rates, key=lambda setting: median(rates[setting]))
+            our_rates, openvino_rates = rates.pop(PUNA), rates.pop(OPENVINO, [])
+            best = choosing.best(rates)
             others = {setting: some for setting, some in (tried | rates).items() if setting != best}
             yield Result(
                 name, test.label, test.kind, our_rates, rates[best], test.bar, bandwidths,
                 tokens=test.tokens, streams=test.streams,
                 step_bytes=costs.decode_bytes(test.streams, test.depth + test.tokens / 2),
                 prompt_products=costs.prompt_products(test.tokens), floats=costs.floats,
-                setting=best, others=others,
+                setting=best, others=others, openvino=openvino_rates,
             )  # fmt: skip
 
 
 def versions() -> str:
     """The compared versions."""
-    return f"Puna {puna.__version__}, llama-cpp-python {llama_cpp.__version__}"
+    found = [f"Puna {puna.__version__}", f"llama-cpp-python {llama_cpp.__version__}"]
+    return ", ".join([*found, f"{OPENVINO} {version('openvino-genai')}"] if openvino_installed() else found)
+
+
+def openvino_installed() -> bool:
+    return find_spec("openvino_genai") is not None
 
 
 def kernels() -> str:
@@ -163,6 +169,8 @@ def main() -> None:
     began = time.time()
     run = Run(kernels(), versions(), roofline.measure(arguments.threads))
     print(f"{run.versions}; {run.kernels}\n{run.machine.sentence()}", flush=True)
+    if not openvino_installed():
+        print(f"{OPENVINO} is left out: not installed", flush=True)
     for case in cases:
         if not case.mix:
             name, path = Path(case.shape).name, Path(case.shape)
@@ -172,7 +180,8 @@ def main() -> None:
             print(f"{case.name:>14}  skipped: no such shape in models.py", flush=True)
             continue
         try:
-            for result in compare(name, path, case.tests, arguments.threads, repetitions):
+            openvino = case.openvino and openvino_installed()
+            for result in compare(name, path, case.tests, arguments.threads, repetitions, openvino):
                 run.results.append(result)
                 print(line(result, run.machine), flush=True)
         except PunaError as error:

@@ -46,6 +46,7 @@ class Result:
     others: dict[str, list[float]] = field(
         default_factory=dict
     )  # its rates with other settings, of fewer runs
+    openvino: list[float] = field(default_factory=list)  # empty where it was not compared
 
     @property
     def our_rate(self) -> float:
@@ -119,6 +120,7 @@ def line(result: Result, machine: Machine) -> str:
         f"{result.model:>14}  {result.test:<18} puna {spread(result.ours):<24} "
         f"llama.cpp {spread(result.theirs):<24} {f'({result.setting})':<28} ratio {result.ratio:.2f}{bar}"
         + (f"; {share:.0%} of {of}" if share is not None else "")
+        + (f"; OpenVINO GenAI {spread(result.openvino)}" if result.openvino else "")
     )
 
 
@@ -151,7 +153,7 @@ def table(run: Run) -> str:
             f"| {result.model} | {result.test} | {spread(result.ours)} | {spread(result.theirs)} "
             f"| {result.setting} | **{result.ratio:.2f}** | {bar} | {_share(result, run.machine)} |"
         )
-    return "\n".join(text) + "\n"
+    return "\n".join([*text, *_openvino(run)]) + "\n"
 
 
 def short_table(run: Run) -> str:
@@ -169,7 +171,28 @@ def short_table(run: Run) -> str:
         for result in run.results
         if result.model == README_MODEL
     ]
-    return "\n".join(text) + "\n"
+    return "\n".join([*text, *_openvino(run)]) + "\n"
+
+
+def _openvino(run: Run) -> list[str]:
+    """A table of the rows that were compared with OpenVINO GenAI too, if it was installed."""
+    rows = [result for result in run.results if result.openvino]
+    if not rows:
+        return []
+    text = [
+        "",
+        "OpenVINO GenAI, which makes integer weights of its own of the same files:",
+        "",
+        "| model | test | Puna | OpenVINO GenAI | ratio |",
+        "|---|---|---:|---:|---:|",
+    ]
+    for result in rows:
+        theirs = statistics.median(result.openvino)
+        text.append(
+            f"| {result.model} | {result.test} | {result.our_rate:.1f} | {theirs:.1f} "
+            f"| {result.our_rate / theirs:.2f} |"
+        )
+    return text
 
 
 def _settings(run: Run) -> list[str]:

@@ -199,20 +199,25 @@ def evaluate(path: Path, out: Path, stories_count: int = 100, sums_count: int = 
     return results
 
 
+def percent(share: float, digits: int = 0) -> str:
+    return f"{100 * share:.{digits}f} %"
+
+
 def pages(results: dict[str, Any]) -> Pages:
     """What the README and demo/README.md show of the results."""
     greedy, usual, stories = results["greedy"], results["usual sampling"], results["stories"]
     perplexities = results["perplexity"]
 
     def both(name: str) -> str:
-        return f"{greedy[name]:.1%} / {usual[name]:.1%}"
+        return f"{percent(greedy[name], 1)} / {percent(usual[name], 1)}"
 
     short = [
         "| measure | result |",
         "|---|---:|",
-        f"| held-out sums answered exactly | {greedy['held-out sums']:.1%} |",
-        f"| held-out phrasings of facts answered word for word | {greedy['held-out fact phrasings']:.1%} |",
-        f"| questions about Puna answered word for word | {greedy['questions about Puna']:.1%} |",
+        f"| held-out sums answered exactly | {percent(greedy['held-out sums'], 1)} |",
+        "| held-out phrasings of facts answered word for word "
+        f"| {percent(greedy['held-out fact phrasings'], 1)} |",
+        f"| questions about Puna answered word for word | {percent(greedy['questions about Puna'], 1)} |",
         "| perplexity on held-out text: stories / answers "
         f"| {perplexities['stories']:.2f} / {perplexities['answers']:.2f} |",
     ]
@@ -229,18 +234,18 @@ def pages(results: dict[str, Any]) -> Pages:
         f"| {both('questions about Puna')} |",
     ]
     ends, obeys = stories["end by themselves"], stories["obey all rules"]
-    distinct = f"{stories['distinct answers to one request']:.0%}"
+    distinct = percent(stories["distinct answers to one request"])
     short += [
-        f"| stories that end by themselves | {ends:.0%} |",
-        f"| stories that obey all checks (sentences, quotes, names, no repetition) | {obeys:.0%} |",
+        f"| stories that end by themselves | {percent(ends)} |",
+        f"| stories that obey all checks (sentences, quotes, names, no repetition) | {percent(obeys)} |",
         f'| distinct answers to the same "Tell me a story." | {distinct} |',
     ]
     long += [
-        f"| stories that end by themselves (usual sampling) | {ends:.0%} |",
-        f"| stories that obey all rules | {obeys:.0%} |",
-        f"| stories about the requested topic | {stories['are about what was asked']:.0%} |",
+        f"| stories that end by themselves (usual sampling) | {percent(ends)} |",
+        f"| stories that obey all rules | {percent(obeys)} |",
+        f"| stories about the requested topic | {percent(stories['are about what was asked'])} |",
         f'| distinct answers to the same "Tell me a story." | {distinct} |',
-        f"| stories copied from the training text | {stories['copied from the training text']:.0%} |",
+        f"| stories copied from the training text | {percent(stories['copied from the training text'])} |",
         f"| mean length of a story | {stories['mean words']:.0f} words |",
     ]
     return {
