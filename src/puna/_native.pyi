@@ -166,6 +166,12 @@ def geglu(gate: Array, up: Array) -> NDArray[Any]:
 def gelu(x: Array) -> NDArray[Any]:
     """GELU, exactly."""
 
+def softplus(x: Array, scale: Array) -> NDArray[Any]:
+    """scale * ln(1 + e^x)."""
+
+def sigmoid(x: Array) -> NDArray[Any]:
+    """1 / (1 + e^-x)."""
+
 def sigmoid_gate(x: Array, gate: Array) -> NDArray[Any]:
     """x * sigmoid(gate), by value or by row."""
 
@@ -189,9 +195,28 @@ def short_conv(
     starts: Array,
     sources: Array,
     targets: Array,
+    gated: bool,
 ) -> NDArray[Any]:
     """
-    Gated short convolution; raises IndexError for rows and states that do not exist.
+    Short convolution, gated or through SiLU; raises IndexError for rows and states that do not exist.
+    """
+
+def linear_attention(
+    queries: Array,
+    keys: Array,
+    values: Array,
+    decays: Array,
+    betas: Array,
+    skips: Array | None | None,
+    states: Array,
+    starts: Array,
+    sources: Array,
+    targets: Array,
+    delta: bool,
+    tiled: bool,
+) -> NDArray[Any]:
+    """
+    Linear attention with decay; raises IndexError for rows and states that do not exist.
     """
 
 def choose(

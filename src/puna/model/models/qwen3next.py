@@ -78,7 +78,7 @@ class JoinedInputs(JoinedGates):
     )
 
     def project(self, hidden: Array) -> list[Array]:
-        return linear_many(hidden, *self.inputs.linears, self.beta, self.alpha)
+        return linear_many(hidden, *self.inputs.linears, *self.betas_and_alphas.linears)
 
 
 def mixer_kind(options: HybridLayerOptions) -> type[GatedSelfAttention | GatedDeltaNetwork]:
