@@ -1,20 +1,28 @@
-"""A template hurts at most the model that brought it: the server never runs one."""
+"""A template hurts nobody but the request that brought it: not the server, not its model's other streams."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.e2e.servers import add_model, running
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from puna.prompt.limits import MAX_TEMPLATE_CHARACTERS, PATIENCE_S
+from tests.e2e.servers import Server, add_model, running
+from tests.prompt.hostile import HOSTILE, TIME
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
 HELLO = [{"role": "user", "content": "hello"}]
-#: Takes hours.
-ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}{{ messages }}"
+#: As long as a template may be, and slow to parse.
+SLOW_TO_PARSE = "{% if true %}{{ messages }}{% endif %}" + "{{ a + b - c * d }}" * (
+    (MAX_TEMPLATE_CHARACTERS - 100) // 19
+)
 #: Jinja computes constants when it compiles; this one has 2 GB.
 HUGE = "{% if true %}{{ 'x' | center(2000000000) | length }}{% endif %}"
 
@@ -25,23 +33,108 @@ def most_memory(pid: int) -> int:
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
 
 
-def test_a_template_that_never_ends_hurts_its_model_alone(tmp_path: Path, tiny_file: Path) -> None:
-    with running(tmp_path, PUNA_STEP_TIMEOUT="2s") as server:
-        add_model(server, "tiny", tiny_file)
-        add_model(server, "other", tiny_llama_gguf(tmp_path / "other.gguf", TinyLlama(seed=5)))
-        server.client.create(model="evil", from_="other", template=ENDLESS)
-        assert server.client.chat("tiny", HELLO, options={"num_predict": 2}).done
-        body = {"model": "evil", "messages": HELLO, "stream": False}
-        with ThreadPoolExecutor() as pool:
-            hanging = pool.submit(lambda: server.http.post("/api/chat", json=body))
-            answered = 0
-            while not hanging.done():
-                assert server.client.chat("tiny", HELLO, options={"num_predict": 2}).done
-                assert server.http.get("/api/version").elapsed.total_seconds() < 1.5
-                answered += 1
-        assert answered > 1
-        assert hanging.result().status_code == 500
-        assert "it did not answer for 2 s" in hanging.result().json()["error"]
+class Canary:
+    """A stream that goes on and on (when it is over, the next begins), and counts what comes."""
+
+    def __init__(self) -> None:
+        self.pieces = 0
+        self.failure: object = None
+        self._ended = threading.Event()
+
+    def read(self, server: Server) -> None:
+        body = {"model": "endless", "prompt": "a", "raw": True, "options": {"num_predict": -1}}
+        while self.failure is None and not self._ended.is_set():
+            with server.http.stream("POST", "/api/generate", json=body) as stream:
+                for data in stream.iter_raw():
+                    if self._ended.is_set():
+                        return
+                    if b'"error":' in data:
+                        self.failure = data
+                    self.pieces += data.count(b"\n")
+
+    @contextmanager
+    def singing(self, server: Server) -> Iterator[None]:
+        thread = threading.Thread(target=self.read, args=(server,))
+        thread.start()
+        try:
+            self.wait_for_more(3)
+            yield
+            self.wait_for_more(3)
+        finally:
+            self._ended.set()
+            thread.join(60)
+
+    def wait_for_more(self, count: int) -> None:
+        before = self.pieces
+        wait_until(lambda: self.pieces >= before + count or self.failure is not None, "more of the stream")
+        assert self.failure is None
+
+
+@pytest.fixture(scope="module")
+def endless_server(servers: Callable[..., Server]) -> Server:
+    return servers(PUNA_STEP_TIMEOUT="3s")
+
+
+def renderers(server: Server) -> list[psutil.Process]:
+    """Of all models, those that run and those that have ended and were not noticed."""
+    [runner] = server.runners()
+    return runner.children()
+
+
+def refused(server: Server, template: str) -> str:
+    """The error of a request with this template, during which the server answers other things."""
+    body = {"model": "endless", "prompt": "hi", "template": template, "stream": False}
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(lambda: server.http.post("/api/generate", json=body))
+        answered = 0
+        while not asked.done() or not answered:
+            assert server.http.get("/api/version").status_code == 200
+            answered += 1
+    assert asked.result().status_code == 400, asked.result().text
+    return str(asked.result().json()["error"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the most memory is read from /proc")
+def test_a_template_that_takes_too_much_is_stopped_and_the_others_go_on(endless_server: Server) -> None:
+    server = endless_server
+    canary = Canary()
+    server.unload()
+    with canary.singing(server):
+        [runner] = server.runners()
+        before = {pid: most_memory(pid) for pid in (server.process.pid, runner.pid)}
+        for name, (template, limit) in HOSTILE.items():
+            heard = canary.pieces
+            # On a machine with much else to do, waiting for the processor is over first.
+            stopped = (limit, f"{PATIENCE_S:g} s") if limit == TIME else (limit,)
+            error = refused(server, template)
+            assert any(f"it took more than {bound}, " in error for bound in stopped), (name, error)
+            assert limit != TIME or canary.pieces > heard + 10, name
+            assert len(renderers(server)) == 1, name
+        assert all(most_memory(pid) < size + (64 << 20) for pid, size in before.items())
+        assert [other.pid for other in server.runners()] == [runner.pid]
+
+
+@pytest.mark.slow
+def test_who_waits_behind_slow_templates_is_served_first(endless_server: Server) -> None:
+    server = endless_server
+    assert server.client.chat("endless", HELLO, options={"num_predict": 1}).done  # its template is known now
+    slow, _ = HOSTILE["jinja: a recursive macro"]
+    bodies = [
+        {"model": "endless", "prompt": "hi", "template": slow + "x" * number, "stream": False}
+        for number in range(3)
+    ]
+    with ThreadPoolExecutor() as pool:
+        hostile = [
+            pool.submit(lambda body=body: server.http.post("/api/generate", json=body)) for body in bodies
+        ]
+        wait_until(lambda: any(child.cpu_times().user > 0.2 for child in renderers(server)), "the first")
+        for _ in range(3):
+            assert server.client.chat("endless", HELLO, options={"num_predict": 1}).done
+        assert not all(request.done() for request in hostile)
+        # What is no conversation does not even wait for the one that is being rendered.
+        assert server.client.generate("endless", "a", raw=True, options={"num_predict": 1}).done
+        assert {request.result().status_code for request in hostile} == {400}
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the most memory is read from /proc")
@@ -53,3 +146,23 @@ def test_the_server_computes_nothing_of_a_template(tmp_path: Path, tiny_file: Pa
         assert server.client.show("huge").capabilities == ["completion"]
         assert server.http.get("/api/tags").status_code == 200
         assert most_memory(server.process.pid) - before < 200 << 20
+
+
+@pytest.mark.slow
+def test_the_server_goes_on_while_it_parses_a_template(server: Server) -> None:
+    body = {"model": "tiny", "prompt": "hi", "template": SLOW_TO_PARSE, "stream": False}
+    with ThreadPoolExecutor() as pool:
+        parsed = pool.submit(lambda: server.http.post("/api/generate", json=body))
+        answered = 0
+        while not parsed.done():
+            assert server.http.get("/api/version").status_code == 200
+            answered += 1
+        assert answered > 10
+        assert parsed.result().status_code in (200, 400)
+    assert (
+        server.http.post(
+            "/api/generate", json={"model": "tiny", "prompt": "hi", "template": SLOW_TO_PARSE + "x" * 200}
+        )
+        .json()["error"]
+        .endswith("longer than 256000 characters")
+    )

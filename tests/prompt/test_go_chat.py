@@ -277,3 +277,17 @@ def test_a_modern_template_with_tools_thinking_and_last_turn_logic() -> None:
         "<|im_start|>user\n<tool_response>42</tool_response><|im_end|>\n"
         "<|im_start|>assistant\n<think></think>\n"
     )
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"function": 1},
+        {"function": {"parameters": "none"}},
+        {"function": {"parameters": {"required": 5}}},
+        {"function": {"parameters": {"properties": {"x": {"anyOf": 1}}}}},
+    ],
+)
+def test_a_tool_that_is_none_is_the_requests_mistake(tool: dict[str, Any]) -> None:
+    with pytest.raises(RequestError, match=r"tools\[1\] is malformed: "):
+        GoFormat("{{ .Tools }}{{ .Messages }}").render(chat("u: x"), tools=[TOOLS[0], tool])

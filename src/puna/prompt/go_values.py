@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
+from puna.errors import RequestError
 from puna.prompt.go.values import JsonList, JsonMap, Record, plain
 from puna.prompt.messages import Message, call_function
 
@@ -85,8 +86,14 @@ def _call(position: int, call: Mapping[str, Any]) -> Record:
 
 
 def tool_values(tools: Iterable[Mapping[str, Any]] | None) -> JsonList:
-    """The tools of a request, reduced to what Ollama lets through to a template."""
-    return JsonList(_tool(tool) for tool in tools or ())
+    """The tools of a request, reduced to what Ollama lets through to a template. Raises RequestError."""
+    found = JsonList()
+    for place, tool in enumerate(tools or ()):
+        try:
+            found.append(_tool(tool))
+        except (AttributeError, TypeError, ValueError) as error:  # an object was expected, or a list
+            raise RequestError(f"tools[{place}] is malformed: {error}") from error
+    return found
 
 
 def _tool(tool: Mapping[str, Any]) -> Record:

@@ -16,8 +16,8 @@ PROCESSOR_TIME_S: Final = 2.0
 MEMORY_BYTES: Final = 64 << 20  # beyond what the messages take
 OUTPUT_BYTES: Final = 4 << 20
 
-#: How long a request's renderings may take by the clock, on a machine that is busy with other things.
-PATIENCE_S: Final = 10.0
+#: How long a rendering may take by the clock, on a machine that is busy with other things.
+PATIENCE_S: Final = 30.0
 
 
 def exceeded(what: str) -> TemplateLimitError:
