@@ -19,6 +19,7 @@ from puna.errors import (
     TemplateError,
     UnavailableError,
 )
+from puna.model.header import check_file
 from puna.prompt.choose import check_template
 from puna.server.http.decoding import read
 from puna.server.http.error_replies import native_error_line
@@ -92,7 +93,7 @@ async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerato
 
     def work() -> None:
         try:
-            backend.store.create(name, spec, report)
+            backend.store.create(name, spec, report, check_file)
         except GGUFError as error:
             raise RequestError(str(error)) from error  # the file came with the request
         finally:
