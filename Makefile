@@ -43,8 +43,8 @@ soak: .venv/developed ## use and abuse a server for SOAK_MINUTES (30): nothing m
 fuzz: .venv/developed ## give all that reads files and requests hostile input for MINUTES (5)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
 
-fuzz-native: .venv/developed ## give the kernels weights of any bytes for MINUTES (5), on a build that watches memory
-	$(BIN)/python tests/native/sanitize.py -m tests.fuzz --target weights --minutes $(MINUTES) $(FUZZ_ARGS)
+fuzz-native: .venv/developed ## give the C++ that reads files any bytes for MINUTES (5), with libFuzzer and sanitizers
+	$(BIN)/python tests/native/libfuzzer.py --minutes $(MINUTES)
 
 lint: .venv/developed ## check style, types and layers
 	$(BIN)/ruff check

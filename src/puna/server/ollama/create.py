@@ -19,7 +19,6 @@ from puna.errors import (
     TemplateError,
     UnavailableError,
 )
-from puna.model.header import check_file
 from puna.prompt.choose import check_template
 from puna.server.http.decoding import read
 from puna.server.http.error_replies import native_error_line
@@ -92,6 +91,8 @@ async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerato
         loop.call_soon_threadsafe(statuses.put_nowait, status)
 
     def work() -> None:
+        from puna.model.header import check_file  # a server that makes no models does without
+
         try:
             backend.store.create(name, spec, report, check_file)
         except GGUFError as error:
