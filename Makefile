@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv test test-fast test-sanitize soak fuzz lint bench test-peers bench-peers bench-serving
+.PHONY: run venv test test-fast test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-speculation clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
@@ -42,6 +42,9 @@ soak: .venv/developed ## use and abuse a server for SOAK_MINUTES (30): nothing m
 
 fuzz: .venv/developed ## give all that reads files and requests hostile input for MINUTES (5)
 	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(FUZZ_ARGS)
+
+fuzz-native: .venv/developed ## give the C++ that reads files any bytes for MINUTES (5), with libFuzzer and sanitizers
+	$(BIN)/python tests/native/libfuzzer.py --minutes $(MINUTES)
 
 lint: .venv/developed ## check style, types and layers
 	$(BIN)/ruff check

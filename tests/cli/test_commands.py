@@ -18,6 +18,7 @@ import pytest
 from puna import __version__
 from tests.cli.endless import endless_server
 from tests.cli.shell import Shell, end_process, free_port
+from tests.fuzz.invented import invented
 from tests.model.test_load import rewritten
 from tests.tiny import vocabulary
 
@@ -70,6 +71,7 @@ def test_create_reports_progress_on_standard_error(shell: Shell, tmp_path: Path)
 
 def test_create_from_a_folder_with_a_model_needs_no_modelfile(shell: Shell, tiny_gguf: Path) -> None:
     made = shell.run("create", "fromfolder", cwd=tiny_gguf.parent)
+    assert "There is no Modelfile here: making 'fromfolder' of Tiny Llama.F32.gguf." in made.stderr
     assert made.returncode == 0, made.stderr
     shell.out("rm", "fromfolder")
 
@@ -307,15 +309,34 @@ def test_a_model_file_becomes_a_model(shell: Shell, tiny_gguf: Path, tmp_path: P
     assert third.returncode == 0, third.stderr
     name = re.search(r"as model '(tiny-llama\.f32:[0-9a-f]{12})'", third.stderr)
     assert name is not None, third.stderr
+    assert "which uses the file where it is" in third.stderr
+    links = [blob for blob in (shell.home / "models" / "blobs").iterdir() if blob.is_symlink()]
+    assert [link.resolve() for link in links] == [other]
     shell.out("rm", "tiny-llama.f32", "kept", name[1])
+    assert not any(link.is_symlink() for link in links)
+    assert other.exists()
 
 
-def test_a_file_that_is_not_a_model_is_not_uploaded(shell: Shell, tmp_path: Path) -> None:
-    path = tmp_path / "notes.gguf"
-    path.write_text("dear diary")
-    done = shell.run("run", str(path), "hello")
-    assert done.returncode == 1
-    assert "notes.gguf is not a GGUF file" in done.stderr
+def test_a_file_that_cannot_be_run_is_not_stored(shell: Shell, tmp_path: Path) -> None:
+    odd = invented("llama")
+    odd.keys["general.architecture"] = "perceptron"
+    known = invented("llama")
+    known.keys["tokenizer.ggml.model"] = "rwkv"
+    before = set((shell.home / "models").rglob("*"))
+    for content, complaint in (
+        (b"dear diary", "not a GGUF file"),
+        (odd.encode(), "architecture 'perceptron' is not supported"),
+        (known.encode(), "tokenizer 'rwkv' is not supported"),
+        (invented("llama").encode()[:-1000], "it is damaged or incomplete"),
+    ):
+        path = tmp_path / "notes.gguf"
+        path.write_bytes(content)
+        for arguments in (("run", str(path), "hello"), ("create", "notes", "-f", "-")):
+            done = shell.run(*arguments, stdin=f"FROM {path}")
+            assert done.returncode == 1
+            assert "notes.gguf" in done.stderr
+            assert complaint in done.stderr
+    assert set((shell.home / "models").rglob("*")) == before
 
 
 def test_ctrl_c_stops_an_answer_and_is_not_an_error(shell: Shell) -> None:

@@ -325,12 +325,13 @@ def test_an_unsupported_architecture_is_named_with_the_supported_ones(
     data = (tmp_path / "odd.gguf").read_bytes()
     digest = "sha256:" + hashlib.sha256(data).hexdigest()
     http.post(f"/api/blobs/{digest}", content=data)
-    http.post("/api/create", json={"model": "odd", "files": {"odd.gguf": digest}, "stream": False})
-    answer = http.post("/api/generate", json={"model": "odd", "prompt": "x"})
-    assert answer.status_code == 500
-    assert "perceptron" in answer.json()["error"]
+    answer = http.post("/api/create", json={"model": "odd", "files": {"odd.gguf": digest}, "stream": False})
+    assert answer.status_code == 400
+    assert "odd.gguf cannot be used: " in answer.json()["error"]
+    assert "architecture 'perceptron' is not supported" in answer.json()["error"]
     assert "llama" in answer.json()["error"]
-    http.request("DELETE", "/api/delete", json={"model": "odd"})
+    assert http.head(f"/api/blobs/{digest}").status_code == 404
+    assert http.post("/api/show", json={"model": "odd"}).status_code == 404
 
 
 def test_foreign_hosts_are_refused_on_a_loopback_server(http: httpx.Client) -> None:

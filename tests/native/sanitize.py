@@ -80,6 +80,8 @@ def main() -> int:
     if not where.stdout.startswith(str(SITE)):
         sys.exit(f"the sanitized extension is not the one imported: {where.stdout}{where.stderr}")
     given = sys.argv[1:]
+    if given[:1] == ["-m"]:
+        return subprocess.run([interpreter, *given], env=variables, cwd=ROOT, check=False).returncode
     tests = given if any((ROOT / test.split("::")[0]).exists() for test in given) else [*given, *TESTS]
     options = ["-p", "no:cacheprovider", "-m", "not process_memory"]
     options.append("--capture=sys")  # a report goes to standard error, and the process does not outlive it

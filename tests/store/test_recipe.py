@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from puna.errors import ModelNotFoundError, RequestError
+from puna.errors import GGUFError, ModelNotFoundError, RequestError
 from puna.store.modelfile import parse
 from puna.store.recipe import (
     Source,
@@ -16,6 +16,7 @@ from puna.store.recipe import (
     parameter_values,
     resolve,
 )
+from tests.store.store_files import minimal_gguf, write_gguf
 
 
 def test_parameters_are_typed() -> None:
@@ -76,7 +77,8 @@ def test_a_create_request_contains_only_what_the_modelfile_sets() -> None:
 def test_from_is_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
     for name in ("a.gguf", "dir/b.gguf", "dir/c.gguf", "dir/d.bin", "dir/x.json", "empty/readme"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_bytes(b"x")
+        (tmp_path / name).write_bytes(minimal_gguf())
+    write_gguf(tmp_path / "dir/c.gguf", "clip", clip__vision__block_count=2)
     assert resolve("./a.gguf", tmp_path) == Source(files={"a.gguf": tmp_path / "a.gguf"})
     assert resolve(str(tmp_path / "a.gguf"), Path("/")) == Source(files={"a.gguf": tmp_path / "a.gguf"})
     assert resolve("dir", tmp_path) == Source(
@@ -96,6 +98,16 @@ def test_a_directory_of_safetensors_includes_its_configuration(tmp_path: Path) -
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     assert sorted(resolve(".", tmp_path).files) == sorted(names)
+
+
+def test_of_several_models_in_a_directory_one_must_be_chosen(tmp_path: Path) -> None:
+    for name in ("b.gguf", "a.gguf"):
+        (tmp_path / name).write_bytes(minimal_gguf())
+    with pytest.raises(RequestError, match=r"has 2 models \(a\.gguf, b\.gguf\); choose one.*FROM \./a\.gguf"):
+        resolve(".", tmp_path)
+    (tmp_path / "b.gguf").write_bytes(b"no model")
+    with pytest.raises(GGUFError, match=r"b\.gguf: not a GGUF file"):
+        resolve(".", tmp_path)
 
 
 def test_links_out_of_the_directory_are_refused(tmp_path: Path) -> None:

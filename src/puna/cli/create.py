@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from puna.cli import terminal
 from puna.cli.client import Client
-from puna.cli.files import file_digest, upload
+from puna.cli.files import check_model, file_digest, upload
 from puna.cli.local_models import existing_file
 from puna.cli.progress import StatusLines
 from puna.cli.server_process import connect
@@ -32,6 +33,10 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
     body: dict[str, Any] = {"model": name, **create_request(modelfile)}
     source = model_source(modelfile, folder)
     adapters = adapter_source(modelfile, folder)
+    for path in (*source.files.values(), *adapters.values()):
+        check_model(path)
+    if file is None and not Path(DEFAULT_FILE).is_file():
+        terminal.note(f"There is no {DEFAULT_FILE} here: making '{name}' of {', '.join(source.files)}.")
     with connect() as client, StatusLines() as lines:
         lines.show("gathering model components")
         if source.model is not None:

@@ -15,7 +15,8 @@ from puna.cli import terminal
 from puna.cli.client import Client
 from puna.cli.local_models import existing_file
 from puna.cli.progress import Bar, StatusLines
-from puna.errors import GGUFError, ServerError
+from puna.errors import GGUFError, ServerError, StoreError
+from puna.store import Store
 
 _CHUNK_BYTES = 1 << 20
 _MAX_CACHED = 200
@@ -24,10 +25,10 @@ _MAX_CACHED = 200
 def model_from_file(client: Client, text: str) -> str:
     """The name of a model made from the GGUF file at `text`, which is created if it does not exist.
 
+    The file is used where it is, if the server can: see `share`. `check_model` is the caller's business.
     The name is derived from the file's. If another model already has it, the digest becomes the tag.
     """
     path = existing_file(text).resolve()
-    _check_gguf(path)
     digest = file_digest(path)
     hexadecimal = digest.removeprefix("sha256:")
     for name in (derived_name(path.name), f"{derived_name(path.name)}:{hexadecimal[:12]}"):
@@ -36,10 +37,13 @@ def model_from_file(client: Client, text: str) -> str:
             break
         if hexadecimal in made_of:
             return name
-    upload(client, path, digest)
+    linked = share(client, path, digest)
+    if not linked:
+        upload(client, path, digest)
     with StatusLines(quiet=True) as lines:
         lines.follow(client.stream("/api/create", {"model": name, "files": {path.name: digest}}))
-    terminal.note(f"Added {path.name} as model '{name}' ('puna rm {name}' removes it).")
+    kept = "uses the file where it is" if linked else "is a copy of it"
+    terminal.note(f"Added {path.name} as model '{name}', which {kept} ('puna rm {name}' removes it).")
     return name
 
 
@@ -48,6 +52,25 @@ def derived_name(file_name: str) -> str:
     stem = re.sub(r"\.gguf$", "", file_name, flags=re.IGNORECASE).lower()
     name = re.sub(r"[^a-z0-9_.-]+", "-", stem).strip("-.")
     return name[:80].rstrip("-.") or "model"
+
+
+def share(client: Client, path: Path, digest: str) -> bool:
+    """Let the server use a file where it is; False if it can only have a copy.
+
+    For that, this process puts a link into the store. A server of another machine or another user has its own
+    store, or may not read the file; none is told of a path, so nobody can make it read files by that.
+    """
+    blobs = Store().blobs
+    if not client.host.is_local or client.has_blob(digest) or blobs.has(digest):
+        return client.host.is_local and blobs.path(digest).is_symlink() and client.has_blob(digest)
+    try:
+        blobs.link(path, digest)
+        if client.has_blob(digest):
+            return True
+        blobs.unlink(digest)
+    except StoreError:
+        pass  # it is told about by the server, if it is its store
+    return False
 
 
 def upload(client: Client, path: Path, digest: str) -> None:
@@ -83,12 +106,23 @@ def _chunks(path: Path, bar: Bar) -> Iterator[bytes]:
             bar.advance(len(chunk))
 
 
-def _check_gguf(path: Path) -> None:
-    """Refuse a file of another format before gigabytes of it are copied."""
-    with path.open("rb") as file:
-        magic = file.read(4)
-    if magic != b"GGUF":
-        raise GGUFError(f"{path} is not a GGUF file (it starts with {magic!r})")
+def check_model(path: Path) -> None:
+    """Refuse a file that is no model, is damaged or cannot be run, before gigabytes of it are read.
+
+    Raises GGUFError and ModelError.
+    """
+    from puna.gguf import open_gguf
+    from puna.model.header import check_header
+    from puna.store.facts import facts_of
+
+    with open_gguf(path) as file:
+        if len(file.paths) > 1:
+            raise GGUFError(
+                f"{path.name}: this is one of {len(file.paths)} parts of a split model, and a stored one is "
+                "a single file; merge them first"
+            )
+        if facts_of(path).kind == "model":
+            check_header(file)
 
 
 def _modelfile(client: Client, name: str) -> str | None:

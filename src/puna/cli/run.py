@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from puna.cli import terminal
-from puna.cli.files import model_from_file
+from puna.cli.files import check_model, model_from_file
 from puna.cli.local_models import existing_file, is_model_file
 from puna.cli.oneshot import read_prompt, run_once
 from puna.cli.server_process import connect
@@ -15,7 +15,8 @@ from puna.cli.settings import RunSettings
 def run_command(settings: RunSettings, words: Sequence[str]) -> None:
     """Answer the prompt in `words` and standard input; chat if there is none and this is a terminal."""
     if is_model_file(settings.model):
-        existing_file(settings.model)  # raises before standard input is read and a server is started
+        # What cannot be run is refused before standard input is read and a server is started.
+        check_model(existing_file(settings.model))
     chat = not words and terminal.is_interactive()
     prompt = "" if chat else read_prompt(words)
     with terminal.silent_keys():

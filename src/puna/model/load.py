@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError, UnsupportedModelError, shown
-from puna.gguf import GGUFFile, StringArray, open_gguf
+from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import available_memory
 from puna.model.base import TextModel
+from puna.model.header import check_header
 from puna.model.memory import Forecast, is_loaded
 from puna.model.pooling import Pooling, read_pooling
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
@@ -115,16 +116,8 @@ def load_model(
 def _look_ahead(path: str | Path, cache_types: KVTypes, ops: Backend) -> tuple[GGUFFile, Forecast]:
     """The file of a model, and what the model will take."""
     file = open_gguf(path)
-    if (kind := file.get("general.type", "model")) != "model":
-        raise UnsupportedModelError(f"{file.path}: this is a file of type {shown(kind)}, not a model")
-    forecast = Forecast(file, cache_types, ops)
-    tokens, rows = file.get("tokenizer.ggml.tokens"), forecast.options.vocab_size
-    if isinstance(tokens, StringArray) and len(tokens) > rows:
-        raise ModelError(
-            f"{file.path}: 'tokenizer.ggml.tokens' has {len(tokens)} tokens, "
-            f"and the embedding table only {rows} rows"
-        )
-    return file, forecast
+    check_header(file)
+    return file, Forecast(file, cache_types, ops)
 
 
 class _FileSource:

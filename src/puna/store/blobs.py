@@ -106,8 +106,28 @@ class Blobs:
             return False
         # In a store that is read-only or another user's, the time cannot be changed.
         with contextlib.suppress(OSError):
-            os.utime(path)
+            os.utime(path, follow_symlinks=False)
         return True
+
+    def link(self, path: Path, digest: str) -> None:
+        """Let the file at `path`, which must have this digest, be the blob where it is.
+
+        Replaces the blob, if there is one. Raises StoreError.
+        """
+        target = self.folder / normalize_digest(digest).replace(":", "-")
+        with storage_errors("write into", self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(prefix="tmp-", dir=self.folder) as scratch:
+                link = Path(scratch) / "link"
+                link.symlink_to(path.resolve())
+                link.replace(target)
+
+    def unlink(self, digest: str) -> None:
+        """Undo `link`; the file itself stays. A blob that is no link stays too. Raises StoreError."""
+        path = self.path(digest)
+        if path.is_symlink():
+            with storage_errors("delete", path):
+                path.unlink(missing_ok=True)
 
     def put(self, digest: str, chunks: Iterable[bytes]) -> bool:
         """Store a blob under `digest`. Returns False if it exists already; then `chunks` is not read.

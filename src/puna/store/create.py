@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from puna import gojson
-from puna.errors import GGUFError, RequestError
+from puna.errors import GGUFError, ModelError, RequestError
 from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.config import ModelConfig
@@ -41,14 +42,19 @@ class ModelSpec:
 
 
 def build(
-    blobs: Blobs, spec: ModelSpec, parent: StoredModel | None, report: Callable[[str], None]
+    blobs: Blobs,
+    spec: ModelSpec,
+    parent: StoredModel | None,
+    report: Callable[[str], None],
+    check: Callable[[Path], object],
 ) -> Manifest:
     """Write the layers and the config as blobs, and return the manifest that names them.
 
-    The caller must hold the store's lock, so that no layer is pruned before the manifest is written. Raises
-    RequestError and StoreError.
+    `check` is called with each new model file, and raises ModelError for one that cannot be run. The caller
+    must hold the store's lock, so that no layer is pruned before the manifest is written. Raises RequestError
+    and StoreError.
     """
-    assembly = _Assembly(blobs, report)
+    assembly = _Assembly(blobs, report, check)
     if parent is not None:
         assembly.inherit(parent)
     elif spec.files:
@@ -77,8 +83,9 @@ def build(
 class _Assembly:
     """Collects the layers of a model while it is built."""
 
-    def __init__(self, blobs: Blobs, report: Callable[[str], None]) -> None:
+    def __init__(self, blobs: Blobs, report: Callable[[str], None], check: Callable[[Path], object]) -> None:
         self._blobs = blobs
+        self._check = check
         self._report = report
         self._layers: list[Layer] = []
         self._facts: list[Facts] = []
@@ -123,7 +130,9 @@ class _Assembly:
             self._report("parsing GGUF")
             try:
                 facts = facts_of(path)
-            except GGUFError as error:
+                if facts.kind == "model":
+                    self._check(path)
+            except (GGUFError, ModelError) as error:
                 # This includes parts of split models: in the store a part cannot find the others.
                 raise RequestError(f"{file_name} cannot be used: {error}") from error
             if only is not None and facts.kind != only:

@@ -81,7 +81,8 @@ def sweep(manifests: Path, blobs: Path) -> int:
     for entry in list(os.scandir(blobs)):
         in_use = _BLOB_NAME.fullmatch(entry.name) and entry.name.replace("-", ":").lower() in used
         with contextlib.suppress(OSError):
-            if not in_use and entry.is_file(follow_symlinks=False) and entry.stat().st_mtime < oldest_kept:
+            own = entry.is_symlink() or entry.is_file(follow_symlinks=False)
+            if not in_use and own and entry.stat(follow_symlinks=False).st_mtime < oldest_kept:
                 Path(entry.path).unlink()
                 removed += 1
     return removed

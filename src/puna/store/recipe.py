@@ -12,6 +12,7 @@ from typing import Any
 
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
+from puna.store.facts import facts_of
 from puna.store.modelfile import Modelfile
 
 log = logging.getLogger(__name__)
@@ -113,7 +114,8 @@ def create_request(modelfile: Modelfile) -> dict[str, Any]:
 def model_source(modelfile: Modelfile, folder: Path) -> Source:
     """The target of the FROM commands; those after the first add files. `folder` is the Modelfile's.
 
-    Raises ModelNotFoundError for a path that does not exist, RequestError for a directory without a model.
+    Raises ModelNotFoundError for a path that does not exist, RequestError for a directory without a model or
+    with several, and GGUFError for one with a damaged file.
     """
     first, *more = modelfile.values("from")
     source = resolve(first, folder)
@@ -159,7 +161,21 @@ def _directory_files(folder: Path) -> dict[str, Path]:
     extra: Sequence[Path] = []
     if weights[0].suffix != ".gguf":
         extra = [*folder.glob("*.json"), *folder.glob("*/*.json"), *folder.glob("tokenizer.model")]
-    return {path.relative_to(folder).as_posix(): _inside(path, folder) for path in [*weights, *sorted(extra)]}
+    files = [_inside(path, folder) for path in [*weights, *sorted(extra)]]
+    if weights[0].suffix == ".gguf":
+        _check_one_model(folder, files)
+    return {path.relative_to(folder).as_posix(): path for path in files}
+
+
+def _check_one_model(folder: Path, files: Sequence[Path]) -> None:
+    """Raise RequestError unless one of the files is a model, and what else there is belongs to it."""
+    models = [path.name for path in files if facts_of(path).kind == "model"]
+    if len(models) > 1:
+        names = ", ".join(models[:5]) + (", ..." if len(models) > 5 else "")
+        raise RequestError(
+            f"{folder} has {len(models)} models ({names}); choose one, with a Modelfile that says "
+            f"FROM ./{models[0]}"
+        )
 
 
 def _inside(path: Path, folder: Path) -> Path:

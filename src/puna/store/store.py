@@ -11,7 +11,7 @@ from pathlib import Path
 from puna.config import env_bool, models_dir
 from puna.errors import InvalidNameError, ModelNotFoundError, RequestError, StoreError
 from puna.store import prune
-from puna.store.blobs import Blobs
+from puna.store.blobs import Blobs, normalize_digest
 from puna.store.bundled import bundled_model, is_demo
 from puna.store.config import ModelConfig
 from puna.store.create import ModelSpec, build
@@ -104,18 +104,32 @@ class Store:
 
     # --- writing ---
 
-    def create(self, name: str | ModelName, spec: ModelSpec, on_status: Status | None = None) -> StoredModel:
+    def create(
+        self,
+        name: str | ModelName,
+        spec: ModelSpec,
+        on_status: Status | None = None,
+        check: Callable[[Path], object] | None = None,
+    ) -> StoredModel:
         """Create or replace the model `name` (see ModelSpec). Calls `on_status` at each step.
 
-        Does not parse templates. Raises InvalidNameError, RequestError for an invalid spec,
-        ModelNotFoundError for an unknown parent, GGUFError for a damaged one, StoreError.
+        `check` is called with each new model file, and raises ModelError for one that cannot be run; blobs of
+        a spec that is refused are deleted, unless other models use them. Does not parse templates. Raises
+        InvalidNameError, RequestError for an invalid spec, ModelNotFoundError for an unknown parent,
+        GGUFError for a damaged one, StoreError.
         """
         report = on_status or _silent
         wanted = _parse(name)
         with self._writing():
             parent = self.get(spec.from_model) if spec.from_model else None
             target = self._spelling(wanted)
-            manifest = build(self.blobs, spec, parent, report)
+            try:
+                manifest = build(self.blobs, spec, parent, report, check or _silent)
+            except RequestError:
+                # What was uploaded for a model that cannot be is of no use to anybody.
+                with contextlib.suppress(InvalidNameError):
+                    self._release({normalize_digest(digest) for digest in spec.files.values()})
+                raise
             report("writing manifest")
             self._write_manifest(target, manifest.encode())
             created = self.get(target)
@@ -131,7 +145,9 @@ class Store:
             if spelled.folded == original.model_name.folded:
                 return
             if original.bundled:
-                data = build(self.blobs, ModelSpec(from_model=original.name), original, _silent).encode()
+                data = build(
+                    self.blobs, ModelSpec(from_model=original.name), original, _silent, _silent
+                ).encode()
             else:
                 path = self._manifest_path(original.model_name)
                 with storage_errors("read", path):
@@ -276,7 +292,7 @@ class Store:
             yield
 
 
-def _silent(status: str) -> None:
+def _silent(_: object) -> None:
     pass
 
 

@@ -87,7 +87,14 @@ class StoredModel:
         if path is None:
             raise StoreError(f"{self.name} has no model file; create or pull it again")
         if not path.is_file():
-            raise StoreError(f"{self.name}: its model file {path} is missing; create or pull it again")
+            where = path.readlink() if path.is_symlink() else path
+            raise StoreError(f"{self.name}: its model file {where} is missing; create or pull it again")
+        size, layer = path.stat().st_size, self.model_layer
+        if layer is not None and size != layer.size:
+            raise StoreError(
+                f"{self.name}: its model file {path.resolve()} has {size} bytes, not the {layer.size} it had "
+                "when the model was made; create or pull it again"
+            )
         return path
 
     # --- texts ---

@@ -39,13 +39,7 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
     Raises UnsupportedModelError for an unknown kind of vocabulary, TokenizerError if metadata is missing or
     inconsistent.
     """
-    model = file.get(PREFIX + "model")
-    if not isinstance(model, str) or not model:
-        raise TokenizerError(f"{file.path.name}: key '{PREFIX}model' is missing; the file has no tokenizer")
-    if model not in MODELS:
-        raise UnsupportedModelError(
-            f"{file.path.name}: tokenizer {shown(model)} is not supported (supported: {', '.join(MODELS)})"
-        )
+    model = tokenizer_kind(file)
     vocabulary = read_vocabulary(file)
     pre_name, pre = _pre_tokenizer(file, model)
     special = read_special_ids(file, vocabulary, model, pre.add_bos)
@@ -63,6 +57,18 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
         strip_left=strip_left,
         strip_right=strip_right,
     )
+
+
+def tokenizer_kind(file: GGUFFile) -> str:
+    """Which of `MODELS` the tokenizer is. Raises TokenizerError and UnsupportedModelError."""
+    model = file.get(PREFIX + "model")
+    if not isinstance(model, str) or not model:
+        raise TokenizerError(f"{file.path.name}: key '{PREFIX}model' is missing; the file has no tokenizer")
+    if model not in MODELS:
+        raise UnsupportedModelError(
+            f"{file.path.name}: tokenizer {shown(model)} is not supported (supported: {', '.join(MODELS)})"
+        )
+    return model
 
 
 @dataclass(frozen=True)

@@ -91,8 +91,10 @@ async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerato
         loop.call_soon_threadsafe(statuses.put_nowait, status)
 
     def work() -> None:
+        from puna.model.header import check_file  # a server that makes no models does without
+
         try:
-            backend.store.create(name, spec, report)
+            backend.store.create(name, spec, report, check_file)
         except GGUFError as error:
             raise RequestError(str(error)) from error  # the file came with the request
         finally:

@@ -1,0 +1,99 @@
+"""Models whose file stays where it is: the store has a link to it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from puna.errors import ModelError, RequestError, StoreError
+from puna.store import ModelSpec, Store
+from tests.store.store_files import add, minimal_gguf, sha256
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "elsewhere" / "model.gguf"
+    path.parent.mkdir()
+    path.write_bytes(minimal_gguf())
+    return path
+
+
+@pytest.fixture
+def linked(store: Store, file: Path) -> Store:
+    """A store with the model `m`, whose file is outside."""
+    digest = sha256(minimal_gguf())
+    store.blobs.link(file, digest)
+    store.create("m", ModelSpec(files={"model.gguf": digest}))
+    return store
+
+
+def test_a_linked_file_is_used_where_it_is(linked: Store, file: Path) -> None:
+    assert linked.get("m").runnable_path().resolve() == file
+    assert linked.get("m").model_layer is not None
+    assert linked.get("m").size > file.stat().st_size
+
+
+def test_using_it_does_not_change_it(linked: Store, file: Path) -> None:
+    os.utime(file, (1000, 1000))
+    assert linked.blobs.touch(sha256(minimal_gguf()))
+    assert file.stat().st_mtime == 1000
+
+
+def test_deleting_the_model_leaves_the_file(linked: Store, file: Path) -> None:
+    linked.delete("m")
+    assert not list(linked.blobs.folder.iterdir())
+    assert file.read_bytes() == minimal_gguf()
+
+
+def test_a_file_that_is_gone_or_has_changed_is_named(linked: Store, file: Path) -> None:
+    file.write_bytes(minimal_gguf() + b"more")
+    with pytest.raises(StoreError, match=rf"{file} has 72 bytes, not the 68 it had when the model was made"):
+        linked.get("m").runnable_path()
+    file.unlink()
+    with pytest.raises(StoreError, match=f"its model file {file} is missing"):
+        linked.get("m").runnable_path()
+
+
+def test_a_link_to_nothing_is_replaced_by_what_is_uploaded(linked: Store, file: Path) -> None:
+    file.unlink()
+    add(linked, minimal_gguf())
+    assert linked.get("m").runnable_path().resolve() != file
+    assert not file.exists()
+
+
+def test_unlinking_deletes_no_copy(store: Store, file: Path) -> None:
+    digest = add(store, minimal_gguf())
+    store.blobs.unlink(digest)
+    assert store.has_blob(digest)
+    store.blobs.link(file, digest)
+    store.blobs.unlink(digest)
+    assert not store.has_blob(digest)
+
+
+def test_an_unused_link_is_pruned_by_its_own_age(store: Store, file: Path) -> None:
+    old = time.time() - 7200
+    os.utime(file, (old, old))
+    digest = sha256(minimal_gguf())
+    store.blobs.link(file, digest)
+    assert store.prune() == 0
+    os.utime(store.blob_path(digest), (old, old), follow_symlinks=False)
+    assert store.prune() == 1
+    assert file.exists()
+
+
+def test_a_file_that_is_refused_leaves_no_blob(store: Store) -> None:
+    def refuse(path: Path) -> None:
+        raise ModelError(f"no {path.name}")
+
+    kept = add(store, minimal_gguf())
+    store.create("other", ModelSpec(files={"a.gguf": kept}))
+    cut = add(store, minimal_gguf()[:40])
+    for spec in (ModelSpec(files={"a.gguf": cut}), ModelSpec(files={"a.gguf": kept})):
+        with pytest.raises(RequestError, match=r"a\.gguf cannot be used"):
+            store.create("m", spec, check=refuse)
+    assert not store.has_blob(cut)
+    assert store.has_blob(kept), "another model needs it"
+    assert not store.exists("m")
