@@ -165,10 +165,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--output", type=Path, default=DOCS, help="folder for the results")
     chosen = parser.parse_args()
     results = []
-    for model in MODELS:
+    for model in chosen.models:
         for kind in KINDS:
             results.append(measure(model, kind))
             print(line(results[-1]), flush=True)

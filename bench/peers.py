@@ -5,11 +5,12 @@
     python bench/peers.py --quick                       # one repetition of everything, as a trial
     python bench/peers.py --model MODEL.gguf ...        # any model
 
-A complete run writes docs/performance.json, docs/performance-table.md and docs/performance.svg. The result is
-the ratio of medians: if the machine is busy, it is equally busy for both, and the order alternates. llama.cpp
-counts with the best of its settings in each row: weights repacked or as in the file, flash attention or not.
-All are tried shortly, the best one or two take turns with Puna. Some rows are compared with OpenVINO GenAI
-too, if it is installed. The models are created in build/bench-models on first use.
+A complete run writes docs/performance.json and docs/performance.svg, and the tables in docs/performance.md
+and the README. The result is the ratio of medians: if the machine is busy, it is equally busy for both, and
+the order alternates. llama.cpp counts with the best of its settings in each row: weights repacked or as in
+the file, flash attention or not. All are tried shortly, the best one or two take turns with Puna. Some rows
+are compared with OpenVINO GenAI too, if it is installed. The models are created in build/bench-models on
+first use.
 """
 
 from __future__ import annotations

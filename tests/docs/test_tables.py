@@ -1,0 +1,75 @@
+"""Every table of measurements in the README and in docs/ is what its JSON gives, and nobody edited it."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "demo" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: The module that writes the tables of a JSON file.
+REPORTS = {
+    "docs/performance.json": "report",
+    "docs/serving.json": "serving_report",
+    "docs/accuracy.json": "accuracy_report",
+    "docs/speculation.json": "speculation_report",
+    "demo/evaluation.json": "demo.evaluate",
+}
+SHOWN = re.compile(r"<!-- table: (?P<command>.+?) -->\n.*?<!-- end of table -->\n", re.S)
+TABLE = re.compile(r"(?:^\|.*\n)+", re.M)
+#: Columns of tables whose figures are nobody's measurements: limits, and the numbers of scenarios.
+SETTINGS = {"default", "number"}
+#: A cell that is only a figure, perhaps with its range: 43.5, **2.1**, 98 %, 48 ms, 1.33 / 1.03.
+FIGURE = re.compile(r"\|\s*\**[\d.,]+(e-?\d+)?\s*(%|ms|s|MB|GB)?\**( \(.*?\)| / [\d./ %]+)?\s*(?=\|)")
+
+
+@pytest.fixture(autouse=True)
+def bench_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(ROOT / "bench"), *sys.path])
+
+
+def read(name: str, module: Any) -> Any:
+    return module.read(ROOT / name) if hasattr(module, "read") else json.loads((ROOT / name).read_text())
+
+
+@pytest.mark.parametrize(("name", "report"), REPORTS.items(), ids=REPORTS)
+def test_pages_show_what_the_json_gives(name: str, report: str) -> None:
+    module, pages = importlib.import_module(report), importlib.import_module("pages")
+    shown = module.pages(read(name, module))
+    assert {path: pages.inserted(path, module.COMMAND) for path in shown} == shown
+
+
+def test_the_chart_shows_what_the_json_gives() -> None:
+    report = importlib.import_module("report")
+    run = report.read(ROOT / "docs" / "performance.json")
+    assert (ROOT / "docs" / "performance.svg").read_text() == report.chart(run)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_of_tables_are_known(page: Path) -> None:
+    known = {importlib.import_module(report).COMMAND for report in REPORTS.values()}
+    assert {found["command"] for found in SHOWN.finditer(page.read_text())} <= known
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_table_has_figures_that_no_command_wrote(page: Path) -> None:
+    tables = TABLE.findall(SHOWN.sub("", page.read_text()))
+    measured = [table for table in tables if not SETTINGS & set(re.split(r"[| ]+", table.splitlines()[0]))]
+    assert [row for table in measured for row in table.splitlines() if FIGURE.search(row)] == []
+
+
+def test_a_change_of_a_figure_is_found(tmp_path: Path) -> None:
+    pages = importlib.import_module("pages")
+    page = tmp_path / "page.md"
+    page.write_text("a\n<!-- table: make it -->\n<!-- end of table -->\nz\n")
+    pages.insert({page: "| 1.5 |\n"}, "make it")
+    assert pages.inserted(page, "make it") == "| 1.5 |\n"
+    assert page.read_text() == "a\n<!-- table: make it -->\n\n| 1.5 |\n\n<!-- end of table -->\nz\n"
+    with pytest.raises(ValueError, match="make other"):
+        pages.inserted(page, "make other")
