@@ -84,7 +84,8 @@ PUNA_INLINE void expand(const PointTable& table, const uint8_t* packed, uint8_t*
     constexpr Offsets to = offsets_of(layout, Lanes::rows);
     constexpr int R = Lanes::rows;
     prefetch(packed, from.sections(), distance);
-    __builtin_memcpy(chunk, packed, 2 * R);
+    const auto d = Lanes::mul(Lanes::load_halves(packed), Lanes::splat(shape_of(from.format.grid).unit));
+    Lanes::store(reinterpret_cast<float*>(chunk), d);
     const uint8_t* nibbles = packed + from.scales();
     for (int i = 0; i < to.scale_bytes() / 2; i++) {
         chunk[to.scales() + 2 * i] = static_cast<uint8_t>(2 * (nibbles[i] & 15) + 1);
@@ -97,7 +98,7 @@ PUNA_INLINE void expand(const PointTable& table, const uint8_t* packed, uint8_t*
     }
 }
 
-// Adds the products of `count` chunks of a row group to y, which starts with them.
+// Adds the products of `count` chunks of a row group to y, which starts with the first.
 template <class Lanes, Layout layout, int T>
 void add_chunks(const uint8_t* chunks, int64_t count, bool first, const void* const* x, int64_t offset, int64_t step,
                 float* const* y, int64_t row) {
@@ -125,7 +126,7 @@ void points_product(const uint8_t* weights, int64_t stride, int64_t groups, int6
                     int64_t step, float* const* y, int64_t tokens, uint8_t* room, PrefetchDistance distance) {
     constexpr int64_t packed = point_offsets_of(layout, Lanes::rows).chunk();
     constexpr int64_t expanded = offsets_of(layout, Lanes::rows).super_block();
-    constexpr auto tiles = tiles_of_points<Lanes, layout>(std::make_integer_sequence<int, Lanes::tile>());
+    constexpr auto tiles = tiles_of_points<Lanes, numbers_of(layout)>(std::make_integer_sequence<int, Lanes::tile>());
     const PointTable& table = point_table(format_of(layout).grid);
     // Few tokens: one pass over the weights. More: several row groups meet a tile of them at a time.
     constexpr int most = 4;

@@ -127,8 +127,9 @@ template <class Lanes, Layout layout, int T>
 PUNA_INLINE void finish_super_block(const uint8_t* chunk, const ActivationBlock* const* a,
                                     const typename Lanes::Sum* sums, typename Lanes::Floats* totals) {
     constexpr Format f = format_of(layout);
-    auto d = Lanes::load_halves(chunk);
-    if constexpr (f.grid != Grid::none) d = Lanes::mul(d, Lanes::splat(shape_of(f.grid).unit));
+    typename Lanes::Floats d;
+    if constexpr (f.grid == Grid::none) d = Lanes::load_halves(chunk);
+    else d = Lanes::load_floats(chunk);
     if constexpr (f.mins) {
         typename Lanes::Ints least[T];
         const auto mins = [&](int pair) __attribute__((always_inline)) {

@@ -12,10 +12,11 @@
 //   2 bits   2 vectors; bits 2i, 2i+1 of vector h belong to quad 4h+i
 //   1 bit    1 vector;  bit q of a byte belongs to quad q
 //
-// The IQ1, IQ2 and IQ3 types keep the indices of their points (points.h), and are brought into the form above, with 8
-// bits, while they are multiplied. A chunk of theirs is d [R], scales of 4 bits, those of two neighbouring groups of
-// columns in one byte, [pairs][R], then four sections of 64 columns: the lower 8 bits of the indices, [points][R], the
-// other bits in one word per row, lowest first, [R], and the signs of 32 columns each in a plane of 1 bit.
+// The IQ1, IQ2 and IQ3 types keep the indices of their points (points.h). While they are multiplied they are brought
+// into the form above, with 8 bits, and with d as float32 where d and dmin would be. A chunk of theirs is d [R], scales
+// of 4 bits, those of two neighbouring groups of columns in one byte, [pairs][R], then four sections of 64 columns: the
+// lower 8 bits of the indices, [points][R], the other bits in one word per row, lowest first, [R], and the signs of 32
+// columns each in a plane of 1 bit.
 //
 // Everything is in an unnamed namespace: translation units for different instruction sets must not share it.
 #pragma once
@@ -35,8 +36,7 @@ constexpr int chunk_columns = 256;
 
 namespace {
 
-// A value is d * scale * (number - excess) - dmin * min in super-blocks, d * (number - excess) + m in blocks. Points
-// count in units of d (GridShape).
+// A value is d * scale * (number - excess) - dmin * min in super-blocks, d * (number - excess) + m in blocks.
 struct Format {
     int low_bits, high_bits;   // the planes of a number
     Codebook codebook;         // whose entry a number stands for, if not for itself
@@ -114,6 +114,17 @@ struct Offsets {
 };
 
 constexpr Offsets offsets_of(Layout layout, int rows) { return {rows, format_of(layout)}; }
+
+// The first layout of points that looks the same as numbers: they share products.
+constexpr Layout numbers_of(Layout points) {
+    const Format format = format_of(points);
+    for (int i = 0; i < layout_count; i++) {
+        const Format other = format_of(static_cast<Layout>(i));
+        const bool same = other.excess == format.excess && other.group == format.group;
+        if (same && other.grid != Grid::none) return static_cast<Layout>(i);
+    }
+    return points;
+}
 
 // Where packed points are: scales and sections from the start of a chunk, the rest from the start of a section.
 struct PointOffsets {

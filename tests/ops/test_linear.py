@@ -124,7 +124,9 @@ def test_several_weights_give_what_each_gives_alone(kernels: TorchOps) -> None:
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
-@pytest.mark.parametrize("kind", [GGMLType.Q4_K, GGMLType.Q6_K, GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.Q2_K])
+@pytest.mark.parametrize(
+    "kind", [GGMLType[name] for name in ("Q4_K", "Q6_K", "Q8_0", "Q4_0", "Q2_K", "TQ2_0", "IQ2_XS")]
+)
 def test_a_value_that_is_not_finite_spoils_its_token_only(
     kind: GGMLType, bad: float, kernels: TorchOps
 ) -> None:
