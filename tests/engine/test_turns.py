@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import Counter
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from puna.engine.turns import Turn, Turns
@@ -19,6 +19,7 @@ ARRIVALS = st.lists(
 
 
 @given(ARRIVALS)
+@settings(max_examples=200)
 def test_a_clients_next_comes_after_at_most_one_of_each_other_client(
     arrivals: list[tuple[str, bool, int]],
 ) -> None:
