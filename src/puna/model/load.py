@@ -18,6 +18,7 @@ from puna.machine import available_memory
 from puna.model.base import TextModel
 from puna.model.header import check_header
 from puna.model.memory import Forecast, is_loaded
+from puna.model.metadata import LAYER
 from puna.model.pooling import Pooling, read_pooling
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
@@ -98,7 +99,7 @@ def load_model(
         model = forecast.architecture.load(source, forecast.options)
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
-    if unknown := source.unused():
+    if unknown := source.unused(forecast.options.block_count):
         names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         raise UnsupportedModelError(
             f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
@@ -131,12 +132,15 @@ class _FileSource:
         self._done = 0
         self._counted: set[str] = set()
 
-    def unused(self) -> list[str]:
-        """The tensors nobody has asked for, without those that are no loss."""
+    def unused(self, layers: int) -> list[str]:
+        """Tensors nobody has asked for, without those that are no loss: layers from `layers` only guess."""
         return [
             name
             for name in self._file.tensors
-            if name not in self._counted and is_loaded(name) and not _HARMLESS.match(name)
+            if name not in self._counted
+            and is_loaded(name)
+            and not _HARMLESS.match(name)
+            and not ((layer := LAYER.match(name)) and int(layer[1]) >= layers)
         ]
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
