@@ -85,14 +85,24 @@ def load_model(
     blocks of a quantised cache).
     """
     ops = ops or default_backend()
-    file, forecast = _look_ahead(path, cache_types, ops)
-    needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
-    drafts = 0
-    if draft:
-        _, beside = _look_ahead(draft, cache_types, ops)
-        table = beside.table(context=context, parallel=parallel, batch=batch_size)
-        drafts = table.total - table.process  # which they share
-    forecast.check(needs, available_memory() - reserved, drafts)
+    with open_gguf(path) as file:
+        forecast = _look_ahead(file, cache_types, ops)
+        needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
+        drafts = 0
+        if draft:
+            with open_gguf(draft) as beside:
+                table = _look_ahead(beside, cache_types, ops).table(
+                    context=context, parallel=parallel, batch=batch_size
+                )
+            drafts = table.total - table.process  # which they share
+        forecast.check(needs, available_memory() - reserved, drafts)
+        loaded = _load(file, forecast, ops, progress)
+    if draft:  # for which there is memory: it was counted above
+        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)
+    return loaded
+
+
+def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress | None) -> LoadedModel:
     tokenizer = tokenizer_from_gguf(file)
     source = _FileSource(file, ops, forecast.weight_bytes, progress)
     try:
@@ -106,19 +116,13 @@ def load_model(
             "computed without them, answers would be wrong"
         )
     pooling = read_pooling(file, generates=model.generates)
-    loaded = LoadedModel(
-        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
-    )
-    if draft:  # for which there is memory: it was counted above
-        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)
-    return loaded
+    return LoadedModel(file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling)
 
 
-def _look_ahead(path: str | Path, cache_types: KVTypes, ops: Backend) -> tuple[GGUFFile, Forecast]:
-    """The file of a model, and what the model will take."""
-    file = open_gguf(path)
+def _look_ahead(file: GGUFFile, cache_types: KVTypes, ops: Backend) -> Forecast:
+    """What the model in a file will take."""
     check_header(file)
-    return file, Forecast(file, cache_types, ops)
+    return Forecast(file, cache_types, ops)
 
 
 class _FileSource:
