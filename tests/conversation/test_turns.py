@@ -105,3 +105,12 @@ def test_closing_gives_up_what_waits(world: World) -> None:
     closing.join(PATIENCE_S)
     with pytest.raises(RunnerError, match="shutting down"):
         world.add(2, b"x")
+
+
+def test_work_that_raises_is_given_up_and_holds_nobody_up(world: World) -> None:
+    def work() -> None:
+        raise MemoryError
+
+    world.turns.add(1, b"broken", work, lambda: world.done.put("gave up 1"))
+    world.add(2, b"good")
+    assert world.order(2) == ["gave up 1", 2]

@@ -39,7 +39,7 @@ def leave_memory(pid: int, count: int) -> None:
 def test_requests_that_want_too_much_memory_are_told_so(wide: Path) -> None:
     async def use(runner: LocalRunner) -> None:
         await collect(runner, "hello")
-        leave_memory(runner.pid, 100 << 20)  # for one of their activations, and they need three
+        leave_memory(runner.pid, 40 << 20)  # they need three activations, of 32 MiB even in half a batch
         requests = [collect(runner, [token, *PROMPT]) for token in (2, 3)]
         for error in await asyncio.gather(*requests, return_exceptions=True):
             assert isinstance(error, OutOfMemoryError), error

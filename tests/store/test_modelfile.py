@@ -173,3 +173,9 @@ def test_any_text_is_a_modelfile_or_an_error(text: str | bytes) -> None:
     except ModelfileError:
         return
     assert modelfile.values("from")
+
+
+def test_a_long_key_is_cut_in_the_error() -> None:
+    with pytest.raises(ModelfileError) as refused:
+        parse("FROM m\nPARAMETER " + "9" * 10_000)
+    assert len(str(refused.value)) < 200

@@ -41,6 +41,7 @@ class ChatModel:
         self._facts = facts
         self._renderer = renderer
         self._turns = Turns(engine.cancel)
+        self._closing = False
         self._own = chat_template(facts)
         self._own_traits: Traits | None = None
         if engine.loaded.generates:
@@ -78,6 +79,7 @@ class ChatModel:
 
     def close(self) -> None:
         """End all requests with an error, and give the model's memory back."""
+        self._closing = True
         self._renderer.close()
         self._turns.close()
         self.engine.close()
@@ -121,7 +123,8 @@ class ChatModel:
             with self._renderer.rendering(self._own) as rendering:
                 self._own_traits = rendering.traits
         except PunaError as error:
-            log.warning("the model's chat template cannot be used: %s", error)
+            if not self._closing:
+                log.warning("the model's chat template cannot be used: %s", error)
 
     def _rendered(self, request: Generate, template: ChatTemplate) -> FittedPrompt:
         """Raises `TemplateError`, `TemplateLimitError`, `RendererError`, and what `Rendering.text` does."""

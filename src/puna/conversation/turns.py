@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections import OrderedDict
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from puna.errors import RunnerError
+
+_log = logging.getLogger(__name__)
 
 #: Seconds that a template is assumed to take of which nothing is known.
 _UNKNOWN_S: Final = 0.5
@@ -51,7 +54,7 @@ class Turns:
     def add(
         self, request_id: int, template: bytes, work: Callable[[], None], give_up: Callable[[], None]
     ) -> None:
-        """Have `work` called, which must not raise, or `give_up` if `close` comes first.
+        """Have `work` called, or `give_up` if `close` comes first or it raises.
 
         `template` is the digest of the one to be rendered. Raises RunnerError once closed.
         """
@@ -62,8 +65,9 @@ class Turns:
             turn = _Waiting(expected_s, next(self._numbers), request_id, template, work, give_up)
             heapq.heappush(self._waiting, turn)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="puna-templates", daemon=True)
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="puna-templates", daemon=True)
+                thread.start()
+                self._thread = thread
             self._changed.notify()
 
     def cancel(self, request_id: int) -> None:
@@ -100,7 +104,11 @@ class Turns:
                 turn = self._at_work = heapq.heappop(self._waiting)
                 self._cancelled = False
             began = time.monotonic()
-            turn.work()
+            try:
+                turn.work()
+            except Exception:  # too little memory for the error itself, say
+                _log.exception("a request could not be prepared")
+                turn.give_up()
             with self._changed:
                 self._at_work = None
                 cancelled = self._cancelled

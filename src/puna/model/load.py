@@ -18,6 +18,7 @@ from puna.machine import available_memory
 from puna.model.base import TextModel
 from puna.model.header import check_header
 from puna.model.memory import Forecast, is_loaded
+from puna.model.metadata import LAYER
 from puna.model.pooling import Pooling, read_pooling
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
@@ -84,40 +85,44 @@ def load_model(
     blocks of a quantised cache).
     """
     ops = ops or default_backend()
-    file, forecast = _look_ahead(path, cache_types, ops)
-    needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
-    drafts = 0
-    if draft:
-        _, beside = _look_ahead(draft, cache_types, ops)
-        table = beside.table(context=context, parallel=parallel, batch=batch_size)
-        drafts = table.total - table.process  # which they share
-    forecast.check(needs, available_memory() - reserved, drafts)
+    with open_gguf(path) as file:
+        forecast = _look_ahead(file, cache_types, ops)
+        needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
+        drafts = 0
+        if draft:
+            with open_gguf(draft) as beside:
+                table = _look_ahead(beside, cache_types, ops).table(
+                    context=context, parallel=parallel, batch=batch_size
+                )
+            drafts = table.total - table.process  # which they share
+        forecast.check(needs, available_memory() - reserved, drafts)
+        loaded = _load(file, forecast, ops, progress)
+    if draft:  # for which there is memory: it was counted above
+        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)
+    return loaded
+
+
+def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress | None) -> LoadedModel:
     tokenizer = tokenizer_from_gguf(file)
     source = _FileSource(file, ops, forecast.weight_bytes, progress)
     try:
         model = forecast.architecture.load(source, forecast.options)
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
-    if unknown := source.unused():
+    if unknown := source.unused(forecast.options.block_count):
         names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         raise UnsupportedModelError(
             f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
             "computed without them, answers would be wrong"
         )
     pooling = read_pooling(file, generates=model.generates)
-    loaded = LoadedModel(
-        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
-    )
-    if draft:  # for which there is memory: it was counted above
-        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)
-    return loaded
+    return LoadedModel(file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling)
 
 
-def _look_ahead(path: str | Path, cache_types: KVTypes, ops: Backend) -> tuple[GGUFFile, Forecast]:
-    """The file of a model, and what the model will take."""
-    file = open_gguf(path)
+def _look_ahead(file: GGUFFile, cache_types: KVTypes, ops: Backend) -> Forecast:
+    """What the model in a file will take."""
     check_header(file)
-    return file, Forecast(file, cache_types, ops)
+    return Forecast(file, cache_types, ops)
 
 
 class _FileSource:
@@ -131,12 +136,15 @@ class _FileSource:
         self._done = 0
         self._counted: set[str] = set()
 
-    def unused(self) -> list[str]:
-        """The tensors nobody has asked for, without those that are no loss."""
+    def unused(self, layers: int) -> list[str]:
+        """Tensors nobody has asked for, without those that are no loss: layers from `layers` only guess."""
         return [
             name
             for name in self._file.tensors
-            if name not in self._counted and is_loaded(name) and not _HARMLESS.match(name)
+            if name not in self._counted
+            and is_loaded(name)
+            and not _HARMLESS.match(name)
+            and not ((layer := LAYER.match(name)) and int(layer[1]) >= layers)
         ]
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:

@@ -18,7 +18,8 @@ _ABSURD = 2**31
 _TINY, _HUGE = 1e-30, 1e30
 #: No file has values for more layers.
 _MOST_LAYERS = 1 << 16
-_LAYER = re.compile(r"blk\.(\d{1,9})\.")
+#: How the name of a layer's tensor begins.
+LAYER = re.compile(r"blk\.(\d{1,9})\.")
 
 
 def required(file: GGUFFile, key: str, default: int = 0) -> int:
@@ -144,7 +145,7 @@ def table_rows(file: GGUFFile, tensor: str) -> int:
 def block_count(file: GGUFFile) -> int:
     """The number of layers. Raises `ModelError` unless there are tensors of as many."""
     count = required(file, "block_count")
-    last = max((int(found[1]) for found in map(_LAYER.match, file.tensors) if found), default=-1)
+    last = max((int(found[1]) for found in map(LAYER.match, file.tensors) if found), default=-1)
     if count > last + 1:
         raise invalid(file, "block_count", f"is {count}, but there are only tensors of {last + 1} layers")
     if count <= last:

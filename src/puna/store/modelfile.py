@@ -101,7 +101,7 @@ def _command(reader: _Reader) -> Command:
             raise ModelfileError(f"(line {reader.line(at)}): {_BAD_ROLE}")
         if not key or not reader.skip_blanks():
             raise ModelfileError(
-                f"unexpected EOF: {key}" if key else f"unexpected EOF in line {reader.line(at)}"
+                f"unexpected EOF: {key[:80]}" if key else f"unexpected EOF in line {reader.line(at)}"
             )
     return Command(name, reader.value(), key)
 
