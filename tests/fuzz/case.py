@@ -44,7 +44,7 @@ class Bounds:
     seconds: float = 2.0  # of processor time, of all threads
     memory: int = 64 << 20  # bytes the process may grow by
     refusals: tuple[type[Exception], ...] = (PunaError,)
-    message: int = 2000  # characters of a refusal
+    message: int = 2100  # characters of a refusal
     #: How long a case may sleep; only what never ends takes that long.
     patience: float = 60.0
 

@@ -21,7 +21,9 @@ def refuse() -> None:
 
 
 def ramble() -> None:
-    raise RequestError("no" * 2000)
+    error = RequestError("no")
+    error.args = ("no" * 2000,)  # past what shortens messages
+    raise error
 
 
 def succeed() -> None:

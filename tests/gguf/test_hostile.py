@@ -211,7 +211,7 @@ def test_paths_that_are_not_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GGUFError, match=r"cannot be opened|does not exist"):
         open_gguf("a\0b")
     with pytest.raises(GGUFError, match=r"cannot be opened|does not exist"):
-        open_gguf(tmp_path / ("x" * 5000))
+        open_gguf(tmp_path / ("x" * 300))
 
 
 def valid_file() -> bytes:

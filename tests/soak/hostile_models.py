@@ -53,7 +53,7 @@ def shrinking_models(target: Target) -> None:
     for verbose in (False, True):
         target.ask("/api/show", {"model": "shrinking", "verbose": verbose}, 200, 400, 500)
     target.generate(*((200, 400, 500) if loaded else (400, 500)), model="shrinking")
-    target.generate(200, model="shrinking", prompt="", keep_alive=0)
+    target.generate(200, 500, model="shrinking", prompt="", keep_alive=0)
     target.check(target.http.request("DELETE", "/api/delete", json={"model": "shrinking"}), 200)
 
 

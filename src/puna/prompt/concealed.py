@@ -44,6 +44,9 @@ class _Iterable:
         return "<iterator>"
 
 
+_Iterable.__name__ = "generator"  # which is what errors call it
+
+
 class _Cycler(Cycler):
     def __repr__(self) -> str:
         return "<cycler>"

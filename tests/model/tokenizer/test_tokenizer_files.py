@@ -48,7 +48,11 @@ def test_types_that_are_not_numbers_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("scores", "problem"),
-    [(None, "is missing"), ([0.0], "has 1 entries for 4 tokens"), ([float("nan")] * 4, "not a number")],
+    [
+        (None, "is missing"),
+        ([0.0], "has 1 entries for 4 tokens"),
+        ([float("nan")] * 4, "nan for token 0, which is no float32 number"),
+    ],
 )
 def test_missing_or_bad_scores_are_refused(tmp_path: Path, scores: object, problem: str) -> None:
     with pytest.raises(TokenizerError, match=problem):
