@@ -24,6 +24,7 @@ _MODELS: Final = {
     "gpt-oss": ("gpt_oss", "GptOss"),
     "gptoss": ("gpt_oss", "GptOss"),
     "granite": ("granite", "Granite"),
+    "granitehybrid": ("granitehybrid", "GraniteHybrid"),
     "granitemoe": ("granite", "Granite"),
     "hunyuan-dense": ("hunyuan", "HunyuanDense"),
     "lfm2": ("lfm2", "Lfm2"),

@@ -32,6 +32,7 @@ from tests.tiny_decoders import (
 )
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
+from tests.tiny_mamba import GRANITE_HYBRID, GRANITE_HYBRID_MOE
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 YARN_KEYS = {
@@ -203,6 +204,8 @@ MODELS = {
         "qwen3next", "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, layout="ssm_in",
         seed=37,
     ),
+    "granitehybrid": GRANITE_HYBRID,
+    "granitehybrid with experts, rotated": GRANITE_HYBRID_MOE,
     "mistral3": TinyDecoder(
         "mistral3", "ministral3",
         {"head_dim": 16, "rope_parameters": {
