@@ -84,3 +84,52 @@ GRANITE_HYBRID_MOE = TinyMamba(
      "expert_shared_feed_forward_length": 48, "rope.scaling.finetuned": True},
     permuted=True, seed=51, groups=1,
 )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TinyNemotron(TinyMamba):
+    """Layers are one half alone, whose tensors are all called `mixer`."""
+
+    def name(self, theirs: str, config: Any) -> str:
+        kinds = {"linear_attention": "linear_attn", "full_attention": "self_attn", "moe": "mlp", "mlp": "mlp"}
+        name = theirs.replace("embeddings.", "embed_tokens.").replace("norm_f.", "norm.")
+        if not name.startswith("model.layers."):
+            return name
+        _, _, layer, module, kind = name.split(".", 4)
+        if module == "norm":
+            return f"model.layers.{layer}.input_layernorm.{kind}"
+        return f"model.layers.{layer}.{kinds[config.layers_block_type[int(layer)]]}.{kind}"
+
+    def experts(self, part: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        return [(f"ffn_{part.removesuffix('_proj')}_exps.weight", array)]
+
+
+NEMOTRON = {
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+    "num_hidden_layers": 4, "mamba_num_heads": HEADS, "mamba_head_dim": DIM, "n_groups": GROUPS,
+    "ssm_state_size": STATE, "conv_kernel": 4, "head_dim": 16, "use_bias": True, "mlp_bias": True,
+    "time_step_min": 1e-30,
+}  # fmt: skip
+NEMOTRON_KEYS = {
+    **KEYS, "attention.head_count_kv": [0, 0, 2, 0], "feed_forward_length": [0, 96, 0, 0],
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
+NEMOTRON_H = TinyNemotron("nemotron_h", "nemotron_h", NEMOTRON, NEMOTRON_KEYS, seed=52)
+NEMOTRON_MOE = {
+    **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "mlp_bias": False,
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 48, "routed_scaling_factor": 2.5,
+}  # fmt: skip
+NEMOTRON_MOE_KEYS = {
+    **NEMOTRON_KEYS, "attention.head_count_kv": [0, 0, 2, 0], "feed_forward_length": [0, 32, 0, 32],
+    "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 32, "expert_shared_count": 1,
+    "expert_shared_feed_forward_length": 48, "expert_weights_norm": True, "expert_weights_scale": 2.5,
+    "expert_group_count": 1,
+}  # fmt: skip
+NEMOTRON_H_MOE = TinyNemotron("nemotron_h_moe", "nemotron_h", NEMOTRON_MOE, NEMOTRON_MOE_KEYS, seed=53)
+LATENT_NAMES = {"mlp.fc1_latent_proj": "ffn_latent_down", "mlp.fc2_latent_proj": "ffn_latent_up"}
+NEMOTRON_H_LATENT = TinyNemotron(
+    "nemotron_h_moe", "nemotron_h", {**NEMOTRON_MOE, "moe_latent_size": 32, "norm_topk_prob": False},
+    {**NEMOTRON_MOE_KEYS, "moe_latent_size": 32, "expert_weights_norm": False},
+    {**NEMOTRON_H.names, **LATENT_NAMES}, seed=54,
+)  # fmt: skip

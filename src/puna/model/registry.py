@@ -34,6 +34,8 @@ _MODELS: Final = {
     "minimax-m2": ("minimax_m2", "MiniMaxM2"),
     "mistral3": ("mistral3", "Mistral3"),
     "mllama": ("mllama", "Mllama"),
+    "nemotron_h": ("nemotron_h", "NemotronH"),
+    "nemotron_h_moe": ("nemotron_h", "NemotronH"),
     "olmo2": ("olmo2", "Olmo2"),
     "olmo3": ("olmo2", "Olmo2"),
     "olmoe": ("olmoe", "Olmoe"),

@@ -32,7 +32,13 @@ from tests.tiny_decoders import (
 )
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
-from tests.tiny_mamba import GRANITE_HYBRID, GRANITE_HYBRID_MOE
+from tests.tiny_mamba import (
+    GRANITE_HYBRID,
+    GRANITE_HYBRID_MOE,
+    NEMOTRON_H,
+    NEMOTRON_H_LATENT,
+    NEMOTRON_H_MOE,
+)
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 YARN_KEYS = {
@@ -204,6 +210,9 @@ MODELS = {
         "qwen3next", "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, layout="ssm_in",
         seed=37,
     ),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H_MOE,
+    "nemotron_h_moe latent": NEMOTRON_H_LATENT,
     "granitehybrid": GRANITE_HYBRID,
     "granitehybrid with experts, rotated": GRANITE_HYBRID_MOE,
     "mistral3": TinyDecoder(
