@@ -152,7 +152,8 @@ class TinyDecoder:
     def keys(self, config: Any) -> dict[str, Any]:
         """The metadata of the file, without the architecture's name."""
         found = {key: getattr(config, theirs, None) for key, theirs in KEYS.items()}
-        return {**found, "rope.freq_base": config.rope_parameters.get("rope_theta"), **self.metadata}
+        rope = getattr(config, "rope_parameters", None) or {}
+        return {**found, "rope.freq_base": rope.get("rope_theta"), **self.metadata}
 
 
 def tiny_decoder_gguf(path: Path, tiny: TinyDecoder, *, model: Any = None) -> Path:

@@ -17,9 +17,11 @@ from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
 from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_decoders import tiny_decoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
+from tests.tiny_mamba import GRANITE_HYBRID
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="the C++ extension is not built")
 
@@ -130,6 +132,15 @@ def test_states_of_recurrent_layers_are_found_anew_in_every_replay(tmp_path: Pat
     pair.step(s0=3, s4=40)
     pair.step(0, 1, 4)
     assert pair.proven == [1, 2, 3]
+
+
+def test_mambas_are_replayed_beside_attention(tmp_path: Path) -> None:
+    pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "model.gguf", GRANITE_HYBRID)))
+    pair.step(s1=13)
+    for streams in (1, 2, 5):
+        for _ in range(6):
+            pair.step(*range(streams))
+    assert pair.proven == [1, 2, 5]
 
 
 def test_streams_may_come_and_go_and_change_places(tiny: LoadedModel) -> None:

@@ -147,16 +147,18 @@ class TextOptions:
         attention_softcap: float = 0.0,
         logit_softcap: float = 0.0,
         all_attend: bool = True,
+        halves: bool = False,
     ) -> Self:
         """From the metadata of `file`, the arguments standing for what it does not say.
 
         `head_dim` None is the hidden size divided among the heads, and `head_dims` are the keys of the sizes
         of a head's query and value; what `neox` and `rotates` say is not in files. Unless `all_attend`,
-        layers may have 0 key/value heads, and remember something else. Raises `ModelError` that names the key
-        and its value, and `UnsupportedModelError`.
+        layers may have 0 key/value heads, and remember something else; if there are `halves`, all may, and a
+        layer may have no feed-forward network. Raises `ModelError` that names the key and its value, and
+        `UnsupportedModelError`.
         """
         count, hidden = block_count(file), required(file, "embedding_length")
-        heads, kv_heads = _read_heads(file, count, all_attend)
+        heads, kv_heads = _read_heads(file, count, all_attend, halves)
         dim_key = first_of(file, head_dims[0], "attention.head_dim")
         head_dim = required(file, dim_key, head_dim or max(hidden // max(heads), 1))
         eps_key = first_of(file, "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
@@ -187,7 +189,7 @@ class TextOptions:
             for i in range(count)
         )
         for i, layer in enumerate(layers):
-            if not (layer.feed_forward_size or layer.experts):
+            if not (layer.feed_forward_size or layer.experts or halves):
                 raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
             _check_tensors(file, i, layer, *head_dims)
         check_extent(file, "token_embd.weight", 1, {"embedding_length": hidden})
@@ -252,10 +254,12 @@ def read_windows(file: GGUFFile, layers: int, *, period: int) -> tuple[Window | 
     return tuple(Window(size) if each else Everything() for each in windowed)
 
 
-def _read_heads(file: GGUFFile, layers: int, all_attend: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _read_heads(
+    file: GGUFFile, layers: int, all_attend: bool, halves: bool
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Query heads and key/value heads of each layer."""
     heads = per_layer(file, "attention.head_count", layers)
-    kv_heads = per_layer(file, "attention.head_count_kv", layers, heads if all_attend else None)
+    kv_heads = per_layer(file, "attention.head_count_kv", layers, heads if all_attend or halves else None)
     for i, (count, kv_count) in enumerate(zip(heads, kv_heads, strict=True)):
         if not kv_count and not all_attend:
             continue
@@ -264,7 +268,7 @@ def _read_heads(file: GGUFFile, layers: int, all_attend: bool) -> tuple[tuple[in
         if not kv_count or count % kv_count:
             complaint = f"is {kv_count} for layer {i}, whose {count} query heads cannot share {kv_count}"
             raise invalid(file, "attention.head_count_kv", complaint)
-    if not any(kv_heads):
+    if not any(kv_heads) and not halves:
         raise invalid(file, "attention.head_count_kv", "is 0 for all layers, and one at least must attend")
     return heads, kv_heads
 
@@ -285,7 +289,8 @@ def _read_experts(file: GGUFFile, layers: int, routing: Routing) -> list[ExpertO
         raise UnsupportedModelError(
             f"{file.path}: '{file.architecture}.expert_gating_func' {gating} is not supported"
         )
-    size = required(file, "expert_feed_forward_length", scalar(file, "feed_forward_length", 0))
+    size_key = first_of(file, "expert_feed_forward_length", "feed_forward_length")
+    size = required(file, size_key)
     shared = scalar(file, "expert_shared_feed_forward_length", scalar(file, "expert_shared_count", 1) * size)
     if shared < 0:
         raise invalid(file, "expert_shared_feed_forward_length", f"should be a size, but is {shared}")

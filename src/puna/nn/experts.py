@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
-from puna.nn.feed_forward import FeedForward
+from puna.nn.feed_forward import STEEP, FeedForward
 from puna.nn.layers import Linear
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Experts, ExpertWeights, Routing
@@ -149,7 +149,25 @@ class MixtureOfExperts(Module):
         """[rows, hidden] to the same."""
         bias = None if self.selection_bias is None else self.selection_bias.values
         chosen, shares = self.ops.route(self.router(hidden), self.options.routing, bias)
+        return self.through(hidden, chosen, shares)
+
+    def through(self, hidden: Array, chosen: Array, shares: Array) -> Array:
+        """What the `chosen` experts make of each token: [rows, in] to [rows, out]; see `ops.experts`."""
         return self.ops.experts(hidden, chosen, shares, self.experts)
+
+
+class SquaredReluExperts(MixtureOfExperts):
+    """Without gates: an expert is down(relu(up(x))²)."""
+
+    gate = None  # type: ignore[assignment]
+
+    def loaded(self) -> None:
+        # As in `squared_relu`, the square is the product of two factors, here of a multiple of what comes in.
+        self.experts = Experts(self.up.weights, self.up.weights, self.down.weights)
+
+    def through(self, hidden: Array, chosen: Array, shares: Array) -> Array:
+        total: Array = super().through(hidden * STEEP, chosen, shares) * STEEP**-2
+        return total
 
 
 class SharedExpert(FeedForward):

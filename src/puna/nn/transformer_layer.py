@@ -146,3 +146,29 @@ class ResidualNormLayer(Layer):
         mixed = self.mixer.forward(hidden, batch, cache, rope, rows)
         hidden = self.mixer_norm(mixed + (hidden if rows is None else hidden[rows]))
         return self.feed_forward_norm(hidden + self.feed_forward.forward(hidden))
+
+
+class MixerLayer(Layer):
+    """The half in which tokens see each other, alone."""
+
+    mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
+        total: Array = self.scaled(mixed) + (hidden if rows is None else hidden[rows])
+        return total
+
+
+class FeedForwardLayer(Layer):
+    """The half in which every token is on its own, alone."""
+
+    feed_forward_norm: RMSNorm = weight("attn_norm", "hidden_size")
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        hidden = hidden if rows is None else hidden[rows]
+        total: Array = hidden + self.scaled(self.feed_forward.forward(self.feed_forward_norm(hidden)))
+        return total

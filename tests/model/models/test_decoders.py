@@ -34,6 +34,13 @@ from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
 from tests.tiny_latent import GROUPS, WITHOUT_GROUPS, TinyLatent
 from tests.tiny_latent import SETTINGS as LATENT
+from tests.tiny_mamba import (
+    GRANITE_HYBRID,
+    GRANITE_HYBRID_MOE,
+    NEMOTRON_H,
+    NEMOTRON_H_LATENT,
+    NEMOTRON_H_MOE,
+)
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 YARN_KEYS = {
@@ -242,6 +249,11 @@ MODELS = {
          "rope.scaling.yarn_log_multiplier": 0.1, "attention.temperature_scale": 0.1},
         seed=51,
     ),
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_moe": NEMOTRON_H_MOE,
+    "nemotron_h_moe latent": NEMOTRON_H_LATENT,
+    "granitehybrid": GRANITE_HYBRID,
+    "granitehybrid with experts, rotated": GRANITE_HYBRID_MOE,
     "mistral3": TinyDecoder(
         "mistral3", "ministral3",
         {"head_dim": 16, "rope_parameters": {

@@ -33,11 +33,15 @@ class Granite(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file)
-        shared = scalar(file, "expert_shared_feed_forward_length", 0)
+        return with_scales(file, TextOptions.read(file))
 
-        def own(_: int, layer: LayerOptions) -> LayerOptions:
-            experts = layer.experts and dataclasses.replace(layer.experts, shared_size=shared)
-            return dataclasses.replace(layer, experts=experts)
 
-        return dataclasses.replace(options.each(own), logit_scale=1 / options.logit_scale)
+def with_scales(file: GGUFFile, options: TextOptions) -> TextOptions:
+    """`options` with shared experts only where the file has them, and a scale of logits that divides."""
+    shared = scalar(file, "expert_shared_feed_forward_length", 0)
+
+    def own(_: int, layer: LayerOptions) -> LayerOptions:
+        experts = layer.experts and dataclasses.replace(layer.experts, shared_size=shared)
+        return dataclasses.replace(layer, experts=experts)
+
+    return dataclasses.replace(options.each(own), logit_scale=1 / options.logit_scale)

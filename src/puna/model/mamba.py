@@ -1,0 +1,85 @@
+"""Sizes of Mamba 2 in a model whose layers, or some of them, have one: read from its metadata and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from puna.model.layer_cache import Remembered, State
+from puna.model.metadata import check_extent, invalid, required
+from puna.model.options import LayerOptions, TextOptions
+from puna.nn.attention import SelfAttention
+from puna.nn.convolution import convolution_states
+from puna.nn.mamba import Mamba2
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class MambaLayerOptions(LayerOptions):
+    mamba_heads: int
+    mamba_head_dim: int  # of values
+    mamba_groups: int  # of heads with the same keys and queries
+    mamba_state_dim: int  # of keys and queries
+    taps: int  # inputs a convolution sees, the newest among them
+
+    @property
+    def mamba_size(self) -> int:
+        return self.mamba_heads * self.mamba_head_dim
+
+    @property
+    def mamba_key_size(self) -> int:
+        return self.mamba_groups * self.mamba_state_dim
+
+    @property
+    def mamba_group_size(self) -> int:
+        return self.mamba_size // self.mamba_groups
+
+    @property
+    def mamba_state(self) -> State:
+        """What a Mamba remembers."""
+        sizes = self.mamba_size, self.mamba_key_size, self.mamba_key_size
+        memory = self.mamba_heads, self.mamba_state_dim, self.mamba_head_dim
+        return State((*convolution_states(self.taps, *sizes), ("memory", memory)))
+
+
+def with_mamba(
+    file: GGUFFile, options: TextOptions, remembers: Callable[[MambaLayerOptions], Remembered]
+) -> TextOptions:
+    """`options` with the sizes of Mambas; `remembers` says of a layer what it does.
+
+    Raises `ModelError` that names the key and its value.
+    """
+    size, heads = required(file, "ssm.inner_size"), required(file, "ssm.time_step_rank")
+    groups, taps = required(file, "ssm.group_count", 1), required(file, "ssm.conv_kernel")
+    state = required(file, "ssm.state_size")
+    if size % heads:
+        raise invalid(file, "ssm.inner_size", f"is {size}, which {heads} heads cannot share")
+    if heads % groups:
+        raise invalid(file, "ssm.group_count", f"is {groups}, which does not divide {heads} heads")
+    if taps < 2:
+        raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is no convolution")
+
+    def own(index: int, layer: LayerOptions) -> LayerOptions:
+        check_extent(file, f"blk.{index}.ssm_conv1d.weight", 1, {"ssm.conv_kernel": taps})
+        check_extent(file, f"blk.{index}.ssm_out.weight", 1, {"ssm.inner_size": size})
+        check_extent(file, f"blk.{index}.ssm_a", 0, {"ssm.time_step_rank": heads})
+        sized = MambaLayerOptions(
+            **vars(layer), mamba_heads=heads, mamba_head_dim=size // heads, mamba_groups=groups,
+            mamba_state_dim=state, taps=taps,
+        )  # fmt: skip
+        return dataclasses.replace(sized, remembers=remembers(sized))
+
+    return options.each(own)
+
+
+def attends_or_state(layer: MambaLayerOptions) -> Remembered:
+    """What a layer remembers that attends, if it has key/value heads, and else is a Mamba."""
+    return layer.remembers if layer.kv_heads else layer.mamba_state
+
+
+def attention_or_mamba(options: MambaLayerOptions) -> type[SelfAttention | Mamba2]:
+    return SelfAttention if options.kv_heads else Mamba2

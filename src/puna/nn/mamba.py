@@ -1,0 +1,123 @@
+"""Mamba 2: a mixer whose memory does not grow with the context."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol, Self
+
+import numpy as np
+
+from puna.batch import BatchArrays
+from puna.kvcache.cache import Cache
+from puna.nn.convolution import SiluConvolutions
+from puna.nn.layers import Linear, StackedLinear
+from puna.nn.module import Module, WeightSource, weight
+from puna.ops import Array, Backend, Rope
+
+#: Beside whose square 1 is nothing in float32.
+_HUGE: Final = 2.0**20
+
+
+class MambaOptions(Protocol):
+    """What the options of a layer say about its Mamba."""
+
+    @property
+    def mamba_heads(self) -> int: ...
+    @property
+    def mamba_head_dim(self) -> int: ...
+    @property
+    def mamba_groups(self) -> int: ...
+    @property
+    def mamba_state_dim(self) -> int: ...
+
+
+class HeadValues:
+    """One number for each head: float32 [heads], which files have as a matrix of one column."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(name, (*shape, 1))
+        return None if values is None else cls(source.ops.array(np.ascontiguousarray(values.reshape(shape))))
+
+
+class GroupedRMSNorm:
+    """An RMS norm of each group of columns; its weights are [groups, columns of each]."""
+
+    def __init__(self, ops: Backend, weight: Array, groups: int, eps: float) -> None:
+        self.ops = ops
+        self.groups = groups
+        self.eps = eps
+        self.weight = weight  # of all columns
+        if groups > 1:
+            self.ones = ops.array(np.ones(weight.shape[0] // groups, np.float32))
+            self.weight = weight * _HUGE
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(f"{name}.weight", shape)
+        if values is None:
+            return None
+        weight = source.ops.array(np.array(values, np.float32).reshape(-1))
+        return cls(source.ops, weight, shape[0], options.norm_eps)
+
+    def __call__(self, x: Array) -> Array:
+        """[rows, columns] to the same."""
+        if self.groups == 1:
+            return self.ops.rms_norm(x, self.weight, self.eps)
+        grouped = x.reshape(len(x) * self.groups, -1)
+        normed = self.ops.rms_norm(grouped, self.ones, self.eps).reshape(len(x), -1)
+        # What is left is a product with the weights. It is this norm: beside its epsilon the squares, whose
+        # mean is 1 at most, are nothing, so every row is divided by the same power of two.
+        return self.ops.rms_norm(normed, self.weight, _HUGE * _HUGE)
+
+
+class Mamba2(Module):
+    """State spaces as linear attention, after a short convolution (Dao and Gu, arXiv:2405.21060).
+
+    What each head remembers decays by a step that the token chooses, and takes in the token's value as much.
+    Keys and queries are shared by the heads of a group. What comes out is gated and normed.
+    """
+
+    options: MambaOptions
+    inputs: StackedLinear = weight(  # gates, values, keys, queries, steps
+        "ssm_in", "mamba_size", "mamba_size", "mamba_key_size", "mamba_key_size", "mamba_heads", "hidden_size"
+    )
+    step_bias: Array = weight("ssm_dt.bias|ssm_dt", "mamba_heads")
+    convolutions: SiluConvolutions = weight(
+        "ssm_conv1d", "mamba_size", "mamba_key_size", "mamba_key_size", "taps"
+    )
+    decay: HeadValues = weight("ssm_a", "mamba_heads")  # below 0
+    skip: HeadValues = weight("ssm_d", "mamba_heads")  # what of a value goes past the memory
+    norm: GroupedRMSNorm | None = weight("ssm_norm", "mamba_groups", "mamba_group_size", optional=True)
+    output: Linear = weight("ssm_out", "hidden_size", "mamba_size")
+
+    def loaded(self) -> None:
+        step = self.inputs.linears[-1]
+        step.bias = self.step_bias if step.bias is None else step.bias + self.step_bias
+        self.ones = self.ops.array(np.ones(self.options.mamba_heads, np.float32))
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        o, count, state = self.options, len(hidden), cache.state(self.index)
+        gate, *inputs, step = self.inputs(hidden)
+        value, key, query = self.convolutions(inputs, state)
+        slots = state.slots
+        mixed = self.ops.linear_attention(
+            query.reshape(count, o.mamba_groups, o.mamba_state_dim),
+            key.reshape(count, o.mamba_groups, o.mamba_state_dim),
+            value.reshape(count, o.mamba_heads, o.mamba_head_dim),
+            self.ops.softplus(step, self.decay.values), self.ops.softplus(step, self.ones), self.skip.values,
+            state.states["memory"], slots.starts, slots.sources, slots.targets,
+        )  # fmt: skip
+        mixed = self.ops.swiglu(gate, mixed.reshape(count, -1))
+        if self.norm is not None:
+            mixed = self.norm(mixed)
+        return self.output(mixed if rows is None else mixed[rows])

@@ -1,0 +1,135 @@
+"""Tiny random models with Mamba 2 in all layers or in some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from tests.tiny_decoders import TinyDecoder
+
+HEADS, DIM, GROUPS, STATE = 8, 16, 2, 12
+KEYS = {
+    "ssm.conv_kernel": 4, "ssm.state_size": STATE, "ssm.group_count": GROUPS, "ssm.time_step_rank": HEADS,
+    "ssm.inner_size": HEADS * DIM,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TinyMamba(TinyDecoder):
+    """`renamed` says what parts of names are called that `TinyDecoder` knows by another name."""
+
+    names: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "linear_attn.in_proj": "ssm_in", "linear_attn.out_proj": "ssm_out",
+            "linear_attn.conv1d": "ssm_conv1d", "linear_attn.norm": "ssm_norm",
+        }
+    )  # fmt: skip
+    renamed: Mapping[str, str] = field(default_factory=lambda: {".mamba.": ".linear_attn."})
+    groups: int = GROUPS
+
+    def name(self, theirs: str, config: Any) -> str:
+        """What `TinyDecoder` calls their tensor."""
+        for part, known in self.renamed.items():
+            theirs = theirs.replace(part, known)
+        return theirs
+
+    def tensors(self, model: Any) -> dict[str, np.ndarray]:
+        known, skips = {}, {}
+        for theirs, tensor in model.state_dict().items():
+            name = self.name(theirs, model.config)
+            layer, _, kind = name.partition(".linear_attn.")
+            if kind == "D":
+                skips[layer.replace("model.layers", "blk") + ".ssm_d"] = tensor.numpy().reshape(-1, 1)
+            elif "shared_mlp.input_linear" in name:
+                expert = "shared_expert" if getattr(model.config, "num_local_experts", 0) else "mlp"
+                prefix = "mlp." if expert == "shared_expert" else ""
+                for half, values in zip(("gate", "up"), tensor.chunk(2), strict=True):
+                    full = f"{prefix}{expert}.{half}_proj"
+                    known[name.replace("shared_mlp.input_linear", full)] = values
+            elif "shared_mlp.output_linear" in name:
+                full = "mlp.shared_expert.down_proj" if model.config.num_local_experts else "mlp.down_proj"
+                known[name.replace("shared_mlp.output_linear", full)] = tensor
+            else:
+                known[name] = tensor
+        found = super().tensors(SimpleNamespace(config=model.config, state_dict=lambda: known))
+        for name, array in found.items():
+            if name.endswith("ssm_a"):
+                found[name] = array.reshape(-1, 1)
+            elif name.endswith("ssm_norm.weight"):
+                found[name] = array.reshape(self.groups, -1)
+        return found | skips
+
+
+GRANITE = {
+    "num_hidden_layers": 3, "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+    "mamba_n_heads": HEADS, "mamba_d_head": DIM, "mamba_n_groups": GROUPS, "mamba_d_state": STATE,
+    "mamba_d_conv": 4, "mamba_expand": 2, "embedding_multiplier": 6.0, "residual_multiplier": 0.22,
+    "attention_multiplier": 0.1, "logits_scaling": 0.5, "shared_intermediate_size": 96,
+    "num_local_experts": 0,
+}  # fmt: skip
+GRANITE_KEYS = {
+    **KEYS, "attention.head_count_kv": [0, 2, 0], "embedding_scale": 6.0, "residual_scale": 0.22,
+    "attention.scale": 0.1, "logit_scale": 0.5, "rope.scaling.finetuned": False,
+}  # fmt: skip
+GRANITE_HYBRID = TinyMamba("granitehybrid", "granitemoehybrid", GRANITE, GRANITE_KEYS, permuted=True, seed=50)
+GRANITE_HYBRID_MOE = TinyMamba(
+    "granitehybrid", "granitemoehybrid",
+    {**GRANITE, "num_local_experts": 6, "num_experts_per_tok": 2, "shared_intermediate_size": 48,
+     "position_embedding_type": "rope", "mamba_n_groups": 1},
+    {**GRANITE_KEYS, "ssm.group_count": 1, "expert_count": 6, "expert_feed_forward_length": 96,
+     "expert_shared_feed_forward_length": 48, "rope.scaling.finetuned": True},
+    permuted=True, seed=51, groups=1,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TinyNemotron(TinyMamba):
+    """Layers are one half alone, whose tensors are all called `mixer`."""
+
+    def name(self, theirs: str, config: Any) -> str:
+        kinds = {"linear_attention": "linear_attn", "full_attention": "self_attn", "moe": "mlp", "mlp": "mlp"}
+        name = theirs.replace("embeddings.", "embed_tokens.").replace("norm_f.", "norm.")
+        if not name.startswith("model.layers."):
+            return name
+        _, _, layer, module, kind = name.split(".", 4)
+        if module == "norm":
+            return f"model.layers.{layer}.input_layernorm.{kind}"
+        return f"model.layers.{layer}.{kinds[config.layers_block_type[int(layer)]]}.{kind}"
+
+    def experts(self, part: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
+        return [(f"ffn_{part.removesuffix('_proj')}_exps.weight", array)]
+
+
+NEMOTRON = {
+    "layers_block_type": ["linear_attention", "mlp", "full_attention", "linear_attention"],
+    "num_hidden_layers": 4, "mamba_num_heads": HEADS, "mamba_head_dim": DIM, "n_groups": GROUPS,
+    "ssm_state_size": STATE, "conv_kernel": 4, "head_dim": 16, "use_bias": True, "mlp_bias": True,
+    "time_step_min": 1e-30,
+}  # fmt: skip
+NEMOTRON_KEYS = {
+    **KEYS, "attention.head_count_kv": [0, 0, 2, 0], "feed_forward_length": [0, 96, 0, 0],
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
+NEMOTRON_H = TinyNemotron("nemotron_h", "nemotron_h", NEMOTRON, NEMOTRON_KEYS, seed=52)
+NEMOTRON_MOE = {
+    **NEMOTRON, "layers_block_type": ["linear_attention", "moe", "full_attention", "moe"], "mlp_bias": False,
+    "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
+    "moe_shared_expert_intermediate_size": 48, "routed_scaling_factor": 2.5,
+}  # fmt: skip
+NEMOTRON_MOE_KEYS = {
+    **NEMOTRON_KEYS, "attention.head_count_kv": [0, 0, 2, 0], "feed_forward_length": [0, 32, 0, 32],
+    "expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 32, "expert_shared_count": 1,
+    "expert_shared_feed_forward_length": 48, "expert_weights_norm": True, "expert_weights_scale": 2.5,
+    "expert_group_count": 1,
+}  # fmt: skip
+NEMOTRON_H_MOE = TinyNemotron("nemotron_h_moe", "nemotron_h", NEMOTRON_MOE, NEMOTRON_MOE_KEYS, seed=53)
+LATENT_NAMES = {"mlp.fc1_latent_proj": "ffn_latent_down", "mlp.fc2_latent_proj": "ffn_latent_up"}
+NEMOTRON_H_LATENT = TinyNemotron(
+    "nemotron_h_moe", "nemotron_h", {**NEMOTRON_MOE, "moe_latent_size": 32, "norm_topk_prob": False},
+    {**NEMOTRON_MOE_KEYS, "moe_latent_size": 32, "expert_weights_norm": False},
+    {**NEMOTRON_H.names, **LATENT_NAMES}, seed=54,
+)  # fmt: skip
