@@ -58,15 +58,20 @@ class TinyBert:
             hidden_act="gelu",
         )
         model: Any = BertModel(config, add_pooling_layer=False).float().eval()
-        with torch.no_grad():
-            for name, parameter in model.named_parameters():
-                if "LayerNorm.weight" in name:
-                    parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
-                elif name.endswith("bias"):
-                    parameter.copy_(0.3 * torch.randn_like(parameter))
-                else:
-                    parameter.copy_(2 * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
-        return model
+        return randomised(model)
+
+
+def randomised(model: Any) -> Any:
+    """`model` with weights that make its hidden states differ from token to token."""
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" in name.lower() and name.endswith("weight"):
+                parameter.copy_(1 + 0.2 * torch.randn_like(parameter))
+            elif name.endswith("bias"):
+                parameter.copy_(0.3 * torch.randn_like(parameter))
+            else:
+                parameter.copy_(2 * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+    return model
 
 
 def tiny_bert_gguf(
@@ -75,7 +80,6 @@ def tiny_bert_gguf(
     """Write a tiny BERT to `path` and return that. `metadata` (without `bert.`) replaces; None drops."""
     config = config or TinyBert()
     model = model or config.build()
-    writer = GGUFWriter(path, "bert")
     keys: dict[str, Any] = {
         "block_count": config.layers,
         "context_length": config.context,
@@ -86,15 +90,23 @@ def tiny_bert_gguf(
         "attention.causal": False,
         "pooling_type": config.pooling_type,
     }
-    for key, value in (keys | (metadata or {})).items():
+    return write_encoder(path, "bert", keys | (metadata or {}), bert_tensors(model))
+
+
+def write_encoder(
+    path: Path, architecture: str, metadata: dict[str, Any], tensors: dict[str, np.ndarray]
+) -> Path:
+    """Write an encoder with VOCABULARY to `path` and return that. Keys whose value is None are left out."""
+    writer = GGUFWriter(path, architecture)
+    for key, value in metadata.items():
         if value is not None:
-            writer.add(f"bert.{key}", value)
+            writer.add(f"{architecture}.{key}", value)
     writer.add("tokenizer.ggml.model", "bert")
     writer.add("tokenizer.ggml.tokens", VOCABULARY)
     writer.add("tokenizer.ggml.token_type", [3 if token in SPECIALS else 1 for token in VOCABULARY])
     for key, token in {"bos": "[CLS]", "eos": "[SEP]", "unknown": "[UNK]", "padding": "[PAD]"}.items():
         writer.add(f"tokenizer.ggml.{key}_token_id", VOCABULARY.index(token))
-    for name, array in bert_tensors(model).items():
+    for name, array in tensors.items():
         writer.add_tensor(name, array)
     writer.write()
     return path

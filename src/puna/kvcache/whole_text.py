@@ -26,11 +26,15 @@ _ALIGNED = 512
 class WholeTextCache(Cache):
     """Every row of a batch sees all rows of its sequence, later ones too, and nothing is kept.
 
-    A text is read in one pass: what has been read of it cannot be taken up again, so `resume_point` is 0.
+    With a `reach`, a row sees that many rows before itself, and as many after it. A text is read in one pass:
+    what has been read of it cannot be taken up again, so `resume_point` is 0.
     """
 
-    def __init__(self, ops: Backend, shapes: Mapping[int, KVShape], *, sequences: int) -> None:
+    def __init__(
+        self, ops: Backend, shapes: Mapping[int, KVShape], *, sequences: int, reach: int | None = None
+    ) -> None:
         self.ops = ops
+        self._reach = reach
         self._layers = {index: _Layer(self, shape) for index, shape in shapes.items()}
         self._lengths = [0] * sequences
         self._before: dict[int, int] = {}
@@ -76,8 +80,13 @@ class WholeTextCache(Cache):
         for start, begin, length in zip(starts[:-1].tolist(), begins.tolist(), lengths.tolist(), strict=True):
             cells[start : start + length] = range(begin, begin + length)
         self.row_cells = self.ops.array(cells)
-        self.row_starts = self.ops.array(np.repeat(starts[:-1], lengths).astype(np.int32))
-        self.row_counts = self.ops.array(np.repeat(lengths, lengths).astype(np.int32))
+        ends = np.repeat(lengths, lengths)
+        first, last = np.zeros_like(ends), ends
+        if self._reach is not None:
+            here = np.arange(rows) - np.repeat(begins, lengths)
+            first, last = np.maximum(here - self._reach, 0), np.minimum(here + self._reach + 1, ends)
+        self.row_starts = self.ops.array((np.repeat(starts[:-1], lengths) + first).astype(np.int32))
+        self.row_counts = self.ops.array((last - first).astype(np.int32))
 
     def _make_room(self, rows: int) -> None:
         """Storage for one layer's keys and values of a batch, which all layers of that shape use in turn."""

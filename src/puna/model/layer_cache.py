@@ -86,10 +86,15 @@ class Images:
 
 @dataclass(frozen=True)
 class WholeText:
-    """Keys and values of the text being read, all of which each of its tokens sees; none afterwards."""
+    """Keys and values of the text being read, which are forgotten afterwards.
+
+    Each of its tokens sees all, or those at most `reach` positions away.
+    """
+
+    reach: int | None = None
 
     def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
-        return WholeTextCache(ops, shapes, sequences=sizes.sequences)
+        return WholeTextCache(ops, shapes, sequences=sizes.sequences, reach=self.reach)
 
 
 @dataclass(frozen=True)

@@ -35,9 +35,14 @@ class FeedForward(Module):
         """What the activation combines: gates and ups, [rows, feed_forward_size] each."""
         return linear_many(hidden, self.gate, self.up)
 
+    def activated(self, gate: Array, up: Array) -> Array:
+        """[rows, feed_forward_size] each, to the same."""
+        activated: Array = getattr(self.ops, self.activation)(gate, up)
+        return activated
+
     def forward(self, hidden: Array) -> Array:
         """[rows, hidden] to the same."""
-        return self.down(getattr(self.ops, self.activation)(*self.project(hidden)))
+        return self.down(self.activated(*self.project(hidden)))
 
 
 class GeluFeedForward(FeedForward):
@@ -52,6 +57,14 @@ class FusedFeedForward(FeedForward):
 
     def project(self, hidden: Array) -> list[Array]:
         return self.joined(hidden)
+
+
+class FusedExactGeluFeedForward(FusedFeedForward):
+    """With the GELU itself, where `geglu` is the approximation by a hyperbolic tangent."""
+
+    def activated(self, gate: Array, up: Array) -> Array:
+        activated: Array = self.ops.gelu(gate) * up
+        return activated
 
 
 class PlainFeedForward(Module):
