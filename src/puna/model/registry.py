@@ -20,6 +20,7 @@ _MODELS: Final = {
     "gemma": ("gemma", "Gemma"),
     "gemma2": ("gemma2", "Gemma2"),
     "gemma3": ("gemma3", "Gemma3"),
+    "gemma4": ("gemma4", "Gemma4"),
     "glm4": ("glm4", "Glm4"),
     "glm4moe": ("glm4moe", "Glm4Moe"),
     "glm4moelite": ("deepseek2", "DeepSeek2"),
