@@ -191,6 +191,21 @@ def test_a_program_stores_rows(inputs: Inputs) -> None:
     assert np.array_equal(inputs.keys.stored, expected)
 
 
+def test_a_program_multiplies_heads_and_joins_what_comes_out(inputs: Inputs) -> None:
+    weights = [weight(24, 16) for _ in range(4)]
+
+    def compute() -> Tensor:
+        heads = ops.linear_heads(swiglu(inputs).reshape(ROWS, 4, 16), weights)
+        return ops.join([heads, inputs.x.reshape(ROWS, 4, 16)])
+
+    recorded = record(compute)
+    assert recorded.program is not None, recorded.obstacle
+    inputs.change()
+    recorded.program.spoil()
+    recorded.program.run()
+    assert np.array_equal(recorded.program.result, compute())
+
+
 def test_a_program_unpacks_rows(inputs: Inputs) -> None:
     ops.pack(inputs.weight)
     program = record(lambda: ops.embedding(inputs.ids, inputs.weight)).program

@@ -30,7 +30,7 @@ def exact(logits: Tensor, routing: Routing, bias: Tensor | None) -> tuple[list[l
     ranks = logits.double() if bias is None else scores + bias.double()
     if routing.groups > 1:
         by_group = (scores if bias is None else scores + bias.double()).unflatten(1, (routing.groups, -1))
-        sums = by_group.topk(min(2, by_group.shape[2]), dim=2).values.sum(2)
+        sums = by_group.topk(min(routing.best_of_group, by_group.shape[2]), dim=2).values.sum(2)
         kept = torch.zeros_like(sums).scatter_(1, sums.topk(routing.used_groups, dim=1).indices, 1).bool()
         ranks = ranks.masked_fill(~kept.repeat_interleave(by_group.shape[2], 1), -torch.inf)
     chosen = [
@@ -63,7 +63,7 @@ def test_route(ops: TorchOps, count: int, used: int, settings: dict[str, float],
 
 
 @pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "biased"])
-@pytest.mark.parametrize("settings", [{}, {"sigmoid": True, "scale": 2.5}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"sigmoid": True, "scale": 2.5}, {"best_of_group": 1}], ids=str)
 @pytest.mark.parametrize(("count", "used", "groups", "used_groups"), GROUPS)
 def test_experts_of_the_best_groups(
     ops: TorchOps, count: int, used: int, groups: int, used_groups: int, settings: Any, with_bias: bool
@@ -184,6 +184,19 @@ def test_deepseeks_router(ops: TorchOps) -> None:
     theirs = router(config, "deepseek_v3.modeling_deepseek_v3", "DeepseekV3TopkRouter")
     routing = Routing(6, sigmoid=True, scale=2.5, groups=8, used_groups=3)
     check_router(theirs, torch.randn(60, 16), routing, ops, theirs.e_score_correction_bias)
+
+
+def test_deepseek_v2s_router(ops: TorchOps) -> None:
+    from transformers import DeepseekV2Config
+
+    torch.manual_seed(7)
+    config = DeepseekV2Config(
+        hidden_size=16, n_routed_experts=32, num_experts_per_tok=6, n_group=8, topk_group=3,
+        routed_scaling_factor=16.0, topk_method="group_limited_greedy", num_attention_heads=4,
+    )  # fmt: skip
+    theirs = router(config, "deepseek_v2.modeling_deepseek_v2", "DeepseekV2TopkRouter")
+    routing = Routing(6, normalize=False, scale=16.0, groups=8, used_groups=3, best_of_group=1)
+    check_router(theirs, torch.randn(60, 16), routing, ops, None)
 
 
 def test_gpt_osss_router(ops: TorchOps) -> None:

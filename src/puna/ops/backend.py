@@ -62,6 +62,10 @@ class Backend(ABC):
         """Arrays [n, ...] one after another: the sum of their rows."""
 
     @abstractmethod
+    def join(self, arrays: Sequence[Array]) -> Array:
+        """Arrays [..., n] of the same other sizes side by side: [..., the sum of their n]."""
+
+    @abstractmethod
     def pad(self, x: Array, width: int, value: float) -> Array:
         """The rows of `x` [T, n] followed by `value` up to a length of `width`."""
 
@@ -102,6 +106,13 @@ class Backend(ABC):
         """`linear` of the same `x` with several weights, preparing `x` once."""
 
     @abstractmethod
+    def linear_heads(self, x: Array, weights: Sequence[Weight]) -> Array:
+        """`linear` with a matrix of its own for each head: x [T, heads, in], result [T, heads, out].
+
+        `weights` are as many as there are heads, all [out, in].
+        """
+
+    @abstractmethod
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
         """Which experts each token goes through, and the weight of each.
 
@@ -111,8 +122,9 @@ class Backend(ABC):
         weight is the score, divided by the sum of the chosen ones where `routing.normalize`, times
         `routing.scale`. (So the softmax over the chosen ones alone is the softmax over all, normalised.)
 
-        Of several `routing.groups` only the `routing.used_groups` best are chosen from: those whose two best
-        scores, `bias` included, have the largest sum (DeepSeek-AI, arXiv:2412.19437, section 2.1.2).
+        Of several `routing.groups` only the `routing.used_groups` best are chosen from: those whose
+        `routing.best_of_group` best scores, `bias` included, have the largest sum. These are two since
+        DeepSeek V3 (DeepSeek-AI, arXiv:2412.19437, section 2.1.2), and one before (arXiv:2405.04434).
         """
 
     @abstractmethod

@@ -28,6 +28,7 @@ class Routing:
     scale: float = 1.0  # ... and multiplied by this
     groups: int = 1  # of equal size, which experts are in by number
     used_groups: int = 1  # groups a token's experts come from
+    best_of_group: int = 2  # scores whose sum is that of their group
 
 
 class ExpertWeights:

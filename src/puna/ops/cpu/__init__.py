@@ -18,11 +18,12 @@ from puna.errors import OptionError
 from puna.gguf import GGMLType
 from puna.machine import usable_threads
 from puna.ops.backend import Backend
-from puna.ops.cpu import packing
+from puna.ops.cpu import heads, packing
 from puna.ops.cpu.recorder import Recorder
 from puna.ops.cpu.traced import Traced, read
 from puna.ops.experts import ACTIVATIONS, Experts, Routing
 from puna.ops.host import HostIndexBuffer, HostStorage
+from puna.ops.reference import Reference
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
@@ -58,6 +59,9 @@ class CPU(Backend):
 
     def concatenate(self, arrays: Sequence[Array]) -> Array:
         return np.concatenate(arrays)
+
+    def join(self, arrays: Sequence[Array]) -> Array:
+        return heads.join(arrays)
 
     def pad(self, x: Array, width: int, value: float) -> Array:
         return np.pad(x, [(0, 0), (0, width - x.shape[1])], constant_values=value)
@@ -98,7 +102,12 @@ class CPU(Backend):
             names = ", ".join(f"'{weight.name}'" for weight in weights)
             raise ValueError(f"{error} (of {names})") from None
 
+    def linear_heads(self, x: Array, weights: Sequence[Weight]) -> Array:
+        return heads.linear(x, weights)
+
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
+        if routing.groups > 1 and routing.best_of_group != 2:  # the kernel sums two
+            return Reference().route(read(logits), routing, bias)
         return _native.route(
             logits, bias, routing.used, routing.sigmoid, routing.normalize, routing.scale,
             routing.groups, routing.used_groups,

@@ -19,6 +19,9 @@ class Notes(Protocol):
     def hinder(self, obstacle: str) -> None:
         """It cannot be replayed, and this is why."""
 
+    def empty(self, shape: tuple[int, ...], dtype: str) -> Traced:
+        """A contiguous array in the memory of what is recorded."""
+
 
 class _Current(threading.local):
     notes: Notes | None = None
@@ -113,6 +116,14 @@ def told(notes: Notes) -> Iterator[None]:
         yield
     finally:
         _current.notes = None
+
+
+def empty(*shape: int) -> Traced:
+    """A contiguous float32 array for kernels to fill."""
+    notes = _current.notes
+    if notes is not None:
+        return notes.empty(shape, "float32")
+    return np.empty(shape, np.float32).view(Traced)
 
 
 def read(array: NDArray[Any]) -> NDArray[Any]:

@@ -45,6 +45,9 @@ class Reference(Backend):
     def concatenate(self, arrays: Sequence[Array]) -> Array:
         return np.concatenate(arrays)
 
+    def join(self, arrays: Sequence[Array]) -> Array:
+        return np.concatenate(arrays, axis=-1)
+
     def pad(self, x: Array, width: int, value: float) -> Array:
         return np.pad(x, [(0, 0), (0, width - x.shape[1])], constant_values=value)
 
@@ -73,13 +76,18 @@ class Reference(Backend):
         return [self.linear(x, weight, bias) for weight, bias in zip(weights, biases, strict=True)]
 
     @_unwarned
+    def linear_heads(self, x: Array, weights: Sequence[Weight]) -> Array:
+        heads = [self.linear(x[:, head], weight) for head, weight in enumerate(weights)]
+        return np.stack(heads, axis=1)
+
+    @_unwarned
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
         scores = _sigmoid(logits) if routing.sigmoid else _softmax(logits)
         biased = scores if bias is None else scores + bias
         ranks = _ranks(logits if bias is None else biased)
         size = logits.shape[1] // routing.groups
         by_group = np.sort(_ranks(biased).reshape(len(logits), routing.groups, size), axis=-1)
-        groups = _best(_ranks(by_group[..., -2:].sum(-1)), routing.used_groups)
+        groups = _best(_ranks(by_group[..., -routing.best_of_group :].sum(-1)), routing.used_groups)
         allowed = (np.arange(routing.groups) == groups[..., None]).any(1).repeat(size, axis=1)
         chosen = np.lexsort((-ranks, ~allowed))[:, : routing.used]
         weights = np.take_along_axis(scores, chosen, axis=1)

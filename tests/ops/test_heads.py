@@ -1,0 +1,61 @@
+"""A matrix for each head, and vectors side by side."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from puna.gguf import GGMLType
+from puna.ops import Weight
+from tests.torch_ops import TorchOps, weight_of
+
+from .block_bytes import random_bytes
+
+#: Tokens, heads, numbers that go in and come out.
+SIZES = [(0, 3, 8, 5), (1, 1, 4, 4), (1, 16, 128, 512), (2, 3, 300, 13), (17, 4, 64, 20)]
+
+
+def matrices(heads: int, rows: int, columns: int) -> list[Weight]:
+    return [weight_of(f"head {head}", torch.randn(rows, columns)) for head in range(heads)]
+
+
+@pytest.mark.parametrize(("count", "heads", "columns", "rows"), SIZES)
+def test_a_head_has_its_own_matrix(ops: TorchOps, count: int, heads: int, columns: int, rows: int) -> None:
+    torch.manual_seed(columns)
+    x, weights = torch.randn(count, heads, columns), matrices(heads, rows, columns)
+    values = torch.stack([torch.from_numpy(each.values()) for each in weights]).double()
+    exact = torch.einsum("thi,hoi->tho", x.double(), values)
+    got = ops.linear_heads(x, weights)
+    assert got.shape == (count, heads, rows)
+    torch.testing.assert_close(got.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+def test_a_head_is_multiplied_as_if_it_were_alone(ops: TorchOps) -> None:
+    torch.manual_seed(1)
+    data = [random_bytes(GGMLType.Q8_0, 48, 64, np.random.default_rng(h)) for h in range(3)]
+    weights = [Weight("w", each, GGMLType.Q8_0, (48, 64)) for each in data]
+    x = torch.randn(9, 3, 64)
+    got = ops.linear_heads(x, weights)
+    for h, weight in enumerate(weights):
+        torch.testing.assert_close(got[:, h], ops.linear(x[:, h].contiguous(), weight))
+    if ops.name != "reference":
+        for t in range(9):
+            assert torch.equal(ops.linear_heads(x[t : t + 1], weights)[0], got[t])
+
+
+@pytest.mark.parametrize("lead", [(0,), (1,), (7,), (3, 4), (0, 2)], ids=str)
+@pytest.mark.parametrize("widths", [(8, 24), (24, 8, 40), (5, 7), (64, 512), (3,)], ids=str)
+def test_join(ops: TorchOps, lead: tuple[int, ...], widths: tuple[int, ...]) -> None:
+    arrays: list[Tensor] = [torch.randn(*lead, width) for width in widths]
+    assert torch.equal(ops.join(arrays), torch.cat(arrays, dim=-1))
+
+
+def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
+    x = torch.randn(2, 3, 8)
+    for weights in (matrices(2, 5, 8), matrices(3, 5, 7), [*matrices(2, 5, 8), *matrices(1, 4, 8)]):
+        with pytest.raises(ValueError, match="linear_heads: 3 heads of 8 numbers need"):
+            kernels.linear_heads(x, weights)
+    with pytest.raises(ValueError, match=r"join: arrays of \[2, 3\], \[3, 3\]"):
+        kernels.join([torch.randn(2, 3), torch.randn(3, 3)])
