@@ -74,12 +74,16 @@ class TinyDecoder:
 
         return AutoConfig.for_model(self.hf, **{**SIZES, **self.settings})
 
-    def build(self) -> Any:
-        """The model as transformers runs it, float32, random weights."""
+    def untrained(self) -> Any:
+        """The model with the weights that transformers begins with."""
         from transformers import AutoModelForCausalLM
 
+        return AutoModelForCausalLM.from_config(self.config(), attn_implementation="eager")
+
+    def build(self) -> Any:
+        """The model as transformers runs it, float32, random weights."""
         torch.manual_seed(self.seed)
-        model = AutoModelForCausalLM.from_config(self.config(), attn_implementation="eager").float().eval()
+        model = self.untrained().float().eval()
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "norm" in name and name.endswith("weight"):

@@ -137,6 +137,7 @@ class TextOptions:
         file: GGUFFile,
         *,
         head_dim: int | None = None,
+        head_dims: tuple[str, str] = ("attention.key_length", "attention.value_length"),
         norm_eps: float = 1e-5,
         rope_base: float = 10000.0,
         neox: bool = False,
@@ -149,18 +150,18 @@ class TextOptions:
     ) -> Self:
         """From the metadata of `file`, the arguments standing for what it does not say.
 
-        `head_dim` None is the hidden size divided among the heads; what `neox` and `rotates` say is not in
-        files. Unless `all_attend`, layers may have 0 key/value heads, and
-        remember something else. Raises `ModelError` that names the key and its value, and
-        `UnsupportedModelError`.
+        `head_dim` None is the hidden size divided among the heads, and `head_dims` are the keys of the sizes
+        of a head's query and value; what `neox` and `rotates` say is not in files. Unless `all_attend`,
+        layers may have 0 key/value heads, and remember something else. Raises `ModelError` that names the key
+        and its value, and `UnsupportedModelError`.
         """
         count, hidden = block_count(file), required(file, "embedding_length")
         heads, kv_heads = _read_heads(file, count, all_attend)
-        dim_key = first_of(file, "attention.key_length", "attention.head_dim")
+        dim_key = first_of(file, head_dims[0], "attention.head_dim")
         head_dim = required(file, dim_key, head_dim or max(hidden // max(heads), 1))
         eps_key = first_of(file, "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
         norm_eps = positive(file, eps_key, norm_eps)
-        value_dim = required(file, "attention.value_length", head_dim)
+        value_dim = required(file, head_dims[1], head_dim)
         scale = limit(file, "attention.scale", 0.0) or 1 / math.sqrt(head_dim)
         residual_scale = positive(file, "residual_scale", 1.0)
         softcap = limit(file, "attn_logit_softcapping", attention_softcap)
@@ -188,7 +189,7 @@ class TextOptions:
         for i, layer in enumerate(layers):
             if not (layer.feed_forward_size or layer.experts):
                 raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
-            _check_tensors(file, i, layer)
+            _check_tensors(file, i, layer, *head_dims)
         check_extent(file, "token_embd.weight", 1, {"embedding_length": hidden})
         ahead = scalar(file, "nextn_predict_layers", 0)  # which predict tokens after the next one
         if not 0 <= ahead < count:
@@ -204,20 +205,20 @@ class TextOptions:
         )
 
 
-def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions) -> None:
+def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions, key: str, value: str) -> None:
     """Raise `ModelError` when the sizes that memory depends on are not those of the layer's tensors.
 
     All others are compared as tensors are loaded, which would be too late for these: a model is admitted by
     what its options make it need.
     """
-    heads, key = "attention.head_count_kv", "attention.key_length"
-    kept = {heads: layer.kv_heads, "attention.value_length": layer.value_dim}
+    heads = "attention.head_count_kv"
+    kept = {heads: layer.kv_heads, value: layer.value_dim}
     for tensor, axis, sizes in (
         ("attn_k", 0, {heads: layer.kv_heads, key: layer.head_dim}),
         ("cross_attn_k_proj", 0, {heads: layer.kv_heads, key: layer.head_dim}),
         ("attn_v", 0, kept),
         ("cross_attn_v_proj", 0, kept),
-        ("attn_output", 1, {"attention.head_count": layer.heads, "attention.value_length": layer.value_dim}),
+        ("attn_output", 1, {"attention.head_count": layer.heads, value: layer.value_dim}),
         ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
         ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
     ):
@@ -293,8 +294,9 @@ def _read_experts(file: GGUFFile, layers: int, routing: Routing) -> list[ExpertO
         count,
         size,
         shared,
-        Routing(
-            used,
+        dataclasses.replace(
+            routing,
+            used=used,
             sigmoid=_SIGMOID.get(gating, routing.sigmoid),
             normalize=normalize or gating == 3,
             scale=positive(file, "expert_weights_scale", routing.scale),

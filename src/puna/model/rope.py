@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -113,6 +114,17 @@ def read_yarn(file: GGUFFile) -> Yarn:
         beta_slow=positive(file, slow, 1.0),
         extrapolation=number(file, extrapolation, 1.0),
     )
+
+
+def read_magnitude(file: GGUFFile) -> float | None:
+    """What YaRN multiplies cosines and sines by, if the file says it; else it follows from the factor."""
+    if number(file, "rope.scaling.yarn_log_multiplier", 0.0):
+        return 1.0
+    scale, of_all = number(file, "rope.scaling.mscale", 0.0), number(file, "rope.scaling.mscale_all_dim", 0.0)
+    if not (scale and of_all):
+        return None
+    grown = 0.1 * math.log(positive(file, "rope.scaling.factor", 1.0))
+    return (1 + scale * grown) / (1 + of_all * grown)
 
 
 def _original_context(file: GGUFFile) -> int:

@@ -32,6 +32,8 @@ from tests.tiny_decoders import (
 )
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
+from tests.tiny_latent import GROUPS, WITHOUT_GROUPS, TinyLatent
+from tests.tiny_latent import SETTINGS as LATENT
 
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 YARN_KEYS = {
@@ -202,6 +204,43 @@ MODELS = {
     "qwen3next, first files": TinyHybrid(
         "qwen3next", "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, layout="ssm_in",
         seed=37,
+    ),
+    "deepseek2 V3": TinyLatent(
+        "deepseek2", "deepseek_v3",
+        {**LATENT, **GROUPS, "rope_parameters": {
+            "rope_theta": 1e4, **YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 16.0}},
+        {**YARN_KEYS, "rope.scaling.yarn_log_multiplier": 0.1, "rope.scaling.yarn_beta_fast": 16.0,
+         "expert_gating_func": 2},
+        seed=46,
+    ),
+    "deepseek2 V3, first files": TinyLatent(
+        "deepseek2", "deepseek_v3", {**LATENT, **GROUPS, "q_lora_rank": None, "routed_scaling_factor": 1.0},
+        form="joined", seed=47,
+    ),
+    "deepseek2 V2": TinyLatent(
+        "deepseek2", "deepseek_v2",
+        {**LATENT, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0},
+        {"expert_gating_func": 1}, seed=48,
+    ),
+    "deepseek2 V2-Lite, first files": TinyLatent(
+        "deepseek2", "deepseek_v2",
+        {**LATENT, **WITHOUT_GROUPS, "q_lora_rank": None, "rope_parameters": {
+            "rope_theta": 1e4, **YARN, "mscale": 0.707, "mscale_all_dim": 0.707}},
+        {**YARN_KEYS, "rope.scaling.yarn_log_multiplier": 0.0707}, form="joined", seed=49,
+    ),
+    "glm4moelite": TinyLatent(
+        "glm4moelite", "glm4_moe_lite",
+        {**LATENT, **WITHOUT_GROUPS, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
+        {"expert_gating_func": 2}, seed=50,
+    ),
+    "mistral4": TinyLatent(
+        "mistral4", "mistral4",
+        {**LATENT, **GROUPS, "rope_parameters": {
+            "rope_theta": 1e4, **YARN, "original_max_position_embeddings": 32, "mscale": 1.0,
+            "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1}},
+        {**YARN_KEYS, "rope.scaling.original_context_length": 32,
+         "rope.scaling.yarn_log_multiplier": 0.1, "attention.temperature_scale": 0.1},
+        seed=51,
     ),
     "mistral3": TinyDecoder(
         "mistral3", "ministral3",

@@ -5,14 +5,14 @@ Mistral AI, "Introducing Mistral 3", 2025; Nakanishi, arXiv:2501.19399, for the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.metadata import first_of, limit, number, positive, scalar
+from puna.model.metadata import first_of, limit, scalar
 from puna.model.options import LayerOptions, TextOptions
+from puna.model.rope import read_magnitude
 from puna.nn.attention import SelfAttention
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import PreNormLayer
@@ -53,7 +53,7 @@ class Mistral3(Decoder):
         original = scalar(file, "rope.scaling.original_context_length", 0)
         # Files of before there were such models say nothing of it.
         temperature = limit(file, beta, 0.1) if original else 0.0
-        magnitude = _magnitude(file)
+        magnitude = read_magnitude(file)
 
         def own(_: int, layer: LayerOptions) -> LayerOptions:
             rope = layer.rope
@@ -65,14 +65,3 @@ class Mistral3(Decoder):
             )
 
         return options.each(own)
-
-
-def _magnitude(file: GGUFFile) -> float | None:
-    """What YaRN multiplies cosines and sines by, if the file says it; else it follows from the factor."""
-    if number(file, "rope.scaling.yarn_log_multiplier", 0.0):
-        return 1.0
-    scale, of_all = number(file, "rope.scaling.mscale", 0.0), number(file, "rope.scaling.mscale_all_dim", 0.0)
-    if not (scale and of_all):
-        return None
-    grown = 0.1 * math.log(positive(file, "rope.scaling.factor", 1.0))
-    return (1 + scale * grown) / (1 + of_all * grown)

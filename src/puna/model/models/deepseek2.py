@@ -1,0 +1,128 @@
+"""DeepSeek V2, V3 and R1, Kimi K2, GLM 4.7 Flash and Mistral 4: latent attention and many small experts.
+
+DeepSeek-AI, arXiv:2405.04434 and arXiv:2412.19437. In the first layers every token goes through the same
+feed-forward network; in the others one expert is shared.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from puna.kvcache.storage import KVShape
+from puna.model.decoder import Decoder
+from puna.model.metadata import check_extent, invalid, limit, number, positive, required, scalar
+from puna.model.options import LayerOptions, TextOptions
+from puna.model.rope import RopeOptions, read_magnitude, read_yarn
+from puna.nn.experts import SharedAndRouted, dense_or_shared
+from puna.nn.feed_forward import FeedForward
+from puna.nn.latent_attention import JoinedLatentAttention, LatentAttention
+from puna.nn.module import blocks, part
+from puna.nn.transformer_layer import PreNormLayer
+from puna.ops import Routing
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatentLayerOptions(LayerOptions):
+    latent_dim: int
+    rope_dim: int  # of a head's query, the last ones, which is rotated
+    query_rank: int  # 0: queries are made from the hidden state itself
+    joined: bool  # what makes keys and values of latents is one tensor
+    temperature_scale: float  # 0: queries do not sharpen
+    original_context: int
+
+    @property
+    def nope_dim(self) -> int:
+        return self.head_dim - self.rope_dim
+
+    @property
+    def kv_shape(self) -> KVShape:
+        return KVShape(1, self.rope_dim + self.latent_dim, self.latent_dim)
+
+
+def mixer_kind(options: LatentLayerOptions) -> type[LatentAttention]:
+    return JoinedLatentAttention if options.joined else LatentAttention
+
+
+class Layer(PreNormLayer):
+    mixer: LatentAttention = part(choose=mixer_kind)  # type: ignore[assignment]
+    feed_forward: FeedForward | SharedAndRouted = part(choose=dense_or_shared)  # type: ignore[assignment]
+
+
+class DeepSeek2(Decoder):
+    layers: Sequence[Layer] = blocks("blk")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        names = "attention.key_length", "attention.value_length"
+        glm = file.architecture == "glm4moelite"
+        if not glm and all(file.get(f"{name}_mla") is not None for name in names):
+            # Then those are the sizes of what is cached; glm4moelite has it the other way round.
+            names = "attention.key_length_mla", "attention.value_length_mla"
+        options = TextOptions.read(
+            file, head_dims=names, norm_eps=1e-6, rope_base=1e6 if glm else 10000.0, routing=_routing(file)
+        )
+        latent_dim = required(file, "attention.kv_lora_rank")
+        rope_dim = required(file, "rope.dimension_count")
+        query_rank = max(scalar(file, "attention.q_lora_rank", 0), 0)
+        head_dim = options.layers[0].head_dim
+        if rope_dim >= head_dim:
+            raise invalid(file, "rope.dimension_count", f"is {rope_dim}, all {head_dim} numbers of a head")
+        for i in range(options.block_count):
+            _check_tensors(file, i, latent_dim, rope_dim)
+        original = scalar(file, "rope.scaling.original_context_length", 0)
+        temperature = limit(file, "attention.temperature_scale", 0.0) if original else 0.0
+        rope, sharpness = _rope(file, options.layers[0].rope), _sharpness(file)
+        joined = "blk.0.attn_kv_b.weight" in file.tensors
+
+        def own(_: int, layer: LayerOptions) -> LayerOptions:
+            values = vars(layer) | {"rope": rope, "attention_scale": layer.attention_scale * sharpness}
+            return LatentLayerOptions(
+                **values, latent_dim=latent_dim, rope_dim=rope_dim, query_rank=query_rank, joined=joined,
+                temperature_scale=temperature, original_context=max(original, 1),
+            )  # fmt: skip
+
+        return options.each(own)
+
+
+def _routing(file: GGUFFile) -> Routing:
+    """Where files say nothing of it: V3 and later choose by biased sigmoids, and V2 by a softmax."""
+    biased = any(".exp_probs_b" in name for name in file.tensors)
+    by_softmax = scalar(file, "expert_gating_func", 2 if biased else 1) == 1
+    second = file.architecture == "deepseek2" and by_softmax
+    return Routing(0, sigmoid=biased, normalize=biased, best_of_group=1 if second else 2)
+
+
+def _rope(file: GGUFFile, rope: RopeOptions | None) -> RopeOptions:
+    """Some files do not say that the scaling is YaRN."""
+    assert rope is not None
+    if file.get("rope.scaling.type") is None and file.get("rope.scaling.factor") is not None:
+        rope = dataclasses.replace(rope, linear_factor=1.0, magnitude=1.0, yarn=read_yarn(file))
+    magnitude = read_magnitude(file)
+    return rope if magnitude is None or rope.yarn is None else rope.with_magnitude(magnitude)
+
+
+def _sharpness(file: GGUFFile) -> float:
+    """What YaRN multiplies scores by, in place of queries and keys.
+
+    The file has a tenth of `mscale_all_dim`.
+    """
+    factor = max(positive(file, "rope.scaling.factor", 1.0), 1.0)
+    return (1 + number(file, "rope.scaling.yarn_log_multiplier", 0.0) * math.log(factor)) ** 2
+
+
+def _check_tensors(file: GGUFFile, index: int, latent_dim: int, rope_dim: int) -> None:
+    """Raise `ModelError` when what is cached of a position is not as long as the tensors make it."""
+    check_extent(file, f"blk.{index}.attn_kv_a_norm.weight", 0, {"attention.kv_lora_rank": latent_dim})
+    made = file.tensors.get(f"blk.{index}.attn_kv_a_mqa.weight")
+    if made is not None and made.shape[0] != latent_dim + rope_dim:
+        raise invalid(
+            file, "rope.dimension_count",
+            f"is {rope_dim} and makes {latent_dim + rope_dim} rows of '{made.name}', not {made.shape[0]}",
+        )  # fmt: skip

@@ -1,0 +1,180 @@
+"""Attention whose cache has one short vector for each position, whatever the number of heads."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from puna.batch import BatchArrays
+from puna.gguf import GGMLType
+from puna.kvcache.cache import Cache
+from puna.nn.attention import attention
+from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear
+from puna.nn.module import Module, WeightSource, part, weight
+from puna.ops import Array, Backend, Rope, Weight
+
+#: Of the norms inside the attention, whatever the layer's is.
+_NORM_EPS = 1e-6
+
+
+class LatentAttentionOptions(Protocol):
+    """What the options of a layer say about its attention."""
+
+    @property
+    def heads(self) -> int: ...
+    @property
+    def value_dim(self) -> int: ...
+    @property
+    def latent_dim(self) -> int: ...
+    @property
+    def nope_dim(self) -> int: ...
+    @property
+    def rope_dim(self) -> int: ...
+    @property
+    def query_rank(self) -> int: ...
+    @property
+    def attention_scale(self) -> float: ...
+    @property
+    def temperature_scale(self) -> float: ...
+    @property
+    def original_context(self) -> int: ...
+
+
+class HeadLinear:
+    """A linear for each head; the shape is [heads, out, in]."""
+
+    def __init__(self, ops: Backend, weights: list[Weight]) -> None:
+        self.ops = ops
+        self.weights = weights
+        for each in weights:
+            ops.pack(each)
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        stacked = source.experts(f"{name}.weight", shape)
+        if stacked is None:
+            return None
+        heads, rows, _ = shape
+        return cls(source.ops, [stacked.weight.row_range(h * rows, (h + 1) * rows) for h in range(heads)])
+
+    def __call__(self, x: Array) -> Array:
+        """[rows, heads, in] to [rows, heads, out]."""
+        return self.ops.linear_heads(x, self.weights)
+
+
+class KeysAndValues:
+    """What makes each head's key and value of a latent, in one tensor: [heads, key, value, latent].
+
+    As the first files have it. `absorb` is the half of the keys transposed, which takes a query to latents.
+    """
+
+    def __init__(self, absorb: HeadLinear, expand: HeadLinear) -> None:
+        self.absorb = absorb
+        self.expand = expand
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        heads, key, value, latent = shape
+        joined = source.matrix(f"{name}.weight", (heads * (key + value), latent))
+        if joined is None:
+            return None
+        starts = range(0, heads * (key + value), key + value)
+        keys = [_transposed(joined.row_range(begin, begin + key)) for begin in starts]
+        values = [joined.row_range(begin + key, begin + key + value) for begin in starts]
+        made = cls(HeadLinear(source.ops, keys), HeadLinear(source.ops, values))
+        joined.drop_data()
+        return made
+
+
+def _transposed(matrix: Weight) -> Weight:
+    """As float16, which is more than quantised types hold, or as float32 where it is no less than that."""
+    values = np.ascontiguousarray(matrix.values().T)
+    if matrix.type in (GGMLType.F32, GGMLType.BF16):
+        return Weight.from_values(matrix.name, values)
+    return Weight(matrix.name, values.astype(np.float16), GGMLType.F16, values.shape)
+
+
+class Queries(Module):
+    """The queries of all heads: what is rotated of each, and what is not."""
+
+    linear: InterleavedLinear = weight("attn_q", "heads", "nope_dim", "rope_dim", "hidden_size")
+
+    def forward(self, hidden: Array) -> list[Array]:
+        """[rows, hidden] to [rows, heads * nope_dim] and [rows, heads * rope_dim]."""
+        return self.linear(hidden)
+
+
+class LowRankQueries(Queries):
+    """Made from a short vector that all heads share."""
+
+    shared: Linear = weight("attn_q_a", "query_rank", "hidden_size")
+    norm: RMSNorm = weight("attn_q_a_norm", "query_rank")
+    linear: InterleavedLinear = weight("attn_q_b", "heads", "nope_dim", "rope_dim", "query_rank")
+
+    def loaded(self) -> None:
+        self.norm.eps = _NORM_EPS
+
+    def forward(self, hidden: Array) -> list[Array]:
+        return super().forward(self.norm(self.shared(hidden)))
+
+
+def queries_kind(options: LatentAttentionOptions) -> type[Queries]:
+    return LowRankQueries if options.query_rank else Queries
+
+
+class LatentAttention(Module):
+    """Multi-head latent attention (DeepSeek-AI, arXiv:2405.04434, section 2.1).
+
+    The keys and values of all heads are linear in one latent of each position, beside which keys have a part
+    that is rotated, one for all heads. So a query is taken to where latents are, all heads attend to
+    these as to one key/value head, and what each finds is taken to its values.
+    """
+
+    options: LatentAttentionOptions
+    queries: Queries = part(choose=queries_kind)
+    latents: StackedLinear = weight("attn_kv_a_mqa", "latent_dim", "rope_dim", "hidden_size")
+    latent_norm: RMSNorm = weight("attn_kv_a_norm", "latent_dim")
+    absorb: HeadLinear = weight("attn_k_b", "heads", "latent_dim", "nope_dim")
+    expand: HeadLinear = weight("attn_v_b", "heads", "value_dim", "latent_dim")
+    output: Linear = weight("attn_output|attn_out", "hidden_size", "mixed_size")
+
+    def loaded(self) -> None:
+        self.latent_norm.eps = _NORM_EPS
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        o, ops, count = self.options, self.ops, len(hidden)
+        query, rotated = self.queries.forward(hidden)
+        latent, rotated_key = self.latents(hidden)
+        latent = self.latent_norm(latent)
+        absorbed = self.absorb(query.reshape(count, o.heads, o.nope_dim))  # [rows, heads, latent_dim]
+        query = ops.join([rotated.reshape(count, o.heads, o.rope_dim), absorbed])
+        key = ops.join([rotated_key, latent]).reshape(count, 1, o.rope_dim + o.latent_dim)
+        if rope is not None:
+            ops.rope_(query, batch.positions, rope)
+            ops.rope_(key, batch.positions, rope)
+        if o.temperature_scale:  # counted from 0 here, from 1 in Llama 4
+            ops.temper_(query, batch.positions + -1, o.temperature_scale, o.original_context)
+        value = latent.reshape(count, 1, o.latent_dim)
+        mixed = attention(ops, query, key, value, cache.layer(self.index), o.attention_scale)
+        mixed = mixed if rows is None else mixed[rows]
+        values = self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim))
+        return self.output(values.reshape(len(mixed), -1))
+
+
+class JoinedLatentAttention(LatentAttention):
+    """With what makes keys and values in one tensor."""
+
+    absorb = expand = None  # type: ignore[assignment]
+    keys_and_values: KeysAndValues = weight("attn_kv_b", "heads", "nope_dim", "value_dim", "latent_dim")
+
+    def loaded(self) -> None:
+        super().loaded()
+        self.absorb, self.expand = self.keys_and_values.absorb, self.keys_and_values.expand
