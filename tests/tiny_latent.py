@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.tiny_decoders import TinyDecoder
 
-HEADS, NOPE, ROPE, VALUE, LATENT = 4, 12, 8, 20, 24
+HEADS, NOPE, ROPE, VALUE, LATENT = 4, 12, 16, 20, 32
 SETTINGS = {
     "pad_token_id": 0, "num_hidden_layers": 3, "num_key_value_heads": HEADS, "qk_nope_head_dim": NOPE,
     "qk_rope_head_dim": ROPE, "v_head_dim": VALUE, "kv_lora_rank": LATENT, "q_lora_rank": 40,
@@ -68,3 +68,21 @@ class TinyLatent(TinyDecoder):
             "expert_group_count": config.n_group, "expert_group_used_count": config.topk_group,
             "expert_weights_norm": config.norm_topk_prob or None, **self.metadata,
         }  # fmt: skip
+
+
+#: With groups of experts, and extended by YaRN.
+DEEPSEEK_V3 = TinyLatent(
+    "deepseek2", "deepseek_v3",
+    {
+        **SETTINGS, **GROUPS,
+        "rope_parameters": {
+            "rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+            "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 16.0,
+        },
+    },
+    {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64,
+        "rope.scaling.yarn_log_multiplier": 0.1, "rope.scaling.yarn_beta_fast": 16.0, "expert_gating_func": 2,
+    },
+    seed=46,
+)  # fmt: skip

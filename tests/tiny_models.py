@@ -9,6 +9,7 @@ from typing import Any
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_decoders import GEMMA2, OLMO2, PHI3, QWEN2, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_latent import DEEPSEEK_V3
 from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 from tests.tiny_mllama import TinyMllama, tiny_mllama_gguf
@@ -25,4 +26,5 @@ ARCHITECTURES: dict[str, tuple[Any, Callable[..., Path]]] = {
     "phi3": (PHI3, tiny_decoder_gguf),
     "qwen2": (QWEN2, tiny_decoder_gguf),
     "qwen3moe": (QWEN3_MOE, tiny_decoder_gguf),
+    "deepseek2": (DEEPSEEK_V3, tiny_decoder_gguf),
 }

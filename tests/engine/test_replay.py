@@ -19,6 +19,7 @@ from puna.ops import default_backend
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_decoders import tiny_decoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_latent import DEEPSEEK_V3
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 from tests.tiny_mamba import GRANITE_HYBRID
@@ -87,6 +88,14 @@ def test_every_number_of_streams_is_replayed_to_the_bit(tiny: LoadedModel, types
 def test_experts_are_chosen_anew_in_every_replay(tmp_path: Path) -> None:
     mixtral = load_model(tiny_llama_gguf(tmp_path / "mixtral.gguf", TinyLlama(experts=4)))
     pair = Pair(mixtral)
+    for streams in (1, 2, 5):
+        for _ in range(6):
+            pair.step(*range(streams))
+    assert pair.proven == [1, 2, 5]
+
+
+def test_heads_attend_to_latents_in_replays(tmp_path: Path) -> None:
+    pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "deepseek2.gguf", DEEPSEEK_V3)))
     for streams in (1, 2, 5):
         for _ in range(6):
             pair.step(*range(streams))

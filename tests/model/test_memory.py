@@ -17,12 +17,14 @@ from puna.gguf import GGMLType, open_gguf
 from puna.kvcache.types import HALVES, KVTypes
 from puna.model.load import load_model
 from puna.model.memory import Forecast, MemoryTable, largest
+from puna.nn.latent_attention import HeadLinear
 from puna.nn.layers import StackedLinear
 from puna.nn.module import Module
 from puna.ops import Experts, Weight
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_decoders import PHI3, QWEN3_MOE, tiny_decoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_latent import DEEPSEEK_V3
 from tests.tiny_lfm2 import TinyLfm2, tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 from tests.tiny_mllama import TinyMllama, tiny_mllama_gguf
@@ -41,6 +43,7 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "mllama": lambda path: tiny_mllama_gguf(path, TinyMllama()),
     "phi3": lambda path: tiny_decoder_gguf(path, PHI3),
     "qwen3moe": lambda path: tiny_decoder_gguf(path, QWEN3_MOE),
+    "deepseek2": lambda path: tiny_decoder_gguf(path, DEEPSEEK_V3),
 }
 
 
@@ -62,6 +65,8 @@ def held_weights(module: Any) -> Iterator[Weight]:
                 yield from held_weights(each)
             elif isinstance(each, StackedLinear):
                 yield from (linear.weight for linear in each.linears)
+            elif isinstance(each, HeadLinear):
+                yield from each.weights
             elif isinstance(each, Experts):
                 yield from (each.gate.weight, each.up.weight, each.down.weight)
             elif isinstance(getattr(each, "weight", None), Weight):

@@ -37,8 +37,9 @@ from tests.tiny_models import ARCHITECTURES
 ODD = OddBackend()
 PROMPT, KEPT = list(range(30)), list(range(40, 60))
 
-#: Caches of all positions, windows, chunks and states; experts, and rotations that depend on the context.
-NAMES = ("llama", "gemma3", "llama4", "lfm2", "qwen3moe", "phi3")
+#: Caches of all positions, windows, chunks, states and latents; experts, and rotations that depend on the
+#: context.
+NAMES = ("llama", "gemma3", "llama4", "lfm2", "qwen3moe", "phi3", "deepseek2")
 
 
 @pytest.fixture(scope="module", params=NAMES)

@@ -106,7 +106,8 @@ class Forecast:
         self._cache = small_cache(self.architecture(self.options, ops), types)
         self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name)]
         self._weights = _weights_by_part(self._tensors, ops)
-        self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0))
+        mixing = max(layer.mixing_values for layer in self.options.layers)
+        self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
         tokens = file.get("tokenizer.ggml.tokens")
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
@@ -217,6 +218,8 @@ def _packed_bytes(tensor: TensorInfo, ops: Backend) -> int:
     *rows, columns = tensor.shape
     if not rows:
         return columns * _FLOAT_BYTES
+    if len(rows) == 2 and ".attn_" in tensor.name:  # heads are packed one by one
+        return rows[0] * ops.packed_bytes(tensor.type, (rows[1], columns))
     return ops.packed_bytes(tensor.type, (math.prod(rows), columns))  # experts lie below each other
 
 

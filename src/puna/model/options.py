@@ -106,6 +106,11 @@ class LayerOptions:
         return self.remembers.layer
 
     @property
+    def mixing_values(self) -> int:
+        """Numbers alive for a row while the layer mixes tokens, beside what products with tensors give."""
+        return 0
+
+    @property
     def kv_shape(self) -> KVShape:
         return KVShape(self.kv_heads, self.head_dim, self.value_dim)
 

@@ -154,8 +154,8 @@ class LatentAttention(Module):
         query, rotated = self.queries.forward(hidden)
         latent, rotated_key = self.latents(hidden)
         latent = self.latent_norm(latent)
-        absorbed = self.absorb(query.reshape(count, o.heads, o.nope_dim))  # [rows, heads, latent_dim]
-        query = ops.join([rotated.reshape(count, o.heads, o.rope_dim), absorbed])
+        query = query.reshape(count, o.heads, o.nope_dim)
+        query = ops.join([rotated.reshape(count, o.heads, o.rope_dim), self.absorb(query)])
         key = ops.join([rotated_key, latent]).reshape(count, 1, o.rope_dim + o.latent_dim)
         if rope is not None:
             ops.rope_(query, batch.positions, rope)
@@ -166,7 +166,7 @@ class LatentAttention(Module):
         mixed = attention(ops, query, key, value, cache.layer(self.index), o.attention_scale)
         mixed = mixed if rows is None else mixed[rows]
         values = self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim))
-        return self.output(values.reshape(len(mixed), -1))
+        return self.output(values.reshape(len(mixed), o.heads * o.value_dim))
 
 
 class JoinedLatentAttention(LatentAttention):

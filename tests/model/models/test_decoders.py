@@ -33,7 +33,7 @@ from tests.tiny_decoders import (
 from tests.tiny_gemmas import TinyGemma4
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
-from tests.tiny_latent import GROUPS, WITHOUT_GROUPS, TinyLatent
+from tests.tiny_latent import DEEPSEEK_V3, GROUPS, WITHOUT_GROUPS, TinyLatent
 from tests.tiny_latent import SETTINGS as LATENT
 from tests.tiny_mamba import (
     GRANITE_HYBRID,
@@ -213,14 +213,7 @@ MODELS = {
         "qwen3next", "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, layout="ssm_in",
         seed=37,
     ),
-    "deepseek2 V3": TinyLatent(
-        "deepseek2", "deepseek_v3",
-        {**LATENT, **GROUPS, "rope_parameters": {
-            "rope_theta": 1e4, **YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 16.0}},
-        {**YARN_KEYS, "rope.scaling.yarn_log_multiplier": 0.1, "rope.scaling.yarn_beta_fast": 16.0,
-         "expert_gating_func": 2},
-        seed=46,
-    ),
+    "deepseek2 V3": DEEPSEEK_V3,
     "deepseek2 V3, first files": TinyLatent(
         "deepseek2", "deepseek_v3", {**LATENT, **GROUPS, "q_lora_rank": None, "routed_scaling_factor": 1.0},
         form="joined", seed=47,

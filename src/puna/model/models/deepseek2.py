@@ -42,6 +42,11 @@ class LatentLayerOptions(LayerOptions):
         return self.head_dim - self.rope_dim
 
     @property
+    def mixing_values(self) -> int:
+        # Queries as long as keys, what heads find, and that once more, head by head.
+        return self.heads * (self.rope_dim + 3 * self.latent_dim)
+
+    @property
     def kv_shape(self) -> KVShape:
         return KVShape(1, self.rope_dim + self.latent_dim, self.latent_dim)
 

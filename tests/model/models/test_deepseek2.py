@@ -1,0 +1,80 @@
+"""What only models with latent attention have: what is cached, and files that do not say all."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puna.errors import ModelError
+from puna.kvcache.storage import KVShape
+from puna.model.load import LoadedModel, load_model
+from tests.model.models.parity import (
+    FLOATS,
+    original,
+    our_log_probabilities,
+    random_tokens,
+    read,
+    reference_log_probabilities,
+)
+from tests.tiny_decoders import tiny_decoder_gguf
+from tests.tiny_latent import DEEPSEEK_V3, LATENT, ROPE, TinyLatent
+
+
+def loaded(folder: Path, tiny: TinyLatent, **metadata: Any) -> LoadedModel:
+    keys = {key.replace("__", "."): value for key, value in metadata.items()}
+    changed = dataclasses.replace(tiny, metadata={**tiny.metadata, **keys})
+    return load_model(tiny_decoder_gguf(folder / "model.gguf", changed, model=original(tiny)))
+
+
+@pytest.mark.parametrize("form", ["split", "joined"])
+def test_a_latent_and_a_rotated_key_are_all_that_is_cached(tmp_path: Path, form: str) -> None:
+    ours = loaded(tmp_path, dataclasses.replace(DEEPSEEK_V3, form=form))
+    assert set(ours.model.kv_shapes().values()) == {KVShape(1, ROPE + LATENT, LATENT)}
+
+
+def test_after_a_shift_keys_are_where_they_would_have_been_computed(tmp_path: Path) -> None:
+    """With one layer nothing that is kept depends on what was removed."""
+    settings = {**DEEPSEEK_V3.settings, "num_hidden_layers": 1, "first_k_dense_replace": 1}
+    tiny = dataclasses.replace(DEEPSEEK_V3, settings=settings)
+    ours = loaded(tmp_path, tiny)
+    tokens = random_tokens(ours, 60, 3)
+    cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
+    read(ours, cache, 0, tokens[:50])
+    cache.remove(0, 3, 28)
+    found = read(ours, cache, 0, tokens[50:])
+    expected = reference_log_probabilities(original(tiny), [*tokens[:3], *tokens[28:]])
+    assert (found - expected[-10:]).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [{"rope.scaling.type": None}, {"expert_gating_func": None, "expert_weights_norm": None}],
+    ids=["yarn", "routing"],
+)
+def test_what_a_file_does_not_say_is_known(tmp_path: Path, missing: dict[str, None]) -> None:
+    ours = loaded(tmp_path, DEEPSEEK_V3, **missing)
+    tokens = random_tokens(ours, 70, 4)
+    found = our_log_probabilities(ours, tokens, [70])
+    assert (found - reference_log_probabilities(original(DEEPSEEK_V3), tokens)).abs().max() < 1e-3
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "complaint"),
+    [
+        ("attention.kv_lora_rank", 2**31 - 1, "rank' is 2147483647, but tensor 'blk.0.attn_kv_a_norm"),
+        ("attention.kv_lora_rank", None, "metadata key 'deepseek2.attention.kv_lora_rank' is missing"),
+        ("rope.dimension_count", 10, "is 10 and makes 42 rows of 'blk.0.attn_kv_a_mqa.weight', not 48"),
+        ("rope.dimension_count", 28, "rope.dimension_count' is 28, all 28 numbers of a head"),
+        ("attention.value_length_mla", 2**31 - 1, "value_length_mla' is 4 x 2147483647, but tensor"),
+        ("attention.key_length_mla", 24, "tensor 'blk.0.attn_q_b.weight' has 112x40 values, expected 96x40"),
+        ("attention.q_lora_rank", 0, "tensor 'blk.0.attn_q.weight' is missing"),
+    ],
+)
+def test_sizes_that_do_not_fit_the_tensors_are_refused(
+    tmp_path: Path, key: str, value: int | None, complaint: str
+) -> None:
+    with pytest.raises(ModelError, match=complaint):
+        loaded(tmp_path, DEEPSEEK_V3, **{key: value})
