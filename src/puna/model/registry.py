@@ -16,6 +16,7 @@ _MODELS: Final = {
     "ernie4_5": ("ernie4_5", "Ernie45"),
     "ernie4_5-moe": ("ernie4_5", "Ernie45"),
     "exaone4": ("exaone4", "Exaone4"),
+    "falcon-h1": ("falcon_h1", "FalconH1"),
     "gemma": ("gemma", "Gemma"),
     "gemma2": ("gemma2", "Gemma2"),
     "gemma3": ("gemma3", "Gemma3"),

@@ -33,6 +33,8 @@ from tests.tiny_decoders import (
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
 from tests.tiny_mamba import (
+    FALCON_H1,
+    FALCON_H1_NORMED,
     GRANITE_HYBRID,
     GRANITE_HYBRID_MOE,
     NEMOTRON_H,
@@ -210,6 +212,8 @@ MODELS = {
         "qwen3next", "qwen3_next", {**SETTINGS, **EXPERTS_BESIDE}, KEYS, norm_offset=1, layout="ssm_in",
         seed=37,
     ),
+    "falcon-h1": FALCON_H1,
+    "falcon-h1 normed": FALCON_H1_NORMED,
     "nemotron_h": NEMOTRON_H,
     "nemotron_h_moe": NEMOTRON_H_MOE,
     "nemotron_h_moe latent": NEMOTRON_H_LATENT,
