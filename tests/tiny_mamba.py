@@ -92,13 +92,14 @@ class TinyNemotron(TinyMamba):
 
     def name(self, theirs: str, config: Any) -> str:
         kinds = {"linear_attention": "linear_attn", "full_attention": "self_attn", "moe": "mlp", "mlp": "mlp"}
-        name = theirs.replace("embeddings.", "embed_tokens.").replace("norm_f.", "norm.")
+        name = theirs.replace("backbone.", "model.").replace("embeddings.", "embed_tokens.")
+        name = name.replace("norm_f.", "norm.")
         if not name.startswith("model.layers."):
             return name
         _, _, layer, module, kind = name.split(".", 4)
         if module == "norm":
             return f"model.layers.{layer}.input_layernorm.{kind}"
-        return f"model.layers.{layer}.{kinds[config.layers_block_type[int(layer)]]}.{kind}"
+        return f"model.layers.{layer}.{kinds[config.layer_types[int(layer)]]}.{kind}"
 
     def experts(self, part: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
         return [(f"ffn_{part.removesuffix('_proj')}_exps.weight", array)]
@@ -132,6 +133,16 @@ NEMOTRON_H_LATENT = TinyNemotron(
     "nemotron_h_moe", "nemotron_h", {**NEMOTRON_MOE, "moe_latent_size": 32, "norm_topk_prob": False},
     {**NEMOTRON_MOE_KEYS, "moe_latent_size": 32, "expert_weights_norm": False},
     {**NEMOTRON_H.names, **LATENT_NAMES}, seed=54,
+)  # fmt: skip
+
+MAMBA2 = TinyNemotron(
+    "mamba2", "mamba2",
+    {"num_hidden_layers": 3, "num_heads": HEADS, "head_dim": DIM, "n_groups": GROUPS, "state_size": STATE,
+     "conv_kernel": 4, "expand": 2},
+    {**KEYS, "attention.head_count": 0, "attention.head_count_kv": None, "attention.key_length": None,
+     "attention.value_length": None, "feed_forward_length": 0, "context_length": 1 << 20,
+     "attention.layer_norm_rms_epsilon": 1e-5},
+    seed=57,
 )  # fmt: skip
 
 

@@ -151,15 +151,14 @@ class TextOptions:
         """From the metadata of `file`, the arguments standing for what it does not say.
 
         `head_dim` None is the hidden size divided among the heads; what `neox` and `rotates` say is not in
-        files. Unless `all_attend`, layers may have 0 key/value heads, and
-        remember something else; if there are `halves`, all may, and a layer may have no feed-forward network.
-        Raises `ModelError` that names the key and its value, and
-        `UnsupportedModelError`.
+        files. Unless `all_attend`, layers may have 0 key/value heads, and remember something else; if there
+        are `halves`, all may, and a layer may have no feed-forward network. Raises `ModelError` that names
+        the key and its value, and `UnsupportedModelError`.
         """
         count, hidden = block_count(file), required(file, "embedding_length")
         heads, kv_heads = _read_heads(file, count, all_attend, halves)
         dim_key = first_of(file, "attention.key_length", "attention.head_dim")
-        head_dim = required(file, dim_key, head_dim or max(hidden // max(heads), 1))
+        head_dim = required(file, dim_key, head_dim or max(hidden // max(*heads, 1), 1))
         eps_key = first_of(file, "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
         norm_eps = positive(file, eps_key, norm_eps)
         value_dim = required(file, "attention.value_length", head_dim)
