@@ -92,13 +92,14 @@ class TinyNemotron(TinyMamba):
 
     def name(self, theirs: str, config: Any) -> str:
         kinds = {"linear_attention": "linear_attn", "full_attention": "self_attn", "moe": "mlp", "mlp": "mlp"}
-        name = theirs.replace("embeddings.", "embed_tokens.").replace("norm_f.", "norm.")
+        name = theirs.replace("backbone.", "model.").replace("embeddings.", "embed_tokens.")
+        name = name.replace("norm_f.", "norm.")
         if not name.startswith("model.layers."):
             return name
         _, _, layer, module, kind = name.split(".", 4)
         if module == "norm":
             return f"model.layers.{layer}.input_layernorm.{kind}"
-        return f"model.layers.{layer}.{kinds[config.layers_block_type[int(layer)]]}.{kind}"
+        return f"model.layers.{layer}.{kinds[config.layer_types[int(layer)]]}.{kind}"
 
     def experts(self, part: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
         return [(f"ffn_{part.removesuffix('_proj')}_exps.weight", array)]
@@ -132,4 +133,60 @@ NEMOTRON_H_LATENT = TinyNemotron(
     "nemotron_h_moe", "nemotron_h", {**NEMOTRON_MOE, "moe_latent_size": 32, "norm_topk_prob": False},
     {**NEMOTRON_MOE_KEYS, "moe_latent_size": 32, "expert_weights_norm": False},
     {**NEMOTRON_H.names, **LATENT_NAMES}, seed=54,
+)  # fmt: skip
+
+MAMBA2 = TinyNemotron(
+    "mamba2", "mamba2",
+    {"num_hidden_layers": 3, "num_heads": HEADS, "head_dim": DIM, "n_groups": GROUPS, "state_size": STATE,
+     "conv_kernel": 4, "expand": 2},
+    {**KEYS, "attention.head_count": 0, "attention.head_count_kv": None, "attention.key_length": None,
+     "attention.value_length": None, "feed_forward_length": 0, "context_length": 1 << 20,
+     "attention.layer_norm_rms_epsilon": 1e-5},
+    seed=57,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TinyFalcon(TinyMamba):
+    """What multiplies results in the original is in the weights of files."""
+
+    renamed: Mapping[str, str] = field(
+        default_factory=lambda: {
+            ".mamba.": ".linear_attn.", "feed_forward.": "mlp.", "final_layernorm": "norm",
+            "pre_ff_layernorm": "post_attention_layernorm",
+        }
+    )  # fmt: skip
+
+    def tensors(self, model: Any) -> dict[str, np.ndarray]:
+        c = model.config
+        keys = c.mamba_n_groups * c.mamba_d_state
+        parts = [c.mamba_d_ssm, c.mamba_d_ssm, keys, keys, c.mamba_n_heads]
+        factors = {
+            "ffn_down": c.mlp_multipliers[1], "ffn_gate": c.mlp_multipliers[0],
+            "attn_q": c.attention_in_multiplier, "attn_v": c.attention_in_multiplier,
+            "attn_k": c.attention_in_multiplier * c.key_multiplier,
+            "attn_output": c.attention_out_multiplier, "ssm_out": c.ssm_out_multiplier,
+            "ssm_in": c.ssm_in_multiplier * np.repeat(c.ssm_multipliers, parts)[:, None],
+            "token_embd": c.embedding_multiplier, "output": c.lm_head_multiplier,
+        }  # fmt: skip
+        found = {}
+        for name, array in super().tensors(model).items():
+            kind = name.removesuffix(".weight").rsplit(".", 1)[-1]
+            name = name.removesuffix(".weight") if kind == "ffn_norm" else name
+            found[name] = (array * factors.get(kind, 1)).astype(np.float32)
+        return found
+
+
+FALCON = {
+    "num_hidden_layers": 2, "mamba_d_ssm": HEADS * DIM, "mamba_n_heads": HEADS, "mamba_d_head": DIM,
+    "mamba_n_groups": GROUPS, "mamba_d_state": STATE, "mamba_d_conv": 4, "head_dim": 24,
+    "lm_head_multiplier": 0.7, "embedding_multiplier": 5.0, "mlp_multipliers": [0.8, 0.6],
+    "key_multiplier": 0.4, "attention_out_multiplier": 0.9, "attention_in_multiplier": 1.2,
+    "ssm_multipliers": [0.9, 1.1, 0.8, 1.2, 0.7], "ssm_in_multiplier": 1.3, "ssm_out_multiplier": 0.5,
+    "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"},
+}  # fmt: skip
+FALCON_H1 = TinyFalcon("falcon-h1", "falcon_h1", FALCON, KEYS, seed=55)
+FALCON_H1_NORMED = TinyFalcon(
+    "falcon-h1", "falcon_h1", {**FALCON, "mamba_rms_norm": True, "mamba_norm_before_gate": False}, KEYS,
+    seed=56,
 )  # fmt: skip

@@ -17,12 +17,12 @@ from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
 from tests.tiny import TinyLlama, tiny_llama_gguf
-from tests.tiny_decoders import tiny_decoder_gguf
+from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_latent import DEEPSEEK_V3
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
-from tests.tiny_mamba import GRANITE_HYBRID
+from tests.tiny_mamba import FALCON_H1, GRANITE_HYBRID, MAMBA2, NEMOTRON_H_LATENT
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="the C++ extension is not built")
 
@@ -143,8 +143,11 @@ def test_states_of_recurrent_layers_are_found_anew_in_every_replay(tmp_path: Pat
     assert pair.proven == [1, 2, 3]
 
 
-def test_mambas_are_replayed_beside_attention(tmp_path: Path) -> None:
-    pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "model.gguf", GRANITE_HYBRID)))
+@pytest.mark.parametrize(
+    "tiny", [MAMBA2, GRANITE_HYBRID, FALCON_H1, NEMOTRON_H_LATENT], ids=lambda tiny: tiny.architecture
+)
+def test_mambas_are_replayed_alone_and_beside_attention(tmp_path: Path, tiny: TinyDecoder) -> None:
+    pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "model.gguf", tiny)))
     pair.step(s1=13)
     for streams in (1, 2, 5):
         for _ in range(6):

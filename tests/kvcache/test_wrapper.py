@@ -8,6 +8,7 @@ from puna.batch import Batch
 from puna.errors import CacheFullError, NotSupportedError
 from puna.kvcache.causal import CausalCache, KVShape
 from puna.kvcache.encoder import EncoderCache
+from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.sliding import SlidingCache
 from puna.kvcache.wrapper import WrapperCache
 from puna.ops import Array
@@ -51,6 +52,19 @@ def test_a_start_that_fails_in_one_cache_leaves_all_unchanged() -> None:
     assert books(cache) == before  # the sliding one has not even slid
     assert cache.length(0) == 5
     assert store(cache, [0], [5], [5.0]) == {0: [[0, 0, 5]], 1: [[0, 0, 5]], 2: [[0, 0, 0, 0, 0, 5]]}
+
+
+def test_a_layer_may_have_keys_and_a_state() -> None:
+    how = {"sequences": 1, "context": 16, "types": NUMBERS}
+    states = RecurrentCache(OPS, {0: {"memory": (5,)}}, sequences=1)
+    keys = CausalCache(OPS, {0: ONE, 1: ONE}, shift=add_shift, **how)
+    cache = WrapperCache(states, keys)
+    assert set(cache.layers) == {0, 1}
+    assert store(cache, [0, 0], [0, 1], [3.0, 4.0]) == {0: [[3], [3, 4]], 1: [[3], [3, 4]]}
+    assert list(cache.state(0).states) == ["memory"]
+    sizes = {"sequences": 1, "capacity": 16, "batch": 2}
+    mine, theirs = states.layer_bytes(**sizes), keys.layer_bytes(**sizes)
+    assert cache.layer_bytes(**sizes) == {0: mine[0] + theirs[0], 1: theirs[1]}
 
 
 @pytest.mark.scenario(75)

@@ -9,24 +9,30 @@ from puna.errors import CacheFileError, NotSupportedError, shown
 from puna.kvcache.cache import Cache, Compacting, LayerCache, LayerState, Picturing, Saving
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
+from puna.kvcache.recurrent import RecurrentCache
 from puna.kvcache.saved import Saved
 
 
 class WrapperCache(Cache):
-    """Caches of different layers of the same sequences. An operation is done by all of them or by none."""
+    """Caches of different layers of the same sequences. An operation is done by all of them or by none.
+
+    A layer may have a state in one of them, and keys and values in another.
+    """
 
     def __init__(self, *caches: Cache) -> None:
         self.caches = caches
         self._layers: dict[int, Cache] = {}
+        self._states: dict[int, Cache] = {}
         for cache in caches:
+            known = self._states if isinstance(cache, RecurrentCache) else self._layers
             for index in cache.layers:
-                if index in self._layers:
+                if index in known:
                     raise ValueError(f"two caches have a layer {index}")
-                self._layers[index] = cache
+                known[index] = cache
 
     @property
     def layers(self) -> Iterable[int]:
-        return self._layers.keys()
+        return (self._layers | self._states).keys()
 
     @property
     def generation(self) -> int | None:
@@ -51,7 +57,7 @@ class WrapperCache(Cache):
         return self._layers[index].layer(index)
 
     def state(self, index: int) -> LayerState:
-        return self._layers[index].state(index)
+        return self._states[index].state(index)
 
     def room(self, wanted: int) -> int:
         return min(cache.room(wanted) for cache in self.caches)
@@ -117,7 +123,8 @@ class WrapperCache(Cache):
     def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
         sizes: dict[int, int] = {}
         for cache in self.caches:
-            sizes |= cache.layer_bytes(sequences=sequences, capacity=capacity, batch=batch)
+            own = cache.layer_bytes(sequences=sequences, capacity=capacity, batch=batch)
+            sizes |= {index: sizes.get(index, 0) + count for index, count in own.items()}
         return sizes
 
     @property

@@ -117,7 +117,17 @@ class Nothing:
 
 
 Attended = Everything | Window | Chunk | Images | WholeText
-Remembered = Attended | State | KeysOf | Nothing
+
+
+@dataclass(frozen=True)
+class StateAnd:
+    """A state, and the keys and values of what the layer attends to besides."""
+
+    state: State
+    attended: Attended
+
+
+Remembered = Attended | State | StateAnd | KeysOf | Nothing
 
 
 def build_cache(
@@ -131,7 +141,10 @@ def build_cache(
     states: dict[int, dict[str, tuple[int, ...]]] = {}
     caches: list[Cache] = []
     for index, (kept, shape) in enumerate(zip(remembered, shapes, strict=True)):
-        if isinstance(kept, State):
+        if isinstance(kept, StateAnd):
+            states[index] = dict(kept.state.arrays)
+            kinds.setdefault(kept.attended, {})[index] = shape
+        elif isinstance(kept, State):
             states[index] = dict(kept.arrays)
         elif isinstance(kept, KeysOf):
             if isinstance(remembered[kept.layer], State | KeysOf | Nothing):

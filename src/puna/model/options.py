@@ -179,7 +179,7 @@ class TextOptions:
         count, hidden = block_count(file), required(file, "embedding_length")
         heads, kv_heads = _read_heads(file, count, all_attend, halves)
         dim_key = first_of(file, head_dims[0], "attention.head_dim")
-        head_dim = required(file, dim_key, head_dim or max(hidden // max(heads), 1))
+        head_dim = required(file, dim_key, head_dim or max(hidden // max(*heads, 1), 1))
         eps_key = first_of(file, "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
         norm_eps = positive(file, eps_key, norm_eps)
         value_dim = required(file, head_dims[1], head_dim)

@@ -116,7 +116,10 @@ class Embedding:
 
 
 class RMSNorm:
-    """x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich, 2019); eps is `options.norm_eps`."""
+    """x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich, 2019); eps is `options.norm_eps`.
+
+    The tensor's name may lack the `.weight`.
+    """
 
     def __init__(self, ops: Backend, weight: Array, eps: float) -> None:
         self.ops = ops
@@ -128,6 +131,8 @@ class RMSNorm:
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
         weight = source.vector(f"{name}.weight", shape[0])
+        if weight is None:
+            weight = source.vector(name, shape[0])
         return None if weight is None else cls(source.ops, weight, options.norm_eps)
 
     def __call__(self, x: Array) -> Array:

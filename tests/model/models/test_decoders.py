@@ -36,8 +36,11 @@ from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
 from tests.tiny_latent import DEEPSEEK_V3, GROUPS, WITHOUT_GROUPS, TinyLatent
 from tests.tiny_latent import SETTINGS as LATENT
 from tests.tiny_mamba import (
+    FALCON_H1,
+    FALCON_H1_NORMED,
     GRANITE_HYBRID,
     GRANITE_HYBRID_MOE,
+    MAMBA2,
     NEMOTRON_H,
     NEMOTRON_H_LATENT,
     NEMOTRON_H_MOE,
@@ -243,6 +246,9 @@ MODELS = {
          "rope.scaling.yarn_log_multiplier": 0.1, "attention.temperature_scale": 0.1},
         seed=51,
     ),
+    "mamba2": MAMBA2,
+    "falcon-h1": FALCON_H1,
+    "falcon-h1 normed": FALCON_H1_NORMED,
     "nemotron_h": NEMOTRON_H,
     "nemotron_h_moe": NEMOTRON_H_MOE,
     "nemotron_h_moe latent": NEMOTRON_H_LATENT,
