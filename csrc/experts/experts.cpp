@@ -62,6 +62,12 @@ struct Plan {
     }
 };
 
+auto activation(Gate gate) {
+    const RowKernels& kernels = row_kernels();
+    if (gate == Gate::geglu) return kernels.geglu;
+    return gate == Gate::swiglu ? kernels.swiglu : kernels.clamped_swiglu;
+}
+
 // A piece of an intermediate row that one task computes: what the block of activations it becomes holds.
 constexpr int64_t piece = chunk_columns;
 constexpr int64_t piece_room = piece + 2 * max_group_rows;
@@ -115,8 +121,7 @@ private:
         const int64_t count = std::min(piece, width_ - column);
         float* const gates = multiply_piece(*layer_.gate, block, column, count, room);
         float* const ups = multiply_piece(*layer_.up, block, column, count, room + token_block * piece_room);
-        const RowKernels& kernels = row_kernels();
-        const auto activate = layer_.activation == Gate::swiglu ? kernels.swiglu : kernels.clamped_swiglu;
+        const auto activate = activation(layer_.activation);
         const int64_t at = block.expert * width_ + column;
         for (int64_t p = block.begin; p < block.end; p++) {
             float *gate = gates + (p - block.begin) * piece_room, *up = ups + (p - block.begin) * piece_room;

@@ -6,7 +6,7 @@
 
 namespace puna {
 
-enum class Gate : int { swiglu, clamped_swiglu };   // see RowKernels
+enum class Gate : int { swiglu, clamped_swiglu, geglu };   // see RowKernels
 
 // The matrices of all experts lie one below the other in one packed matrix: expert e of `count` has the rows
 // [e * rows / count, (e + 1) * rows / count).

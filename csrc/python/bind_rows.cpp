@@ -1,11 +1,13 @@
 // Attention and the row operations. Shapes and dtypes are checked here, and the values of indices.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "attention/attention.h"
 #include "bind_array.h"
@@ -208,6 +210,69 @@ NewArray<float> bind_softplus(Argument x_, Argument scale_) {
     return y;
 }
 
+// `count` new arrays [rows, width], and where their values are.
+std::pair<std::vector<NewArray<float>>, std::vector<float*>> new_arrays(int64_t count, int64_t rows, int64_t width) {
+    std::vector<NewArray<float>> arrays;
+    std::vector<float*> values;
+    for (int64_t i = 0; i < count; i++) {
+        arrays.push_back(new_array<float>({static_cast<intptr_t>(rows), static_cast<intptr_t>(width)}));
+        values.push_back(arrays.back().data);
+    }
+    return {arrays, values};
+}
+
+std::vector<NewArray<float>> bind_split(Argument x_, int64_t parts) {
+    const auto x = array<float>(x_, "split x");
+    if (x.dims != 2 || parts < 1 || x.shape[1] % parts) {
+        throw nb::value_error(
+            ("split: x " + shape_text(x_) + " has no columns for " + std::to_string(parts) + " equal parts").c_str());
+    }
+    const int64_t rows = x.shape[0], width = x.shape[1] / parts;
+    auto [arrays, values] = new_arrays(parts, rows, width);
+    perform("split", [=, y = std::move(values)] { split(x.data, rows, parts, width, y.data()); });
+    return arrays;
+}
+
+std::vector<NewArray<float>> bind_mix(const std::vector<Argument>& x_, Argument mixture_) {
+    const auto mixture = array<float>(mixture_, "mix mixture");
+    std::vector<const float*> x;
+    const auto inputs = static_cast<int64_t>(x_.size());
+    if (!inputs || mixture.dims != 2 || mixture.shape[1] % inputs) {
+        throw nb::value_error(("mix: a mixture " + shape_text(mixture_) + " is not one of " +
+                               std::to_string(inputs) + " arrays").c_str());
+    }
+    const auto first = array<float>(x_[0], "mix x");
+    for (const Argument& each : x_) {
+        const auto given = array<float>(each, "mix x");
+        if (given.dims != 2 || given.shape[0] != mixture.shape[0] || !given.same_shape(first.shape, first.dims)) {
+            throw misfit("mix", {{"x", each}, {"mixture", mixture_}});
+        }
+        x.push_back(given.data);
+    }
+    const int64_t rows = first.shape[0], width = first.shape[1], outputs = mixture.shape[1] / inputs;
+    auto [arrays, values] = new_arrays(outputs, rows, width);
+    perform("mix", [=, x = std::move(x), y = std::move(values)] {
+        mix(x.data(), mixture.data, inputs, outputs, rows, width, y.data());
+    });
+    return arrays;
+}
+
+NewArray<float> bind_match_rms(Argument x_, Argument like_, float floor) {
+    const auto x = array<float>(x_, "match_rms x"), like = array<float>(like_, "match_rms like");
+    if (x.dims != 2 || !x.same_shape(like.shape, like.dims)) throw misfit("match_rms", {{"x", x_}, {"like", like_}});
+    auto y = new_array_like<float>(x);
+    perform("match_rms", [=, out = y.data] { match_rms(x.data, like.data, floor, x.shape[0], x.shape[1], out); });
+    return y;
+}
+
+NewArray<float> bind_above(Argument x_, float deviations) {
+    const auto x = array<float>(x_, "above x");
+    if (x.dims != 2) throw misfit("above", {{"x", x_}});
+    auto y = new_array_like<float>(x);
+    perform("above", [=, out = y.data] { above(x.data, deviations, x.shape[0], x.shape[1], out); });
+    return y;
+}
+
 }  // namespace
 
 void register_rows(nb::module_& m) {
@@ -245,6 +310,10 @@ void register_rows(nb::module_& m) {
     m.def(
         "scale", [](Argument a, float factor) { return bind_each<scale>("scale", a, factor); }, "a"_a, "factor"_a,
         "a * factor.");
+    m.def("split", &bind_split, "x"_a, "parts"_a, "The columns of x in equal parts, each an array.");
+    m.def("mix", &bind_mix, "x"_a, "mixture"_a, "Sums of arrays, weighed by row.");
+    m.def("match_rms", &bind_match_rms, "x"_a, "like"_a, "floor"_a, "Rows as large as others.");
+    m.def("above", &bind_above, "x"_a, "deviations"_a, "What values have above most of their row.");
 }
 
 }  // namespace puna

@@ -43,7 +43,10 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
         return &row_kernels(a) == &row_kernels(b);
     }
     if (is_one_of({"short_conv", "linear_attention"})) return &recurrent_kernels(a) == &recurrent_kernels(b);
-    if (is_one_of({"route", "embed", "temper", "add", "multiply", "scale", "softplus", "sigmoid"})) return true;
+    if (is_one_of({"route", "embed", "temper", "add", "multiply", "scale", "softplus", "sigmoid", "split", "mix",
+                   "match_rms", "above"})) {
+        return true;
+    }
     throw nb::value_error(("the extension has no operation '" + operation + "' that computes").c_str());
 }
 

@@ -151,6 +151,62 @@ void scale(const float* a, float factor, int64_t count, float* y) {
     });
 }
 
+void split(const float* x, int64_t rows, int64_t parts, int64_t width, float* const* y) {
+    parallel_ranges(rows, rows_per_task(parts * width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            for (int64_t p = 0; p < parts; p++) {
+                std::copy_n(x + (row * parts + p) * width, width, y[p] + row * width);
+            }
+        }
+    });
+}
+
+void mix(const float* const* x, const float* mixture, int64_t inputs, int64_t outputs, int64_t rows, int64_t width,
+         float* const* y) {
+    parallel_ranges(rows, rows_per_task(inputs * outputs * width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            for (int64_t m = 0; m < outputs; m++) {
+                const float* factors = mixture + (row * outputs + m) * inputs;
+                float* sums = y[m] + row * width;
+                std::fill_n(sums, width, 0.0f);
+                for (int64_t n = 0; n < inputs; n++) {
+                    const float* values = x[n] + row * width;
+                    for (int64_t i = 0; i < width; i++) sums[i] += factors[n] * values[i];
+                }
+            }
+        }
+    });
+}
+
+void match_rms(const float* x, const float* like, float floor, int64_t rows, int64_t width, float* y) {
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            double own = 0, wanted = 0;
+            for (int64_t i = row * width; i < (row + 1) * width; i++) {
+                own += double(x[i]) * x[i];
+                wanted += double(like[i]) * like[i];
+            }
+            const float factor = float(std::sqrt(wanted / width / std::max(own / width, double(floor))));
+            for (int64_t i = row * width; i < (row + 1) * width; i++) y[i] = x[i] * factor;
+        }
+    });
+}
+
+void above(const float* x, float deviations, int64_t rows, int64_t width, float* y) {
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            const float *from = x + row * width, *last = from + width;
+            double sum = 0, squares = 0;
+            for (const float* value = from; value < last; value++) sum += *value;
+            const double mean = sum / width;
+            for (const float* value = from; value < last; value++) squares += (*value - mean) * (*value - mean);
+            const float cutoff = float(mean + deviations * std::sqrt(squares / width));
+            float* to = y + row * width;
+            for (int64_t i = 0; i < width; i++) to[i] = from[i] > cutoff ? from[i] - cutoff : 0;
+        }
+    });
+}
+
 void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width) {
     const RowKernels& kernels = row_kernels();
     const int64_t row_bytes = kv_bytes(type, width);

@@ -60,6 +60,15 @@ void temper(float* x, const int32_t* positions, double scale, double floor_scale
 void add(const float* a, const float* b, int64_t count, float* y);
 void multiply(const float* a, const float* b, int64_t count, float* y);
 void scale(const float* a, float factor, int64_t count, float* y);
+// Part p of the columns of x [rows, parts * width] becomes y[p] [rows, width].
+void split(const float* x, int64_t rows, int64_t parts, int64_t width, float* const* y);
+// y[m] = the sum over n of mixture [rows, outputs, inputs] at (m, n) times x[n]; x[n] and y[m] [rows, width].
+void mix(const float* const* x, const float* mixture, int64_t inputs, int64_t outputs, int64_t rows, int64_t width,
+         float* const* y);
+// Rows of x with the root mean square that those of `like` have, their own being taken as at least sqrt(floor).
+void match_rms(const float* x, const float* like, float floor, int64_t rows, int64_t width, float* y);
+// What values have above the mean of their row plus `deviations` times its standard deviation, or 0.
+void above(const float* x, float deviations, int64_t rows, int64_t width, float* y);
 
 void store_rows(void* target, KVType type, const int32_t* cells, const float* from, int64_t rows, int64_t width);
 

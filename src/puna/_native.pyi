@@ -163,6 +163,18 @@ def swiglu(gate: Array, up: Array) -> NDArray[Any]:
 def geglu(gate: Array, up: Array) -> NDArray[Any]:
     """gelu(gate) * up, GELU by its approximation with tanh."""
 
+def split(x: Array, parts: int) -> list[NDArray[Any]]:
+    """The columns of x in equal parts, each an array."""
+
+def mix(x: Sequence[Array], mixture: Array) -> list[NDArray[Any]]:
+    """Sums of arrays, weighed by row."""
+
+def match_rms(x: Array, like: Array, floor: float) -> NDArray[Any]:
+    """Rows as large as others."""
+
+def above(x: Array, deviations: float) -> NDArray[Any]:
+    """What values have above most of their row."""
+
 def gelu(x: Array) -> NDArray[Any]:
     """GELU, exactly."""
 

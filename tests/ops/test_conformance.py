@@ -145,6 +145,45 @@ def test_geglu_lets_nan_through_and_makes_it_of_minus_infinity(ops: TorchOps) ->
     assert ops.geglu(gate, up).isnan()[0].nonzero().flatten().tolist() == [0, 7, 9, 18]
 
 
+@pytest.mark.parametrize("rows", [0, 1, 5, 300])
+def test_split(ops: TorchOps, rows: int) -> None:
+    x = torch.randn(rows, 12 * 40)
+    for got, expected in zip(ops.split(x, 12), x.split(40, dim=1), strict=True):
+        assert torch.equal(got, expected)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 300])
+def test_mix(ops: TorchOps, rows: int) -> None:
+    x, mixture = [torch.randn(rows, 77) for _ in range(5)], torch.randn(rows, 3 * 5)
+    exact = torch.einsum("tmn,ntd->mtd", mixture.double().view(rows, 3, 5), torch.stack(x).double())
+    for got, expected in zip(ops.mix(x, mixture), exact, strict=True):
+        close(got, expected)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 5, 300])
+def test_match_rms(ops: TorchOps, rows: int) -> None:
+    x, like = torch.randn(rows, 77), torch.randn(rows, 77) * 5
+    small = torch.full((rows, 77), 1e-4)
+    for given in (x, small):
+        own = given.double().square().mean(-1, keepdim=True).clamp_min(1e-5).sqrt()
+        close(
+            ops.match_rms(given, like, 1e-5),
+            given * like.double().square().mean(-1, keepdim=True).sqrt() / own,
+        )
+
+
+@pytest.mark.parametrize("rows", [1, 5, 300])
+def test_above(ops: TorchOps, rows: int) -> None:
+    x = torch.randn(rows, 500) + 3
+    for deviations in (1.6448536, 0.0):
+        exact = (
+            x.double()
+            - x.double().mean(-1, keepdim=True)
+            - deviations * x.double().var(-1, correction=0, keepdim=True).sqrt()
+        )
+        close(ops.above(x, deviations), exact.relu())
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_sigmoid_gate(ops: TorchOps, shape: tuple[int, ...]) -> None:
     x, gate = torch.randn(shape), torch.randn(shape) * 10

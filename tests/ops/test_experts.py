@@ -96,6 +96,8 @@ class Layer:
                 g, u = gate[e] @ given + biases[0][e], up[e] @ given + biases[1][e]
                 if self.experts.activation == "swiglu":
                     hidden = g * torch.sigmoid(g) * u
+                elif self.experts.activation == "geglu":
+                    hidden = torch.nn.functional.gelu(g, approximate="tanh") * u
                 else:
                     g, u = g.clamp(max=7), u.clamp(-7, 7)
                     hidden = g * torch.sigmoid(1.702 * g) * (u + 1)
@@ -128,7 +130,9 @@ def test_results_are_right(ops: TorchOps, kind: str, size: str) -> None:
         assert error < tolerance(GGMLType[kind]), f"{tokens} tokens"
 
 
-@pytest.mark.parametrize("settings", [{"activation": "clamped_swiglu"}, {"scale_inputs": True}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{"activation": "clamped_swiglu"}, {"activation": "geglu"}, {"scale_inputs": True}], ids=str
+)
 @pytest.mark.parametrize("kind", ["MXFP4", "F16"])
 def test_other_kinds_of_experts(ops: TorchOps, kind: str, settings: dict[str, object]) -> None:
     for biases in (False, True):

@@ -113,6 +113,15 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(2, 1).half()),
         lambda ops: ops.softcap(torch.randn(2, 8).half(), 30.0),
         lambda ops: ops.gelu(torch.randn(2, 8).double()),
+        lambda ops: ops.split(torch.randn(2, 8), 3),
+        lambda ops: ops.split(torch.randn(2, 8), 0),
+        lambda ops: ops.split(torch.randn(2, 2, 8), 4),
+        lambda ops: ops.mix([], torch.randn(2, 4)),
+        lambda ops: ops.mix([torch.randn(2, 8)] * 2, torch.randn(2, 3)),
+        lambda ops: ops.mix([torch.randn(2, 8), torch.randn(2, 7)], torch.randn(2, 4)),
+        lambda ops: ops.mix([torch.randn(3, 8)] * 2, torch.randn(2, 4)),
+        lambda ops: ops.match_rms(torch.randn(2, 8), torch.randn(2, 7), 1e-5),
+        lambda ops: ops.above(torch.randn(8), 1.0),
         lambda ops: ops.layer_norm(torch.randn(2, 8), torch.ones(7), None, 1e-5),
         lambda ops: ops.layer_norm(torch.randn(2, 8), torch.ones(8), torch.ones(7), 1e-5),
         lambda ops: ops.layer_norm(torch.randn(8, 2).T, torch.ones(8), None, 1e-5),
@@ -139,6 +148,7 @@ def test_other_operations_refuse_what_does_not_fit(
 ) -> None:
     with pytest.raises(
         ValueError,
-        match=r"rms_norm|layer_norm|gelu|swiglu|geglu|sigmoid_gate|softcap|rope_|temper_|store_rows",
+        match=r"rms_norm|layer_norm|gelu|swiglu|geglu|sigmoid_gate|softcap|rope_|temper_|store_rows"
+        r"|split|mix|match_rms|above",
     ):
         call(kernels)

@@ -65,6 +65,10 @@ class Backend(ABC):
     def pad(self, x: Array, width: int, value: float) -> Array:
         """The rows of `x` [T, n] followed by `value` up to a length of `width`."""
 
+    @abstractmethod
+    def split(self, x: Array, parts: int) -> list[Array]:
+        """The columns of `x` [T, parts * n], one part after another: arrays [T, n]."""
+
     # --- weights and storage ---------------------------------------------------------------------------
 
     @abstractmethod
@@ -122,7 +126,7 @@ class Backend(ABC):
         The sum over a token's experts of `weight * down(activation(gate(x), up(x)))`, or of
         `down(activation(gate(weight * x), up(weight * x)))` where `layer.scale_inputs`. The activation
         `swiglu` is `silu(gate) * up`; `clamped_swiglu` is gpt-oss's `g * sigmoid(1.702 g) * (u + 1)` with
-        gates g of at most 7 and ups u within -7 and 7.
+        gates g of at most 7 and ups u within -7 and 7; `geglu` is that operation.
         """
 
     @abstractmethod
@@ -159,6 +163,24 @@ class Backend(ABC):
     @abstractmethod
     def gelu(self, x: Array) -> Array:
         """`x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: GELU itself, not its approximation with tanh."""
+
+    @abstractmethod
+    def above(self, x: Array, deviations: float) -> Array:
+        """What values of x [T, n] have above their row's mean + `deviations` * standard deviation, or 0.
+
+        Of normally distributed ones so many are left: Gemma 3n's sparse activations.
+        """
+
+    @abstractmethod
+    def mix(self, x: Sequence[Array], mixture: Array) -> list[Array]:
+        """Sums of `x`, n arrays [T, d], by weights that each row has of its own: m arrays [T, d].
+
+        `mixture` is [T, m * n]; its entry `i * n + j` is the weight of `x[j]` in the i-th result.
+        """
+
+    @abstractmethod
+    def match_rms(self, x: Array, like: Array, floor: float) -> Array:
+        """`x * rms(like) / rms(x)` of rows of x and like [T, n]; mean(x²) counts as at least `floor`."""
 
     @abstractmethod
     def sigmoid_gate(self, x: Array, gate: Array) -> Array:

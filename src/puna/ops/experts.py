@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 #: What an expert makes of its gate and up products, in the order of the kernels' numbers.
-ACTIVATIONS = ("swiglu", "clamped_swiglu")
+ACTIVATIONS = ("swiglu", "clamped_swiglu", "geglu")
 
 
 @dataclass(frozen=True)

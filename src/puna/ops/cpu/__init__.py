@@ -62,6 +62,8 @@ class CPU(Backend):
     def pad(self, x: Array, width: int, value: float) -> Array:
         return np.pad(x, [(0, 0), (0, width - x.shape[1])], constant_values=value)
 
+    split = staticmethod(_native.split)
+
     def pack(self, weight: Weight) -> None:
         if weight.packed is None:
             weight.packed = packing.pack(weight)
@@ -117,6 +119,9 @@ class CPU(Backend):
     swiglu = staticmethod(_native.swiglu)
     geglu = staticmethod(_native.geglu)
     gelu = staticmethod(_native.gelu)
+    above = staticmethod(_native.above)
+    mix = staticmethod(_native.mix)
+    match_rms = staticmethod(_native.match_rms)
     sigmoid_gate = staticmethod(_native.sigmoid_gate)
     softplus = staticmethod(_native.softplus)
     sigmoid = staticmethod(_native.sigmoid)

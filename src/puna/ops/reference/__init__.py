@@ -48,6 +48,9 @@ class Reference(Backend):
     def pad(self, x: Array, width: int, value: float) -> Array:
         return np.pad(x, [(0, 0), (0, width - x.shape[1])], constant_values=value)
 
+    def split(self, x: Array, parts: int) -> list[Array]:
+        return [np.ascontiguousarray(columns) for columns in np.split(x, parts, axis=1)]
+
     def pack(self, weight: Weight) -> None:
         """The file's bytes are what it reads."""
 
@@ -90,7 +93,8 @@ class Reference(Backend):
     @_unwarned
     def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
         result = np.zeros((len(x), layer.down.shape[1]), x.dtype)
-        activate = {"swiglu": self.swiglu, "clamped_swiglu": _clamped_swiglu}[layer.activation]
+        activations = {"swiglu": self.swiglu, "clamped_swiglu": _clamped_swiglu, "geglu": self.geglu}
+        activate = activations[layer.activation]
         for expert in np.unique(chosen).tolist():
             tokens, places = np.nonzero(chosen == expert)
             weight = weights[tokens, places, None].astype(x.dtype)
@@ -143,6 +147,21 @@ class Reference(Backend):
     @_unwarned
     def gelu(self, x: Array) -> Array:
         return x / 2 * _erfc(-x / x.dtype.type(math.sqrt(2)))
+
+    @_unwarned
+    def above(self, x: Array, deviations: float) -> Array:
+        cutoff = x.mean(-1, keepdims=True) + x.dtype.type(deviations) * x.std(-1, keepdims=True)
+        return np.maximum(x - cutoff, 0)
+
+    @_unwarned
+    def mix(self, x: Sequence[Array], mixture: Array) -> list[Array]:
+        weights = mixture.reshape(len(mixture), mixture.shape[1] // len(x), len(x))
+        return [np.ascontiguousarray(y) for y in np.einsum("tmn,ntd->mtd", weights, np.stack(x))]
+
+    @_unwarned
+    def match_rms(self, x: Array, like: Array, floor: float) -> Array:
+        own = np.maximum(np.square(x).mean(-1, keepdims=True), x.dtype.type(floor))
+        return x * np.sqrt(np.square(like).mean(-1, keepdims=True) / own)
 
     @_unwarned
     def sigmoid_gate(self, x: Array, gate: Array) -> Array:
