@@ -96,9 +96,13 @@ class TinyDecoder:
 
     def tensors(self, model: Any) -> dict[str, np.ndarray]:
         """Of `model`, under their names in files."""
+        return self.named(model.state_dict(), model.config)
+
+    def named(self, tensors: Mapping[str, torch.Tensor], config: Any) -> dict[str, np.ndarray]:
+        """The `tensors` of a model, under their names in files."""
         names = {**NAMES, **self.names}
         found: dict[str, np.ndarray] = {}
-        for name, tensor in model.state_dict().items():
+        for name, tensor in tensors.items():
             array = tensor.detach().numpy() + (self.norm_offset if "norm" in name else 0)
             match name.split("."):
                 case ["model", "embed_tokens", "weight"]:
@@ -106,7 +110,7 @@ class TinyDecoder:
                 case ["model", "norm", kind]:
                     found[f"output_norm.{kind}"] = array
                 case ["lm_head", "weight"]:
-                    if not model.config.tie_word_embeddings:
+                    if not config.tie_word_embeddings:
                         found["output.weight"] = array
                 case ["model", "layers", layer, _, "experts", part]:
                     for kind, values in self.experts(part, array):
@@ -126,7 +130,7 @@ class TinyDecoder:
                 case _:
                     raise AssertionError(f"{name} has no place in the file")
         if self.permuted:
-            heads = {"attn_q": model.config.num_attention_heads, "attn_k": model.config.num_key_value_heads}
+            heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
             for name in found:
                 if count := heads.get(name.split(".")[2] if name.startswith("blk.") else ""):
                     found[name] = permute(found[name], count)

@@ -99,3 +99,11 @@ class BatchArrays:
     positions: Array  # int32 [rows]
     outputs: Array | None  # int64 [wanted], rows whose logits are asked for; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)
+    chosen: Array | None = None  # int64 [rows], which rows of the pass these are; None: all
+
+    def wanted(self) -> BatchArrays:
+        """Only the rows whose logits are asked for: for layers that remember nothing of the others."""
+        rows = self.outputs
+        if rows is None:
+            return self
+        return BatchArrays(self.tokens[rows], self.positions[rows], None, chosen=rows)

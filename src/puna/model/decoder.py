@@ -39,7 +39,11 @@ class Decoder(TextModel):
         )
         used = {layer.rope for layer in self.options.layers if layer.rope}
         built = {
-            rope: (rope.original_context, rope.build(short_factors), rope.build(long_factors))
+            rope: (
+                rope.original_context,
+                rope.build(short_factors if rope.factored else None),
+                rope.build(long_factors if rope.factored else None),
+            )
             for rope in used
         }
         for _, *ropes in built.values():

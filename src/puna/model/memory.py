@@ -203,9 +203,9 @@ def _weights_by_part(tensors: list[TensorInfo], ops: Backend) -> dict[int | str,
     names = {tensor.name for tensor in tensors}
     for tensor in tensors:
         packed = _packed_bytes(tensor, ops)
-        if tensor.name == "token_embd.weight":
-            sizes["input"] = tensor.nbytes  # rows are read as the file has them
-            if "output.weight" in names:
+        if tensor.name in ("token_embd.weight", "per_layer_token_embd.weight"):
+            sizes["input"] = sizes.get("input", 0) + tensor.nbytes  # rows are read as the file has them
+            if "output.weight" in names or tensor.name.startswith("per_layer"):
                 continue
         layer = _LAYER.match(tensor.name)
         part = int(layer[1]) if layer else "output"

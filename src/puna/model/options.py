@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from puna.errors import UnsupportedModelError
 from puna.kvcache.storage import KVShape
-from puna.model.layer_cache import Everything, Remembered, Window
+from puna.model.layer_cache import Everything, KeysOf, Remembered, Window
 from puna.model.metadata import (
     block_count,
     check_extent,
@@ -100,6 +100,12 @@ class LayerOptions:
         return self.experts.routing
 
     @property
+    def lender(self) -> int:
+        """The layer whose keys and values this one uses."""
+        assert isinstance(self.remembers, KeysOf), "the layer has keys and values of its own"
+        return self.remembers.layer
+
+    @property
     def kv_shape(self) -> KVShape:
         return KVShape(self.kv_heads, self.head_dim, self.value_dim)
 
@@ -121,9 +127,16 @@ class TextOptions:
         return len(self.layers)
 
     @property
+    def last_to_remember(self) -> int:
+        """The last layer that has something of its own to remember; those after it use what others do."""
+        own = (i for i, layer in enumerate(self.layers) if not isinstance(layer.remembers, KeysOf))
+        return max(own, default=self.block_count - 1)
+
+    @property
     def rope_pairs(self) -> int:
-        """Pairs that are rotated; 0 when none are."""
-        return max((layer.rope.pairs for layer in self.layers if layer.rope), default=0)
+        """Pairs that are rotated, and that factors in the file are for; 0 when none are."""
+        ropes = (layer.rope for layer in self.layers)
+        return max((rope.pairs for rope in ropes if rope and rope.factored), default=0)
 
     def each(self, change: Callable[[int, LayerOptions], LayerOptions]) -> Self:
         """With every layer as `change(its index, the layer)` says."""
@@ -146,13 +159,14 @@ class TextOptions:
         attention_softcap: float = 0.0,
         logit_softcap: float = 0.0,
         all_attend: bool = True,
+        windowed: Sequence[bool] = (),
     ) -> Self:
         """From the metadata of `file`, the arguments standing for what it does not say.
 
         `head_dim` None is the hidden size divided among the heads; what `neox` and `rotates` say is not in
         files. Unless `all_attend`, layers may have 0 key/value heads, and
-        remember something else. Raises `ModelError` that names the key and its value, and
-        `UnsupportedModelError`.
+        remember something else. The heads of `windowed` layers may have sizes of their own. Raises
+        `ModelError` that names the key and its value, and `UnsupportedModelError`.
         """
         count, hidden = block_count(file), required(file, "embedding_length")
         heads, kv_heads = _read_heads(file, count, all_attend)
@@ -161,6 +175,9 @@ class TextOptions:
         eps_key = first_of(file, "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon")
         norm_eps = positive(file, eps_key, norm_eps)
         value_dim = required(file, "attention.value_length", head_dim)
+        head_dim_swa = required(file, "attention.key_length_swa", head_dim)
+        value_dim_swa = required(file, "attention.value_length_swa", head_dim_swa)
+        windowed = windowed or (False,) * count
         scale = limit(file, "attention.scale", 0.0) or 1 / math.sqrt(head_dim)
         residual_scale = positive(file, "residual_scale", 1.0)
         softcap = limit(file, "attn_logit_softcapping", attention_softcap)
@@ -173,8 +190,8 @@ class TextOptions:
                 feed_forward_size=feed_forward[i],
                 heads=heads[i],
                 kv_heads=kv_heads[i],
-                head_dim=head_dim,
-                value_dim=value_dim,
+                head_dim=head_dim_swa if windowed[i] else head_dim,
+                value_dim=value_dim_swa if windowed[i] else value_dim,
                 norm_eps=norm_eps,
                 residual_scale=residual_scale,
                 attention_scale=scale,
@@ -188,7 +205,7 @@ class TextOptions:
         for i, layer in enumerate(layers):
             if not (layer.feed_forward_size or layer.experts):
                 raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
-            _check_tensors(file, i, layer)
+            _check_tensors(file, i, layer, "_swa" if windowed[i] and head_dim_swa != head_dim else "")
         check_extent(file, "token_embd.weight", 1, {"embedding_length": hidden})
         ahead = scalar(file, "nextn_predict_layers", 0)  # which predict tokens after the next one
         if not 0 <= ahead < count:
@@ -204,20 +221,21 @@ class TextOptions:
         )
 
 
-def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions) -> None:
+def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions, suffix: str) -> None:
     """Raise `ModelError` when the sizes that memory depends on are not those of the layer's tensors.
 
     All others are compared as tensors are loaded, which would be too late for these: a model is admitted by
-    what its options make it need.
+    what its options make it need. `suffix` is that of the keys that say how large the layer's heads are.
     """
-    heads, key = "attention.head_count_kv", "attention.key_length"
-    kept = {heads: layer.kv_heads, "attention.value_length": layer.value_dim}
+    heads = "attention.head_count_kv"
+    key, value = f"attention.key_length{suffix}", f"attention.value_length{suffix}"
+    kept = {heads: layer.kv_heads, value: layer.value_dim}
     for tensor, axis, sizes in (
         ("attn_k", 0, {heads: layer.kv_heads, key: layer.head_dim}),
         ("cross_attn_k_proj", 0, {heads: layer.kv_heads, key: layer.head_dim}),
         ("attn_v", 0, kept),
         ("cross_attn_v_proj", 0, kept),
-        ("attn_output", 1, {"attention.head_count": layer.heads, "attention.value_length": layer.value_dim}),
+        ("attn_output", 1, {"attention.head_count": layer.heads, value: layer.value_dim}),
         ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
         ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
     ):
@@ -249,6 +267,25 @@ def read_windows(file: GGUFFile, layers: int, *, period: int) -> tuple[Window | 
     if size < 1 and any(windowed):
         size = required(file, "attention.sliding_window")
     return tuple(Window(size) if each else Everything() for each in windowed)
+
+
+def share_keys(
+    file: GGUFFile, remembers: Sequence[Window | Everything]
+) -> tuple[Window | Everything | KeysOf, ...]:
+    """With as many of the last layers as the file says using the keys and values of an earlier one.
+
+    That is the last of those before them that sees as much. Raises `ModelError` that names the key.
+    """
+    key, count = "attention.shared_kv_layers", len(remembers)
+    shared = scalar(file, key, 0)
+    if not 0 <= shared < count:
+        raise invalid(file, key, f"is {shared}, of {count} layers")
+    lenders = {kept: index for index, kept in enumerate(remembers[: count - shared])}
+    if missing := [i for i in range(count - shared, count) if remembers[i] not in lenders]:
+        complaint = f"is {shared}, but no layer before those sees as much as layer {missing[0]}"
+        raise invalid(file, key, complaint)
+    borrowed = (KeysOf(lenders[kept]) for kept in remembers[count - shared :])
+    return (*remembers[: count - shared], *borrowed)
 
 
 def _read_heads(file: GGUFFile, layers: int, all_attend: bool) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -31,6 +31,7 @@ class RopeOptions:
     yarn: Yarn | None = None
     magnitude: float = 1.0  # of cosines and sines; that of `yarn` comes on top
     original_context: int = 0  # what the model was trained with before it was extended
+    factored: bool = True  # whether the factors in the file, if there are any, are for it
 
     @property
     def pairs(self) -> int:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache, KVView, LayerCache
-from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear, linear_many
+from puna.nn.layers import InterleavedLinear, Linear, RMSNorm, StackedLinear, Unused, linear_many, unit_norm
 from puna.nn.module import Module, weight
 from puna.ops import Array, Backend, Rope
 
@@ -64,6 +64,12 @@ class AttentionOptions(Protocol):
     def attention_softcap(self) -> float: ...
 
 
+class BorrowingOptions(AttentionOptions, Protocol):
+    @property
+    def lender(self) -> int:
+        """The layer whose keys and values are used."""
+
+
 class SelfAttention(Module):
     """Queries, keys and values of each token, rotated where the layer rotates, and attention over the cache.
 
@@ -118,6 +124,55 @@ class NormedSelfAttention(SelfAttention):
 
     def place(self, query: Array, key: Array, positions: Array, rope: Rope | None) -> tuple[Array, Array]:
         return super().place(self.query_norm(query), self.key_norm(key), positions, rope)
+
+
+class AllNormedSelfAttention(NormedSelfAttention):
+    """With norms of each head's value too, which have no weights (Gemma 3n)."""
+
+    def loaded(self) -> None:
+        self.value_norm = unit_norm(self.ops, self.options.value_dim, self.query_norm.eps)
+
+    def project(self, hidden: Array) -> list[Array]:
+        query, key, value = super().project(hidden)
+        return [query, key, self.value_norm(value.reshape(-1, self.options.value_dim))]
+
+
+class KeysAsValues(AllNormedSelfAttention):
+    """Whose values are its keys, before these are normed and rotated (Gemma 4)."""
+
+    value = None  # type: ignore[assignment]
+
+    def project(self, hidden: Array) -> list[Array]:
+        query, key = linear_many(hidden, self.query, self.key)
+        return [query, key, self.value_norm(key.reshape(-1, self.options.value_dim))]
+
+
+class BorrowingAttention(Module):
+    """Queries to the keys and values of another layer, that of its `KeysOf`.
+
+    Files may have the projections of keys and values that it was trained beside.
+    """
+
+    options: BorrowingOptions
+    query: Linear = weight("attn_q", "query_size", "hidden_size")
+    query_norm: RMSNorm = weight("attn_q_norm", "head_dim")
+    output: Linear = weight("attn_output", "hidden_size", "mixed_size")
+    key: Unused | None = weight("attn_k", "key_size", "hidden_size", optional=True)
+    value: Unused | None = weight("attn_v", "value_size", "hidden_size", optional=True)
+    key_norm: Unused | None = weight("attn_k_norm", "head_dim", optional=True)
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        o, count = self.options, len(hidden)
+        query = self.query_norm(self.query(hidden).reshape(count, o.heads, o.head_dim))
+        if rope is not None:
+            self.ops.rope_(query, batch.positions, rope)
+        seen = cache.layer(o.lender).view()
+        seen = seen if batch.chosen is None else seen.of(batch.chosen)
+        mixed = attend(self.ops, query, seen, o.attention_scale, softcap=o.attention_softcap)
+        return self.output(mixed if rows is None else mixed[rows])
 
 
 class WideNormedSelfAttention(SelfAttention):

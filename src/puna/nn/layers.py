@@ -139,6 +139,22 @@ class RMSNorm:
         return self.ops.add_rms_norm(x, residual, self.weight, self.eps)
 
 
+def unit_norm(ops: Backend, width: int, eps: float) -> RMSNorm:
+    """An RMS norm without weights."""
+    return RMSNorm(ops, ops.array(np.ones(width, np.float32)), eps)
+
+
+class Unused:
+    """A tensor that files have though nothing is computed with it. The field, which is optional, is None."""
+
+    @classmethod
+    def from_source(cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any) -> None:
+        if len(shape) == 2:
+            source.matrix(f"{name}.weight", (shape[0], shape[1]))
+        else:
+            source.vector(f"{name}.weight", shape[0])
+
+
 class LayerNorm:
     """(x - mean(x)) / sqrt(var(x) + eps) * w + b (Ba et al., arXiv:1607.06450); eps is `options.norm_eps`."""
 

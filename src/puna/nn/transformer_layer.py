@@ -87,8 +87,12 @@ class SandwichNormLayer(PreNormLayer):
         mixed = self.mixer.forward(self.mixer_norm(hidden), batch, cache, rope, rows)
         residual = hidden if rows is None else hidden[rows]
         hidden, normed = self.feed_forward_norm.after_adding(self.post_mixer_norm(mixed), residual)
-        total: Array = hidden + self.post_feed_forward_norm(self.feed_forward.forward(normed))
+        total: Array = hidden + self.post_feed_forward_norm(self.token_wise(hidden, normed))
         return total
+
+    def token_wise(self, hidden: Array, normed: Array) -> Array:
+        """What the second half makes of `normed`, which is the norm of `hidden`."""
+        return self.feed_forward.forward(normed)
 
 
 class PostNormLayer(Layer):

@@ -1,0 +1,180 @@
+"""Gemma 4: of six layers five see a window of the last positions, and have smaller heads than the sixth.
+
+Reference: `Gemma4ForCausalLM` in Hugging Face transformers. Large ones are dense, or have experts beside a
+dense network in each layer, and where all is seen their values are their keys. In small ones a token gives
+every layer an embedding of its own, and the last layers use the keys and values of earlier ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from puna.batch import BatchArrays
+from puna.kvcache.cache import Cache
+from puna.model.decoder import Decoder
+from puna.model.layer_cache import KeysOf, Window
+from puna.model.metadata import block_count, first_of, invalid, positive, required, scalar
+from puna.model.options import LayerOptions, TextOptions, read_windows, share_keys
+from puna.model.rope import RopeOptions
+from puna.nn.attention import AllNormedSelfAttention, BorrowingAttention, KeysAsValues
+from puna.nn.experts import MixtureOfExperts
+from puna.nn.feed_forward import GeluFeedForward
+from puna.nn.layers import Embedding, RMSNorm
+from puna.nn.module import Module, WeightSource, blocks, part, weight
+from puna.nn.per_layer import LayerInput, LayerInputs, NoLayerInputs
+from puna.nn.transformer_layer import SandwichNormLayer
+from puna.ops import Array, Weight
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma4LayerOptions(LayerOptions):
+    layer_input_size: int  # of what a token gives the layer; 0: nothing
+    keys_as_values: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma4Options(TextOptions):
+    layer_input_size: int  # 0: tokens have one embedding only
+
+    @property
+    def layer_inputs_size(self) -> int:
+        return self.layer_input_size * self.block_count
+
+
+class ExpertScales(Embedding):
+    """What each expert's share is multiplied by: a table with one number for each."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(name, shape)
+        return None if values is None else cls(source.ops, Weight.from_values(name, values.reshape(-1, 1)))
+
+
+class RoutedExperts(MixtureOfExperts):
+    """Both they and their router have norms of their own."""
+
+    options: LayerOptions
+    activation = "geglu"
+    norm: RMSNorm = weight("pre_ffw_norm_2", "hidden_size")
+    router_scale: Array = weight("ffn_gate_inp.scale", "hidden_size")
+    scales: ExpertScales | None = weight("ffn_down_exps.scale", "expert_count", optional=True)
+    post_norm: RMSNorm = weight("post_ffw_norm_2", "hidden_size")
+
+    def loaded(self) -> None:
+        super().loaded()
+        scale = self.ops.numpy(self.router_scale) / math.sqrt(self.options.hidden_size)
+        self.router_norm = RMSNorm(self.ops, self.ops.array(scale), self.options.norm_eps)
+
+    def forward(self, hidden: Array) -> Array:
+        chosen, shares = self.ops.route(self.router(self.router_norm(hidden)), self.options.routing)
+        if self.scales is not None:
+            shares = shares * self.scales(chosen.reshape(-1)).reshape(shares.shape)
+        return self.post_norm(self.ops.experts(self.norm(hidden), chosen, shares, self.experts))
+
+
+class DenseBesideExperts(Module):
+    dense: GeluFeedForward = part()
+    post_norm: RMSNorm = weight("post_ffw_norm_1", "hidden_size")
+    routed: RoutedExperts = part()
+
+
+def mixer_kind(options: Gemma4LayerOptions) -> type[AllNormedSelfAttention | BorrowingAttention]:
+    if isinstance(options.remembers, KeysOf):
+        return BorrowingAttention
+    return KeysAsValues if options.keys_as_values else AllNormedSelfAttention
+
+
+class Layer(SandwichNormLayer):
+    mixer: AllNormedSelfAttention | BorrowingAttention = part(choose=mixer_kind)  # type: ignore[assignment]
+    feed_forward: GeluFeedForward = part()
+    scale: Array | None = weight("layer_output_scale", 1, optional=True)
+
+    def loaded(self) -> None:
+        self.factor = 1.0 if self.scale is None else float(self.ops.numpy(self.scale)[0])
+
+    def finish(self, hidden: Array, given: Array | None) -> Array:
+        """What leaves the layer, of what its halves made, and what the tokens give it."""
+        return hidden * self.factor
+
+
+class GivenLayer(Layer):
+    layer_input: LayerInput = part()
+
+    def finish(self, hidden: Array, given: Array | None) -> Array:
+        return super().finish(hidden + self.layer_input.forward(hidden, given), given)
+
+
+class ExpertLayer(Layer):
+    feed_forward: DenseBesideExperts = part()  # type: ignore[assignment]
+
+    def token_wise(self, hidden: Array, normed: Array) -> Array:
+        both = self.feed_forward
+        total: Array = both.post_norm(both.dense.forward(normed)) + both.routed.forward(hidden)
+        return total
+
+
+def layer_kind(options: Gemma4LayerOptions) -> type[Layer]:
+    if options.experts:
+        return ExpertLayer
+    return GivenLayer if options.layer_input_size else Layer
+
+
+def inputs_kind(options: Gemma4Options) -> type[LayerInputs | NoLayerInputs]:
+    return LayerInputs if options.layer_input_size else NoLayerInputs
+
+
+class Gemma4(Decoder):
+    options: Gemma4Options
+    layer_inputs: LayerInputs | NoLayerInputs = part(choose=inputs_kind)
+    layers: Sequence[Layer] = blocks("blk", choose=layer_kind)
+
+    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
+        hidden = self.token_embedding(batch.tokens) * self.options.embedding_scale
+        given = self.layer_inputs.forward(batch.tokens, hidden)
+        last = self.options.last_to_remember
+        for i, (layer, rope) in enumerate(zip(self.layers, self.layer_ropes(cache.context), strict=True)):
+            rows = batch.outputs if i == last else None
+            hidden = layer.forward(hidden, batch, cache, rope, rows)
+            if rows is not None:  # the layers from here on need no others
+                batch, given = batch.wanted(), [each if each is None else each[rows] for each in given]
+            hidden = layer.finish(hidden, given[i])
+        return self.output_norm(hidden)
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> Gemma4Options:
+        hidden, count = required(file, "embedding_length"), block_count(file)
+        remembers = read_windows(file, count, period=6)
+        windowed = [isinstance(each, Window) for each in remembers]
+        options = TextOptions.read(
+            file, neox=True, norm_eps=1e-6, rope_base=1e6, head_dim=512, embedding_scale=math.sqrt(hidden),
+            windowed=windowed,
+        )  # fmt: skip
+        size = scalar(file, "embedding_length_per_layer_input", 0)
+        if size < 0:
+            raise invalid(file, "embedding_length_per_layer_input", f"should be a size, but is {size}")
+        shared = share_keys(file, remembers)
+        local_base = positive(file, first_of(file, "rope.freq_base_swa", "rope.local.freq_base"), 10000.0)
+
+        def own(index: int, layer: LayerOptions) -> LayerOptions:
+            values = vars(layer) | {"attention_scale": 1.0, "remembers": shared[index]}
+            if windowed[index]:
+                dims = required(file, "rope.dimension_count_swa", layer.head_dim)
+                if dims % 2 or dims > layer.head_dim:
+                    complaint = f"is {dims}, but should be even and at most the {layer.head_dim} of a head"
+                    raise invalid(file, "rope.dimension_count_swa", complaint)
+                values["rope"] = RopeOptions(dims, local_base, neox=True, factored=False)
+            return Gemma4LayerOptions(
+                **values,
+                layer_input_size=size,
+                keys_as_values=f"blk.{index}.attn_v.weight" not in file.tensors,
+            )
+
+        return Gemma4Options(**vars(options.each(own)), layer_input_size=size)
