@@ -38,6 +38,7 @@ class TinyGemma4(TinyDecoder):
     names: dict[str, str] = field(default_factory=lambda: NAMES)
     windowed: tuple[bool, ...] = (True, True, False, True, False)
     layer_inputs: int = 0
+    spare: bool = True  # the file has keys and values of layers that do not use them, as published ones have
 
     def config(self) -> Any:
         from transformers import Gemma4TextConfig
@@ -111,7 +112,8 @@ class TinyGemma4(TinyDecoder):
     def unused(self, config: Any) -> dict[str, np.ndarray]:
         """What published files have though nothing is computed with it."""
         found: dict[str, np.ndarray] = {}
-        for layer in range(len(self.windowed) - config.num_kv_shared_layers, len(self.windowed)):
+        count = len(self.windowed)
+        for layer in range(count - config.num_kv_shared_layers, count) if self.spare else ():
             dim = self.head_dim(layer)
             found[f"blk.{layer}.attn_k_norm.weight"] = np.ones(dim, np.float32)
             for kind in ("attn_k", "attn_v"):

@@ -131,7 +131,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "above": lambda i: ops.above(i.x, 0.5),
     "match_rms": lambda i: ops.match_rms(i.x, i.x + i.x, 1e-5),
     "mix": lambda i: ops.mix([i.x, i.x + i.x], i.x)[1],
-    "multiply": lambda i: i.x * i.x,
+    "multiply": lambda i: i.x * i.x * i.norm,
     "rms_norm": lambda i: ops.rms_norm(i.x, i.norm, 1e-5),
     "rope": rope,
     "route": lambda i: ops.route(i.x, Routing(4))[1],

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: The mean square that streams are taken to have at least where they are made as large as others.
 _FLOOR = 1e-5
+#: Beyond which nothing lies of what is distributed at all normally.
+_MOST_DEVIATIONS = 40
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -264,7 +266,7 @@ def _read_deviations(file: GGUFFile, layers: int) -> list[float]:
         return [0.0] * layers
     if isinstance(found, str | int | float) or len(found) != layers:
         raise invalid(file, key, f"should have a number for each of the {layers} layers, not {shown(found)}")
-    values = [float(each) for each in found]
-    if not all(each < 100 for each in values):
-        raise invalid(file, key, f"should be numbers of standard deviations, but has {shown(max(values))}")
-    return [max(each, 0.0) for each in values]
+    for each in found:
+        if isinstance(each, bool) or not isinstance(each, int | float) or not each < _MOST_DEVIATIONS:
+            raise invalid(file, key, f"should be numbers of standard deviations, but has {shown(each)}")
+    return [max(float(each), 0.0) for each in found]
