@@ -172,6 +172,18 @@ NewArray<float> bind_pairs(const char* name, const char* first, const char* seco
     return y;
 }
 
+NewArray<float> bind_multiply(Argument a_, Argument b_) {
+    const auto a = array<float>(a_, "multiply a"), b = array<float>(b_, "multiply b");
+    if (a.dims < 2 || !b.is({static_cast<intptr_t>(a.last())})) {
+        return bind_pairs<multiply>("multiply", "a", "b", a_, b_);
+    }
+    auto y = new_array_like<float>(a);
+    perform("multiply", [=, rows = a.size / std::max<int64_t>(b.size, 1), out = y.data] {
+        multiply_rows(a.data, b.data, rows, b.size, out);
+    });
+    return y;
+}
+
 NewArray<float> bind_sigmoid_gate(Argument x_, Argument gate_) {
     const auto x = array<float>(x_, "sigmoid_gate x"), gate = array<float>(gate_, "sigmoid_gate gate");
     const bool one_gate = x.dims == 2 && gate.is({x.shape[0], 1});
@@ -304,9 +316,7 @@ void register_rows(nb::module_& m) {
         "cap * tanh(x / cap).");
     m.def(
         "add", [](Argument a, Argument b) { return bind_pairs<add>("add", "a", "b", a, b); }, "a"_a, "b"_a, "a + b.");
-    m.def(
-        "multiply", [](Argument a, Argument b) { return bind_pairs<multiply>("multiply", "a", "b", a, b); }, "a"_a,
-        "b"_a, "a * b.");
+    m.def("multiply", &bind_multiply, "a"_a, "b"_a, "a * b, which has the shape of a or of its rows.");
     m.def(
         "scale", [](Argument a, float factor) { return bind_each<scale>("scale", a, factor); }, "a"_a, "factor"_a,
         "a * factor.");

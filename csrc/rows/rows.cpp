@@ -151,6 +151,14 @@ void scale(const float* a, float factor, int64_t count, float* y) {
     });
 }
 
+void multiply_rows(const float* a, const float* b, int64_t rows, int64_t width, float* y) {
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            for (int64_t i = 0; i < width; i++) y[row * width + i] = a[row * width + i] * b[i];
+        }
+    });
+}
+
 void split(const float* x, int64_t rows, int64_t parts, int64_t width, float* const* y) {
     parallel_ranges(rows, rows_per_task(parts * width), [&](int64_t begin, int64_t end, int) {
         for (int64_t row = begin; row < end; row++) {

@@ -60,6 +60,8 @@ void temper(float* x, const int32_t* positions, double scale, double floor_scale
 void add(const float* a, const float* b, int64_t count, float* y);
 void multiply(const float* a, const float* b, int64_t count, float* y);
 void scale(const float* a, float factor, int64_t count, float* y);
+// y = a * b, b [width] being the same for each row of a [rows, width].
+void multiply_rows(const float* a, const float* b, int64_t rows, int64_t width, float* y);
 // Part p of the columns of x [rows, parts * width] becomes y[p] [rows, width].
 void split(const float* x, int64_t rows, int64_t parts, int64_t width, float* const* y);
 // y[m] = the sum over n of mixture [rows, outputs, inputs] at (m, n) times x[n]; x[n] and y[m] [rows, width].

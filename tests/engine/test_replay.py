@@ -19,6 +19,7 @@ from puna.ops import default_backend
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny_latent import DEEPSEEK_V3
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
@@ -109,6 +110,30 @@ def test_windows_slide_on_in_replays(tmp_path: Path, softcap: float | None) -> N
     for streams in (1, 2, 5):
         for _ in range(12):
             pair.step(*range(streams))
+    assert pair.proven == [1, 2, 5]
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        TinyGemma3n(),
+        TinyGemma4(settings={"num_kv_shared_layers": 2}, layer_inputs=16),
+        TinyGemma4(
+            settings={"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3,
+                      "moe_intermediate_size": 32},
+            metadata={"expert_used_count": 3},
+        ),
+    ],
+    ids=["gemma3n", "layer inputs", "experts"],
+)  # fmt: skip
+def test_streams_and_what_tokens_give_layers_are_made_anew_in_replays(
+    tmp_path: Path, config: TinyGemma4
+) -> None:
+    pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "gemma.gguf", config)))
+    for streams in (1, 2, 5):
+        for _ in range(12):
+            pair.step(*range(streams))
+    pair.step(s0=7, s3=2)
     assert pair.proven == [1, 2, 5]
 
 

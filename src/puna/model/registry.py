@@ -21,6 +21,7 @@ _MODELS: Final = {
     "gemma": ("gemma", "Gemma"),
     "gemma2": ("gemma2", "Gemma2"),
     "gemma3": ("gemma3", "Gemma3"),
+    "gemma3n": ("gemma3n", "Gemma3n"),
     "gemma4": ("gemma4", "Gemma4"),
     "glm4": ("glm4", "Glm4"),
     "glm4moe": ("glm4moe", "Glm4Moe"),

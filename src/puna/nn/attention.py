@@ -43,7 +43,8 @@ def attend(
     mixed = ops.attention(
         query, seen.keys, seen.values, seen.cells, seen.starts, seen.counts, scale, softcap, sinks
     )
-    joined: Array = mixed.reshape(len(query), -1)
+    rows, heads, dim = mixed.shape
+    joined: Array = mixed.reshape(rows, heads * dim)
     return joined
 
 

@@ -30,7 +30,7 @@ from tests.tiny_decoders import (
     TinyDecoder,
     tiny_decoder_gguf,
 )
-from tests.tiny_gemmas import TinyGemma4
+from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
 from tests.tiny_latent import DEEPSEEK_V3, GROUPS, WITHOUT_GROUPS, TinyLatent
@@ -254,20 +254,24 @@ MODELS = {
     "nemotron_h_moe latent": NEMOTRON_H_LATENT,
     "granitehybrid": GRANITE_HYBRID,
     "granitehybrid with experts, rotated": GRANITE_HYBRID_MOE,
-    "gemma4": TinyGemma4("gemma4", "gemma4_text", seed=50),
+    "gemma3n": TinyGemma3n(seed=60),
+    "gemma3n, second of three streams": TinyGemma3n(
+        settings={"altup_num_inputs": 3, "altup_active_idx": 1, "altup_correct_scale": False},
+        metadata={"altup.correct_scale": False}, seed=61,
+    ),
+    "gemma4": TinyGemma4(seed=50),
     "gemma4, keys are values, capped": TinyGemma4(
-        "gemma4", "gemma4_text",
-        {"attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 3.0},
-        {"attention.head_count_kv": [2, 2, 1, 2, 1]}, seed=51,
+        settings={"attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 3.0},
+        metadata={"attention.head_count_kv": [2, 2, 1, 2, 1]}, seed=51,
     ),
     "gemma4, experts": TinyGemma4(
-        "gemma4", "gemma4_text",
-        {"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3, "moe_intermediate_size": 32},
-        {"expert_used_count": 3}, seed=52,
+        settings={"enable_moe_block": True, "num_experts": 8, "top_k_experts": 3,
+                  "moe_intermediate_size": 32},
+        metadata={"expert_used_count": 3}, seed=52,
     ),
     "gemma4, layer inputs, shared keys": TinyGemma4(
-        "gemma4", "gemma4_text", {"num_kv_shared_layers": 2, "use_double_wide_mlp": True},
-        {"feed_forward_length": [96, 96, 96, 192, 192]}, layer_inputs=16, seed=53,
+        settings={"num_kv_shared_layers": 2, "use_double_wide_mlp": True},
+        metadata={"feed_forward_length": [96, 96, 96, 192, 192]}, layer_inputs=16, seed=53,
     ),
     "mistral3": TinyDecoder(
         "mistral3", "ministral3",

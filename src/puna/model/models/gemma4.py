@@ -102,13 +102,15 @@ class Layer(SandwichNormLayer):
 
     def finish(self, hidden: Array, given: Array | None) -> Array:
         """What leaves the layer, of what its halves made, and what the tokens give it."""
-        return hidden * self.factor
+        scaled: Array = hidden * self.factor
+        return scaled
 
 
 class GivenLayer(Layer):
     layer_input: LayerInput = part()
 
     def finish(self, hidden: Array, given: Array | None) -> Array:
+        assert given is not None
         return super().finish(hidden + self.layer_input.forward(hidden, given), given)
 
 

@@ -66,7 +66,8 @@ class CPU(Backend):
     def pad(self, x: Array, width: int, value: float) -> Array:
         return np.pad(x, [(0, 0), (0, width - x.shape[1])], constant_values=value)
 
-    split = staticmethod(_native.split)
+    def split(self, x: Array, parts: int) -> list[Array]:
+        return list(_native.split(x, parts))
 
     def pack(self, weight: Weight) -> None:
         if weight.packed is None:
@@ -129,13 +130,15 @@ class CPU(Backend):
     geglu = staticmethod(_native.geglu)
     gelu = staticmethod(_native.gelu)
     above = staticmethod(_native.above)
-    mix = staticmethod(_native.mix)
     match_rms = staticmethod(_native.match_rms)
     sigmoid_gate = staticmethod(_native.sigmoid_gate)
     softplus = staticmethod(_native.softplus)
     sigmoid = staticmethod(_native.sigmoid)
     softcap = staticmethod(_native.softcap)
     temper_ = staticmethod(_native.temper)
+
+    def mix(self, x: Sequence[Array], mixture: Array) -> list[Array]:
+        return list(_native.mix(x, mixture))
 
     def rope_(self, x: Array, positions: Array, rope: Rope) -> None:
         _native.rope(x, positions, rope.frequencies, rope.axes, rope.axis_count, rope.magnitude, rope.neox)

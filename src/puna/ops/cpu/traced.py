@@ -44,8 +44,8 @@ _NUMBERS = (int, float)
 class Traced(np.ndarray[Any, np.dtype[Any]]):
     """A plain array, but that a recording sees what is done with it.
 
-    Sums and products of float32 arrays of equal shape, and products with a number, are done by kernels that
-    give the same bits as numpy. Views pass. Anything else is an obstacle.
+    Sums and products of float32 arrays of equal shape, and products with a number or with a vector for every
+    row, are done by kernels that give the same bits as numpy. Views pass. Anything else is an obstacle.
     """
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -158,10 +158,12 @@ def _combined(ufunc: np.ufunc, *inputs: Any) -> NDArray[Any] | None:
         return None
     if ufunc is np.multiply and type(second) in _NUMBERS:
         return _native.scale(first, second)
-    if not _is_plain_float32(second) or second.shape != first.shape:
+    if not _is_plain_float32(second):
         return None
-    if ufunc is np.multiply:
+    if ufunc is np.multiply and second.shape in (first.shape, first.shape[-1:]):
         return _native.multiply(first, second)
+    if second.shape != first.shape:
+        return None
     return _native.add(first, second) if ufunc is np.add else None
 
 

@@ -1,0 +1,272 @@
+"""Gemma 3n: a layer computes one of four streams and predicts the others, and takes in what tokens give it.
+
+Reference: `Gemma3nForCausalLM` in Hugging Face transformers. The streams are alternating updates (AltUp:
+Baykal et al., arXiv:2301.13310), beside attention goes a learned augmented residual (LAuReL: Menghani et al.,
+arXiv:2411.07501), the first layers keep only the largest activations (Spark: You et al., arXiv:2506.06644),
+and the last ones use the keys and values of earlier ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from puna.batch import BatchArrays
+from puna.errors import shown
+from puna.kvcache.cache import Cache
+from puna.model.decoder import Decoder
+from puna.model.layer_cache import KeysOf, Window
+from puna.model.metadata import block_count, first_of, flag, invalid, positive, required, scalar
+from puna.model.options import LayerOptions, TextOptions, read_windows, share_keys
+from puna.model.rope import RopeOptions
+from puna.nn.attention import AllNormedSelfAttention, BorrowingAttention
+from puna.nn.feed_forward import GeluFeedForward
+from puna.nn.layers import Linear, RMSNorm, StackedLinear
+from puna.nn.module import Module, WeightSource, blocks, part, weight
+from puna.nn.per_layer import LayerInput, LayerInputs
+from puna.ops import Array, Rope, Weight
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+#: The mean square that streams are taken to have at least where they are made as large as others.
+_FLOOR = 1e-5
+#: Beyond which nothing lies of what is distributed at all normally.
+_MOST_DEVIATIONS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma3nLayerOptions(LayerOptions):
+    streams: int
+    active: int  # the stream that is computed
+    laurel_rank: int
+    layer_input_size: int
+    scales_corrected: bool  # whether the computed stream is scaled where it meets what tokens give
+    deviations: float  # above the mean, that gates must be to count; 0: all count
+
+    @property
+    def mixtures(self) -> int:
+        return self.streams**2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gemma3nOptions(TextOptions):
+    layer_input_size: int
+    streams: int
+
+    @property
+    def layer_inputs_size(self) -> int:
+        return self.layer_input_size * self.block_count
+
+    @property
+    def other_streams(self) -> int:
+        return self.streams - 1
+
+
+class StreamProjections(StackedLinear):
+    """One linear for every stream but the first: [streams - 1, out, in]."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        stack = source.experts(f"{name}.weight", shape)
+        if stack is None:
+            return None
+        count, rows, _ = shape
+        parts = [stack.weight.row_range(i * rows, (i + 1) * rows) for i in range(count)]
+        for each in parts:
+            source.ops.pack(each)
+        return cls([Linear(source.ops, each) for each in parts])
+
+
+class Prediction(Linear):
+    """From what the router says, how each stream is predicted from all: itself, and a mixture [streams²]."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(f"{name}.weight", shape)
+        if values is None:
+            return None
+        return cls.of(source, name, values, np.eye(options.streams, dtype=np.float32))
+
+    @classmethod
+    def of(cls, source: WeightSource, name: str, values: Any, bias: Any) -> Self:
+        matrix = Weight.from_values(f"{name}.weight", values)
+        source.ops.pack(matrix)
+        return cls(source.ops, matrix, source.ops.array(bias.reshape(-1)))
+
+
+class Correction(Prediction):
+    """From what the router says, how each stream is made of all predictions and of what was computed.
+
+    With p the prediction of the computed stream and z what it became, stream m is its prediction and
+    `(1 + c[m]) * (z - p)`, c being the product of the tensor: a mixture [streams, streams + 1].
+    """
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(f"{name}.weight", shape)
+        if values is None:
+            return None
+        count, active = options.streams, options.active
+        changes, bias = (
+            np.zeros((count, count + 1, count), np.float32),
+            np.eye(count, count + 1, dtype=np.float32),
+        )
+        changes[:, active], changes[:, count] = -values, values
+        bias[:, active] -= 1
+        bias[:, count] += 1
+        return cls.of(source, name, changes.reshape(-1, count), bias)
+
+
+class SparseFeedForward(GeluFeedForward):
+    """Which gates only what is far above the mean."""
+
+    options: Gemma3nLayerOptions
+
+    def project(self, hidden: Array) -> list[Array]:
+        gate, up = super().project(hidden)
+        return [self.ops.above(gate, self.options.deviations), up]
+
+
+class Laurel(Module):
+    """A residual of low rank, in place of what attention reads."""
+
+    left: Linear = weight("laurel_l", "laurel_rank", "hidden_size")
+    right: Linear = weight("laurel_r", "hidden_size", "laurel_rank")
+    norm: RMSNorm = weight("laurel_post_norm", "hidden_size")
+
+    def forward(self, hidden: Array) -> Array:
+        total: Array = hidden + self.norm(self.right(self.left(hidden)))
+        return total
+
+
+def mixer_kind(options: LayerOptions) -> type[AllNormedSelfAttention | BorrowingAttention]:
+    return BorrowingAttention if isinstance(options.remembers, KeysOf) else AllNormedSelfAttention
+
+
+def feed_forward_kind(options: Gemma3nLayerOptions) -> type[GeluFeedForward]:
+    return SparseFeedForward if options.deviations else GeluFeedForward
+
+
+class Layer(Module):
+    options: Gemma3nLayerOptions
+    router_norm: RMSNorm = weight("altup_router_norm", "hidden_size")
+    router: Linear = weight("altup_router", "streams", "hidden_size")
+    predict: Prediction = weight("altup_predict_coef", "mixtures", "streams")
+    correct: Correction = weight("altup_correct_coef", "streams", "streams")
+    correct_scale: Array | None = weight("altup_correct_scale", "hidden_size", optional=True)
+    mixer_norm: RMSNorm = weight("attn_norm", "hidden_size")
+    mixer: AllNormedSelfAttention | BorrowingAttention = part(choose=mixer_kind)
+    post_mixer_norm: RMSNorm = weight("post_attention_norm", "hidden_size")
+    laurel: Laurel = part()
+    feed_forward_norm: RMSNorm = weight("ffn_norm", "hidden_size")
+    feed_forward: GeluFeedForward = part(choose=feed_forward_kind)
+    post_feed_forward_norm: RMSNorm = weight("post_ffw_norm", "hidden_size")
+    layer_input: LayerInput = part()
+
+    def loaded(self) -> None:
+        scaled = self.ops.numpy(self.router_norm.weight) / self.options.hidden_size
+        self.router_norm.weight = self.ops.array(scaled)
+
+    def forward(
+        self, streams: list[Array], given: Array, batch: BatchArrays, cache: Cache, rope: Rope | None,
+        rows: Array | None,
+    ) -> list[Array]:  # fmt: skip
+        """Streams [rows, hidden] to the same, or to `rows` of them, of which `given` is what tokens give."""
+        active = self.options.active
+        predicted = self.ops.mix(streams, self.predict(self.routed(streams[active])))
+        normed = self.mixer_norm(predicted[active])
+        attended = self.post_mixer_norm(self.mixer.forward(normed, batch, cache, rope, rows))
+        if rows is not None:
+            predicted, normed = [each[rows] for each in predicted], normed[rows]
+        computed = (predicted[active] + attended + self.laurel.forward(normed)) * math.sqrt(0.5)
+        fed = self.feed_forward.forward(self.feed_forward_norm(computed))
+        computed = computed + self.post_feed_forward_norm(fed)
+        corrected = self.ops.mix([*predicted, computed], self.correct(self.routed(computed)))
+        first = corrected[active]
+        if self.correct_scale is not None and self.options.scales_corrected:
+            first = first * self.correct_scale
+        added = self.layer_input.forward(first, given)
+        return [corrected[0], *(each + added for each in corrected[1:])]
+
+    def routed(self, hidden: Array) -> Array:
+        """What the mixtures of a token follow from: [rows, streams], between -1 and 1."""
+        return self.ops.softcap(self.router(self.router_norm(hidden)), 1.0)
+
+
+class Gemma3n(Decoder):
+    options: Gemma3nOptions
+    layer_inputs: LayerInputs = part()
+    expand: StreamProjections = weight("altup_proj", "other_streams", "hidden_size", "hidden_size")
+    layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
+    merge: StreamProjections = weight("altup_unembd_proj", "other_streams", "hidden_size", "hidden_size")
+
+    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
+        o, match = self.options, self.ops.match_rms
+        embedded = self.token_embedding(batch.tokens) * o.embedding_scale
+        given = self.layer_inputs.forward(batch.tokens, embedded)
+        streams = [embedded, *(match(each, embedded, _FLOOR) for each in self.expand(embedded))]
+        for i, (layer, rope) in enumerate(zip(self.layers, self.layer_ropes(cache.context), strict=True)):
+            rows = batch.outputs if i == o.last_to_remember else None
+            if rows is not None:
+                given = [each[rows] for each in given]
+            streams = layer.forward(streams, given[i], batch, cache, rope, rows)
+            if rows is not None:  # the layers from here on need no others
+                batch = batch.wanted()
+        total, *others = streams
+        for linear, stream in zip(self.merge.linears, others, strict=True):
+            total = total + match(linear(stream), streams[0], _FLOOR)
+        return self.output_norm(total * (1 / o.streams))
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> Gemma3nOptions:
+        hidden, count = required(file, "embedding_length"), block_count(file)
+        remembers = read_windows(file, count, period=5)
+        options = TextOptions.read(
+            file, neox=True, norm_eps=1e-6, rope_base=1e6, head_dim=scalar(file, "head_dim", 0) or None,
+            embedding_scale=math.sqrt(hidden), logit_softcap=30.0,
+        )  # fmt: skip
+        size = required(file, "embedding_length_per_layer_input", 256)
+        streams, active = required(file, "altup.num_inputs", 4), scalar(file, "altup.active_idx", 0)
+        if not 0 <= active < streams:
+            raise invalid(file, "altup.active_idx", f"is {active}, of {streams} streams")
+        rank = file.tensors.get("blk.0.laurel_l.weight")
+        base_key = first_of(file, "rope.freq_base_local", "rope.freq_base_swa", "rope.local.freq_base")
+        local_base = positive(file, base_key, 10000.0)
+        shared, deviations = share_keys(file, remembers), _read_deviations(file, count)
+        scales = flag(file, "altup.correct_scale", True)
+
+        def own(index: int, layer: LayerOptions) -> LayerOptions:
+            values = vars(layer) | {"attention_scale": 1.0, "remembers": shared[index]}
+            if isinstance(remembers[index], Window):
+                values["rope"] = RopeOptions(layer.head_dim, local_base, neox=True)
+            return Gemma3nLayerOptions(
+                **values, streams=streams, active=active, laurel_rank=rank.shape[0] if rank else 0,
+                layer_input_size=size, scales_corrected=scales, deviations=deviations[index],
+            )  # fmt: skip
+
+        return Gemma3nOptions(**vars(options.each(own)), layer_input_size=size, streams=streams)
+
+
+def _read_deviations(file: GGUFFile, layers: int) -> list[float]:
+    """By layer; minus infinity is how files say that all gates count."""
+    key = "activation_sparsity_scale"
+    found: Any = file.get(key)
+    if found is None:
+        return [0.0] * layers
+    if isinstance(found, str | int | float) or len(found) != layers:
+        raise invalid(file, key, f"should have a number for each of the {layers} layers, not {shown(found)}")
+    for each in found:
+        if isinstance(each, bool) or not isinstance(each, int | float) or not each < _MOST_DEVIATIONS:
+            raise invalid(file, key, f"should be numbers of standard deviations, but has {shown(each)}")
+    return [max(float(each), 0.0) for each in found]
