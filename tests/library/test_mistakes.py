@@ -14,8 +14,10 @@ from puna.errors import (
     GGUFError,
     ModelNotFoundError,
     OptionError,
+    PunaError,
     RequestError,
 )
+from puna.gguf import GGUFWriter
 from puna.options import Options
 
 CHAT = [{"role": "user", "content": "hello"}]
@@ -93,3 +95,12 @@ def test_a_model_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("PUNA_MODELS", str(tmp_path))
     with pytest.raises(ModelNotFoundError, match="nobody"):
         puna.load("nobody")
+
+
+def test_a_context_length_that_is_no_number_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "listed.gguf"
+    writer = GGUFWriter(path, "llama")
+    writer.add("llama.context_length", [256, 512])
+    writer.write()
+    with pytest.raises(PunaError, match=r"llama\.context_length"):
+        puna.load(path, num_ctx=64)

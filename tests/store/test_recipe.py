@@ -129,3 +129,8 @@ def test_later_from_lines_add_files_and_the_last_adapter_wins(tmp_path: Path) ->
         adapter_source(parse("FROM m\nADAPTER nothing"), tmp_path)
     with pytest.raises(RequestError, match="a FROM after the first must name a file"):
         model_source(parse("FROM m\nFROM n"), tmp_path)
+
+
+def test_a_name_too_long_for_a_file_is_an_error_that_quotes_its_beginning(tmp_path: Path) -> None:
+    with pytest.raises(RequestError, match=r"^'xxx.* cannot be looked at: File name too long$"):
+        adapter_source(parse(f"FROM m\nADAPTER {'x' * 5000}"), tmp_path)

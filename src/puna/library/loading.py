@@ -13,6 +13,7 @@ from puna.kvcache.types import KVTypes
 from puna.library.checks import checked_number
 from puna.library.model import Model
 from puna.model.load import load_model
+from puna.model.metadata import scalar
 from puna.ops import default_backend
 from puna.options import Options, int_range, speculate_from_env
 from puna.prompt.author import Author
@@ -63,7 +64,7 @@ def load(
     ops.set_threads(num_thread)
     with open_gguf(path) as file:
         if context is not None:
-            context = min(context, file.get("context_length") or context)
+            context = min(context, scalar(file, "context_length", 0) or context)
         facts = read_facts(file)
     author = Author.of(stored) if stored is not None else Author(path.name, lambda: capabilities(facts))
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)

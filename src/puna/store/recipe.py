@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from puna.errors import ModelNotFoundError, RequestError
+from puna.errors import ModelNotFoundError, RequestError, shown
 from puna.options import Options
 from puna.store.facts import facts_of
 from puna.store.modelfile import Modelfile
@@ -142,10 +142,13 @@ def adapter_source(modelfile: Modelfile, folder: Path) -> dict[str, Path]:
 def resolve(value: str, folder: Path) -> Source:
     """Resolve the value of FROM: a file, a directory of files, or else the name of a model."""
     path = folder / Path(value).expanduser()
-    if path.is_dir():
-        return Source(files=_directory_files(path))
-    if path.is_file():
-        return Source(files={path.name: path})
+    try:
+        if path.is_dir():
+            return Source(files=_directory_files(path))
+        if path.is_file():
+            return Source(files={path.name: path})
+    except OSError as error:  # a name too long, or too many links
+        raise RequestError(f"{shown(value)} cannot be looked at: {error.strerror or error}") from None
     if value.startswith(("./", "../", "/", "~", ".\\")) or value.lower().endswith((".gguf", ".safetensors")):
         raise ModelNotFoundError(f"{path} does not exist")
     return Source(model=value)

@@ -129,7 +129,7 @@ def _change_list(dice: random.Random, model: Model) -> None:
 
 
 def _add_key(dice: random.Random, model: Model) -> None:
-    architecture = model.keys["general.architecture"]
+    architecture = model.keys.get("general.architecture", "llama")
     names = [f"{architecture}.{key}" for key in dict.fromkeys(key for own in OWN.values() for key in own)]
     names += [f"tokenizer.ggml.{name}" for name in _TOKENIZER_KEYS]
     names += ["general.type", "general.name", "general.alignment", "split.count", "general.file_type"]
