@@ -18,7 +18,7 @@ from puna.machine import available_memory
 from puna.model.base import TextModel
 from puna.model.header import check_header
 from puna.model.memory import Forecast, is_loaded
-from puna.model.pooling import Pooling, read_pooling
+from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
 
@@ -39,6 +39,8 @@ class LoadedModel:
     trained_context: int  # tokens; 0 = not stated
     weight_bytes: int
     pooling: Pooling | None  # how it embeds texts; None: not at all
+    ranking: Pooling | None = None  # how it scores documents; None: not at all
+    rank_template: str | None = None  # what it reads of them, with {query} and {document}
     draft: LoadedModel | None = None  # guesses what this one will say
 
     @property
@@ -108,6 +110,9 @@ def load_model(
     loaded = LoadedModel(
         file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
     )
+    loaded.ranking = read_ranking(file, model.ranks_by)
+    template = file.metadata.get("tokenizer.chat_template.rerank")
+    loaded.rank_template = template if isinstance(template, str) else None
     if draft:  # for which there is memory: it was counted above
         loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)
     return loaded
