@@ -36,6 +36,7 @@ _MODELS: Final = {
     "mllama": ("mllama", "Mllama"),
     "modern-bert": ("modern_bert", "ModernBert"),
     "nomic-bert": ("nomic_bert", "NomicBert"),
+    "nomic-bert-moe": ("nomic_bert_moe", "NomicBertMoe"),
     "olmo2": ("olmo2", "Olmo2"),
     "olmo3": ("olmo2", "Olmo2"),
     "olmoe": ("olmoe", "Olmoe"),
