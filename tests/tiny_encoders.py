@@ -106,6 +106,54 @@ class TinyModernBert(TinyEncoder):
         }
 
 
+class NomicExperts(torch.nn.Module):
+    """The feed-forward half of a layer of Nomic Embed 2, which transformers does not have."""
+
+    def __init__(self, hidden: int, width: int, experts: int, used: int) -> None:
+        super().__init__()
+        self.used = used
+        self.router = torch.nn.Linear(hidden, experts, bias=False)
+        self.up_experts = torch.nn.Linear(hidden, width * experts, bias=False)
+        self.down_experts = torch.nn.Linear(width, hidden * experts, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.router(x).softmax(-1)
+        best, chosen = shares.topk(self.used, dim=-1)
+        experts = self.router.out_features
+        up = self.up_experts.weight.reshape(experts, -1, x.shape[-1])
+        down = self.down_experts.weight.reshape(experts, x.shape[-1], -1)
+        every = torch.stack(
+            [torch.nn.functional.gelu(x @ up[i].T) @ down[i].T for i in range(experts)], dim=-2
+        )  # [..., experts, hidden]
+        picked = every.gather(-2, chosen[..., None].expand(*chosen.shape, x.shape[-1]))
+        return (picked * best[..., None]).sum(-2)
+
+
+@dataclass(frozen=True)
+class TinyNomicBertMoe(TinyEncoder):
+    """XLM-RoBERTa with rotation, as Jina's is, and experts in the second layer."""
+
+    architecture = "nomic-bert-moe"
+    experts: int = 8
+    used: int = 2
+
+    def build(self) -> Any:
+        from transformers import JinaEmbeddingsV3Config, JinaEmbeddingsV3Model
+
+        torch.manual_seed(self.seed)
+        rope = {"rope_type": "default", "rope_theta": 10000.0}
+        config = JinaEmbeddingsV3Config(**SIZES, layer_norm_eps=1e-12, rope_parameters=rope)
+        model = JinaEmbeddingsV3Model(config, add_pooling_layer=False).float().eval()
+        sizes = SIZES["hidden_size"], SIZES["intermediate_size"]
+        model.layers[1].mlp = NomicExperts(*sizes, self.experts, self.used)
+        return randomised(model)
+
+    def metadata(self) -> dict[str, Any]:
+        return super().metadata() | {
+            "moe_every_n_layers": 2, "expert_count": self.experts, "expert_used_count": self.used,
+        }  # fmt: skip
+
+
 def tiny_encoder_gguf(
     path: Path, config: TinyEncoder, *, model: Any = None, metadata: dict[str, Any] | None = None
 ) -> Path:
@@ -121,7 +169,11 @@ def encoder_tensors(model: Any) -> dict[str, np.ndarray]:
     for name, array in _fused({key: value.detach().numpy() for key, value in model.state_dict().items()}):
         module, kind = name.rsplit(".", 1)
         if layer := re.fullmatch(r"layers\.(\d+)\.(.*)", module):
-            found[f"blk.{layer[1]}.{_named(layer[2], _LAYER)}.{kind}"] = array
+            tensor = _named(layer[2], _LAYER)
+            if tensor.endswith("_exps"):
+                inner = SIZES["hidden_size" if tensor == "ffn_down_exps" else "intermediate_size"]
+                array = array.reshape(-1, inner, array.shape[1])
+            found[f"blk.{layer[1]}.{tensor}.{kind}"] = array
         else:
             found[f"{_named(module, _GLOBAL)}.{kind}"] = array
     return found

@@ -15,6 +15,8 @@ from puna.errors import ContextLengthError, EmbeddingError, RequestError, Unavai
 from puna.model.pooling import Pooling
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from puna.engine.prefix_cache import PrefixEntry
@@ -32,6 +34,7 @@ class Embedding(Sequence):
     pooling: Pooling
     whole: bool = False  # all inputs are to be in one batch: each of them sees all
     truncated: int = 0  # tokens that did not fit
+    score: Callable[[NDArray[np.float64]], float] | None = None  # what is asked for instead of the vector
 
     def __post_init__(self) -> None:
         if self.whole:
@@ -67,11 +70,13 @@ class Embedding(Sequence):
         """Give the client the vector, now that all inputs are evaluated. Raises `EmbeddingError`."""
         assert self._pooled is not None, "the last input of all was wanted, or one before it"
         vector = self._pooled / (self.prompt_length if self.pooling is Pooling.MEAN else 1)
+        if self.score is not None:
+            vector = np.array([self.score(vector)])
         if not np.isfinite(vector).all():
             raise EmbeddingError("embedding contains NaN or Inf values")
         if 0 < self.request.dimensions < len(vector):
             vector = vector[: self.request.dimensions]
-        if self.request.normalize:
+        if self.request.normalize and self.score is None:
             vector = vector / max(float(np.linalg.norm(vector)), _SHORTEST)
         self.sink(
             Embedded(

@@ -22,6 +22,7 @@ from puna.engine.embedding import Embedding, prepare_embeddings
 from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
 from puna.engine.prefix_cache import PrefixCache
+from puna.engine.ranking import prepare_ranking
 from puna.engine.requests import FittedPrompt, prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
@@ -135,7 +136,9 @@ class Engine:
         # Tokenising, the costly part, happens here, on the caller's thread.
         tokenizer = self.loaded.tokenizer
         sequences: Iterable[Sequence]
-        if isinstance(request, Embed):
+        if isinstance(request, Embed) and request.query is not None:
+            sequences = prepare_ranking(request, sink, self.loaded, self.context)
+        elif isinstance(request, Embed):
             sequences = prepare_embeddings(
                 request, sink, tokenizer, self.context, self.loaded.pooling, whole=not self.loaded.generates
             )

@@ -63,6 +63,9 @@ class Embed(Message, frozen=True):
     Inputs are as in `Generate`. A vector is made of the model's hidden states as it was trained for, or as
     `pooling` says ("mean", "cls", "last"). It is cut to its first `dimensions` values (0: all), then made
     1 long.
+
+    With a `query`, the inputs are documents, and what a reranker makes of each is one value: how likely it is
+    that the document answers the query, 0 to 1.
     """
 
     inputs: list[str | list[int]]
@@ -71,6 +74,7 @@ class Embed(Message, frozen=True):
     normalize: bool = True
     dimensions: int = 0
     pooling: str | None = None
+    query: str | None = None
     cache_prompt: bool = True
     priority: Priority = "interactive"
     client: str = ""

@@ -11,7 +11,9 @@ from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import CacheSizes, build_cache
 from puna.model.options import TextOptions
-from puna.nn.module import Module
+from puna.model.pooling import Pooling
+from puna.nn.classifier import Classifier, classifier_of
+from puna.nn.module import Module, part
 from puna.ops import Array
 
 if TYPE_CHECKING:
@@ -24,7 +26,11 @@ class TextModel(Module):
     #: Whether it predicts tokens; if not, it makes embeddings of texts, each read whole in one pass.
     generates: ClassVar[bool] = True
 
+    #: Which hidden state of a query with a document tells a reranker most, unless its file says another.
+    ranks_by: ClassVar[Pooling] = Pooling.LAST
+
     options: TextOptions
+    classifier: Classifier | None = part(choose=classifier_of)
 
     @classmethod
     @abstractmethod

@@ -20,10 +20,11 @@ from puna.model.base import TextModel
 from puna.model.layer_cache import WholeText
 from puna.model.metadata import flag, table_rows
 from puna.model.options import TextOptions
+from puna.model.pooling import Pooling
 from puna.nn.layers import Embedding, LayerNorm
 from puna.nn.module import WeightSource, weight
 from puna.nn.transformer_layer import Layer
-from puna.ops import Array
+from puna.ops import Array, Routing
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -34,7 +35,14 @@ class EncoderOptions(TextOptions):
     token_types: int = 0  # kinds of text; what is embedded is of the first
 
     @classmethod
-    def read_encoder(cls, file: GGUFFile, *, norm_eps: float = 1e-12, rope_base: float | None = None) -> Self:
+    def read_encoder(
+        cls,
+        file: GGUFFile,
+        *,
+        norm_eps: float = 1e-12,
+        rope_base: float | None = None,
+        routing: Routing | None = None,
+    ) -> Self:
         """From the metadata of `file`; without a `rope_base` nothing is rotated.
 
         Raises `ModelError` that names the key and its value, and `UnsupportedModelError`.
@@ -44,7 +52,12 @@ class EncoderOptions(TextOptions):
                 f"{file.path}: '{file.architecture}.attention.causal' is true, which is not supported"
             )
         options = cls.read(
-            file, norm_eps=norm_eps, neox=True, rotates=rope_base is not None, rope_base=rope_base or 10000.0
+            file,
+            norm_eps=norm_eps,
+            neox=True,
+            rotates=rope_base is not None,
+            rope_base=rope_base or 10000.0,
+            routing=routing,
         )
         options = options.each(lambda _, layer: dataclasses.replace(layer, remembers=WholeText()))
         return dataclasses.replace(options, token_types=table_rows(file, "token_types.weight"))
@@ -68,6 +81,7 @@ class Encoder(TextModel):
     """An architecture declares its `layers`, as `blocks("blk")`."""
 
     generates: ClassVar[bool] = False
+    ranks_by: ClassVar[Pooling] = Pooling.CLS
     options: EncoderOptions
     token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
     token_type: FirstRow | None = weight("token_types", "token_types", "hidden_size", optional=True)

@@ -19,7 +19,7 @@ from puna.model.base import TextModel
 from puna.model.header import check_header
 from puna.model.memory import Forecast, is_loaded
 from puna.model.metadata import LAYER
-from puna.model.pooling import Pooling, read_pooling
+from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
 
@@ -40,6 +40,8 @@ class LoadedModel:
     trained_context: int  # tokens; 0 = not stated
     weight_bytes: int
     pooling: Pooling | None  # how it embeds texts; None: not at all
+    ranking: Pooling | None = None  # how it scores documents; None: not at all
+    rank_template: str | None = None  # what it reads of them, with {query} and {document}
     draft: LoadedModel | None = None  # guesses what this one will say
 
     @property
@@ -116,7 +118,13 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
             "computed without them, answers would be wrong"
         )
     pooling = read_pooling(file, generates=model.generates)
-    return LoadedModel(file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling)
+    loaded = LoadedModel(
+        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
+    )
+    loaded.ranking = read_ranking(file, model.ranks_by)
+    template = file.metadata.get("tokenizer.chat_template.rerank")
+    loaded.rank_template = template if isinstance(template, str) else None
+    return loaded
 
 
 def _look_ahead(file: GGUFFile, cache_types: KVTypes, ops: Backend) -> Forecast:

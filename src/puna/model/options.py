@@ -28,6 +28,7 @@ from puna.model.metadata import (
     scalar,
     table_rows,
 )
+from puna.model.pooling import read_labels
 from puna.model.rope import RopeOptions
 from puna.ops import Routing
 
@@ -126,6 +127,7 @@ class TextOptions:
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0  # 0: none
+    labels: int = 0  # classes of a reranker's classifier; 0: it has none
 
     @property
     def block_count(self) -> int:
@@ -229,6 +231,7 @@ class TextOptions:
             embedding_scale=positive(file, "embedding_scale", embedding_scale),
             logit_scale=positive(file, "logit_scale", 1.0),
             logit_softcap=limit(file, "final_logit_softcapping", logit_softcap),
+            labels=read_labels(file),
         )
 
 

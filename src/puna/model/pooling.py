@@ -1,11 +1,12 @@
-"""How a text's embedding is made of the hidden states of its tokens."""
+"""How a text's embedding, or its score, is made of the hidden states of its tokens."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from puna.model.metadata import scalar
+from puna.errors import UnsupportedModelError
+from puna.model.metadata import scalar, table_rows
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -19,8 +20,11 @@ class Pooling(StrEnum):
     LAST = "last"  # the last
 
 
-#: By `pooling_type`. 0 is none: see `read_pooling`. 4 is the score of a reranker, which is no embedding.
+#: By `pooling_type`. 0 is none: see `read_pooling`. _RANK is the score of a reranker, which is no embedding.
 _TYPES = {0: Pooling.LAST, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
+_RANK = 4
+
+_CLASSES = "cls.output.weight"
 
 
 def read_pooling(file: GGUFFile, *, generates: bool) -> Pooling | None:
@@ -29,5 +33,33 @@ def read_pooling(file: GGUFFile, *, generates: bool) -> Pooling | None:
     Of a model that `generates` and states no pooling, the last hidden state is the only one that has seen the
     whole text, and what Ollama takes with llama.cpp, and vLLM. In an encoder all have.
     """
+    if is_reranker(file):
+        return None
     kind = scalar(file, "pooling_type", 0)
     return Pooling.MEAN if kind == 0 and not generates else _TYPES.get(kind)
+
+
+def is_reranker(file: GGUFFile) -> bool:
+    """Whether `file` scores documents. Most files of encoders with a classifier state no pooling."""
+    kind = file.get("pooling_type")
+    return kind == _RANK or (kind is None and _CLASSES in file.tensors)
+
+
+def read_labels(file: GGUFFile) -> int:
+    """The classes of a reranker's classifier; 0: there is none. Raises `UnsupportedModelError`."""
+    labels = table_rows(file, _CLASSES) if is_reranker(file) else 0
+    names = file.get("classifier.output_labels")
+    yes_or_no = names and not isinstance(names, str | int | float) and list(names[:2]) == ["yes", "no"]
+    if labels > 1 and not (labels == 2 and yes_or_no):
+        raise UnsupportedModelError(
+            f"{file.path}: the classifier has {labels} classes; a reranker has one, or 'yes' and 'no' "
+            f"('{file.architecture}.classifier.output_labels')"
+        )
+    return labels
+
+
+def read_ranking(file: GGUFFile, default: Pooling) -> Pooling | None:
+    """What a reranker's classifier reads, `default` unless the file says it; None: the model is no other."""
+    if not read_labels(file):
+        return None
+    return _TYPES.get(scalar(file, "classifier.pooling_type", 0) or -1, default)

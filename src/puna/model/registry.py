@@ -46,6 +46,7 @@ _MODELS: Final = {
     "nemotron_h_moe": ("nemotron_h", "NemotronH"),
     "modern-bert": ("modern_bert", "ModernBert"),
     "nomic-bert": ("nomic_bert", "NomicBert"),
+    "nomic-bert-moe": ("nomic_bert_moe", "NomicBertMoe"),
     "olmo2": ("olmo2", "Olmo2"),
     "olmo3": ("olmo2", "Olmo2"),
     "olmoe": ("olmoe", "Olmoe"),

@@ -56,7 +56,7 @@ class _WeightField:
 @dataclass(frozen=True)
 class _PartField:
     prefix: str
-    choose: Callable[[Any], type[Module]] | None
+    choose: Callable[[Any], type[Module] | None] | None
 
 
 @dataclass(frozen=True)
@@ -75,10 +75,10 @@ def weight(name: str, *shape: str | int, optional: bool = False, tied_to: str | 
     return _WeightField(name, shape, optional, tied_to)
 
 
-def part(prefix: str = "", *, choose: Callable[[Any], type[Module]] | None = None) -> Any:
+def part(prefix: str = "", *, choose: Callable[[Any], type[Module] | None] | None = None) -> Any:
     """A module inside this one; its tensors are named like this module's, after `prefix`.
 
-    Where layers differ, `choose(options of the layer)` says which module it is.
+    Where layers differ, `choose(options of the layer)` says which module it is; None: there is none.
     """
     return _PartField(prefix, choose)
 
@@ -116,7 +116,7 @@ class Module:
             elif isinstance(declared, _PartField):
                 inner = _join(prefix, declared.prefix)
                 chosen = declared.choose(options) if declared.choose else kind
-                setattr(module, attribute, chosen.load(source, options, inner, index))
+                setattr(module, attribute, chosen and chosen.load(source, options, inner, index))
             elif isinstance(declared, _BlocksField):
                 (block,) = kind.__args__
                 inner, built = _join(prefix, declared.prefix), []

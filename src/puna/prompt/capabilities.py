@@ -19,14 +19,15 @@ _NOT_YET = {"tools": "tools: this version of Puna does not understand a model's 
 def capabilities(
     facts: ModelFacts | None, template: str = "", *, extra: Collection[str] = (), sees: bool = False
 ) -> tuple[str, ...]:
-    """As far as they apply: embedding or completion, vision, audio, insert, thinking; in this order.
+    """As far as they apply: embedding, rerank or completion, vision, audio, insert, thinking; in this order.
 
     Never tools: a template may have a place for them, but calls in an answer are not understood yet.
     `facts` are None when the model's file cannot be read; `extra` are more that its author claims.
     """
     form = traits(chat_template(facts or ModelFacts(), template))
     found = {
-        "embedding": facts is not None and facts.embeds,
+        "embedding": facts is not None and facts.embeds and not facts.ranks,
+        "rerank": facts is not None and facts.ranks,
         "completion": facts is not None and not facts.embeds,
         "vision": sees or (facts is not None and facts.sees),
         "audio": facts is not None and facts.hears,

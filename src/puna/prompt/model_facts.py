@@ -9,6 +9,7 @@ from typing import Any
 
 from puna.errors import GGUFError
 from puna.gguf import GGUFFile, open_gguf
+from puna.model.pooling import is_reranker
 from puna.model.tokenizer.special_ids import adds_bos
 from puna.prompt.format import SpecialTokens
 
@@ -36,6 +37,7 @@ class ModelFacts:
     tool_template: str | None = None
     tokens: SpecialTokens = field(default_factory=SpecialTokens)
     embeds: bool = False
+    ranks: bool = False
     sees: bool = False
     hears: bool = False
 
@@ -46,7 +48,8 @@ def read_facts(file: GGUFFile) -> ModelFacts:
         chat_template=_text(file, _TEMPLATE),
         tool_template=_text(file, f"{_TEMPLATE}.tool_use"),
         tokens=SpecialTokens(_spellings(file), adds_bos(file, str(file.get("tokenizer.ggml.model")))),
-        embeds=file.get("pooling_type") is not None,
+        embeds=file.get("pooling_type") is not None or is_reranker(file),
+        ranks=is_reranker(file),
         sees=file.get("vision.block_count") is not None,
         hears=file.get("audio.block_count") is not None,
     )

@@ -86,8 +86,8 @@ def _change_fact(dice: random.Random, header: dict[str, Any], data: bytes) -> by
             facts[name] = dice.choice((None, 7, "x", [1.5], [[1]], [-1], {"a": [1]}, [10**30], [True]))
         case 2:
             facts[name] = [
-        number + dice.choice((-1, 1)) if isinstance(number, int) else number for number in numbers
-    ]
+                number + dice.choice((-1, 1)) if isinstance(number, int) else number for number in numbers
+            ]
         case 3:
             facts[name] = numbers * 2
         case 4:

@@ -22,12 +22,14 @@ from tests.tiny_encoders import (
     TinyJinaBertV3,
     TinyModernBert,
     TinyNomicBert,
+    TinyNomicBertMoe,
     encoder_tensors,
     tiny_encoder_gguf,
 )
 
 MODELS: dict[str, TinyEncoder] = {
     "nomic-bert": TinyNomicBert(),
+    "nomic-bert-moe": TinyNomicBertMoe(seed=5),
     "jina-bert-v3": TinyJinaBertV3(pooling_type=2, seed=1),
     "modern-bert": TinyModernBert(seed=2),
     "modern-bert-silu": TinyModernBert(pooling_type=2, seed=3, activation="silu", window=7),

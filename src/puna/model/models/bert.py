@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.batch import BatchArrays
+from puna.errors import UnsupportedModelError
 from puna.model.encoder import Encoder, EncoderOptions
 from puna.model.metadata import invalid, required, table_rows
 from puna.nn.feed_forward import PlainFeedForward
@@ -44,6 +45,10 @@ class Bert(Encoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> BertOptions:
         options = BertOptions.read_encoder(file)
+        if options.labels and options.token_types > 1:
+            raise UnsupportedModelError(
+                f"{file.path}: rerankers that tell documents from queries by token types are not supported"
+            )
         positions = table_rows(file, "position_embd.weight")
         context = required(file, "context_length", max(positions, 1))
         if positions and context > positions:

@@ -18,7 +18,9 @@ from puna.model.encoder import Encoder, EncoderOptions
 from puna.model.layer_cache import WholeText
 from puna.model.metadata import flags, positive, required, scalar
 from puna.model.options import LayerOptions
+from puna.model.pooling import Pooling
 from puna.nn.attention import FusedSelfAttention
+from puna.nn.classifier import GeluClassifier
 from puna.nn.feed_forward import FusedExactGeluFeedForward, FusedFeedForward
 from puna.nn.layers import LayerNorm
 from puna.nn.module import blocks, part, weight
@@ -57,7 +59,13 @@ class Layer(PreNormLayer):
             self.mixer_norm = _unchanged
 
 
+def _classifier(options: EncoderOptions) -> type[GeluClassifier] | None:
+    return GeluClassifier if options.labels else None
+
+
 class ModernBert(Encoder):
+    ranks_by = Pooling.MEAN
+    classifier: GeluClassifier | None = part(choose=_classifier)
     layers: Sequence[Layer] = blocks("blk")
     output_norm: LayerNorm = weight("output_norm", "hidden_size")
 

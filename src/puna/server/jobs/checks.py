@@ -45,6 +45,9 @@ def check_inputs(count: int) -> None:
 
 
 def check_answers(name: str, has: Collection[str], endpoint: str) -> None:
-    """Raises RequestError for an embedding model. A damaged one has no capabilities; loading it says why."""
-    if "embedding" in has:
+    """Raises RequestError for a model that embeds or ranks texts.
+
+    A damaged one has no capabilities; loading it says why.
+    """
+    if "embedding" in has or "rerank" in has:
         raise RequestError(f'"{name}" does not support {endpoint}')

@@ -19,7 +19,7 @@ from puna.server.keys.keyring import Keyring
 from puna.server.keys.usage import Usage
 
 _READ: Final = ("/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models")
-_GENERATE: Final = ("/api/generate", "/api/chat", "/api/embed", "/api/embeddings")
+_GENERATE: Final = ("/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank")
 
 
 class KeyCheckMiddleware:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from starlette.routing import Route
 
 from puna.server.jobs.backend import Backend
-from puna.server.openai import completions, embeddings
+from puna.server.openai import completions, embeddings, rerank
 
 
 def routes(backend: Backend) -> list[Route]:
-    modules = (completions, embeddings)
+    modules = (completions, embeddings, rerank)
     return [route for module in modules for route in module.routes(backend)]

@@ -1,0 +1,64 @@
+"""What a reranker makes of a hidden state: how well a document answers a query."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from puna.nn.layers import LayerNorm, Linear
+from puna.nn.module import Module, weight
+from puna.ops import Array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class ClassifierOptions(Protocol):
+    """What the options of a model say about its classifier."""
+
+    @property
+    def hidden_size(self) -> int: ...
+    @property
+    def labels(self) -> int: ...
+
+
+class Classifier(Module):
+    """A linear, its hyperbolic tangent and a second linear, as in RoBERTa; or the second alone."""
+
+    options: ClassifierOptions
+    dense: Linear | None = weight("cls", "hidden_size", "hidden_size", optional=True)
+    norm: LayerNorm | None = weight("cls.norm", "hidden_size", optional=True)
+    output: Linear = weight("cls.output", "labels", "hidden_size")
+
+    def activated(self, hidden: Array) -> Array:
+        """[rows, hidden] to the same."""
+        return self.ops.softcap(hidden, 1.0)
+
+    def forward(self, hidden: Array) -> Array:
+        """Logits [rows, labels] of pooled hidden states [rows, hidden]."""
+        if self.dense is not None:
+            hidden = self.activated(self.dense(hidden))
+        return self.output(hidden if self.norm is None else self.norm(hidden))
+
+    def score(self, hidden: NDArray[np.floating]) -> float:
+        """The probability, 0 to 1, that a document answers the query: `hidden` [hidden] is of both.
+
+        It is the sigmoid of the only logit, or the first's share in the softmax of two.
+        """
+        logits = self.ops.numpy(self.forward(self.ops.array(hidden.astype(np.float32)[None])))[0].tolist()
+        margin = logits[0] - (logits[1] if len(logits) > 1 else 0.0)
+        return 1 / (1 + math.exp(min(-margin, 700.0)))  # a NaN stays one
+
+
+class GeluClassifier(Classifier):
+    """With a GELU instead of the hyperbolic tangent (ModernBERT)."""
+
+    def activated(self, hidden: Array) -> Array:
+        return self.ops.gelu(hidden)
+
+
+def classifier_of(options: ClassifierOptions) -> type[Classifier] | None:
+    """The classifier of a model, if it is a reranker."""
+    return Classifier if options.labels else None

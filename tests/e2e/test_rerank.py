@@ -1,0 +1,128 @@
+"""Reranking over HTTP, against a real server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import ollama
+import pytest
+import torch
+
+from puna.gguf import open_gguf
+from puna.model.tokenizer import tokenizer_from_gguf
+from tests.e2e.servers import Server, add_model
+from tests.tiny_rerankers import framed, tiny_bge, tiny_bge_gguf
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.e2e
+
+QUERY = "once upon a time"
+DOCUMENTS = ["there was a cat", "upon", "a time there was, once", "upon"]
+PATHS = ["/v1/rerank", "/api/rerank"]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bge_gguf(tmp_path_factory.mktemp("reranking") / "bge.gguf", tiny_bge())
+
+
+@pytest.fixture(scope="module")
+def server(server: Server, file: Path) -> Iterator[Server]:
+    broken = tiny_bge()
+    torch.nn.init.constant_(broken.classifier.out_proj.weight, torch.nan)
+    files = {"bge": file, "nan": tiny_bge_gguf(file.with_name("nan.gguf"), broken)}
+    for name, path in files.items():
+        add_model(server, name, path)
+    yield server
+    for name in files:
+        server.client.delete(name)
+    mine = {f"{name}:latest" for name in files}
+    wait_until(lambda: not mine & {model.model for model in server.client.ps().models}, "the unloading")
+
+
+@pytest.fixture(scope="module")
+def expected(file: Path) -> list[float]:
+    """Scores of DOCUMENTS, as transformers computes them."""
+    with open_gguf(file) as opened:
+        tokenizer = tokenizer_from_gguf(opened)
+    query, *documents = (tokenizer.encode(text, add_special=False) for text in (QUERY, *DOCUMENTS))
+    model, scores = tiny_bge(), []
+    for document in documents:
+        ids = torch.tensor([framed(query, document)])
+        with torch.inference_mode():
+            scores.append(float(model(ids, attention_mask=torch.ones_like(ids)).logits[0].sigmoid()))
+    return scores
+
+
+def post(server: Server, path: str, **body: Any) -> httpx.Response:
+    return server.http.post(path, json={"model": "bge", "query": QUERY, "documents": DOCUMENTS} | body)
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_documents_come_best_first_with_the_references_scores(
+    server: Server, expected: list[float], path: str
+) -> None:
+    reply = post(server, path).json()
+    order = [result["index"] for result in reply["results"]]
+    assert order == sorted(range(4), key=lambda index: -expected[index])
+    assert order.index(1) < order.index(3)  # which are equal
+    for result in reply["results"]:
+        assert result["relevance_score"] == pytest.approx(expected[result["index"]], abs=1e-3)
+        assert "document" not in result
+    assert reply["model"] == "bge"
+    assert reply["usage"]["prompt_tokens"] == reply["usage"]["total_tokens"] > 0
+    if path == "/api/rerank":
+        assert reply["total_duration"] > reply["load_duration"] > 0
+        assert reply["prompt_eval_count"] == reply["usage"]["total_tokens"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_best_few_with_their_texts(server: Server, path: str) -> None:
+    every = post(server, path).json()["results"]
+    objects = [{"text": text} for text in DOCUMENTS]
+    few = post(server, path, documents=objects, top_n=2, return_documents=True).json()["results"]
+    assert few == [one | {"document": {"text": DOCUMENTS[one["index"]]}} for one in every[:2]]
+    assert post(server, path, top_n=9).json()["results"] == every
+
+
+def test_what_does_not_fit_is_cut_visibly(server: Server) -> None:
+    reply = post(server, "/v1/rerank", documents=["cat " * 500, "cat"]).json()
+    assert reply["truncated"] > 0
+    refused = post(server, "/v1/rerank", documents=["cat " * 500], truncate=False)
+    assert refused.status_code == 400
+    assert "the input length exceeds the context length" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        ({"query": None}, 400, "query must be a text"),
+        ({"documents": []}, 400, "documents must be a list of texts, at least one"),
+        ({"documents": "once"}, 400, "documents must be a list of texts, at least one"),
+        ({"documents": ["once", 7]}, 400, "documents[1] must be a text, or an object with one as 'text'"),
+        ({"documents": [{"title": "once"}]}, 400, "documents[0] must be a text"),
+        ({"top_n": 0}, 400, "top_n should be positive, but is 0"),
+        ({"model": ""}, 404, "model '' not found"),
+        ({"model": "no"}, 404, 'model "no" not found, try pulling it first'),
+        ({"model": "tiny"}, 400, "this model does not support reranking"),
+        ({"model": "nan"}, 400, "NaN or Inf"),
+    ],
+    ids=str,
+)
+def test_errors(server: Server, path: str, body: dict[str, Any], status: int, message: str) -> None:
+    reply = post(server, path, **body)
+    assert reply.status_code == status
+    error = reply.json()["error"]
+    assert message in (error["message"] if path.startswith("/v1/") else error)
+
+
+def test_a_reranker_ranks_and_does_nothing_else(server: Server) -> None:
+    assert server.client.show("bge").capabilities == ["rerank"]
+    with pytest.raises(ollama.ResponseError, match='"bge" does not support generate'):
+        server.client.generate("bge", "once")
+    with pytest.raises(ollama.ResponseError, match="this model does not support embeddings"):
+        server.client.embed("bge", "once")

@@ -1,0 +1,148 @@
+"""Rerankers against Hugging Face transformers, on tiny random models in float32."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from puna.errors import ContextLengthError, RequestError, UnavailableError, UnsupportedModelError
+from puna.model.load import LoadedModel, load_model
+from puna.ops import Backend
+from tests.engine.runs import Run
+from tests.model.models.parity import original
+from tests.tiny_bert import TinyBert, tiny_bert_gguf
+from tests.tiny_rerankers import (
+    NO,
+    QWEN3,
+    TEMPLATE,
+    YES,
+    framed,
+    tiny_bge,
+    tiny_bge_gguf,
+    tiny_gte,
+    tiny_gte_gguf,
+    tiny_qwen3_reranker_gguf,
+)
+
+QUERY = "once upon a time"
+DOCUMENTS = ["there was a cat", "upon", "a time there was, once", "cat " * 20]
+
+Expected = Callable[[LoadedModel, str], float]
+
+
+def score(loaded: LoadedModel, *documents: str, query: str = QUERY, **settings: Any) -> list[float]:
+    run = Run(loaded, batch_size=32, context=settings.pop("context", 128))
+    run.embed(0, *documents, query=query, **settings)
+    run.finish()
+    return [float(vector[0]) for vector in run.vectors(0)]
+
+
+def of_a_classifier(theirs: Any) -> Expected:
+    def expected(ours: LoadedModel, document: str) -> float:
+        texts = [ours.tokenizer.encode(text, add_special=False) for text in (QUERY, document)]
+        ids = torch.tensor([framed(*texts)])
+        with torch.inference_mode():
+            return float(theirs(ids, attention_mask=torch.ones_like(ids)).logits[0].sigmoid())
+
+    return expected
+
+
+def of_yes_and_no(theirs: Any) -> Expected:
+    def expected(ours: LoadedModel, document: str) -> float:
+        text = TEMPLATE.replace("{query}", QUERY).replace("{document}", document)
+        with torch.inference_mode():
+            logits = theirs(torch.tensor([ours.tokenizer.encode(text, add_special=False)])).logits[0, -1]
+        return float(logits[[YES, NO]].softmax(0)[0])
+
+    return expected
+
+
+@pytest.fixture(scope="module", params=["bge", "gte-mean", "gte-cls", "qwen3"])
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
+    """(ours, what transformers scores a document with)."""
+    path = tmp_path_factory.mktemp("reranker") / "model.gguf"
+    if request.param == "qwen3":
+        model = original(QWEN3)
+        return load_model(tiny_qwen3_reranker_gguf(path, model), ops=ops), of_yes_and_no(model)
+    if request.param == "bge":
+        model = tiny_bge()
+        return load_model(tiny_bge_gguf(path, model), ops=ops), of_a_classifier(model)
+    model = tiny_gte(request.param.removeprefix("gte-"))
+    stated = {"classifier.pooling_type": 2} if request.param == "gte-cls" else {}
+    return load_model(tiny_gte_gguf(path, model, stated), ops=ops), of_a_classifier(model)
+
+
+def test_scores_are_those_of_the_reference(pair: tuple[LoadedModel, Expected]) -> None:
+    ours, expected = pair
+    found = score(ours, *DOCUMENTS)
+    assert found == pytest.approx([expected(ours, document) for document in DOCUMENTS], abs=1e-3)
+    assert len({round(each, 3) for each in found}) > 1
+    assert score(ours, DOCUMENTS[2])[0] == pytest.approx(found[2], abs=1e-6)
+
+
+def test_a_document_too_long_is_cut_at_its_end(pair: tuple[LoadedModel, Expected]) -> None:
+    ours, _ = pair
+    run = Run(ours, context=48)
+    run.embed(0, "cat " * 100, query="a")
+    run.finish()
+    (event,) = run.events[0]
+    assert event.prompt_eval_count <= 48  # type: ignore[union-attr]
+    assert event.truncated > 0  # type: ignore[union-attr]
+    assert 0 <= run.vectors(0)[0][0] <= 1
+    with pytest.raises(ContextLengthError, match="the input length exceeds the context length"):
+        score(ours, "cat " * 100, context=48, truncate=False)
+    with pytest.raises(ContextLengthError, match="the query leaves no room for documents"):
+        score(ours, "cat", query="cat " * 100, context=48)
+
+
+def test_a_reranker_does_not_embed(pair: tuple[LoadedModel, Expected]) -> None:
+    ours, _ = pair
+    with pytest.raises(UnavailableError, match="does not support embeddings"):
+        Run(ours).embed(0, "once")
+    with pytest.raises(RequestError, match="must be texts, not tokens"):
+        Run(ours).embed(0, [1, 2], query="once")
+
+
+def test_another_model_does_not_rank(tmp_path: Path) -> None:
+    run = Run(load_model(tiny_bert_gguf(tmp_path / "bert.gguf")))
+    with pytest.raises(UnavailableError, match="does not support reranking"):
+        run.embed(0, "once", query="once")
+
+
+def test_two_separators_are_between_the_texts_where_tokenizers_are_robertas(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from puna.engine.ranking import _pair
+
+    ours = load_model(tiny_bge_gguf(tmp_path / "bge.gguf", tiny_bge()))
+    tokenizer = ours.tokenizer
+    texts = [tokenizer.encode(text, add_special=False) for text in ("once", "a cat")]
+    assert _pair("once", "a cat", tokenizer, None) == framed(*texts)
+    monkeypatch.setattr(type(tokenizer), "token", lambda self, id: "<s>")
+    assert _pair("once", "a cat", tokenizer, None) == framed(texts[0], [], texts[1])
+
+
+@pytest.mark.parametrize("labels", [None, ("no", "yes"), ("yes",)])
+def test_classes_that_are_not_yes_and_no_are_refused(tmp_path: Path, labels: Any) -> None:
+    path = tiny_qwen3_reranker_gguf(tmp_path / "bad.gguf", original(QWEN3), labels)
+    with pytest.raises(UnsupportedModelError, match=r"bad\.gguf: the classifier has 2 classes"):
+        load_model(path)
+
+
+def test_token_types_that_tell_the_texts_apart_are_refused(tmp_path: Path) -> None:
+    from tests.tiny_bert import bert_tensors, write_encoder
+
+    config = TinyBert()
+    tensors = bert_tensors(config.build()) | {"cls.output.weight": np.ones((1, 64), np.float32)}
+    keys = {
+        "block_count": 2, "context_length": 64, "embedding_length": 64, "feed_forward_length": 96,
+        "attention.head_count": 4,
+    }  # fmt: skip
+    path = write_encoder(tmp_path / "bad.gguf", "bert", keys, tensors)
+    with pytest.raises(UnsupportedModelError, match=r"bad\.gguf: rerankers that tell documents from queries"):
+        load_model(path)
