@@ -36,22 +36,37 @@ _LATENTS = {
     "attention.kv_lora_rank": 32, "attention.q_lora_rank": 32, "rope.dimension_count": 8,
     "leading_dense_block_count": 1,
 }  # fmt: skip
+_MAMBA = {
+    "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 2, "ssm.time_step_rank": 4,
+    "ssm.inner_size": 64,
+}  # fmt: skip
+_HALVES = {**_MAMBA, "attention.head_count_kv": [0, 0], "feed_forward_length": [0, 64]}
 #: What architectures have beside what all have; the layers of `mllama` are one of each kind.
 OWN: dict[str, dict[str, Any]] = {
     "bert": {},
     "cohere2": {**_WINDOW, "logit_scale": 0.25},
     "command-r": {},
     "deepseek2": {**_LATENTS, "expert_group_count": 2, "expert_group_used_count": 1},
+    "falcon-h1": _MAMBA,
     "gemma2": _WINDOW,
     "gemma3": {**_WINDOW, "attention.sliding_window_pattern": [True, False]},
     "glm4moelite": {**_LATENTS, "attention.key_length": 20, "attention.value_length": 12},
     "granite": {"residual_scale": 0.2, "embedding_scale": 12.0, "logit_scale": 8.0, "attention.scale": 0.1},
+    "granitehybrid": {**_MAMBA, "attention.head_count_kv": [0, 2]},
     "lfm2": _CONVOLUTION,
     "lfm2moe": {**_CONVOLUTION, **_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "llama": {},
     "llama4": {**_EXPERTS, "interleave_moe_layer_step": 2, "attention.chunk_size": 32},
     "mistral4": {**_LATENTS, **_YARN, "attention.temperature_scale": 0.1},
+    "mamba2": {
+        **_MAMBA,
+        "attention.head_count": 0,
+        "attention.head_count_kv": 0,
+        "feed_forward_length": 0,
+    },
     "mllama": {"attention.cross_attention_layers": [1], "vision.max_num_tiles": 1, "vision.image_size": 56},
+    "nemotron_h": _HALVES,
+    "nemotron_h_moe": {**_HALVES, **_EXPERTS, "expert_shared_feed_forward_length": 64},
     "olmo2": _YARN,
     "olmo3": {**_WINDOW, **_YARN},
     "phi3": {"rope.scaling.attn_factor": 1.2},

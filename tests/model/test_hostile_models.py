@@ -83,6 +83,19 @@ def refusal(folder: Path, model: Model) -> str:
         ),
         ("lfm2", {"shortconv.l_cache": 2**31 - 1}, "'lfm2.shortconv.l_cache' is 2147483647, but tensor"),
         (
+            "granitehybrid",
+            {"ssm.state_size": 2**31 - 16},
+            "'granitehybrid.ssm.state_size' is 2147483632 and with 2 groups makes",
+        ),
+        (
+            "nemotron_h",
+            {"ssm.inner_size": 2**31 - 16},
+            "'nemotron_h.ssm.inner_size' is 2147483632, but tensor 'blk.0.ssm_out.weight' has 64x64 values",
+        ),
+        ("falcon-h1", {"ssm.group_count": 3}, "'falcon-h1.ssm.group_count' is 3, which does not divide 4"),
+        ("mamba2", {"ssm.time_step_rank": 5}, "'mamba2.ssm.inner_size' is 64, which 5 heads cannot share"),
+        ("mamba2", {"ssm.conv_kernel": 1}, "'mamba2.ssm.conv_kernel' is 1, which is no convolution"),
+        (
             "mllama",
             {"vision.max_num_tiles": 2**31 - 1},
             "'mllama.vision.image_size' is 56, which with patches of",

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from puna.errors import ModelError
-from puna.nn.experts import ExpertLinear
-from puna.ops import ExpertWeights, Weight
+from puna.gguf import GGMLType, quantize
+from puna.nn.experts import ExpertLinear, SquaredReluExperts
+from puna.ops import Backend, ExpertWeights, Weight, backend_named, default_backend
 from tests.torch_ops import REFERENCE, weight_of
 
 SHAPE = (4, 6, 8)  # experts, out, in
@@ -88,3 +90,31 @@ def test_an_expert_that_is_not_there_is_missed() -> None:
 
 def test_nothing_of_the_kind() -> None:
     assert loaded("blk.0.ffn_down_exps", blk__0__ffn_down__weight=torch.randn(6, 8)) is None
+
+
+@pytest.mark.parametrize("kind", [GGMLType.F32, GGMLType.Q8_0, GGMLType.Q4_0], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("ops", [default_backend(), backend_named("reference")], ids=lambda ops: ops.name)
+def test_experts_without_gates_square_what_is_above_0(kind: GGMLType, ops: Backend) -> None:
+    """Small and large numbers alike, whatever the weights are stored as."""
+    random = np.random.default_rng(5)
+    weights = []
+    for shape in ((2, 64, 32), (2, 32, 64)):
+        data = quantize(random.standard_normal(shape).astype(np.float32).reshape(-1), kind)
+        rows = (shape[0] * shape[1], shape[2])
+        weights.append(ExpertWeights(Weight("exps", data.view(np.uint8).reshape(rows[0], -1), kind, rows), 2))
+    up, down = ([each.values(expert) for expert in range(2)] for each in weights)
+    x = (random.standard_normal((6, 32)) * np.array([[1e-3, 0.1, 1, 10, 100, 1e3]]).T).astype(np.float32)
+    chosen = np.array([[0, 1], [1, 0], [0, 1], [1, 0], [0, 1], [1, 0]], np.int32)
+    shares = random.random((6, 2)).astype(np.float32)
+    expected = [
+        sum(share * (down[e] @ np.maximum(up[e] @ row, 0) ** 2) for e, share in zip(*pair, strict=True))
+        for row, pair in zip(x, zip(chosen, shares, strict=True), strict=True)
+    ]
+    for each in weights:
+        ops.pack(each.weight)
+    module = SquaredReluExperts(None, ops)
+    module.up, module.down = (ExpertLinear(each) for each in weights)
+    module.loaded()
+    found = ops.numpy(module.through(*map(ops.array, (x, chosen, shares))))
+    errors = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    assert errors.max() < (1e-5 if kind == GGMLType.F32 else 0.03)

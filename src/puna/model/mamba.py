@@ -64,9 +64,13 @@ def with_mamba(
         raise invalid(file, "ssm.conv_kernel", f"is {taps}, which is no convolution")
 
     def own(index: int, layer: LayerOptions) -> LayerOptions:
-        check_extent(file, f"blk.{index}.ssm_conv1d.weight", 1, {"ssm.conv_kernel": taps})
         check_extent(file, f"blk.{index}.ssm_out.weight", 1, {"ssm.inner_size": size})
         check_extent(file, f"blk.{index}.ssm_a", 0, {"ssm.time_step_rank": heads})
+        kernels, rows = f"blk.{index}.ssm_conv1d.weight", size + 2 * groups * state
+        check_extent(file, kernels, 1, {"ssm.conv_kernel": taps})
+        if kernels in file.tensors and (found := file.tensors[kernels].shape[0]) != rows:
+            complaint = f"is {state} and with {groups} groups makes {rows} rows of '{kernels}', not {found}"
+            raise invalid(file, "ssm.state_size", complaint)
         sized = MambaLayerOptions(
             **vars(layer), mamba_heads=heads, mamba_head_dim=size // heads, mamba_groups=groups,
             mamba_state_dim=state, taps=taps,
