@@ -38,6 +38,7 @@ def server(server: Server, file: Path) -> Iterator[Server]:
         add_model(server, name, path)
     yield server
     for name in files:
+        server.client.generate(name, keep_alive=0)
         server.client.delete(name)
     mine = {f"{name}:latest" for name in files}
     wait_until(lambda: not mine & {model.model for model in server.client.ps().models}, "the unloading")

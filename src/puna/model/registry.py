@@ -19,6 +19,7 @@ _MODELS: Final = {
     "exaone4": ("exaone4", "Exaone4"),
     "falcon-h1": ("falcon_h1", "FalconH1"),
     "gemma": ("gemma", "Gemma"),
+    "gemma-embedding": ("gemma_embedding", "GemmaEmbedding"),
     "gemma2": ("gemma2", "Gemma2"),
     "gemma3": ("gemma3", "Gemma3"),
     "gemma3n": ("gemma3n", "Gemma3n"),

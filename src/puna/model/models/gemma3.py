@@ -40,6 +40,11 @@ class Gemma3(Decoder):
     def read_options(cls, file: GGUFFile) -> TextOptions:
         if scalar(file, "pooling_type", 0) > 0:
             raise UnsupportedModelError(f"{file.path}: embedding models of gemma3 are not supported")
+        return cls.read_body(file)
+
+    @classmethod
+    def read_body(cls, file: GGUFFile) -> TextOptions:
+        """The options of the layers, whatever is made of what comes out of them."""
         hidden, count = required(file, "embedding_length"), block_count(file)
         options = TextOptions.read(
             file, neox=True, norm_eps=1e-6, rope_base=1e6, head_dim=256, embedding_scale=math.sqrt(hidden)

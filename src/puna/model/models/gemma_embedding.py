@@ -1,0 +1,61 @@
+"""EmbeddingGemma: Gemma 3 reading each text whole, then two linears.
+
+Schechter Vera et al., arXiv:2509.20354. The linears follow the pooling in the reference; they have no biases
+and nothing between them, so the mean of what they make of each token is the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from puna.batch import BatchArrays
+from puna.errors import ModelError, NotSupportedError
+from puna.kvcache.cache import Cache
+from puna.model.layer_cache import WholeText, Window
+from puna.model.metadata import table_rows
+from puna.model.models.gemma3 import Gemma3
+from puna.model.options import LayerOptions, TextOptions
+from puna.nn.layers import Linear
+from puna.nn.module import weight
+from puna.ops import Array
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+@dataclass(frozen=True, kw_only=True)
+class GemmaEmbeddingOptions(TextOptions):
+    dense_size: int  # between the linears
+
+
+class GemmaEmbedding(Gemma3):
+    generates: ClassVar[bool] = False
+    widening: Linear | None = weight("dense_2", "dense_size", "hidden_size", optional=True)
+    narrowing: Linear | None = weight("dense_3", "hidden_size", "dense_size", optional=True)
+
+    def loaded(self) -> None:
+        super().loaded()
+        if (self.widening is None) != (self.narrowing is None):
+            raise ModelError("of the tensors 'dense_2.weight' and 'dense_3.weight' one is missing")
+
+    def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
+        hidden = super().hidden(batch, cache)
+        if self.widening is None or self.narrowing is None:
+            return hidden
+        return self.narrowing(self.widening(hidden))
+
+    def logits(self, hidden: Array) -> Array:
+        raise NotSupportedError(f"{type(self).__name__} embeds texts; it does not predict tokens")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> GemmaEmbeddingOptions:
+        options = cls.read_body(file).each(_whole)
+        return GemmaEmbeddingOptions(**vars(options), dense_size=table_rows(file, "dense_2.weight"))
+
+
+def _whole(_: int, layer: LayerOptions) -> LayerOptions:
+    # The size of a window counts both of its sides.
+    reach = layer.remembers.size // 2 if isinstance(layer.remembers, Window) else None
+    return dataclasses.replace(layer, remembers=WholeText(reach))

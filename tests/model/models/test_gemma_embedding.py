@@ -1,0 +1,86 @@
+"""EmbeddingGemma against Hugging Face transformers, on a tiny random model in float32."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from puna.errors import ModelError, NotSupportedError
+from puna.gguf import GGUFWriter
+from puna.model.load import LoadedModel, load_model
+from puna.ops import Backend
+from tests.engine.runs import Run
+from tests.tiny import add_tokenizer
+from tests.tiny_gemma3 import TinyGemma3, gemma3_metadata, gemma3_tensors
+
+TEXTS = [[(11 * i + j * j) % 250 for j in range(3 + 23 * i)] for i in range(4)]
+TINY = TinyGemma3(layers=3, window=16, pattern=[True, False, True])
+
+
+@pytest.fixture(scope="module")
+def theirs() -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """The body, which sees later tokens too, and the matrices of the linears."""
+    from transformers import Gemma3TextConfig, Gemma3TextModel
+
+    causal = TINY.build()
+    given = causal.config.to_dict() | {"use_bidirectional_attention": True, "sliding_window": 16}
+    body = Gemma3TextModel(Gemma3TextConfig(**given)).float().eval()
+    body.load_state_dict(causal.model.state_dict())
+    return body, torch.randn(160, 64) / 8, torch.randn(64, 160) / 12
+
+
+@pytest.fixture(scope="module", params=["projected", "plain"])
+def ours(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, theirs: Any, ops: Backend
+) -> LoadedModel:
+    _, widening, narrowing = theirs
+    dense = {"dense_2.weight": widening.numpy(), "dense_3.weight": narrowing.numpy()}
+    path = tmp_path_factory.mktemp("gemma") / "gemma.gguf"
+    return load_model(tiny_gguf(path, dense if request.param == "projected" else {}), ops=ops)
+
+
+def tiny_gguf(path: Path, dense: dict[str, np.ndarray]) -> Path:
+    """A file of TINY, with the linears `dense`."""
+    writer = GGUFWriter(path, "gemma-embedding")
+    for key, value in (gemma3_metadata(TINY) | {"pooling_type": 1}).items():
+        if value is not None:
+            writer.add(f"gemma-embedding.{key}", value)
+    add_tokenizer(writer)
+    for name, array in (gemma3_tensors(TINY.build(), TINY) | dense).items():
+        writer.add_tensor(name, array)
+    writer.write()
+    return path
+
+
+def test_vectors_are_those_of_the_reference(ours: LoadedModel, theirs: Any) -> None:
+    body, widening, narrowing = theirs
+    run = Run(ours, batch_size=512, context=128)
+    run.embed(0, *TEXTS, normalize=False)
+    run.finish()
+    for vector, tokens in zip(run.vectors(0), TEXTS, strict=True):
+        ids = torch.tensor([tokens])
+        with torch.inference_mode():
+            mean = body(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0)
+        if ours.model.widening is not None:  # type: ignore[attr-defined]
+            mean = narrowing @ (widening @ mean)
+        assert np.abs(vector - mean.numpy()).max() < 1e-3
+
+
+def test_half_a_projection_is_refused(tmp_path: Path) -> None:
+    dense = {"dense_2.weight": np.ones((160, 64), np.float32)}
+    path = tiny_gguf(tmp_path / "half.gguf", dense)
+    with pytest.raises(ModelError, match=r"half\.gguf: of the tensors 'dense_2.weight' and 'dense_3.weight'"):
+        load_model(path)
+
+
+def test_it_does_not_generate(ours: LoadedModel) -> None:
+    with pytest.raises(NotSupportedError, match="does not predict tokens"):
+        ours.model.logits(np.zeros((1, 64), np.float32))
+
+
+def test_windows_reach_half_their_size_to_both_sides(ours: LoadedModel) -> None:
+    assert [layer.remembers.reach for layer in ours.model.options.layers] == [8, None, 8]  # type: ignore[union-attr]
