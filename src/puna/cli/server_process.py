@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import psutil
 
 _START_TIMEOUT_S = 60.0
-_END_TIMEOUT_S = 30.0
+_END_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 _TAIL_LINES = 15
 
