@@ -26,6 +26,13 @@ from tests.tiny_lfm2 import TinyLfm2
 from tests.waiting import wait_until
 
 
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it ended meanwhile
+        return False
+
+
 @dataclass
 class Server:
     """A running server. `first_line` is what it announced itself with."""
@@ -47,7 +54,7 @@ class Server:
     def runners(self) -> list[psutil.Process]:
         """The model processes that live now."""
         children = psutil.Process(self.process.pid).children()
-        return [child for child in children if child.status() != psutil.STATUS_ZOMBIE]
+        return [child for child in children if _lives(child)]
 
     def unload(self) -> None:
         """Until no model is in memory."""

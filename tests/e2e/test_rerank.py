@@ -15,7 +15,6 @@ from puna.gguf import open_gguf
 from puna.model.tokenizer import tokenizer_from_gguf
 from tests.e2e.servers import Server, add_model
 from tests.tiny_rerankers import framed, tiny_bge, tiny_bge_gguf
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -37,11 +36,9 @@ def server(server: Server, file: Path) -> Iterator[Server]:
     for name, path in files.items():
         add_model(server, name, path)
     yield server
+    server.unload()
     for name in files:
-        server.client.generate(name, keep_alive=0)
         server.client.delete(name)
-    mine = {f"{name}:latest" for name in files}
-    wait_until(lambda: not mine & {model.model for model in server.client.ps().models}, "the unloading")
 
 
 @pytest.fixture(scope="module")

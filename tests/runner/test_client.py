@@ -424,16 +424,17 @@ def test_a_line_without_an_end_is_cut_and_what_follows_is_read(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Whatever the process is that says it."""
-    (tmp_path / "puna").mkdir()
-    (tmp_path / "puna" / "__init__.py").touch()
-    (tmp_path / "puna" / "runner.py").write_text(
+    talker = tmp_path / "talker"
+    talker.write_text(
+        f"#!{sys.executable}\n"
         "import os, signal\n"
         "for _ in range(1000):\n"
         "    os.write(2, b'x' * 10_000)\n"
         "os.write(2, b'\\ndone\\n')\n"
         "signal.pause()\n"
     )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    talker.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(talker))
     caplog.set_level(logging.INFO, "puna.runner")
 
     async def scenario() -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import Nothing, Remembered
 from puna.model.mamba import MambaLayerOptions, attends_or_state, attention_or_mamba, with_mamba
-from puna.model.metadata import required
+from puna.model.metadata import invalid, required
 from puna.model.options import LayerOptions, TextOptions
 from puna.nn.attention import SelfAttention
 from puna.nn.experts import ExpertLinear, SharedAndRouted, SquaredReluExperts
@@ -91,7 +91,10 @@ class NemotronH(Decoder):
                 **vars(dataclasses.replace(layer, experts=experts)), latent_size=latent
             )
 
-        return with_mamba(file, options, remembered).each(own)
+        options = with_mamba(file, options, remembered).each(own)
+        if all(isinstance(layer.remembers, Nothing) for layer in options.layers):
+            raise invalid(file, "feed_forward_length", "leaves no layer in which tokens see each other")
+        return options
 
 
 def remembered(layer: MambaLayerOptions) -> Remembered:
