@@ -6,7 +6,6 @@ import asyncio
 import gc
 import logging
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -27,23 +26,13 @@ from puna.errors import (
     RunnerError,
     TemplateError,
     UnsupportedModelError,
-)
+)  # fmt: skip
 from puna.gguf import GGUFWriter
 from puna.options import Options
 from puna.prompt.messages import Chat, Message
 from puna.runner.client import LocalRunner
 from puna.runner.frames import Unpacker, pack
-from puna.runner.protocol import (
-    MAX_FRAME_BYTES,
-    Chunk,
-    Done,
-    Embed,
-    FromRunner,
-    Generate,
-    Load,
-    Loaded,
-    Prompted,
-)
+from puna.runner.protocol import Chunk, Embed, FromRunner, Generate, Load, Loaded, Prompted  # fmt: skip
 from tests.runner.running import GREEDY, LONG, collect, started, with_runner
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
 
@@ -170,94 +159,6 @@ def test_a_bad_request_fails_alone(model: Path) -> None:
             async for _ in runner.generate(Generate(prompt=[1] * 3000, options=GREEDY, truncate=False)):
                 pass
         assert (await collect(runner, "hello"))[0]
-
-    with_runner(model, use)
-
-
-def test_a_request_that_is_too_large_fails_alone(model: Path) -> None:
-    async def use(runner: LocalRunner) -> None:
-        running = runner.generate(Generate(prompt="hello", options=LONG))
-        await anext(running)
-        with pytest.raises(RequestError, match=f"{MAX_FRAME_BYTES} are allowed"):
-            await collect(runner, "a" * MAX_FRAME_BYTES)
-        with pytest.raises(
-            ContextLengthError, match="prompt has 40000000 bytes of text, and at most 1048576"
-        ):
-            await collect(runner, "a " * 20_000_000)
-        with pytest.raises(
-            ContextLengthError, match="at most 1048576 are read with a context of 2048 tokens"
-        ):
-            await runner.embed(Embed(inputs=["hello", "a" * 2_000_000]))
-        with pytest.raises(ContextLengthError, match="the prompt has 2000000 bytes"):
-            await collect(runner, [1] * 2_000_000)
-        await anext(running)
-        await running.aclose()
-
-    with_runner(model, use)
-
-
-def test_a_long_text_is_tokenised_while_pings_are_answered(model: Path) -> None:
-    async def use(runner: LocalRunner) -> None:
-        prompts = runner.generate(Generate(prompt="hello, " * 140_000, options=GREEDY))
-        first = asyncio.ensure_future(anext(prompts))
-        await asyncio.sleep(0)  # now it is sent
-        await runner.ping()
-        assert not first.done()
-        assert isinstance(await first, Prompted)
-        await prompts.aclose()
-
-    with_runner(model, use)
-
-
-def test_a_long_word_is_tokenised_while_others_are_generated(model: Path) -> None:
-    word = "".join(random.Random(1).choices("abcdefghijklmnop", k=1_000_000))
-
-    async def use(runner: LocalRunner) -> None:
-        running = runner.generate(Generate(prompt="hello", options=LONG))
-        long = runner.generate(Generate(prompt=word, options=GREEDY))
-        assert isinstance(await anext(running), Prompted)
-        await anext(running)
-        first, steps = asyncio.ensure_future(anext(long)), 0
-        while not first.done():
-            await anext(running)
-            steps += 1
-        assert steps > 50
-        await running.aclose()
-        await long.aclose()
-
-    with_runner(model, use)
-
-
-def test_of_a_chat_that_is_far_too_long_the_newest_messages_are_read(model: Path) -> None:
-    def chat(count: int) -> Chat:
-        return Chat(messages=[Message(role="user", content=f"hello {n} " * 1000) for n in range(count)])
-
-    async def use(runner: LocalRunner) -> None:
-        options = Options(temperature=0, num_predict=2)
-        events = [event async for event in runner.generate(Generate(prompt=chat(400), options=options))]
-        assert isinstance(events[0], Prompted)
-        assert "hello 399" in events[0].text
-        assert isinstance(events[-1], Done)
-        assert events[-1].truncated > 100_000
-        with pytest.raises(ContextLengthError, match="at most 1048576"):
-            await runner.render(Generate(prompt=chat(400), truncate=False))
-        huge = Chat(messages=[Message(role="user", content="hello " * 300_000)])
-        with pytest.raises(ContextLengthError, match="has 1800000 bytes of text, and at most 1048576"):
-            await runner.render(Generate(prompt=huge))
-
-    with_runner(model, use)
-
-
-def test_a_request_that_is_left_while_it_is_tokenised_is_never_run(model: Path) -> None:
-    async def use(runner: LocalRunner) -> None:
-        leaving = asyncio.create_task(collect(runner, "hello, " * 140_000, LONG))
-        await asyncio.sleep(0)
-        leaving.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await leaving
-        await collect(runner, "hello, " * 20_000)  # goes the same way, behind it
-        while (await runner.ping()).active:  # for ever, if it runs
-            await asyncio.sleep(0.01)
 
     with_runner(model, use)
 

@@ -24,6 +24,7 @@ from puna.errors import (
 )
 from puna.kvcache.picture import Contents
 from puna.machine import process_memory, says_out_of_memory
+from puna.runner.exits import exit_in_words
 from puna.runner.frames import Unpacker, pack
 from puna.runner.output import Lines
 from puna.runner.protocol import (
@@ -384,7 +385,7 @@ class LocalRunner:
         aborted = code == -signal.SIGABRT and any(map(says_out_of_memory, self._last_lines))
         if code == OUT_OF_MEMORY or aborted:
             return OutOfMemoryError()
-        how = self._exit()
+        how = exit_in_words(code)
         last = next((line for line in reversed(self._last_lines) if line.strip()), how)
         if self.info.weight_bytes == 0:
             return RunnerError(f"model runner process has terminated: {last} ({how})")
@@ -394,14 +395,3 @@ class LocalRunner:
             "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
             f"error, check the server logs for details ({how})"
         )
-
-    def _exit(self) -> str:
-        """Its exit status in words."""
-        code = self._process.returncode
-        if code is None:
-            return "it has closed its connection"
-        if code == -signal.SIGKILL:
-            return "killed by signal 9, as the system does when memory runs out"
-        if code == -signal.SIGBUS:
-            return "killed by SIGBUS: the model's file changed or the disk failed while it was read"
-        return f"killed by signal {-code}" if code < 0 else f"exit status {code}"

@@ -7,18 +7,13 @@ import contextlib
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 
-from puna.errors import (
-    CrashLoopError,
-    InsufficientMemoryError,
-    RunnerError,
-    ServerBusyError,
-)
+from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
 from puna.runner.protocol import Load
 from puna.server.fleet.crashes import Crashes
 from puna.server.fleet.looks import look
+from puna.server.fleet.queue import Loading, Queue
 from puna.server.fleet.resident import LoadPlan, ResidentModel, victim
 from puna.server.fleet.runner import Launcher, Runner
 from puna.server.fleet.watchdog import watch
@@ -34,19 +29,6 @@ _LEAVING = "the server is shutting down"
 _log = logging.getLogger(__name__)
 
 
-class _Loading:
-    """A load that requests wait for; it is given up when the last of them leaves.
-
-    The task answers the model with one user more: the load's own hold on it, so that a model
-    with a keep-alive of 0 does not end before the requests that wait for it have taken it.
-    """
-
-    def __init__(self, name: str, task: asyncio.Task[ResidentModel]) -> None:
-        self.name = name  # of the model, for those who look
-        self.task = task
-        self.waiters = 0
-
-
 class Fleet:
     """Hands out runners. All methods belong to the event loop's thread.
 
@@ -59,11 +41,11 @@ class Fleet:
         self._metrics = metrics
         self._crashes = Crashes()
         self._loaded: dict[str, ResidentModel] = {}
-        self._loads: dict[tuple[str, LoadPlan], _Loading] = {}
+        self._loads: dict[tuple[str, LoadPlan], Loading] = {}
         self._one_load = asyncio.Lock()
         self._timers: dict[ResidentModel, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
-        self._requests: Counter[str] = Counter()  # in progress, by client
+        self._queue = Queue(settings.max_queue)
         self._closed = False
 
     # --- requests ---
@@ -82,11 +64,11 @@ class Fleet:
         Raises the error that loading met, ServerBusyError when too many requests wait, and CrashLoopError
         when the model's runner has died too often to be started again at once.
         """
-        self._requests[client] += 1
+        self._queue.enter(client)
         try:
             entry = await self._acquire(model, plan, keep_alive_s, client)
         except BaseException:
-            self._left(client)
+            self._queue.leave(client)
             raise
         try:
             if entry.runner is None:  # ended between the load and now
@@ -98,7 +80,7 @@ class Fleet:
                 raise RunnerError(_LEAVING) from None
             raise
         finally:
-            self._left(client)
+            self._queue.leave(client)
             self._release(entry)
 
     async def unload(self, path: str) -> None:
@@ -145,11 +127,11 @@ class Fleet:
             entry = self._loaded.get(path)
             fresh = entry is None or not entry.ready or not entry.serves(plan)
             if entry is None or fresh:
-                self._check_queue(client, self._settings.max_queue)
+                self._queue.check(client, self._waiting())
                 entry = await self._wait_for_load(model, path, plan)
             else:
                 if entry.full:
-                    self._check_queue(client, self._settings.max_queue - 1)
+                    self._queue.check(client, self._waiting() + 1)
                 entry.users += 1
             self._stop_timer(entry)
             if keep_alive_s is not None:
@@ -159,22 +141,10 @@ class Fleet:
                 return entry
             self._release(entry)
 
-    def _check_queue(self, client: str, most: int) -> None:
-        """Raise ServerBusyError if more than `most` requests wait for a load or for their turn.
-
-        A client with no other request in progress has a second queue of that length: others cannot fill it.
-        """
+    def _waiting(self) -> int:
+        """How many requests wait for a load or for their turn."""
         waiting = sum(load.waiters for load in self._loads.values())
-        waiting += sum(entry.queued for entry in self._loaded.values())
-        if self._requests[client] == 1:
-            most += self._settings.max_queue
-        if waiting > most:
-            raise ServerBusyError("server busy, please try again.  maximum pending requests exceeded")
-
-    def _left(self, client: str) -> None:
-        self._requests[client] -= 1
-        if not self._requests[client]:
-            del self._requests[client]
+        return waiting + sum(entry.queued for entry in self._loaded.values())
 
     def _release(self, entry: ResidentModel) -> None:
         entry.users -= 1
@@ -211,7 +181,7 @@ class Fleet:
         load = self._loads.get(key)
         if load is None:
             task = asyncio.create_task(self._load(model, path, plan))
-            load = self._loads[key] = _Loading(model.name, task)
+            load = self._loads[key] = Loading(model.name, task)
         load.waiters += 1
         try:
             entry = await asyncio.shield(load.task)
