@@ -112,7 +112,7 @@ def _split(authority: str) -> tuple[str, str | None]:
     bare = authority.removeprefix("[").removesuffix("]")
     if not authority:
         return DEFAULT_ADDRESS, None
-    if _is_ipv6(bare):
+    if is_ipv6(bare):
         return bare, None
     address, colon, port = authority.rpartition(":")
     if not colon:
@@ -120,7 +120,8 @@ def _split(authority: str) -> tuple[str, str | None]:
     return address.removeprefix("[").removesuffix("]"), port
 
 
-def _is_ipv6(text: str) -> bool:
+def is_ipv6(text: str) -> bool:
+    """Whether `text` is an IPv6 address, without brackets."""
     try:
         ipaddress.IPv6Address(text)
     except ValueError:

@@ -15,7 +15,7 @@ import psutil
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from puna.hosts import Host
+from puna.hosts import Host, is_ipv6
 from puna.server.http.replies import empty, json_reply
 
 #: A host and its port: an IPv6 address in brackets, or anything that could be a name.
@@ -98,19 +98,11 @@ def host_name(header: str) -> str | None:
     header = header.strip().lower()
     match = _HOST.fullmatch(header)
     if match is None:
-        return header if _is_ipv6(header) else None
+        return header if is_ipv6(header) else None
     in_brackets, name = match.groups()
     if in_brackets is not None:
-        return in_brackets if _is_ipv6(in_brackets) else None
+        return in_brackets if is_ipv6(in_brackets) else None
     return name
-
-
-def _is_ipv6(text: str) -> bool:
-    try:
-        ipaddress.IPv6Address(text)
-    except ValueError:
-        return False
-    return True
 
 
 def is_local_address(host: str) -> bool:
