@@ -57,8 +57,7 @@ class HeadLinear:
         stacked = source.experts(f"{name}.weight", shape)
         if stacked is None:
             return None
-        heads, rows, _ = shape
-        return cls(source.ops, [stacked.weight.row_range(h * rows, (h + 1) * rows) for h in range(heads)])
+        return cls(source.ops, stacked.matrices())
 
     def __call__(self, x: Array) -> Array:
         """[rows, heads, in] to [rows, heads, out]."""

@@ -70,6 +70,22 @@ class StackedLinear:
         return linear_many(x, *self.linears)
 
 
+class SeparateLinears(StackedLinear):
+    """Several linears of one shape, whose weights are one tensor: [linears, out, in]."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        stack = source.experts(f"{name}.weight", shape)
+        if stack is None:
+            return None
+        matrices = stack.matrices()
+        for each in matrices:
+            source.ops.pack(each)
+        return cls([Linear(source.ops, each) for each in matrices])
+
+
 class InterleavedLinear(StackedLinear):
     """Several linears of the same input whose rows alternate in one tensor, block by block.
 

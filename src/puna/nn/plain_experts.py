@@ -2,36 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
-
 import numpy as np
 
 from puna.nn.experts import ExpertOptions
-from puna.nn.layers import Linear
-from puna.nn.module import Module, WeightSource, weight
+from puna.nn.layers import Linear, SeparateLinears
+from puna.nn.module import Module, weight
 from puna.ops import Array
-
-
-class ExpertLinears:
-    """A linear for each expert, from one tensor [experts, out, in]."""
-
-    def __init__(self, linears: list[Linear]) -> None:
-        self.linears = linears
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        found = source.experts(f"{name}.weight", shape)
-        if found is None:
-            return None
-        count, rows, _ = shape
-        linears = []
-        for begin in range(0, count * rows, rows):
-            own = found.weight.row_range(begin, begin + rows)
-            source.ops.pack(own)
-            linears.append(Linear(source.ops, own))
-        return cls(linears)
 
 
 class PlainExperts(Module):
@@ -43,8 +19,8 @@ class PlainExperts(Module):
 
     options: ExpertOptions
     router: Linear = weight("ffn_gate_inp", "expert_count", "hidden_size")
-    up: ExpertLinears = weight("ffn_up_exps", "expert_count", "expert_feed_forward_size", "hidden_size")
-    down: ExpertLinears = weight("ffn_down_exps", "expert_count", "hidden_size", "expert_feed_forward_size")
+    up: SeparateLinears = weight("ffn_up_exps", "expert_count", "expert_feed_forward_size", "hidden_size")
+    down: SeparateLinears = weight("ffn_down_exps", "expert_count", "hidden_size", "expert_feed_forward_size")
 
     def forward(self, hidden: Array) -> Array:
         """[rows, hidden] to the same."""

@@ -67,6 +67,11 @@ class ExpertWeights:
         weight = Weight(name, chosen, self.weight.type, (count * chosen.shape[1], columns))
         return ExpertWeights(weight, count)
 
+    def matrices(self) -> list[Weight]:
+        """The matrix of each expert, as a weight of its own on the same bytes."""
+        count, rows, _ = self.shape
+        return [self.weight.row_range(i * rows, (i + 1) * rows) for i in range(count)]
+
     def values(self, expert: int) -> NDArray[np.float32]:
         """The values of one expert's matrix [out, in]."""
         rows = self.shape[1]

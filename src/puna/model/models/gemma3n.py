@@ -25,7 +25,7 @@ from puna.model.options import LayerOptions, TextOptions, read_windows, share_ke
 from puna.model.rope import RopeOptions
 from puna.nn.attention import AllNormedSelfAttention, BorrowingAttention
 from puna.nn.feed_forward import GeluFeedForward
-from puna.nn.layers import Linear, RMSNorm, StackedLinear
+from puna.nn.layers import Linear, RMSNorm, SeparateLinears
 from puna.nn.module import Module, WeightSource, blocks, part, weight
 from puna.nn.per_layer import LayerInput, LayerInputs
 from puna.ops import Array, Rope, Weight
@@ -65,23 +65,6 @@ class Gemma3nOptions(TextOptions):
     @property
     def other_streams(self) -> int:
         return self.streams - 1
-
-
-class StreamProjections(StackedLinear):
-    """One linear for every stream but the first: [streams - 1, out, in]."""
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        stack = source.experts(f"{name}.weight", shape)
-        if stack is None:
-            return None
-        count, rows, _ = shape
-        parts = [stack.weight.row_range(i * rows, (i + 1) * rows) for i in range(count)]
-        for each in parts:
-            source.ops.pack(each)
-        return cls([Linear(source.ops, each) for each in parts])
 
 
 class Prediction(Linear):
@@ -207,9 +190,10 @@ class Layer(Module):
 class Gemma3n(Decoder):
     options: Gemma3nOptions
     layer_inputs: LayerInputs = part()
-    expand: StreamProjections = weight("altup_proj", "other_streams", "hidden_size", "hidden_size")
+    #: Of every stream but the first.
+    expand: SeparateLinears = weight("altup_proj", "other_streams", "hidden_size", "hidden_size")
     layers: Sequence[Layer] = blocks("blk")  # type: ignore[assignment]
-    merge: StreamProjections = weight("altup_unembd_proj", "other_streams", "hidden_size", "hidden_size")
+    merge: SeparateLinears = weight("altup_unembd_proj", "other_streams", "hidden_size", "hidden_size")
 
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         o, match = self.options, self.ops.match_rms
