@@ -113,7 +113,7 @@ def compare(
                 warm_up(engine, test)
             tried = choosing.tried(lambda setting, test=test: rate(theirs[setting], test), theirs)
             engines = always | {setting: theirs[setting] for setting in choosing.contenders(tried)}
-            rates, bandwidths = alternate(engines, test, repetitions, threads)
+            rates, bandwidths = alternate(engines, test, repetitions * test.often, threads)
             our_rates, openvino_rates = rates.pop(PUNA), rates.pop(OPENVINO, [])
             best = choosing.best(rates)
             others = {setting: some for setting, some in (tried | rates).items() if setting != best}

@@ -24,6 +24,11 @@ class Test:
         return "decode" if self.streams == 1 else f"decode, {self.streams} streams"
 
     @property
+    def often(self) -> int:
+        """Runs in a repetition: decoding one stream takes a second, and memory is noisy."""
+        return 3 if self.kind == "decode" and self.streams == 1 and not self.depth else 1
+
+    @property
     def context(self) -> int:
         """Context length that the test needs."""
         return self.tokens + self.depth + 24
