@@ -122,6 +122,8 @@ def attention(
     scale: float,
     softcap: float,
     sinks: Array | None | None,
+    bias: Array | None | None,
+    places: Array | None | None,
 ) -> NDArray[Any]:
     """
     Attention over index lists; raises IndexError for cells that do not exist.

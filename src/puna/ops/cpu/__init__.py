@@ -191,6 +191,8 @@ class CPU(Backend):
         scale: float,
         softcap: float = 0.0,
         sinks: Array | None = None,
+        bias: Array | None = None,
+        places: Array | None = None,
     ) -> Array:
         return _native.attention(
             q,
@@ -204,6 +206,8 @@ class CPU(Backend):
             scale,
             softcap,
             sinks,
+            bias,
+            places,
         )
 
     def choose(
