@@ -43,6 +43,10 @@ void check_lists(const AttentionCall& call, int64_t listed, int64_t capacity) {
             throw std::out_of_range("row " + std::to_string(i) + " names cells " + std::to_string(start) + " to " +
                                     std::to_string(start + count) + " of a list of " + std::to_string(listed));
         }
+        if (call.places && (call.places[i] < 0 || call.places[i] >= listed)) {
+            throw std::out_of_range("row " + std::to_string(i) + " is at place " + std::to_string(call.places[i]) +
+                                    " of a list of " + std::to_string(listed));
+        }
         if (i == 0 || start != call.starts[i - 1]) checked = 0;
         if (count > checked) check_cells(call.cells + start + checked, count - checked, capacity);
         checked = std::max(checked, count);
@@ -66,7 +70,8 @@ Stored last_of(Stored whole, int64_t dim) {
 
 NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, OptionalArgument values_, int value_type,
                                int64_t value_dim, Argument cells_, Argument starts_, Argument counts_, float scale,
-                               float softcap, OptionalArgument sinks_) {
+                               float softcap, OptionalArgument sinks_, OptionalArgument bias_,
+                               OptionalArgument places_) {
     const auto q = array<float>(q_, "attention q");
     const Stored keys = stored(keys_, key_type, "attention keys");
     const bool within = values_.is_none();
@@ -74,13 +79,18 @@ NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, Option
     const auto cells = array<int32_t>(cells_, "attention cells"), starts = array<int32_t>(starts_, "attention starts"),
                counts = array<int32_t>(counts_, "attention counts");
     const auto sinks = optional_array<float>(sinks_, "attention sinks");
+    const auto bias = optional_array<float>(bias_, "attention bias");
+    const auto places = optional_array<int32_t>(places_, "attention places");
     bool fits = q.dims == 3 && keys.dims == 3 && values.dims == 3 && cells.dims == 1;
     fits = fits && keys.shape[0] == values.shape[0] && keys.shape[1] == values.shape[1] && keys.shape[2] == q.shape[2];
     fits = fits && values.shape[1] > 0 && q.shape[1] % values.shape[1] == 0;
     fits = fits && starts.is({q.shape[0]}) && counts.is({q.shape[0]}) && (!sinks.given() || sinks.is({q.shape[1]}));
+    fits = fits && (!bias.given() || (bias.dims == 2 && bias.shape[0] == q.shape[1] && bias.shape[1] % 2 == 1));
+    fits = fits && (!places.given() || places.is({q.shape[0]}));
     if (!fits) {
         throw misfit("attention", {{"q", q_}, {"keys", keys_}, {"values", values_.argument()}, {"cells", cells_},
-                                   {"starts", starts_}, {"counts", counts_}, {"sinks", sinks_.argument()}});
+                                   {"starts", starts_}, {"counts", counts_}, {"sinks", sinks_.argument()},
+                                   {"bias", bias_.argument()}, {"places", places_.argument()}});
     }
     auto out = new_array<float>({q.shape[0], q.shape[1], static_cast<intptr_t>(values.shape[2])});
     const auto of_type = KVType(values.type);
@@ -89,7 +99,8 @@ NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, Option
                                 sinks.data, out.data, static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]),
                                 static_cast<int>(values.shape[1]), static_cast<int>(q.shape[2]),
                                 static_cast<int>(values.shape[2]), KVType(key_type), of_type, scale,
-                                softcap};
+                                softcap, bias.data, bias.given() ? static_cast<int>(bias.shape[1] / 2) : 0,
+                                places.data};
     perform("attention", [call, listed = cells.size, capacity = values.shape[0]] {
         check_lists(call, listed, capacity);
         attention(call);
@@ -337,6 +348,7 @@ NewArray<float> bind_above(Argument x_, float deviations) {
 void register_rows(nb::module_& m) {
     m.def("attention", &bind_attention, "q"_a, "keys"_a, "key_type"_a, "values"_a.none(), "value_type"_a,
           "value_dim"_a, "cells"_a, "starts"_a, "counts"_a, "scale"_a, "softcap"_a, "sinks"_a.none(),
+          "bias"_a.none(), "places"_a.none(),
           "Attention over index lists; values None are the last `value_dim` numbers of each key.\n\n"
           "Raises IndexError for cells that do not exist.");
     m.def("store_rows", &bind_store_rows, "target"_a, "type"_a, "cells"_a, "rows"_a,

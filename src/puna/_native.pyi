@@ -130,6 +130,8 @@ def attention(
     scale: float,
     softcap: float,
     sinks: Array | None | None,
+    bias: Array | None | None,
+    places: Array | None | None,
 ) -> NDArray[Any]:
     """
     Attention over index lists; values None are the last `value_dim` numbers of each key.

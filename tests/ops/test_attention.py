@@ -122,6 +122,19 @@ def test_sinks(ops: TorchOps) -> None:
     close(call.run(ops, sinks=sinks), exact(call, 0.2, sinks=sinks))
 
 
+@pytest.mark.parametrize("reach", [0, 3, 130, 2000])
+@pytest.mark.parametrize("own", ["last", "anywhere"])
+def test_a_bias_by_distance(ops: TorchOps, own: str, reach: int) -> None:
+    call = Call.random([*prompt(9), *[(9, 130)] * 70, (140, 600), (20, 0)], heads=(6, 2))
+    random = torch.Generator().manual_seed(reach)
+    bias = 3 * torch.randn(6, 2 * reach + 1, generator=random)
+    given: dict[str, Any] = {"bias": bias}
+    if own == "anywhere":
+        given["places"] = torch.randint(740, (len(call.q),), generator=random, dtype=torch.int32)
+    close(call.run(ops, **given), exact(call, 0.2, **given))
+    close(call.run(ops, softcap=3.0, **given), exact(call, 0.2, softcap=3.0, **given))
+
+
 def test_rows_that_see_nothing_are_zero(ops: TorchOps) -> None:
     call = Call.random([(0, 0), (0, 3), (3, 0), (0, 3)])
     for extra in ({}, {"sinks": torch.zeros(8)}, {"softcap": 5.0}):

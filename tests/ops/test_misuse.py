@@ -56,6 +56,12 @@ def test_attention_refuses_ranges_outside_the_list(
         attend(kernels, starts=starts, counts=counts)
 
 
+@pytest.mark.parametrize("places", [int32(0, 3), int32(0, -(2**31))])
+def test_attention_refuses_places_outside_the_list(kernels: TorchOps, places: torch.Tensor) -> None:
+    with pytest.raises(IndexError, match="row 1 is at place"):
+        attend(kernels, bias=torch.zeros(4, 5), places=places)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -68,6 +74,9 @@ def test_attention_refuses_ranges_outside_the_list(
         {"counts": int32(1, 1, 1)},
         {"cells": int32(0, 1, 2, 3)[:, None]},
         {"sinks": torch.zeros(3)},
+        {"bias": torch.zeros(3, 5)},
+        {"bias": torch.zeros(4, 4)},
+        {"bias": torch.zeros(4, 5), "places": int32(0)},
         {"keys": torch.zeros(10, 2, 16, dtype=torch.uint8)},
         {"keys": torch.zeros(10, 2, 1, 34, dtype=torch.uint8)},
         {"values": torch.zeros(10, 2, 2, 17, dtype=torch.uint8)},

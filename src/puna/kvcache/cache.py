@@ -22,7 +22,8 @@ Shift = Callable[[int, Array, int], None]
 class KVView:
     """What a layer's attention reads: storage, and for every batch row the cells it may see.
 
-    Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in order of position.
+    Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in order of position. Its own of these is entry
+    `places[t]` of `cells`, the last that it sees if there are no `places`.
     """
 
     keys: Storage  # [cells, kv_heads, key_dim]
@@ -30,10 +31,12 @@ class KVView:
     cells: Array  # int32 [n]
     starts: Array  # int32 [rows]
     counts: Array  # int32 [rows]
+    places: Array | None = None  # int32 [rows]
 
     def of(self, rows: Array) -> KVView:
         """What only `rows` (int64) of the batch see."""
-        return replace(self, starts=self.starts[rows], counts=self.counts[rows])
+        places = None if self.places is None else self.places[rows]
+        return replace(self, starts=self.starts[rows], counts=self.counts[rows], places=places)
 
 
 class LayerCache(Protocol):

@@ -42,9 +42,8 @@ class WholeTextCache(Cache):
         self._before: dict[int, int] = {}
         self._stored: dict[KVShape, Stored] = {}
         self._room = 0  # rows that the storage is for
-        self.batch_cells = self.row_cells = self.row_starts = self.row_counts = ops.array(
-            np.empty(0, np.int32)
-        )
+        self.batch_cells = self.row_cells = ops.array(np.empty(0, np.int32))
+        self.row_starts = self.row_counts = self.row_places = self.batch_cells
 
     @property
     def layers(self) -> Iterable[int]:
@@ -82,12 +81,13 @@ class WholeTextCache(Cache):
         for start, begin, length in zip(starts[:-1].tolist(), begins.tolist(), lengths.tolist(), strict=True):
             cells[start : start + length] = range(begin, begin + length)
         self.row_cells = self.ops.array(cells)
-        ends = np.repeat(lengths, lengths)
+        ends, lists = np.repeat(lengths, lengths), np.repeat(starts[:-1], lengths)
         first, last = np.zeros_like(ends), ends
+        here = np.arange(rows) - np.repeat(begins, lengths)
         if self._reach is not None:
-            here = np.arange(rows) - np.repeat(begins, lengths)
             first, last = np.maximum(here - self._reach, 0), np.minimum(here + self._reach + 1, ends)
-        self.row_starts = self.ops.array((np.repeat(starts[:-1], lengths) + first).astype(np.int32))
+        self.row_places = self.ops.array((lists + here).astype(np.int32))
+        self.row_starts = self.ops.array((lists + first).astype(np.int32))
         self.row_counts = self.ops.array((last - first).astype(np.int32))
 
     def _make_room(self, rows: int) -> None:
@@ -168,7 +168,9 @@ class _Layer:
         cache = self._cache
         stored = cache.stored(self.shape)
         stored.put(cache.ops, cache.batch_cells, keys, values)
-        self._seen = KVView(stored.keys, stored.values, cache.row_cells, cache.row_starts, cache.row_counts)
+        self._seen = KVView(
+            stored.keys, stored.values, cache.row_cells, cache.row_starts, cache.row_counts, cache.row_places
+        )
 
     def view(self) -> KVView:
         seen, self._seen = self._seen, None

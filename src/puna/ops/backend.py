@@ -299,6 +299,8 @@ class Backend(ABC):
         scale: float,
         softcap: float = 0.0,
         sinks: Array | None = None,
+        bias: Array | None = None,
+        places: Array | None = None,
     ) -> Array:
         """Attention where every row has its own list of cells.
 
@@ -309,6 +311,10 @@ class Backend(ABC):
         `softmax(scale * q k) v`; where `softcap` is not 0 the scores go through
         `softcap * tanh(score / softcap)` first, and `sinks` [heads] join the softmax's denominator as one
         more score per head. A row with a count of 0 gives zeros.
+
+        `bias` [heads, 2 * reach + 1] is what is then added to a score by distance: `bias[h, reach + d]` to
+        that of a cell d entries after the row's own in `cells`, before it if d is negative; beyond `reach` it
+        is that of the end. `places` int32 [T] are the rows' own entries; None: the last each of them sees.
 
         Neighbouring rows that see parts of the same stretch of `cells` share the work on it: a prompt
         (one start, growing counts), a sliding window (both growing), an image (equal ranges). A row's

@@ -190,6 +190,8 @@ class CPU(Backend):
         scale: float,
         softcap: float = 0.0,
         sinks: Array | None = None,
+        bias: Array | None = None,
+        places: Array | None = None,
     ) -> Array:
         stored, kind, last = None, keys.kind, 0
         if isinstance(values, int):
@@ -197,7 +199,20 @@ class CPU(Backend):
         else:
             stored, kind = values.stored, values.kind
         return _native.attention(
-            q, keys.stored, keys.kind, stored, kind, last, cells, starts, counts, scale, softcap, sinks
+            q,
+            keys.stored,
+            keys.kind,
+            stored,
+            kind,
+            last,
+            cells,
+            starts,
+            counts,
+            scale,
+            softcap,
+            sinks,
+            bias,
+            places,
         )
 
     def choose(

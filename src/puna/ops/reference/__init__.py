@@ -275,6 +275,8 @@ class Reference(Backend):
         scale: float,
         softcap: float = 0.0,
         sinks: Array | None = None,
+        bias: Array | None = None,
+        places: Array | None = None,
     ) -> Array:
         rows, heads, _ = q.shape
         group = heads // keys.shape[1]
@@ -292,6 +294,10 @@ class Reference(Backend):
             scores = np.einsum("hd,nhd->hn", q[t], key) * scale
             if softcap:
                 scores = softcap * np.tanh(scores / softcap)
+            if bias is not None:
+                reach, place = bias.shape[1] // 2, start + count - 1 if places is None else places[t]
+                distances = np.arange(start, start + count) - place
+                scores = scores + bias[:, distances.clip(-reach, reach) + reach].astype(q.dtype)
             if sinks is not None:  # one more logit per head that takes its share and gives nothing
                 scores = np.concatenate([scores, sinks.astype(q.dtype)[:, None]], axis=1)
             shares = _softmax(scores)[:, :count]
