@@ -145,7 +145,7 @@ class Engine:
         elif not self.loaded.generates:
             raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
         else:
-            sequences = generations = prepare(request, sink, tokenizer, self.context, self.loaded.ops, prompt)
+            sequences = generations = prepare(request, sink, self.loaded, self.context, prompt)
             self._speculation.enable(generations)
         with self._changed:
             self._refuse_if_closing()
