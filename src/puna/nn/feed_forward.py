@@ -56,12 +56,16 @@ class FusedFeedForward(FeedForward):
         return self.joined(hidden)
 
 
-class FusedExactGeluFeedForward(FusedFeedForward):
+class ExactGeluFeedForward(FeedForward):
     """With the GELU itself, where `geglu` is the approximation by a hyperbolic tangent."""
 
     def activated(self, gate: Array, up: Array) -> Array:
         activated: Array = self.ops.gelu(gate) * up
         return activated
+
+
+class FusedExactGeluFeedForward(ExactGeluFeedForward, FusedFeedForward):
+    """With both."""
 
 
 class PlainFeedForward(Module):
@@ -81,3 +85,11 @@ class SquaredReluFeedForward(PlainFeedForward):
 
     def forward(self, hidden: Array) -> Array:
         return self.down(self.ops.squared_relu(self.up(hidden)))
+
+
+class ReluFeedForward(PlainFeedForward):
+    """down(max(up(x), 0)), without gates, as in the first transformer (arXiv:1706.03762)."""
+
+    def forward(self, hidden: Array) -> Array:
+        up = self.up(hidden)
+        return self.down(up * self.ops.sigmoid(up * STEEP))
