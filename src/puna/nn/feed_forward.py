@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from puna.nn.layers import Linear, StackedLinear, linear_many
 from puna.nn.module import Module, weight
 from puna.ops import Array
+
+#: A gate as many times as steep as a sigmoid is 0 or 1, but where numbers are too small to matter.
+STEEP: Final = 2.0**20
 
 
 class FeedForwardOptions(Protocol):
