@@ -28,6 +28,7 @@ run: .venv/installed ## tell a story with the bundled model
 venv: .venv/developed ## set up .venv with everything for development
 
 test: .venv/developed ## run all tests
+	@$(BIN)/python tools/debian.py docker-registry
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: .venv/developed ## run the tests that take no time and start no servers

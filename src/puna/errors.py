@@ -95,6 +95,10 @@ class StoreError(PunaError):
     """The model store cannot be read or written (damaged manifest, disk full, permissions)."""
 
 
+class RegistryError(PunaError):
+    """A registry, or another source of models, refuses, cannot be reached, or sends something else."""
+
+
 class RequestError(PunaError):
     """The caller's request is invalid; the message names the part that is."""
 

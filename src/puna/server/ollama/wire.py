@@ -133,6 +133,11 @@ class ModelRequest(Body):
         return self.model or self.name
 
 
+class PullRequest(ModelRequest):
+    insecure: bool = False
+    stream: bool = True
+
+
 class ShowRequest(ModelRequest):
     verbose: bool = False
     system: str = ""
