@@ -1,4 +1,4 @@
-"""Installs Debian packages that some tests need, where that is possible, and else says which tests are skipped.
+"""Installs Debian packages that tests need, where that is possible, and else says what is skipped.
 
 python tools/debian.py docker-registry
 """
