@@ -32,7 +32,7 @@ class Order:
     model: StoredModel
     options: Options
     keep_alive_s: float | None = None
-    warnings: Sequence[str] = ()  # options that change nothing
+    warnings: Sequence[str] = ()  # of fields and options that change nothing
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
     client: str = field(default_factory=lambda: caller().client)
 
@@ -106,10 +106,19 @@ class Backend:
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name}' not found") from error
 
-    def order(self, model: StoredModel, given: Mapping[str, Any], keep_alive_s: float | None = None) -> Order:
-        """The order of a request: its options are the model's own under those `given`."""
+    def order(
+        self,
+        model: StoredModel,
+        given: Mapping[str, Any],
+        keep_alive_s: float | None = None,
+        ignored: Sequence[str] = (),
+    ) -> Order:
+        """The order of a request: its options are the model's own under those `given`.
+
+        `ignored` says what else of the request changes nothing.
+        """
         options = Options.merge(model.params, given)
-        return Order(model, options, keep_alive_s, Options.ignored(model.params, given))
+        return Order(model, options, keep_alive_s, [*ignored, *Options.ignored(model.params, given)])
 
     def plan(self, options: Options) -> LoadPlan:
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""

@@ -45,6 +45,7 @@ class Asked:
     needs: Sequence[str] = ()  # capabilities
     raw: bool = False
     echo: bool = False
+    ignored: Sequence[str] = ()  # sentences about fields that change nothing
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     check_capabilities(asked.model, has, asked.needs)
     checks.check_images(asked.images, asked.model)
     checks.check_format(asked.format)
-    order = backend.order(model, asked.options, keep_s)
+    order = backend.order(model, asked.options, keep_s, asked.ignored)
     if not asked.prompts:
         return Preload(order)
     whole = msgspec.structs.replace(request, options=order.options, think=think, template=author.template)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 from starlette.requests import Request
@@ -34,7 +34,7 @@ def routes(backend: Backend) -> list[Route]:
     async def create(request: Request) -> ASGIApp:
         body = await read(request, CreateRequest)
         spec = await parsing(lambda: _spec(backend, body))
-        statuses = _create(backend, body.wanted, spec)
+        statuses = _create(backend, body.wanted, spec, body.ignored)
         if body.stream:
             return StreamReply(await started(json_lines(statuses)), NDJSON, native_error_line)
         async with contextlib.aclosing(statuses):
@@ -82,8 +82,13 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
     )
 
 
-async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
-    """Each status as the store reports it. A client that leaves does not stop the work half-way."""
+async def _create(
+    backend: Backend, name: str, spec: ModelSpec, warnings: Sequence[str]
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Each status as the store reports it, the last one with `warnings`.
+
+    A client that leaves does not stop the work half-way.
+    """
     loop = asyncio.get_running_loop()
     statuses: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -102,5 +107,5 @@ async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerato
 
     working = asyncio.ensure_future(asyncio.to_thread(work))
     while (status := await statuses.get()) is not None:
-        yield {"status": status}
+        yield {"status": status, **({"warnings": warnings} if warnings and status == "success" else {})}
     await working
