@@ -12,7 +12,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import (
-    GGUFError,
     InvalidNameError,
     ModelNotFoundError,
     RequestError,
@@ -100,8 +99,6 @@ async def _create(
 
         try:
             backend.store.create(name, spec, report, check_file)
-        except GGUFError as error:
-            raise RequestError(str(error)) from error  # the file came with the request
         finally:
             loop.call_soon_threadsafe(statuses.put_nowait, None)
 
