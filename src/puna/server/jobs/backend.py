@@ -19,6 +19,7 @@ from puna.server.fleet.resident import LoadPlan
 from puna.server.fleet.runner import Runner
 from puna.server.http.caller import caller
 from puna.server.http.request_facts import facts
+from puna.server.jobs.checks import template_errors
 from puna.server.jobs.merge import merged
 from puna.server.metrics import Metrics, Observation
 from puna.server.settings import Settings
@@ -84,6 +85,11 @@ def warnings(order: Order, runner: Runner) -> list[str]:
     return [*runner.info.warnings, *order.warnings]
 
 
+def _template_errors(order: Order, *requests: Generate) -> contextlib.AbstractContextManager[None]:
+    """What is wrong with a template is an error of the request if it is not the model's own."""
+    return template_errors(came=any(one.template not in ("", order.model.template) for one in requests))
+
+
 class Backend:
     """The store, the fleet and the settings, and what the routes do with them."""
 
@@ -143,8 +149,9 @@ class Backend:
 
     async def render(self, order: Order, request: Generate) -> str:
         """The prompt alone, without generating."""
-        async with self.runner(order) as runner:
-            return (await runner.render(request)).text
+        with _template_errors(order, request):
+            async with self.runner(order) as runner:
+                return (await runner.render(request)).text
 
     async def generate(
         self, order: Order, requests: Sequence[Generate], *, echo: bool = False
@@ -163,9 +170,10 @@ class Backend:
                     _Answers(order, request, number, echo, loaded_ns, observation).parts(runner)
                     for request, number in zip(requests, first, strict=False)
                 ]
-                async with contextlib.aclosing(merged(answers)) as parts:
-                    async for part in parts:
-                        yield part
+                with _template_errors(order, *requests):
+                    async with contextlib.aclosing(merged(answers)) as parts:
+                        async for part in parts:
+                            yield part
 
 
 @dataclass

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec.structs
 
 from puna.engine.events import Generate, Prompt
-from puna.errors import RequestError, TemplateError
+from puna.errors import RequestError
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
 from puna.prompt.messages import Chat
@@ -113,11 +113,7 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
-    try:
+    with checks.template_errors(came=bool(template)):
         if not author.is_parsed():
             await parsing(lambda: author.capabilities)
         return author.capabilities
-    except TemplateError as error:
-        if template:  # the request's own
-            raise RequestError(f"template error: {error}") from error
-        raise
