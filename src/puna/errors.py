@@ -123,6 +123,12 @@ class TemplateError(PunaError):
     """A chat template does not parse or fails when rendered."""
 
 
+class TemplateRefusalError(TemplateError):
+    """A chat template has something against the conversation, and says what (`raise_exception`)."""
+
+    status = 400
+
+
 class TemplateLimitError(RequestError):
     """Rendering a request's chat template takes more time, memory or text than is allowed."""
 

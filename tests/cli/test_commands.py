@@ -310,6 +310,9 @@ def test_a_model_file_becomes_a_model(shell: Shell, tiny_gguf: Path, tmp_path: P
     assert "which uses the file where it is" in third.stderr
     links = [blob for blob in (shell.home / "models" / "blobs").iterdir() if blob.is_symlink()]
     assert [link.resolve() for link in links] == [other]
+    other.touch()  # what the link was made for may have changed
+    fourth = shell.run("run", str(other), "hello", *GREEDY)
+    assert (fourth.returncode, fourth.stdout) == (0, third.stdout), fourth.stderr
     shell.out("rm", "tiny-llama.f32", "kept", name[1])
     assert not any(link.is_symlink() for link in links)
     assert other.exists()

@@ -116,7 +116,7 @@ class Store:
         `check` is called with each new model file, and raises ModelError for one that cannot be run; blobs of
         a spec that is refused are deleted, unless other models use them. Does not parse templates. Raises
         InvalidNameError, RequestError for an invalid spec, ModelNotFoundError for an unknown parent,
-        GGUFError for a damaged one, StoreError.
+        StoreError.
         """
         report = on_status or _silent
         wanted = _parse(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,6 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import (
-    GGUFError,
     InvalidNameError,
     RequestError,
     TemplateError,
@@ -35,7 +34,7 @@ def routes(backend: Backend) -> list[Route]:
     async def create(request: Request) -> ASGIApp:
         body = await read(request, CreateRequest)
         spec = await parsing(lambda: _spec(backend, body))
-        statuses = _create(backend, body.wanted, spec)
+        statuses = _create(backend, body.wanted, spec, body.ignored)
         if body.stream:
             return StreamReply(await started(json_lines(statuses)), NDJSON, native_error_line)
         async with contextlib.aclosing(statuses):
@@ -81,8 +80,13 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
     )
 
 
-async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
-    """Each status as the store reports it. A client that leaves does not stop the work half-way."""
+async def _create(
+    backend: Backend, name: str, spec: ModelSpec, warnings: Sequence[str]
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Each status as the store reports it, the last one with `warnings`.
+
+    A client that leaves does not stop the work half-way.
+    """
     if spec.from_model and not backend.store.exists(spec.from_model):
         async for step in pulling(backend, spec.from_model):
             if step.status != "success":
@@ -98,12 +102,10 @@ async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerato
 
         try:
             backend.store.create(name, spec, report, check_file)
-        except GGUFError as error:
-            raise RequestError(str(error)) from error  # the file came with the request
         finally:
             loop.call_soon_threadsafe(statuses.put_nowait, None)
 
     working = asyncio.ensure_future(asyncio.to_thread(work))
     while (status := await statuses.get()) is not None:
-        yield {"status": status}
+        yield {"status": status, **({"warnings": warnings} if warnings and status == "success" else {})}
     await working
