@@ -32,7 +32,7 @@ class Order:
     model: StoredModel
     options: Options
     keep_alive_s: float | None = None
-    warnings: Sequence[str] = ()  # options that change nothing
+    given: Sequence[Mapping[str, Any]] = ()  # what the options were read from
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
     client: str = field(default_factory=lambda: caller().client)
 
@@ -81,7 +81,7 @@ Part = Piece | Echo | Finished
 
 def warnings(order: Order, runner: Runner) -> list[str]:
     """What the answers to a request come with: what its model, and what its options have to say."""
-    return [*runner.info.warnings, *order.warnings]
+    return [*runner.info.warnings, *Options.ignored(*order.given, engine=runner.info.engine)]
 
 
 class Backend:
@@ -109,11 +109,11 @@ class Backend:
     def order(self, model: StoredModel, given: Mapping[str, Any], keep_alive_s: float | None = None) -> Order:
         """The order of a request: its options are the model's own under those `given`."""
         options = Options.merge(model.params, given)
-        return Order(model, options, keep_alive_s, Options.ignored(model.params, given))
+        return Order(model, options, keep_alive_s, (model.params, given))
 
     def plan(self, options: Options) -> LoadPlan:
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
-        return LoadPlan.of(options, self.settings.context_length, draft)
+        return LoadPlan.of(options, self.settings.context_length, draft, self.settings.engine)
 
     @contextlib.asynccontextmanager
     async def runner(self, order: Order) -> AsyncIterator[Runner]:

@@ -59,6 +59,7 @@ class OpenAIRequest(OwnFields):
     stop: Any = None
     n: int = 1
     logit_bias: dict[str, Any] = Field(default_factory=dict)
+    engine: str | None = None  # Puna's own, as the option of the native API
 
     @property
     def stops(self) -> list[str]:
@@ -82,6 +83,7 @@ class OpenAIRequest(OwnFields):
             "num_predict": max_tokens,
             "stop": self.stops or None,
             "logit_bias": self.logit_bias or None,
+            "engine": self.engine,
         }
         return {name: value for name, value in given.items() if value is not None}
 
