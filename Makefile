@@ -20,7 +20,7 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-speculation clean distclean help
+.PHONY: bench-accuracy bench-speculation docs-models clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -71,6 +71,9 @@ bench-accuracy: .venv-peers/installed ## hold quantised files against float32, b
 
 bench-speculation: .venv/installed ## measure speculative decoding
 	$(BIN)/python bench/speculation.py --output docs
+
+docs-models: .venv/developed ## hold every architecture against its reference and write docs/models.md
+	$(BIN)/python bench/parity.py
 
 clean: ## remove what was built, and caches
 	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed
