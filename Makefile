@@ -20,7 +20,7 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-architectures bench-speculation bench-structured clean distclean help
+.PHONY: bench-accuracy bench-architectures bench-speculation bench-structured docs-models clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -78,6 +78,9 @@ bench-speculation: .venv/installed ## measure speculative decoding
 
 bench-structured: .venv/installed ## measure what formats of answers cost
 	$(BIN)/python bench/structured.py
+
+docs-models: .venv/developed ## hold every architecture against its reference and write docs/models.md
+	$(BIN)/python bench/parity.py
 
 clean: ## remove what was built, and caches
 	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed

@@ -142,9 +142,10 @@ def test_standard_input_must_be_text(shell: Shell) -> None:
 def test_without_a_prompt_the_model_is_only_loaded(shell: Shell) -> None:
     assert shell.out("run", "tiny", "--keepalive", "-1m") == ""
     header, row = shell.out("ps").splitlines()
-    assert header.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "MEMORY", "TOKENS/S", "UNTIL"]
+    columns = ["NAME", "ID", "SIZE", "PROCESSOR", "ENGINE", "CONTEXT", "MEMORY", "TOKENS/S", "UNTIL"]
+    assert header.split() == columns
     assert row.split()[0] == "tiny:latest"
-    assert "100% CPU     256        " in row
+    assert "100% CPU     puna      256        " in row
     assert row.endswith("    Forever")
     (model,) = json.loads(shell.out("ps", "--json"))
     assert (model["name"], model["context_length"]) == ("tiny:latest", 256)

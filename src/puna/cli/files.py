@@ -122,7 +122,7 @@ def check_model(path: Path) -> None:
     Raises GGUFError and ModelError.
     """
     from puna.gguf import open_gguf
-    from puna.model.header import check_header
+    from puna.model.header import engine_for
     from puna.store.facts import facts_of
 
     with open_gguf(path) as file:
@@ -132,7 +132,7 @@ def check_model(path: Path) -> None:
                 "a single file; merge them first"
             )
         if facts_of(path).kind == "model":
-            check_header(file)
+            engine_for(file)
 
 
 def _modelfile(client: Client, name: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
 from typing import Final
 
 from puna.errors import UnsupportedModelError, shown
@@ -67,12 +68,17 @@ _MODELS: Final = {
     "t5encoder": ("t5encoder", "T5Encoder"),
 }
 
+_LONGEST_NAME: Final = 100  # of architectures that are compared with those there are
+
 
 def model_for(architecture: str) -> type[TextModel]:
     """The model of `architecture`. Raises `UnsupportedModelError` that names it and lists the supported."""
     if architecture not in _MODELS:
+        near = get_close_matches(architecture[:_LONGEST_NAME], _MODELS, n=1)
+        nearest = f", the nearest being {near[0]}" if near else ""
         raise UnsupportedModelError(
-            f"architecture {shown(architecture)} is not supported; supported: {', '.join(supported())}"
+            f"architecture {shown(architecture)} is not supported; "
+            f"supported: {', '.join(supported())}{nearest}"
         )
     module, name = _MODELS[architecture]
     model: type[TextModel] = getattr(importlib.import_module(f"puna.model.models.{module}"), name)

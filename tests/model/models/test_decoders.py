@@ -12,6 +12,7 @@ import pytest
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from tests.model.models.parity import (
+    check_close,
     check_greedy,
     log_probabilities_after_reuse,
     original,
@@ -289,7 +290,7 @@ def test_log_probabilities_agree_beside_another_sequence(
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 11)
     found = our_log_probabilities(ours, tokens, parts)
-    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens))
 
 
 @pytest.mark.parametrize("chunk", [256, 10])
@@ -298,7 +299,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     tokens = random_tokens(ours, 70, 12)
     found = log_probabilities_after_reuse(ours, tokens, 50, chunk=chunk)
     assert 20 <= len(found) <= 70  # what a window has forgotten, or came after a checkpoint, is read again
-    assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens)[-len(found) :])
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from tests import forward
 from tests.engine.runs import Run
-from tests.model.models.parity import FLOATS, original, random_tokens
+from tests.model.models.parity import FLOATS, check_close, original, random_tokens
 from tests.tiny_bert import VOCABULARY, write_encoder
 from tests.tiny_encoders import (
     TinyEncoder,
@@ -77,7 +77,7 @@ def test_hidden_states_agree_for_texts_side_by_side(pair: tuple[LoadedModel, Any
             cache.start_forward(batch)
             found = forward.states_of(ours.model, batch, cache)
         expected = torch.cat([states_of(theirs, text) for text in texts])[::3]
-        assert (found - expected).abs().max() < 1e-3
+        check_close(ours, found, expected)
 
 
 def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, Any]) -> None:

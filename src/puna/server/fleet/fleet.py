@@ -302,6 +302,8 @@ class Fleet:
             draft=entry.plan.draft,
             speculate=self._settings.speculate,
             reserved=await self._promised(besides=entry),
+            engine=entry.plan.engine,
+            placement=entry.plan.placement,
         )
         timeout_s = self._settings.load_timeout_s
         await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)

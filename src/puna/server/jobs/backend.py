@@ -37,7 +37,8 @@ class Order:
     model: StoredModel
     options: Options
     keep_alive_s: float | None = None
-    warnings: Sequence[str] = ()  # of fields and options that change nothing
+    given: Sequence[Mapping[str, Any]] = ()  # what the options were read from
+    ignored: Sequence[str] = ()  # what else of the request changes nothing
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
     client: str = field(default_factory=lambda: caller().client)
 
@@ -86,7 +87,7 @@ Part = Piece | Echo | Finished
 
 def warnings(order: Order, runner: Runner) -> list[str]:
     """What the answers to a request come with: what its model, and what its options have to say."""
-    return [*runner.info.warnings, *order.warnings]
+    return [*runner.info.warnings, *order.ignored, *Options.ignored(*order.given, engine=runner.info.engine)]
 
 
 def _template_errors(order: Order, *requests: Generate) -> contextlib.AbstractContextManager[None]:
@@ -129,11 +130,11 @@ class Backend:
         `ignored` says what else of the request changes nothing.
         """
         options = Options.merge(model.params, given)
-        return Order(model, options, keep_alive_s, [*ignored, *Options.ignored(model.params, given)])
+        return Order(model, options, keep_alive_s, (model.params, given), ignored)
 
     def plan(self, options: Options) -> LoadPlan:
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
-        return LoadPlan.of(options, self.settings.context_length, draft)
+        return LoadPlan.of(options, self.settings.context_length, draft, self.settings.engine)
 
     @contextlib.asynccontextmanager
     async def runner(self, order: Order) -> AsyncIterator[Runner]:

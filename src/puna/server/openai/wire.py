@@ -86,6 +86,7 @@ class OpenAIRequest(OwnFields, SamplingFields):
     n: int = 1
     logit_bias: dict[str, Any] = Field(default_factory=dict)
     response_format: dict[str, Any] | None = None
+    engine: str | None = None  # Puna's own, as the option of the native API
 
     @property
     def format(self) -> Format | None:
@@ -118,6 +119,7 @@ class OpenAIRequest(OwnFields, SamplingFields):
             "stop": self.stops or None,
             "logit_bias": self.logit_bias or None,
             **{name: getattr(self, name) for name in SamplingFields.model_fields},
+            "engine": self.engine,
         }
         return {name: value for name, value in given.items() if value is not None}
 
