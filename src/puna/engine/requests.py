@@ -28,11 +28,12 @@ _ALWAYS_BYTES = 1 << 20
 class FittedPrompt:
     """A prompt as tokens, and how to read what the model says to it."""
 
-    tokens: list[int]
+    tokens: list[int]  # at places of images, what stands for their parts
     text: str = ""
     stop: tuple[str, ...] = ()
     thinking: Tags | None = None  # between these it thinks
     dropped: int = 0  # tokens of messages that were left out to make the rest fit
+    inputs: list[Input] | None = None  # where there are images
 
 
 def prepare(
@@ -52,7 +53,7 @@ def prepare(
     options = request.options
     prompt = prompt or _plain(request, tokenizer, context)
     tokens = checked(prompt.tokens, tokenizer)
-    inputs, truncated = [Input(token) for token in tokens], 0
+    inputs, truncated = prompt.inputs or [Input(token) for token in tokens], 0
     keep = len(tokens) if options.num_keep < 0 else options.num_keep + tokenizer.add_bos
     keep = min(keep, context - 1)
     if len(inputs) > context:
@@ -67,7 +68,8 @@ def prepare(
         seed = options.seed if options.seed < 0 else options.seed + sample
         sampler = Sampler(msgspec.structs.replace(options, seed=seed), tokenizer.vocab_size, ops)
         for item in inputs:
-            sampler.accept(item.token)
+            if item.payload is None:
+                sampler.accept(item.token)
         sequences.append(
             Generation(
                 request=request,

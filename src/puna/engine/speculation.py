@@ -85,7 +85,8 @@ class Speculation:
                     'the option "draft", or use "prompt"'
                 )
             mode = wanted or self._default
-            uses_model = mode == "draft" and self._draft_model is not None
+            # A draft model reads tokens alone.
+            uses_model = mode == "draft" and self._draft_model is not None and not sequence.images
             if self._cache.can_roll_back and (uses_model or mode == "prompt"):
                 sequence.drafting = Drafting(uses_model, dict(self._acceptance))
 

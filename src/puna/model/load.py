@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +18,11 @@ from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import available_memory
 from puna.model.base import TextModel
 from puna.model.header import check_header
-from puna.model.memory import Forecast, is_loaded
+from puna.model.memory import Forecast, VisionForecast, is_loaded, is_of_images
 from puna.model.metadata import LAYER
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
+from puna.model.vision.tower import VisionTower
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
 
 #: Tensors a text model does without: frequencies that follow from the options, tables as they are stored by
@@ -43,6 +45,7 @@ class LoadedModel:
     ranking: Pooling | None = None  # how it scores documents; None: not at all
     rank_template: str | None = None  # what it reads of them, with {query} and {document}
     draft: LoadedModel | None = None  # guesses what this one will say
+    vision: VisionTower | None = None  # makes of images what this one reads
 
     @property
     def ops(self) -> Backend:
@@ -71,10 +74,13 @@ def load_model(
     reserved: int = 0,
     cache_types: KVTypes = HALVES,
     draft: str | Path | None = None,
+    projector: str | Path | None = None,
     ops: Backend | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
+
+    What it sees images with is in the same file, or at `projector`.
 
     `ops` computes them, by default `default_backend()`.
 
@@ -87,8 +93,10 @@ def load_model(
     blocks of a quantised cache).
     """
     ops = ops or default_backend()
-    with open_gguf(path) as file:
-        forecast = _look_ahead(file, cache_types, ops)
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(open_gguf(path))
+        beside_it = opened.enter_context(open_gguf(projector)) if projector else None
+        forecast = _look_ahead(file, cache_types, ops, beside_it)
         needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
         drafts = 0
         if draft:
@@ -111,15 +119,13 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
         model = forecast.architecture.load(source, forecast.options)
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
-    if unknown := source.unused(forecast.options.block_count):
-        names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
-        raise UnsupportedModelError(
-            f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
-            "computed without them, answers would be wrong"
-        )
+    _refuse_unknown(file, source.unused(forecast.options.block_count))
+    vision = None
+    if forecast.vision is not None:
+        vision = _load_vision(forecast.vision, source, tokenizer)
     pooling = read_pooling(file, generates=model.generates)
     loaded = LoadedModel(
-        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
+        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling, vision=vision
     )
     loaded.ranking = read_ranking(file, model.ranks_by)
     template = file.metadata.get("tokenizer.chat_template.rerank")
@@ -127,10 +133,33 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
     return loaded
 
 
-def _look_ahead(file: GGUFFile, cache_types: KVTypes, ops: Backend) -> Forecast:
+def _load_vision(forecast: VisionForecast, text: _FileSource, tokenizer: Tokenizer) -> VisionTower:
+    """The tower, whose tensors are those of images in the text model's file, or all of its own."""
+    source, file = text.continued(forecast.file), forecast.file
+    try:
+        tower = type(forecast.tower).load(source, forecast.tower.options)
+        tower.use(tokenizer)
+    except ModelError as error:
+        raise type(error)(f"{file.path}: {error}") from None
+    _refuse_unknown(file, [name for name in source.left if is_of_images(name)])
+    return tower
+
+
+def _refuse_unknown(file: GGUFFile, unknown: list[str]) -> None:
+    if unknown:
+        names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        raise UnsupportedModelError(
+            f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
+            "computed without them, answers would be wrong"
+        )
+
+
+def _look_ahead(
+    file: GGUFFile, cache_types: KVTypes, ops: Backend, projector: GGUFFile | None = None
+) -> Forecast:
     """What the model in a file will take."""
     check_header(file)
-    return Forecast(file, cache_types, ops)
+    return Forecast(file, cache_types, ops, projector)
 
 
 class _FileSource:
@@ -144,13 +173,23 @@ class _FileSource:
         self._done = 0
         self._counted: set[str] = set()
 
+    def continued(self, file: GGUFFile) -> _FileSource:
+        """The tensors of `file`, which come in after those asked for here."""
+        source = _FileSource(file, self.ops, self._total, self._progress)
+        source._done = self._done
+        return source
+
+    @property
+    def left(self) -> list[str]:
+        """Tensors nobody has asked for."""
+        return [name for name in self._file.tensors if name not in self._counted]
+
     def unused(self, layers: int) -> list[str]:
         """Tensors nobody has asked for, without those that are no loss: layers from `layers` only guess."""
         return [
             name
-            for name in self._file.tensors
-            if name not in self._counted
-            and is_loaded(name)
+            for name in self.left
+            if is_loaded(name)
             and not _HARMLESS.match(name)
             and not ((layer := LAYER.match(name)) and int(layer[1]) >= layers)
         ]

@@ -20,12 +20,17 @@ from puna.kvcache.types import HALVES, KVTypes
 from puna.model.base import TextModel
 from puna.model.metadata import scalar
 from puna.model.registry import model_for
+from puna.model.vision.options import OF_IMAGES
+from puna.model.vision.registry import tower_beside, tower_in
 from puna.ops import Backend, default_backend
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
     from puna.kvcache.cache import Cache
+    from puna.model.vision.tower import VisionTower
 
+#: What is kept of images that were encoded, in all (see `puna.engine.images`).
+IMAGE_STATE_BYTES: Final = 128 << 20
 #: The context of a model that does not state one.
 UNSTATED_CONTEXT: Final = 4096
 
@@ -39,8 +44,6 @@ _HIDDEN_ROWS = 4
 #: Positions of the cache that is asked how large others would be.
 _SMALL = 512
 _LAYER = re.compile(r"blk\.(\d+)\.")
-#: Beginnings of names that belong to what looks at images.
-_OF_IMAGES = ("v.", "mm.")
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,16 @@ class MemoryTable:
         return list(dict.fromkeys(part.device for part in self.parts))
 
 
+@dataclass(frozen=True)
+class VisionForecast:
+    """The vision tower of a model, and what it will take."""
+
+    tower: VisionTower  # without weights
+    file: GGUFFile  # which has its tensors
+    file_bytes: int
+    weight_bytes: int  # as the kernels hold them
+
+
 class Forecast:
     """What the model in an open file takes, for any context, number of sequences and batch.
 
@@ -96,7 +109,14 @@ class Forecast:
     when its heads do not fill the blocks of a quantised cache.
     """
 
-    def __init__(self, file: GGUFFile, types: KVTypes = HALVES, ops: Backend | None = None) -> None:
+    def __init__(
+        self,
+        file: GGUFFile,
+        types: KVTypes = HALVES,
+        ops: Backend | None = None,
+        projector: GGUFFile | None = None,
+    ) -> None:
+        """`projector` is the vision tower's file, where it has one of its own."""
         ops = ops or default_backend()
         self._device = ops.device
         self.architecture = model_for(file.architecture)
@@ -109,13 +129,15 @@ class Forecast:
         mixing = max(layer.mixing_values for layer in self.options.layers)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
+        self.vision = _vision_in(file, projector, self.options.hidden_size, ops)
         tokens = file.get("tokenizer.ggml.tokens")
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
 
     @property
     def weight_bytes(self) -> int:
         """Bytes of the file that will be read."""
-        return sum(tensor.nbytes for tensor in self._tensors)
+        seeing = self.vision.file_bytes if self.vision is not None else 0
+        return sum(tensor.nbytes for tensor in self._tensors) + seeing
 
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
         """With at most the context the model was trained for; 0: without any cache."""
@@ -129,12 +151,16 @@ class Forecast:
         ]
         parts.insert(0, PartMemory("input", self._device, self._weights.get("input", 0), 0))
         parts.append(PartMemory("output", self._device, self._weights.get("output", 0), 0))
+        reading = 0
+        if self.vision is not None:
+            parts.append(PartMemory("vision", self._device, self.vision.weight_bytes, 0))
+            reading = self.vision.tower.memory_bytes(batch) + IMAGE_STATE_BYTES
         return MemoryTable(
             context=context,
             parallel=parallel,
             batch=batch,
             parts=tuple(parts),
-            activations=_FLOAT_BYTES * (batch * self._row_values + 2 * parallel * self._logits),
+            activations=_FLOAT_BYTES * (batch * self._row_values + 2 * parallel * self._logits) + reading,
             tokenizer=self._vocab * _TOKEN_BYTES,
         )
 
@@ -174,6 +200,30 @@ class Forecast:
         )
 
 
+def _vision_in(
+    file: GGUFFile, projector: GGUFFile | None, text_size: int, ops: Backend
+) -> VisionForecast | None:
+    kind = tower_in(file) if projector is None else tower_beside(projector, file.architecture)
+    if kind is None:
+        return None
+    where = projector or file
+    tower = kind(kind.read_options(where, text_size), ops)
+    tensors = [tensor for name, tensor in where.tensors.items() if is_of_images(name)]
+    return VisionForecast(
+        tower=tower,
+        file=where,
+        file_bytes=sum(tensor.nbytes for tensor in tensors),
+        weight_bytes=sum(_packed_vision_bytes(tensor, ops) for tensor in tensors),
+    )
+
+
+def _packed_vision_bytes(tensor: TensorInfo, ops: Backend) -> int:
+    """Convolutions and tables are made floats."""
+    if len(tensor.shape) == 2 and tensor.name.startswith(("v.blk.", "mm.")):
+        return ops.packed_bytes(tensor.type, tensor.shape)
+    return math.prod(tensor.shape) * _FLOAT_BYTES
+
+
 def small_cache(model: TextModel, types: KVTypes) -> Cache:
     """A cache of the model's kind that takes next to nothing, to be asked how large others would be."""
     return model.make_cache(sequences=1, context=_SMALL, capacity=_SMALL, types=types)
@@ -190,7 +240,12 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 def is_loaded(name: str) -> bool:
     """Whether tensor `name` is the text model's."""
-    return not name.startswith(_OF_IMAGES)
+    return not is_of_images(name)
+
+
+def is_of_images(name: str) -> bool:
+    """Whether tensor `name` is the vision tower's."""
+    return name.startswith(OF_IMAGES)
 
 
 def size_text(count: int) -> str:
