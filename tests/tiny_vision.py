@@ -515,7 +515,7 @@ class _TextOf:
 
 #: By name: the config of a tiny model that sees.
 SEEING: dict[str, Callable[[], Any]] = {
-    "gemma3": lambda: TinyGemma3Vision(TinyGemma3(pattern=2, window=32)),
+    "gemma3": lambda: TinyGemma3Vision(TinyGemma3(pattern=2, window=32, tied=False)),
     "llava": lambda: TinyLlava(TinyLlama()),
     "mistral3": lambda: TinyMistral3(TinyLlama(rope_base=1e6)),
     "qwen25vl": lambda: TinyQwen25VL(TinyLlama(rope_base=1e6)),

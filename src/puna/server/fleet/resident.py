@@ -31,11 +31,13 @@ class LoadPlan:
     num_batch: int = 512
     num_thread: int = 0
     draft: str = ""  # path of the model that guesses
+    projector: str = ""  # path of what the model sees with, where that is a file of its own
 
     @classmethod
-    def of(cls, options: Options, default_num_ctx: int, draft: str = "") -> LoadPlan:
+    def of(cls, options: Options, default_num_ctx: int, draft: str = "", projector: str = "") -> LoadPlan:
         num_ctx = default_num_ctx if options.num_ctx is None else options.num_ctx
-        return cls(num_ctx, min(options.num_batch, num_ctx), usable_threads(options.num_thread), draft)
+        threads = usable_threads(options.num_thread)
+        return cls(num_ctx, min(options.num_batch, num_ctx), threads, draft, projector)
 
     def serves(self, wanted: LoadPlan, context_length: int) -> bool:
         """Whether a model loaded by this plan, with `context_length` tokens in force, is as `wanted` asks.
@@ -45,8 +47,10 @@ class LoadPlan:
         cut = context_length < self.num_ctx
         same_context = self.num_ctx == wanted.num_ctx or (cut and wanted.num_ctx >= context_length)
         batch, wanted_batch = min(self.num_batch, context_length), min(wanted.num_batch, context_length)
-        others = (batch, self.num_thread, self.draft) == (wanted_batch, wanted.num_thread, wanted.draft)
-        return same_context and others
+        others = (batch, self.num_thread, self.draft, self.projector)
+        return same_context and others == (
+            wanted_batch, wanted.num_thread, wanted.draft, wanted.projector,
+        )  # fmt: skip
 
 
 @dataclass(eq=False)
