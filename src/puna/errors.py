@@ -119,6 +119,10 @@ class ContextLengthError(RequestError):
     """The prompt does not fit the context, and truncation was not allowed."""
 
 
+class ImageError(RequestError):
+    """An image cannot be read, or is more than is allowed."""
+
+
 class TemplateError(PunaError):
     """A chat template does not parse or fails when rendered."""
 

@@ -10,6 +10,7 @@ from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter, losses, timings
 from puna.cli.client import Client
 from puna.cli.embed import embeds, print_embedding
+from puna.cli.image_paths import LOOK, take_images
 from puna.cli.interrupt import ctrl_c_ends_requests
 from puna.cli.pull import pull_model
 from puna.cli.settings import RunSettings
@@ -48,6 +49,10 @@ def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
         return
     apply_model(settings, shown)
     body = settings.request() | {"prompt": prompt}
+    if "vision" in (shown.get("capabilities") or ()):
+        text, images = take_images(prompt)
+        if images:
+            body |= {"prompt": text or LOOK, "images": images}
     if settings.system is not None:
         body["system"] = settings.system
     printer = AnswerPrinter(word_wrap=settings.word_wrap, hide_thinking=settings.hide_thinking)

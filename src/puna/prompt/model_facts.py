@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from puna.errors import GGUFError
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.pooling import is_reranker
 from puna.model.tokenizer.special_ids import adds_bos
+from puna.model.vision.registry import PROJECTOR_ARCHITECTURE, has_tower, is_read_by, projector_type
 from puna.prompt.format import SpecialTokens
 
 _TEMPLATE = "tokenizer.chat_template"
@@ -40,6 +42,7 @@ class ModelFacts:
     ranks: bool = False
     sees: bool = False
     hears: bool = False
+    projector: str = ""  # the kind of a file that has a vision tower and nothing else
 
 
 def read_facts(file: GGUFFile) -> ModelFacts:
@@ -50,9 +53,20 @@ def read_facts(file: GGUFFile) -> ModelFacts:
         tokens=SpecialTokens(_spellings(file), adds_bos(file, str(file.get("tokenizer.ggml.model")))),
         embeds=file.get("pooling_type") is not None or is_reranker(file),
         ranks=is_reranker(file),
-        sees=file.get("vision.block_count") is not None,
+        sees=has_tower(file),
         hears=file.get("audio.block_count") is not None,
+        projector=projector_type(file) if file.architecture == PROJECTOR_ARCHITECTURE else "",
     )
+
+
+def projector_for(paths: Iterable[Path], model: Path | str) -> Path | None:
+    """The first of some files with vision towers that the model at `model` can see with, if one is."""
+    facts = facts_at(Path(model))
+    for path in paths:
+        tower = facts_at(path)
+        if facts and tower and is_read_by(tower.projector, facts.architecture):
+            return path
+    return None
 
 
 def facts_at(path: Path) -> ModelFacts | None:

@@ -300,6 +300,7 @@ class Fleet:
             num_thread=entry.plan.num_thread,
             kv_cache_type=self._settings.kv_cache_type,
             draft=entry.plan.draft,
+            projector=entry.plan.projector,
             speculate=self._settings.speculate,
             reserved=await self._promised(besides=entry),
             engine=entry.plan.engine,

@@ -14,6 +14,7 @@ import msgspec.structs
 
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
+from puna.prompt.model_facts import projector_for
 from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LoadPlan
@@ -132,14 +133,18 @@ class Backend:
         options = Options.merge(model.params, given)
         return Order(model, options, keep_alive_s, (model.params, given), ignored)
 
-    def plan(self, options: Options) -> LoadPlan:
+    def plan(self, order: Order) -> LoadPlan:
+        options, model = order.options, order.model
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
-        return LoadPlan.of(options, self.settings.context_length, draft, self.settings.engine)
+        projector = projector_for(model.projector_paths, model.runnable_path())
+        return LoadPlan.of(
+            options, self.settings.context_length, draft, self.settings.engine, str(projector or "")
+        )
 
     @contextlib.asynccontextmanager
     async def runner(self, order: Order) -> AsyncIterator[Runner]:
         """The runner of the model that `order` names, for as long as the block runs."""
-        plan = self.plan(order.options)
+        plan = self.plan(order)
         async with self.fleet.use(order.model, plan, order.keep_alive_s, client=order.client) as runner:
             yield runner
 

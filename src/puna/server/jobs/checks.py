@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from puna.errors import RequestError, TemplateError
+from puna.images.limits import image_limits
 from puna.options import THINK_LEVELS
 from puna.server.http.limits import MOST_INPUTS
 
@@ -29,9 +30,13 @@ def check_think(value: Any) -> bool | str | None:
     return value
 
 
-def check_images(images: Collection[Any], name: str) -> None:
-    if images:
-        raise RequestError(f'"{name}" does not support images (vision) in this version of Puna')
+def check_images(images: Collection[Any], name: str, has: Collection[str]) -> None:
+    """Raises RequestError for images that the model cannot see, and ImageError for too many."""
+    if not images:
+        return
+    if "vision" not in has:
+        raise RequestError(f'"{name}" does not support images (vision)')
+    image_limits().check_count(len(images))
 
 
 def check_inputs(count: int) -> None:

@@ -14,11 +14,13 @@ import msgspec.structs
 from puna.engine.events import Generate, Prompt
 from puna.errors import RequestError
 from puna.grammar.format import Format
+from puna.images.limits import image_limits
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
 from puna.prompt.messages import Chat
 from puna.server.jobs import checks
 from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.images import check_remote, fetched
 from puna.server.jobs.parsing import parsing
 from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
@@ -97,7 +99,8 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     think = author.think(checks.check_think(asked.think), asked.model)
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
-    checks.check_images(asked.images, asked.model)
+    check_remote(asked.images, backend.settings.remote_images)
+    checks.check_images(asked.images, asked.model, has)
     order = backend.order(model, asked.options, keep_s, asked.ignored)
     if not asked.prompts:
         return Preload(order)
@@ -105,12 +108,13 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
         request, options=order.options, think=think, template=author.template, format=asked.format
     )
 
-    def opened(prompt: Prompt) -> Prompt:
+    async def opened(prompt: Prompt) -> Prompt:
         if not isinstance(prompt, Chat):
             return prompt
+        prompt = await fetched(prompt, image_limits().file_bytes)
         return author.opened(prompt, system=asked.system, opening=request.context is None)
 
-    requests = [msgspec.structs.replace(whole, prompt=opened(prompt)) for prompt in asked.prompts]
+    requests = [msgspec.structs.replace(whole, prompt=await opened(prompt)) for prompt in asked.prompts]
     return Job(order, requests, asked.raw, asked.echo)
 
 
