@@ -19,7 +19,8 @@ constexpr int attention_vectors = 192;
 struct AttentionCall {
     const float* q;          // [rows, heads, dim]
     const void* keys;        // [capacity, kv_heads, dim] of key_type
-    const void* values;      // [capacity, kv_heads, value_dim] of value_type
+    const void* values;      // value_dim numbers of value_type for each cell and key/value head...
+    int64_t value_step;      // ... this many bytes apart; they may be parts of the keys
     const int32_t* cells;
     const int32_t* starts;   // [rows]
     const int32_t* counts;   // [rows]

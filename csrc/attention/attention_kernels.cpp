@@ -251,13 +251,10 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
         const int32_t* cells = call.cells + tile;
         const int next = min(end, tile + tile_cells);
         CellPrefetcher next_tile(call.cells + next, min(tile_cells, end - next),
-                    rows_of(call.keys, call.key_type, call.dim, dim, block.kv_head, call.kv_heads),
-                    rows_of(call.values, call.value_type, call.value_dim, value_dim, block.kv_head, call.kv_heads),
-                    block.kv_heads);
+                                 key_rows(call, block.kv_head), value_rows(call, block.kv_head), block.kv_heads);
         for (int h = 0; h < block.kv_heads; h++) {
             const int head = block.kv_head + h;
-            const Rows keys = rows_of(call.keys, call.key_type, call.dim, dim, head, call.kv_heads);
-            const Rows values = rows_of(call.values, call.value_type, call.value_dim, value_dim, head, call.kv_heads);
+            const Rows keys = key_rows(call, head), values = value_rows(call, head);
             transpose_keys(keys, cells, used, next_tile, few_keys, transposed_keys);
             for (int j = used.begin; j < used.end; j += cells_part) {
                 next_tile.prefetch(next_tile.lines(unpack_work, tile_cells / cells_part));

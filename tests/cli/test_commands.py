@@ -103,7 +103,6 @@ def test_list_cp_and_rm(shell: Shell) -> None:
         (("cp", "nix", "x"), 'model "nix" not found'),
         (("rm", "nix"), "model 'nix' not found"),
         (("stop", "nix"), 'couldn\'t find model "nix" to stop'),
-        (("run", "nix", "hello"), "model 'nix' not found: 'puna list'"),
         (("run", "tiny", "hello", "--keepalive", "soon"), "invalid duration"),
         (("run", "tiny", "hello", "--think"), "does not support thinking"),
         (("create", "q", "-f", "-", "-q", "q4_K_M"), "--quantize is not available"),

@@ -122,6 +122,7 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(2, 1).half()),
         lambda ops: ops.softcap(torch.randn(2, 8).half(), 30.0),
         lambda ops: ops.gelu(torch.randn(2, 8).double()),
+        lambda ops: ops.squared_relu(torch.randn(2, 8).double()),
         lambda ops: ops.split(torch.randn(2, 8), 3),
         lambda ops: ops.split(torch.randn(2, 8), 0),
         lambda ops: ops.split(torch.randn(2, 2, 8), 4),
@@ -143,9 +144,9 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         ),
         lambda ops: ops.rope_(torch.randn(2, 4, 8), torch.tensor([0, 1]), Rope.build(8)),
         lambda ops: ops.rope_(torch.randn(4, 2, 8).transpose(0, 1), int32(0, 1), Rope.build(8)),
-        lambda ops: ops.temper_(torch.randn(2, 4), int32(0), 0.1, 8),
-        lambda ops: ops.temper_(torch.randn(2, 4), torch.tensor([0, 1]), 0.1, 8),
-        lambda ops: ops.temper_(torch.randn(4, 2).T, int32(0, 1), 0.1, 8),
+        lambda ops: ops.temper_(torch.randn(2, 4), int32(0), 0.1, 8, 1),
+        lambda ops: ops.temper_(torch.randn(2, 4), torch.tensor([0, 1]), 0.1, 8, 1),
+        lambda ops: ops.temper_(torch.randn(4, 2).T, int32(0, 1), 0.1, 8, 1),
         lambda ops: ops.store_rows(torch.zeros(3, 4), int32(0, 1), torch.ones(1, 4)),
         lambda ops: ops.store_rows(torch.zeros(3, 4), int32(0), torch.ones(1, 5)),
         lambda ops: ops.store_rows(torch.zeros(3, 4).double(), int32(0), torch.ones(1, 4)),
@@ -157,7 +158,7 @@ def test_other_operations_refuse_what_does_not_fit(
 ) -> None:
     with pytest.raises(
         ValueError,
-        match=r"rms_norm|layer_norm|gelu|swiglu|geglu|sigmoid_gate|softcap|rope_|temper_|store_rows"
+        match=r"rms_norm|layer_norm|gelu|squared_relu|swiglu|geglu|sigmoid_gate|softcap|rope_|temper_|store_rows"
         r"|split|mix|match_rms|above",
     ):
         call(kernels)

@@ -12,6 +12,7 @@ from puna.engine.fitting import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError, UnavailableError
+from puna.grammar.compiled import Grammars
 from puna.model.load import LoadedModel
 from puna.model.tokenizer import Tokenizer
 from puna.prompt.thinking import Tags
@@ -40,6 +41,7 @@ def prepare(
     sink: Sink,
     loaded: LoadedModel,
     context: int,
+    grammars: Grammars,
     prompt: FittedPrompt | None = None,
 ) -> list[Generation]:
     """The sequences of `request`, one for each of its samples; `prompt` is what its own came to.
@@ -74,7 +76,13 @@ def prepare(
     sequences = []
     for sample in range(request.samples):
         seed = options.seed if options.seed < 0 else options.seed + sample
-        sampler = Sampler(msgspec.structs.replace(options, seed=seed), tokenizer.vocab_size, loaded.ops)
+        sampler = Sampler(
+            msgspec.structs.replace(options, seed=seed),
+            tokenizer.vocab_size,
+            loaded.ops,
+            tokenizer,
+            keeps_distribution=request.sampled_logprobs,
+        )
         for token in read:
             sampler.accept(token)
         sequences.append(
@@ -86,6 +94,9 @@ def prepare(
                 keep=keep,
                 sampler=sampler,
                 text=TextStream(prompt.stop, prompt.thinking, prompt.text),
+                constraint=None
+                if request.format is None
+                else grammars.constraint(request.format, prompt.thinking, prompt.text),
                 sample=sample,
                 truncated=prompt.dropped + truncated,
             )

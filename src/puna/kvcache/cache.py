@@ -27,7 +27,7 @@ class KVView:
     """
 
     keys: Storage  # [cells, kv_heads, key_dim]
-    values: Storage  # [cells, kv_heads, value_dim]
+    values: Storage | int  # [cells, kv_heads, value_dim], or how many of a key's last numbers they are
     cells: Array  # int32 [n]
     starts: Array  # int32 [rows]
     counts: Array  # int32 [rows]
@@ -45,8 +45,11 @@ class LayerCache(Protocol):
     A layer that uses the keys and values of another takes that one's `view` and puts nothing itself.
     """
 
-    def put(self, keys: Array, values: Array) -> None:
-        """Store the batch's keys float32 [rows, kv_heads, key_dim] and values [rows, kv_heads, value_dim]."""
+    def put(self, keys: Array, values: Array | None) -> None:
+        """Store the batch's keys float32 [rows, kv_heads, key_dim] and values [rows, kv_heads, value_dim].
+
+        Values are None where they are the last numbers of keys (`KVShape.values_in_keys`).
+        """
 
     def view(self) -> KVView:
         """Everything the batch's rows may see, including what `put` just stored.

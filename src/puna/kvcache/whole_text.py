@@ -14,11 +14,13 @@ from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache, KVView, check_removal
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.storage import KVShape, Stored
+from puna.kvcache.types import KVTypes
 from puna.ops import Array, Backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_TYPES = KVTypes(GGMLType.F32, GGMLType.F32)
 #: Cells (see `ops.attention`).
 _ALIGNED = 512
 
@@ -96,10 +98,7 @@ class WholeTextCache(Cache):
             stored.close()
         self._room = 1 << (rows - 1).bit_length()
         for shape in {layer.shape for layer in self._layers.values()}:
-            self._stored[shape] = Stored(
-                self.ops.storage(GGMLType.F32, self._room, (shape.kv_heads, shape.key_dim)),
-                self.ops.storage(GGMLType.F32, self._room, (shape.kv_heads, shape.value_dim)),
-            )
+            self._stored[shape] = Stored.make(self.ops, shape, self._room, _TYPES)
 
     def stored(self, shape: KVShape) -> Stored:
         """Where a layer of `shape` has its keys and values while it attends."""
@@ -164,12 +163,11 @@ class _Layer:
         self.shape = shape
         self._seen: KVView | None = None
 
-    def put(self, keys: Array, values: Array) -> None:
+    def put(self, keys: Array, values: Array | None) -> None:
         """Hold the batch's keys [rows, kv_heads, key_dim] and values until the next layer has its own."""
         cache = self._cache
         stored = cache.stored(self.shape)
-        cache.ops.store_rows(stored.keys, cache.batch_cells, keys)
-        cache.ops.store_rows(stored.values, cache.batch_cells, values)
+        stored.put(cache.ops, cache.batch_cells, keys, values)
         self._seen = KVView(
             stored.keys, stored.values, cache.row_cells, cache.row_starts, cache.row_counts, cache.row_places
         )

@@ -15,7 +15,7 @@ def attention(
     ops: Backend,
     query: Array,  # [rows, heads, head_dim]
     key: Array,  # [rows, kv_heads, head_dim]
-    value: Array,  # [rows, kv_heads, value_dim]
+    value: Array | None,  # [rows, kv_heads, value_dim]; None: the last numbers of the key
     cache: LayerCache,
     scale: float,
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -23,6 +24,9 @@ from puna.server.jobs.merge import merged
 from puna.server.metrics import Metrics, Observation
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
+
+#: Pulls that run at the same time; more wait.
+_MOST_PULLS = 4
 
 
 @dataclass(frozen=True)
@@ -92,6 +96,7 @@ class Backend:
         self.fleet = fleet
         self.settings = settings
         self.metrics = metrics
+        self.pulls = asyncio.Semaphore(_MOST_PULLS)
 
     def find(self, name: str) -> StoredModel:
         """The model a request names. Raises RequestError, InvalidNameError or ModelNotFoundError."""

@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -14,7 +15,6 @@ from starlette.types import ASGIApp
 from puna.errors import (
     GGUFError,
     InvalidNameError,
-    ModelNotFoundError,
     RequestError,
     TemplateError,
     UnavailableError,
@@ -26,6 +26,7 @@ from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.parsing import parsing
+from puna.server.ollama.pull import pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
 
@@ -63,10 +64,8 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
             check_template(body.template)
         except TemplateError as error:
             raise RequestError(f"template error: {error}") from error
-    if body.from_model and not backend.store.exists(body.from_model):
-        raise ModelNotFoundError(
-            f"model '{body.from_model}' not found; pulling models is not available yet in this version"
-        )
+    if body.from_model:
+        ModelName.parse(body.from_model.strip())
     return ModelSpec(
         from_model=body.from_model or None,
         files=body.files or {},
@@ -84,6 +83,10 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
 
 async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
     """Each status as the store reports it. A client that leaves does not stop the work half-way."""
+    if spec.from_model and not backend.store.exists(spec.from_model):
+        async for step in pulling(backend, spec.from_model):
+            if step.status != "success":
+                yield msgspec.to_builtins(step)
     loop = asyncio.get_running_loop()
     statuses: asyncio.Queue[str | None] = asyncio.Queue()
 
