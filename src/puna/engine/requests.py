@@ -67,6 +67,10 @@ def prepare(
     if loaded.model.encodes_prompts:
         inputs = loaded.model.inputs(read)
         keep = len(inputs)  # else a full context would forget the prompt
+        if context <= keep:
+            raise ContextLengthError(
+                f"num_ctx is {context}, which leaves no room for an answer: set a larger"
+            )
     longest = _LIMIT_CONTEXTS * context
     predict = longest if options.num_predict < 0 else min(options.num_predict, longest)
     limit = predict if predict or request.prompt_logprobs else None
