@@ -241,6 +241,13 @@ def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions, key: str, va
     All others are compared as tensors are loaded, which would be too late for these: a model is admitted by
     what its options make it need. `key` and `value` are the keys that say how large its heads are.
     """
+    for tensor, axis, sizes in (
+        ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
+        ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
+    ):
+        check_extent(file, f"blk.{index}.{tensor}.weight", axis, sizes)
+    if not layer.kv_heads:
+        return  # whatever mixes tokens there has other heads
     heads = "attention.head_count_kv"
     kept = {heads: layer.kv_heads, value: layer.value_dim}
     for tensor, axis, sizes in (
@@ -249,8 +256,6 @@ def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions, key: str, va
         ("attn_v", 0, kept),
         ("cross_attn_v_proj", 0, kept),
         ("attn_output", 1, {"attention.head_count": layer.heads, value: layer.value_dim}),
-        ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
-        ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
     ):
         check_extent(file, f"blk.{index}.{tensor}.weight", axis, sizes)
     joined = file.tensors.get(f"blk.{index}.attn_qkv.weight")
