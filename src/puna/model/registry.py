@@ -36,6 +36,7 @@ _MODELS: Final = {
     "hunyuan-dense": ("hunyuan", "HunyuanDense"),
     "jina-bert-v2": ("jina_bert_v2", "JinaBertV2"),
     "jina-bert-v3": ("jina_bert_v3", "JinaBertV3"),
+    "kimi-linear": ("kimi_linear", "KimiLinear"),
     "lfm2": ("lfm2", "Lfm2"),
     "lfm2moe": ("lfm2", "Lfm2"),
     "llama": ("llama", "Llama"),
