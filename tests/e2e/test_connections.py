@@ -95,8 +95,9 @@ def test_an_answer_that_nobody_reads_ends_instead_of_growing(server: Server) -> 
     before = generated(server)
     content = json.dumps(body).encode()
     head = (
-        f"POST /api/generate HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n".encode()
-    )
+        "POST /api/generate HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+        f"Content-Length: {len(content)}\r\n\r\n"
+    ).encode()
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         address = urlsplit(server.url)

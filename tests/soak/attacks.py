@@ -234,7 +234,7 @@ _GO = (
 
 def templates(target: Target) -> None:
     """Templates that never end, or want all memory: of a request and of a model."""
-    for template in target.rng.sample(_JINJA + _GO, 5):
+    for template in target.rng.sample(_JINJA + _GO, 2):
         target.generate(200, 400, 500, template=template)
         made = {"model": "hostile-template", "from": target.model, "template": template, "stream": False}
         if target.ask("/api/create", made, 200, 400).status_code == 200:

@@ -78,16 +78,15 @@ def _change_fact(dice: random.Random, header: dict[str, Any], data: bytes) -> by
     except (ValueError, RecursionError):
         return data
     name = dice.choice([*sorted(facts), "length", "0.first"])
-    numbers = facts.get(name, [])
+    given = facts.get(name)  # what an earlier change has left
+    numbers = given if isinstance(given, list) and all(isinstance(one, int) for one in given) else []
     match dice.randrange(7):
         case 0:
             facts[name] = [dice.choice(WORDS) for _ in range(dice.choice((0, 1, 2, 3, 6, 1000)))]
         case 1:
             facts[name] = dice.choice((None, 7, "x", [1.5], [[1]], [-1], {"a": [1]}, [10**30], [True]))
         case 2:
-            facts[name] = [
-                number + dice.choice((-1, 1)) if isinstance(number, int) else number for number in numbers
-            ]
+            facts[name] = [number + dice.choice((-1, 1)) for number in numbers]
         case 3:
             facts[name] = numbers * 2
         case 4:
