@@ -102,10 +102,11 @@ def top_n_sigma(logits: Floats, n: float) -> Floats:
 
     Of the logits that are not -infinity already (Tang et al., arXiv:2411.07641).
     """
-    possible = logits[logits > -np.inf].astype(np.float64)
+    possible = logits if logits.min() > -np.inf else logits[logits > -np.inf]
     if not possible.size:
         return logits
-    least = possible.max() - n * possible.std()
+    distances = possible - possible.mean(dtype=np.float64).astype(np.float32)
+    least = float(possible.max()) - n * float(np.sqrt(distances @ distances / possible.size))
     return np.where(logits < least, np.float32(-np.inf), logits)
 
 
