@@ -268,6 +268,18 @@ def test_steps_in_turn_are_the_one_call(ops: Backend) -> None:
         assert [whole.sample(logits) for _ in range(5)] == [steps.sample(logits) for _ in range(5)]
 
 
+@pytest.mark.parametrize("p", [0.0, 0.05, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
+def test_typical_tokens_of_all_are_found_without_sorting_all(p: float, spread: float) -> None:
+    """They are those of the definition, which sorts."""
+    for seed in range(10):
+        logits = values(seed, 400) * np.float32(spread)
+        logits[:3] = -np.inf
+        order = sampling.top_k(logits, 397)
+        expected = order[sampling.typical_p(sampling.softmax(logits[order]), p)]
+        assert sampling.typical_tokens(logits, p).tolist() == expected.tolist()
+
+
 def test_top_choices_of_one_probability_are_left_out_but_one() -> None:
     assert sampling.exclude_top_choices(np.array([0.5, 0.5]), 0.5) == 1
     assert sampling.exclude_top_choices(np.array([0.4, 0.4, 0.2]), 0.5) == 0

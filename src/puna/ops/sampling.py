@@ -87,6 +87,26 @@ def typical_p(probabilities: Probabilities, p: float) -> NDArray[np.bool_]:
     return kept
 
 
+def typical_tokens(logits: Floats, p: float) -> Ids:
+    """Ids of what `typical_p` keeps of all `logits` (of a finite maximum), descending; few are ever sorted.
+
+    A token's surprise is as far from the expected one as its logit is from the expected logit.
+    """
+    ids = np.flatnonzero(logits > -np.inf)
+    shifted = (logits[ids] - logits.max()).astype(np.float64)
+    weights = np.exp(shifted)
+    total = weights.sum()
+    distances = np.abs(shifted - (weights * shifted).sum() / total)
+    reach = 1.0
+    near = np.flatnonzero(distances <= reach)
+    while near.size < ids.size and weights[near].sum() <= p * total:
+        reach *= 1.25
+        near = np.flatnonzero(distances <= reach)
+    near = near[np.argsort(distances[near], kind="stable")]
+    kept = np.sort(ids[near[: _prefix_above(weights[near] / total, p)]])
+    return kept[np.argsort(-logits[kept], kind="stable")]
+
+
 def top_p(probabilities: Probabilities, p: float) -> int:
     """How many leading candidates have a total probability above `p`. 1 keeps all; never 0."""
     return probabilities.size if p >= 1 else _prefix_above(probabilities, p)

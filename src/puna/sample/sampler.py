@@ -129,9 +129,14 @@ class Sampler:
 
     @property
     def _is_stepwise(self) -> bool:
-        """Whether an option is on that the backend's one call does not have."""
+        """Whether an option is on that the backend's one call does not have, or would sort everything for."""
         options = self._options
-        return bool(self._mirostat or options.xtc_probability or options.dynatemp_range)
+        special = self._mirostat or options.xtc_probability or options.dynatemp_range
+        return bool(special) or self._is_typical_of_all
+
+    @property
+    def _is_typical_of_all(self) -> bool:
+        return self._options.typical_p < 1 and self._options.top_k <= 0
 
     def _adjusted(
         self, logits: NDArray[np.float32], allowed: NDArray[np.generic] | None
@@ -177,10 +182,14 @@ class Sampler:
             tempered = sampling.temper(logits, options.temperature)
             ids = self._mirostat.candidates(tempered, self._ops)
             return ids, sampling.softmax(tempered[ids])
-        ids = self._ops.top_k(logits, logits.size if options.top_k <= 0 else min(options.top_k, logits.size))
-        ids = ids[logits[ids] > -np.inf]
-        if options.typical_p < 1:
-            ids = ids[sampling.typical_p(sampling.softmax(logits[ids]), _unit(options.typical_p))]
+        if self._is_typical_of_all:
+            ids = sampling.typical_tokens(logits, _unit(options.typical_p))
+        else:
+            most = logits.size if options.top_k <= 0 else min(options.top_k, logits.size)
+            ids = self._ops.top_k(logits, most)
+            ids = ids[logits[ids] > -np.inf]
+            if options.typical_p < 1:
+                ids = ids[sampling.typical_p(sampling.softmax(logits[ids]), _unit(options.typical_p))]
         temperature = options.temperature
         if options.dynatemp_range:
             temperature = sampling.dynamic_temperature(
