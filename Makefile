@@ -20,7 +20,8 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-sampling bench-speculation bench-structured clean distclean help
+.PHONY: bench-accuracy bench-architectures bench-sampling bench-speculation bench-structured clean distclean
+.PHONY: help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -28,6 +29,7 @@ run: .venv/installed ## tell a story with the bundled model
 venv: .venv/developed ## set up .venv with everything for development
 
 test: .venv/developed ## run all tests
+	@$(BIN)/python tools/debian.py docker-registry
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: .venv/developed ## run the tests that take no time and start no servers
@@ -62,6 +64,9 @@ test-peers: .venv-peers/installed ## compare results with llama.cpp (builds it t
 
 bench-peers: .venv-peers/installed .venv-peers/openvino ## compare speed with llama.cpp (builds it the first time) and OpenVINO
 	$(PEERS)/python bench/peers.py
+
+bench-architectures: .venv-peers/installed ## compare the speed of a model of each kind of architecture with llama.cpp
+	$(PEERS)/python bench/peers.py --architectures
 
 bench-serving: .venv-peers/installed .venv-peers/servers ## compare servers with many clients (builds llama.cpp the first time)
 	$(PEERS)/python bench/serving_peers.py

@@ -150,7 +150,7 @@ class Engine:
             raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
         else:
             sequences = generations = prepare(
-                request, sink, tokenizer, self.context, self.loaded.ops, self._grammars, prompt
+                request, sink, self.loaded, self.context, self._grammars, prompt
             )
             self._speculation.enable(generations)
         with self._changed:

@@ -42,7 +42,8 @@ class Sequence:
     exact: bool = True  # the cache holds what evaluating the inputs would give; not so after a shift
     waits_for: tuple[PrefixEntry, int] | None = None  # until this entry has that many inputs evaluated
     branch_point: int = 0  # leading inputs common with another prompt that could not be reused; 0: none
-    prompt_length: int = 0
+    prompt_length: int = 0  # inputs
+    prompt_tokens: int = 0
     cached: int = 0
     generated: int = 0
     shifted: int = 0
@@ -53,6 +54,7 @@ class Sequence:
         self.keys = [key_of(item) for item in self.inputs]
         self.grouped = any(item.same_batch for item in self.inputs)
         self.prompt_length = len(self.inputs)
+        self.prompt_tokens = sum(item.tokens_read for item in self.inputs)
 
     @property
     def id(self) -> int:

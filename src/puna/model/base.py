@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from puna.batch import BatchArrays
+from puna.batch import BatchArrays, Input
 from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
@@ -25,6 +26,9 @@ class TextModel(Module):
 
     #: Whether it predicts tokens; if not, it makes embeddings of texts, each read whole in one pass.
     generates: ClassVar[bool] = True
+
+    #: Whether what it continues is not the prompt, but an answer to what its encoder makes of the prompt.
+    encodes_prompts: ClassVar[bool] = False
 
     #: Which hidden state of a query with a document tells a reranker most, unless its file says another.
     ranks_by: ClassVar[Pooling] = Pooling.LAST
@@ -55,6 +59,10 @@ class TextModel(Module):
     def forward(self, batch: BatchArrays, cache: Cache) -> Array:
         """Logits float32 [wanted, vocab] of the rows `batch.outputs`; the cache remembers all rows."""
         return self.logits(self.hidden(batch, cache))
+
+    def inputs(self, tokens: Sequence[int]) -> list[Input]:
+        """What a sequence begins with whose prompt is `tokens`."""
+        return [Input(token) for token in tokens]
 
     def kv_shapes(self) -> dict[int, KVShape]:
         """The keys and values of the layers that attend to earlier tokens."""

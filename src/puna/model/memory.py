@@ -38,7 +38,7 @@ _PROCESS_BYTES = 16 << 20
 _HIDDEN_ROWS = 4
 #: Positions of the cache that is asked how large others would be.
 _SMALL = 512
-_LAYER = re.compile(r"blk\.(\d+)\.")
+_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 #: Beginnings of names that belong to what looks at images.
 _OF_IMAGES = ("v.", "mm.")
 
@@ -120,6 +120,7 @@ class Forecast:
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
         """With at most the context the model was trained for; 0: without any cache."""
         context = min(context, self.trained_context or context)
+        batch = context if self.architecture.encodes_prompts else batch  # each is read at once
         batch = min(batch, context) if context else batch
         cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
         layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -19,10 +20,14 @@ from puna.server.fleet.resident import LoadPlan
 from puna.server.fleet.runner import Runner
 from puna.server.http.caller import caller
 from puna.server.http.request_facts import facts
+from puna.server.jobs.checks import template_errors
 from puna.server.jobs.merge import merged
 from puna.server.metrics import Metrics, Observation
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
+
+#: Pulls that run at the same time; more wait.
+_MOST_PULLS = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +37,7 @@ class Order:
     model: StoredModel
     options: Options
     keep_alive_s: float | None = None
-    warnings: Sequence[str] = ()  # options that change nothing
+    warnings: Sequence[str] = ()  # of fields and options that change nothing
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
     client: str = field(default_factory=lambda: caller().client)
 
@@ -84,6 +89,11 @@ def warnings(order: Order, runner: Runner) -> list[str]:
     return [*runner.info.warnings, *order.warnings]
 
 
+def _template_errors(order: Order, *requests: Generate) -> contextlib.AbstractContextManager[None]:
+    """What is wrong with a template is an error of the request if it is not the model's own."""
+    return template_errors(came=any(one.template not in ("", order.model.template) for one in requests))
+
+
 class Backend:
     """The store, the fleet and the settings, and what the routes do with them."""
 
@@ -92,6 +102,7 @@ class Backend:
         self.fleet = fleet
         self.settings = settings
         self.metrics = metrics
+        self.pulls = asyncio.Semaphore(_MOST_PULLS)
 
     def find(self, name: str) -> StoredModel:
         """The model a request names. Raises RequestError, InvalidNameError or ModelNotFoundError."""
@@ -106,10 +117,19 @@ class Backend:
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name}' not found") from error
 
-    def order(self, model: StoredModel, given: Mapping[str, Any], keep_alive_s: float | None = None) -> Order:
-        """The order of a request: its options are the model's own under those `given`."""
+    def order(
+        self,
+        model: StoredModel,
+        given: Mapping[str, Any],
+        keep_alive_s: float | None = None,
+        ignored: Sequence[str] = (),
+    ) -> Order:
+        """The order of a request: its options are the model's own under those `given`.
+
+        `ignored` says what else of the request changes nothing.
+        """
         options = Options.merge(model.params, given)
-        return Order(model, options, keep_alive_s, Options.ignored(model.params, given))
+        return Order(model, options, keep_alive_s, [*ignored, *Options.ignored(model.params, given)])
 
     def plan(self, options: Options) -> LoadPlan:
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
@@ -134,8 +154,9 @@ class Backend:
 
     async def render(self, order: Order, request: Generate) -> str:
         """The prompt alone, without generating."""
-        async with self.runner(order) as runner:
-            return (await runner.render(request)).text
+        with _template_errors(order, request):
+            async with self.runner(order) as runner:
+                return (await runner.render(request)).text
 
     async def generate(
         self, order: Order, requests: Sequence[Generate], *, echo: bool = False
@@ -154,9 +175,10 @@ class Backend:
                     _Answers(order, request, number, echo, loaded_ns, observation).parts(runner)
                     for request, number in zip(requests, first, strict=False)
                 ]
-                async with contextlib.aclosing(merged(answers)) as parts:
-                    async for part in parts:
-                        yield part
+                with _template_errors(order, *requests):
+                    async with contextlib.aclosing(merged(answers)) as parts:
+                        async for part in parts:
+                            yield part
 
 
 @dataclass

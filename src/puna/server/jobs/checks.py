@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from puna.errors import RequestError
+from puna.errors import RequestError, TemplateError
 from puna.options import THINK_LEVELS
 from puna.server.http.limits import MOST_INPUTS
 
@@ -36,6 +37,17 @@ def check_images(images: Collection[Any], name: str) -> None:
 def check_inputs(count: int) -> None:
     if count > MOST_INPUTS:
         raise RequestError(f"at most {MOST_INPUTS:,} texts can be embedded at once, not {count:,}")
+
+
+@contextlib.contextmanager
+def template_errors(*, came: bool) -> Iterator[None]:
+    """What is wrong with a template that `came` with a request is an error of the request."""
+    try:
+        yield
+    except TemplateError as error:
+        if came:
+            raise RequestError(str(error)) from error
+        raise
 
 
 def check_answers(name: str, has: Collection[str], endpoint: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import msgspec.structs
 
 from puna.engine.events import Generate, Prompt
-from puna.errors import RequestError, TemplateError
+from puna.errors import RequestError
 from puna.grammar.format import Format
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
@@ -46,6 +46,7 @@ class Asked:
     needs: Sequence[str] = ()  # capabilities
     raw: bool = False
     echo: bool = False
+    ignored: Sequence[str] = ()  # sentences about fields that change nothing
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
     checks.check_images(asked.images, asked.model)
-    order = backend.order(model, asked.options, keep_s)
+    order = backend.order(model, asked.options, keep_s, asked.ignored)
     if not asked.prompts:
         return Preload(order)
     whole = msgspec.structs.replace(
@@ -114,11 +115,7 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
-    try:
+    with checks.template_errors(came=bool(template)):
         if not author.is_parsed():
             await parsing(lambda: author.capabilities)
         return author.capabilities
-    except TemplateError as error:
-        if template:  # the request's own
-            raise RequestError(f"template error: {error}") from error
-        raise

@@ -1,6 +1,7 @@
 """Request bodies of the native API, with the defaults that hold when a key is absent or null.
 
-Unknown keys are ignored and key case does not matter, as with the decoder that clients were written against.
+Unknown keys change nothing, and key case does not matter, as with the decoder that clients were written
+against.
 """
 
 from __future__ import annotations
@@ -70,6 +71,7 @@ class GenerationBody(OwnFields):
             keep_alive=self.keep_alive,
             think=self.think,
             format=self._format(),
+            ignored=self.ignored,
             **more,
         )
 
@@ -133,6 +135,11 @@ class ModelRequest(Body):
         return self.model or self.name
 
 
+class PullRequest(ModelRequest):
+    insecure: bool = False
+    stream: bool = True
+
+
 class ShowRequest(ModelRequest):
     verbose: bool = False
     system: str = ""
@@ -158,7 +165,6 @@ class CreateRequest(ModelRequest):
     renderer: str = ""
     parser: str = ""
     requires: str = ""
-    info: dict[str, Any] = Field(default_factory=dict)
     stream: bool = True
 
     @property

@@ -151,6 +151,7 @@ class ChatCompletionRequest(OpenAIRequest):
             options=self.options(limit),
             images=[image for message in messages for image in message.images],
             needs=["tools"] if self.tools else [],
+            ignored=self.ignored,
         )
 
     def _think(self) -> bool | str | None:
@@ -218,6 +219,7 @@ class CompletionRequest(OpenAIRequest):
             needs=["insert"] if self.suffix else [],
             raw=raw,
             echo=self.echo,
+            ignored=self.ignored,
         )
 
     def _prompt(self, prompt: str | list[int], raw: bool) -> Prompt:
