@@ -20,8 +20,8 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-architectures bench-speculation bench-structured bench-embedding docs-models
-.PHONY: clean distclean help
+.PHONY: bench-accuracy bench-architectures bench-embedding bench-sampling bench-speculation bench-structured
+.PHONY: docs-models clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -76,6 +76,9 @@ bench-accuracy: .venv-peers/installed ## hold quantised files against float32, b
 
 bench-speculation: .venv/installed ## measure speculative decoding
 	$(BIN)/python bench/speculation.py --output docs
+
+bench-sampling: .venv-peers/installed ## measure what drawing a token costs, beside llama.cpp
+	$(PEERS)/python bench/sampling.py
 
 bench-structured: .venv/installed ## measure what formats of answers cost
 	$(BIN)/python bench/structured.py

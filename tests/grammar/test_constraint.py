@@ -132,9 +132,12 @@ def test_masks_beside_a_pass_are_those_computed_alone(grammars: Grammars, tokeni
     for one, other, text in zip(prepared, alone, texts * 2, strict=True):
         assert say(one, tokenizer, text)
         assert say(other, tokenizer, text)
+    for one in prepared:
+        one.mask_s = 1.0  # slow enough to be worth a thread
     guesses = [drafts[len(text) :] * (number % 2) for number, text in enumerate(texts * 2)]
     with masks.beside(list(zip(prepared, guesses, strict=True))):
         pass
+    assert all(one.mask_s < 1.0 for one in prepared)
     for one, other, guess in zip(prepared, alone, guesses, strict=True):
         for token in [*guess, None]:
             if one.finished:

@@ -135,12 +135,14 @@ def test_mirostat_comes_near_its_target(ops: Backend) -> None:
     assert statistics.mean(surprises[100:]) == pytest.approx(2.0, abs=0.15)
 
 
-@pytest.mark.parametrize("flat", [True, False])
-def test_mirostat_survives_extremes(flat: bool) -> None:
-    probabilities = np.full(100, 0.01) if flat else np.array([1.0] + [0.0] * 99)
+@pytest.mark.parametrize("others", [0.0, -np.inf, -1e30])
+def test_mirostat_survives_extremes(ops: Backend, others: float) -> None:
+    logits = np.array([0.0] + [others] * 99, np.float32)
     for version in (1, 2):
         for tau in (0.0, 50.0):
-            assert 1 <= Mirostat(version, tau, 0.1, 100).keep(probabilities) <= 100
+            found = Mirostat(version, tau, 0.1).candidates(logits, ops)
+            assert found[0] == 0
+            assert np.isfinite(logits[found]).all()
 
 
 # --- DRY -----------------------------------------------------------------------------------------------
@@ -264,6 +266,18 @@ def test_steps_in_turn_are_the_one_call(ops: Backend) -> None:
         whole = Sampler(Options(**common), 300, ops)
         steps = Sampler(Options(**common, dynatemp_range=1e-9), 300, ops)
         assert [whole.sample(logits) for _ in range(5)] == [steps.sample(logits) for _ in range(5)]
+
+
+@pytest.mark.parametrize("p", [0.0, 0.05, 0.5, 0.9, 0.999])
+@pytest.mark.parametrize("spread", [0.01, 1.0, 8.0])
+def test_typical_tokens_of_all_are_found_without_sorting_all(p: float, spread: float) -> None:
+    """They are those of the definition, which sorts."""
+    for seed in range(10):
+        logits = values(seed, 400) * np.float32(spread)
+        logits[:3] = -np.inf
+        order = sampling.top_k(logits, 397)
+        expected = order[sampling.typical_p(sampling.softmax(logits[order]), p)]
+        assert sampling.typical_tokens(logits, p).tolist() == expected.tolist()
 
 
 def test_top_choices_of_one_probability_are_left_out_but_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from enum import Enum, auto
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -70,6 +71,7 @@ class Constraint:
         self._rejected: list[int] = []
         self._prepared: NDArray[np.int32] | None = None  # [rows, words]: of the next tokens
         self._row = 0
+        self.mask_s = 0.0  # what the newest mask took
 
     @property
     def answering(self) -> bool:
@@ -171,7 +173,9 @@ class Constraint:
         return True
 
     def _of(self, matcher: LLMatcher) -> NDArray[np.int32]:
+        began = time.perf_counter()
         mask = np.frombuffer(matcher.compute_bitmask(), np.int32)
+        self.mask_s = time.perf_counter() - began
         self._check()
         return mask[: self.words]
 

@@ -1,8 +1,12 @@
-"""Which tokens the formats of a batch's answers allow: found out while the model computes the logits."""
+"""Which tokens the formats of a batch's answers allow: found out while the model computes the logits.
+
+Most masks take less time than telling a thread to compute them, and are left until they are needed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
@@ -13,6 +17,8 @@ from numpy.typing import NDArray
 
 from puna.grammar.constraint import Constraint
 
+#: What a mask may take, in seconds, without being worth a thread's attention.
+_QUICK_S = 2e-4
 #: Threads that compute masks of several answers. They share the processors with the kernels.
 _MOST_THREADS = 4
 
@@ -25,20 +31,28 @@ class Masks:
 
     @contextlib.contextmanager
     def beside(self, wanted: Sequence[tuple[Constraint, list[int]]]) -> Iterator[None]:
-        """While the block runs, prepare each constraint for its next token and those after drafted ones."""
-        answering = [(constraint, drafts) for constraint, drafts in wanted if constraint.answering]
-        if not answering:
+        """While the block runs, prepare each constraint for its next token and those after drafted ones.
+
+        Those whose last mask took no time compute it when they need it.
+        """
+        slow = []
+        for constraint, drafts in wanted:
+            constraint.prepare(None)
+            if constraint.answering and constraint.mask_s > _QUICK_S:
+                slow.append((constraint, drafts))
+        if not slow:
             yield
             return
-        work = self._thread.submit(self._compute, answering)
+        work = self._thread.submit(self._compute, slow)
         try:
             yield
         finally:
-            masks = work.result()
+            masks, seconds = work.result()
         begin = 0
-        for constraint, drafts in answering:
+        for constraint, drafts in slow:
             end = begin + 1 + len(drafts)
             constraint.prepare(masks[begin:end])
+            constraint.mask_s = seconds / len(masks)
             begin = end
 
     def close(self) -> None:
@@ -54,8 +68,9 @@ class Masks:
     def _executor(self) -> LLExecutor:
         return LLExecutor(_MOST_THREADS)
 
-    def _compute(self, wanted: Sequence[tuple[Constraint, list[int]]]) -> NDArray[np.int32]:
-        """The masks [rows, words] of all `wanted`: one for the next token, and one after each draft."""
+    def _compute(self, wanted: Sequence[tuple[Constraint, list[int]]]) -> tuple[NDArray[np.int32], float]:
+        """The masks [rows, words] of all `wanted`, for the next token and after each draft; and the time."""
+        began = time.perf_counter()
         words = wanted[0][0].words
         rows = sum(1 + len(drafts) for _, drafts in wanted)
         if self._buffer.size < rows * words:
@@ -73,4 +88,4 @@ class Masks:
             self._executor.unsafe_compute_mask_ptr(plain, *place)
         if drafted:
             self._executor.unsafe_compute_mask_ptr_with_draft_token(drafted, *place)
-        return masks
+        return masks, time.perf_counter() - began

@@ -87,6 +87,26 @@ def typical_p(probabilities: Probabilities, p: float) -> NDArray[np.bool_]:
     return kept
 
 
+def typical_tokens(logits: Floats, p: float) -> Ids:
+    """Ids of what `typical_p` keeps of all `logits` (of a finite maximum), descending; few are ever sorted.
+
+    A token's surprise is as far from the expected one as its logit is from the expected logit.
+    """
+    ids = np.flatnonzero(logits > -np.inf)
+    shifted = (logits[ids] - logits.max()).astype(np.float64)
+    weights = np.exp(shifted)
+    total = weights.sum()
+    distances = np.abs(shifted - (weights * shifted).sum() / total)
+    reach = 1.0
+    near = np.flatnonzero(distances <= reach)
+    while near.size < ids.size and weights[near].sum() <= p * total:
+        reach *= 1.25
+        near = np.flatnonzero(distances <= reach)
+    near = near[np.argsort(distances[near], kind="stable")]
+    kept = np.sort(ids[near[: _prefix_above(weights[near] / total, p)]])
+    return kept[np.argsort(-logits[kept], kind="stable")]
+
+
 def top_p(probabilities: Probabilities, p: float) -> int:
     """How many leading candidates have a total probability above `p`. 1 keeps all; never 0."""
     return probabilities.size if p >= 1 else _prefix_above(probabilities, p)
@@ -102,10 +122,11 @@ def top_n_sigma(logits: Floats, n: float) -> Floats:
 
     Of the logits that are not -infinity already (Tang et al., arXiv:2411.07641).
     """
-    possible = logits[logits > -np.inf].astype(np.float64)
+    possible = logits if logits.min() > -np.inf else logits[logits > -np.inf]
     if not possible.size:
         return logits
-    least = possible.max() - n * possible.std()
+    distances = possible - possible.mean(dtype=np.float64).astype(np.float32)
+    least = float(possible.max()) - n * float(np.sqrt(distances @ distances / possible.size))
     return np.where(logits < least, np.float32(-np.inf), logits)
 
 

@@ -89,9 +89,7 @@ class Sampler:
             )
         self._mirostat: Mirostat | None = None
         if options.mirostat and options.temperature > 0:
-            self._mirostat = Mirostat(
-                options.mirostat, options.mirostat_tau, options.mirostat_eta, vocab_size
-            )
+            self._mirostat = Mirostat(options.mirostat, options.mirostat_tau, options.mirostat_eta)
 
     def accept(self, token: int, *, generated: bool = False) -> None:
         """Add a token of the sequence to the history that penalties look at, prompt or generated."""
@@ -131,9 +129,14 @@ class Sampler:
 
     @property
     def _is_stepwise(self) -> bool:
-        """Whether an option is on that the backend's one call does not have."""
+        """Whether an option is on that the backend's one call does not have, or would sort everything for."""
         options = self._options
-        return bool(self._mirostat or options.xtc_probability or options.dynatemp_range)
+        special = self._mirostat or options.xtc_probability or options.dynatemp_range
+        return bool(special) or self._is_typical_of_all
+
+    @property
+    def _is_typical_of_all(self) -> bool:
+        return self._options.typical_p < 1 and self._options.top_k <= 0
 
     def _adjusted(
         self, logits: NDArray[np.float32], allowed: NDArray[np.generic] | None
@@ -174,20 +177,25 @@ class Sampler:
     def _candidates(self, logits: NDArray[np.float32]) -> tuple[sampling.Ids, sampling.Probabilities]:
         """The tokens that may be drawn, the likeliest first, and their probabilities (of any sum)."""
         options = self._options
-        most = logits.size if self._mirostat or options.top_k <= 0 else min(options.top_k, logits.size)
-        ids = self._ops.top_k(np.ascontiguousarray(logits), most)
-        ids = ids[logits[ids] > -np.inf]
-        if options.typical_p < 1 and self._mirostat is None:
-            ids = ids[sampling.typical_p(sampling.softmax(logits[ids]), _unit(options.typical_p))]
+        logits = np.ascontiguousarray(logits)
+        if self._mirostat is not None:
+            tempered = sampling.temper(logits, options.temperature)
+            ids = self._mirostat.candidates(tempered, self._ops)
+            return ids, sampling.softmax(tempered[ids])
+        if self._is_typical_of_all:
+            ids = sampling.typical_tokens(logits, _unit(options.typical_p))
+        else:
+            most = logits.size if options.top_k <= 0 else min(options.top_k, logits.size)
+            ids = self._ops.top_k(logits, most)
+            ids = ids[logits[ids] > -np.inf]
+            if options.typical_p < 1:
+                ids = ids[sampling.typical_p(sampling.softmax(logits[ids]), _unit(options.typical_p))]
         temperature = options.temperature
         if options.dynatemp_range:
             temperature = sampling.dynamic_temperature(
                 logits[ids], temperature, options.dynatemp_range, options.dynatemp_exponent
             )
         probabilities = sampling.softmax(sampling.temper(logits[ids], temperature))
-        if self._mirostat is not None:
-            kept = self._mirostat.keep(probabilities)
-            return ids[:kept], probabilities[:kept]
         probabilities = probabilities[: sampling.top_p(probabilities, _unit(options.top_p))]
         probabilities = probabilities[: sampling.min_p(probabilities, _unit(options.min_p))]
         left_out = 0
