@@ -41,6 +41,11 @@ class Input:
         """How many inputs after this one belong to it, whether or not they need one batch."""
         return max(self.same_batch, self.together)
 
+    @property
+    def tokens_read(self) -> int:
+        """Tokens of text that it stands for."""
+        return len(self.payload) if isinstance(self.payload, SourceText) else 1
+
 
 @dataclass(slots=True, eq=False)
 class Image:
@@ -86,6 +91,16 @@ class ImageStates:
 
     def __len__(self) -> int:
         return len(self.states)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceText:
+    """The payload of the input an answer begins with, where an encoder reads the prompt: its `tokens`."""
+
+    tokens: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
 
 @dataclass(slots=True)

@@ -95,6 +95,10 @@ class StoreError(PunaError):
     """The model store cannot be read or written (damaged manifest, disk full, permissions)."""
 
 
+class RegistryError(PunaError):
+    """A registry, or another source of models, refuses, cannot be reached, or sends something else."""
+
+
 class RequestError(PunaError):
     """The caller's request is invalid; the message names the part that is."""
 
@@ -121,6 +125,12 @@ class ImageError(RequestError):
 
 class TemplateError(PunaError):
     """A chat template does not parse or fails when rendered."""
+
+
+class TemplateRefusalError(TemplateError):
+    """A chat template has something against the conversation, and says what (`raise_exception`)."""
+
+    status = 400
 
 
 class TemplateLimitError(RequestError):
@@ -151,6 +161,12 @@ class UnavailableError(PunaError):
 
 class GenerationError(PunaError):
     """One sequence failed (NaN logits, grammar dead end); other sequences are not affected."""
+
+
+class FormatError(GenerationError):
+    """Following an answer's format takes more work than is allowed."""
+
+    status = 400
 
 
 class EmbeddingError(GenerationError):

@@ -14,16 +14,34 @@ import msgspec
 
 from puna.config import env
 from puna.errors import OptionError, shown
+from puna.unknown import unknown_and_ignored
 
 #: Levels of thinking, for models that take more than yes or no.
 THINK_LEVELS = ("high", "medium", "low", "max")
 
-#: Stop strings of one request, and characters of all of them.
+#: Stop strings (or sequence breakers) of one request, and characters of all of them.
 MOST_STOPS = 256
 LONGEST_STOPS = 16_384
 
 #: Tokens in `logit_bias`.
 MOST_BIASES = 16_384
+
+
+#: GPUs of one machine.
+MOST_GPUS = 16
+
+#: What may compute a model: Puna's own engine, llama.cpp, or whichever of them can, Puna's first.
+ENGINES = ("auto", "puna", "llamacpp")
+AUTO, PUNA, LLAMACPP = ENGINES
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Where llama.cpp keeps a model. Puna's own engine computes on the processor, whatever is asked."""
+
+    num_gpu: int = -1  # layers on the GPU; negative: all, if there is one
+    main_gpu: int = 0  # the GPU that has all of them, unless `tensor_split` says otherwise
+    tensor_split: tuple[float, ...] = ()  # shares of each GPU
+    use_mmap: bool = True  # leave weights in the mapped file instead of reading them
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,11 +51,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     so a client that sends none gets the same greedy output from both.
     """
 
-    # Loading. num_ctx None: the server decides; num_thread 0: automatic.
+    # Loading. num_ctx None: the server decides; num_thread 0: automatic; engine None: `PUNA_ENGINE`.
     num_ctx: int | None = None
     num_batch: int = 512
+    engine: str | None = None
     num_gpu: int = -1
     main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
     use_mmap: bool | None = None
     num_thread: int = 0
     draft: str | None = None  # draft model: a small model of the same family
@@ -59,6 +79,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, and what is added to their logits
+    banned_tokens: tuple[int, ...] = ()
+    min_tokens: int = 0  # before the end
+    top_n_sigma: float = -1.0  # 0 or less: off
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry_multiplier: float = 0.0  # 0: off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1  # -1: all
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0  # 1 or 2: instead of top_k, typical_p, top_p, min_p and XTC
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
 
     @classmethod
     def merge(cls, *layers: Mapping[str, Any] | None) -> Options:
@@ -74,21 +109,26 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                     values[name] = _coerce(name, value)
         return cls(**values)
 
-    @staticmethod
-    def ignored(*layers: Mapping[str, Any] | None) -> list[str]:
-        """A sentence for each option in `layers` that changes nothing: unknown ones, and those for GPUs.
+    @property
+    def placement(self) -> Placement:
+        """Where the model is to be, if llama.cpp runs it."""
+        return Placement(self.num_gpu, self.main_gpu, self.tensor_split, self.use_mmap is not False)
 
-        Nothing is said of null, false, zero and -1, which ask for what there is anyway.
+    @staticmethod
+    def ignored(*layers: Mapping[str, Any] | None, engine: str = PUNA) -> list[str]:
+        """A sentence for each option in `layers` that changes nothing of a model that `engine` runs.
+
+        Those are unknown ones, and for Puna's own engine those for GPUs. Nothing is said of null, false,
+        zero and -1, which ask for what there is anyway.
         """
         given: dict[str, Any] = {}
         for layer in layers:
             given |= layer or {}
         asked = [name for name, value in given.items() if value and value != -1]  # -1: automatic
-        useless = [f'option "{name}" has no effect: {_USELESS[name]}' for name in asked if name in _USELESS]
-        unknown = [name for name in asked if name not in _TYPES and name not in _USELESS]
-        named = [_unknown(name[:_MAX_NAME]) for name in unknown[:_MAX_NAMED]]
-        rest = len(unknown) - len(named)
-        return useless + named + ([f"{rest} more unknown options are ignored"] if rest else [])
+        reasons = _USELESS if engine == LLAMACPP else _USELESS | _UNPLACED
+        useless = [f'option "{name}" has no effect: {reasons[name]}' for name in asked if name in reasons]
+        unknown = [name for name in asked if name not in _TYPES and name not in reasons]
+        return useless + unknown_and_ignored("option", unknown, _TYPES)
 
 
 def speculate_from_env() -> str | None:
@@ -99,53 +139,61 @@ def speculate_from_env() -> str | None:
         raise OptionError(f"PUNA_SPECULATE: {error}") from None
 
 
+def engine_from_env() -> str:
+    """The default for `engine` from `PUNA_ENGINE`. Raises `OptionError`."""
+    try:
+        return Options.merge({"engine": env("ENGINE") or None}).engine or AUTO
+    except OptionError as error:
+        raise OptionError(f"PUNA_ENGINE: {error}") from None
+
+
 _TYPES: dict[str, str] = {
-    "num_ctx": "integer", "num_batch": "integer", "num_gpu": "integer", "main_gpu": "integer",
-    "use_mmap": "boolean", "num_thread": "integer", "num_keep": "integer", "num_predict": "integer",
-    "draft": "string", "speculate": "string", "stop": "array", "seed": "integer",
-    "temperature": "float32", "top_k": "integer",
+    "num_ctx": "integer", "num_batch": "integer", "engine": "string", "num_gpu": "integer",
+    "main_gpu": "integer", "tensor_split": "shares", "use_mmap": "boolean",
+    "num_thread": "integer", "num_keep": "integer", "num_predict": "integer", "draft": "string",
+    "speculate": "string", "stop": "array",
+    "seed": "integer", "temperature": "float32", "top_k": "integer",
     "top_p": "float32", "min_p": "float32", "typical_p": "float32", "repeat_last_n": "integer",
     "repeat_penalty": "float32", "presence_penalty": "float32", "frequency_penalty": "float32",
-    "logit_bias": "object",
+    "logit_bias": "object", "banned_tokens": "tokens", "min_tokens": "integer",
+    "top_n_sigma": "float32", "xtc_probability": "float32", "xtc_threshold": "float32",
+    "dynatemp_range": "float32", "dynatemp_exponent": "float32",
+    "dry_multiplier": "float32", "dry_base": "float32", "dry_allowed_length": "integer",
+    "dry_penalty_last_n": "integer", "dry_sequence_breakers": "array",
+    "mirostat": "integer", "mirostat_tau": "float32", "mirostat_eta": "float32",
 }  # fmt: skip
 
 #: Options of Ollama's that change nothing here, and why.
 _USELESS = {
-    **dict.fromkeys(
-        ("num_gpu", "main_gpu", "tensor_split", "low_vram"), "models are computed by the processor"
-    ),
-    **dict.fromkeys(("use_mmap", "use_mlock", "numa"), "weights are always copied into memory when loaded"),
-    **dict.fromkeys(
-        ("mirostat", "mirostat_tau", "mirostat_eta", "tfs_z", "penalize_newline"),
-        "this way of sampling is not offered",
-    ),
+    "low_vram": "models are computed by the processor",
+    **dict.fromkeys(("use_mlock", "numa"), "weights are always copied into memory when loaded"),
+    **dict.fromkeys(("tfs_z", "penalize_newline"), "this way of sampling is not offered"),
     "f16_kv": "PUNA_KV_CACHE_TYPE chooses the type of cached keys and values",
     "logits_all": "logprobs of a request returns probabilities",
     "vocab_only": "'puna tokenize' needs no weights",
 }
 
-#: Unknown options that are named one by one, and how much of a name is shown.
-_MAX_NAMED = 8
-_MAX_NAME = 40
-
-
-def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, _TYPES, n=1)
-    hint = f' (did you mean "{near[0]}"?)' if near else ""
-    return f'option "{name}" is unknown and ignored{hint}'
-
+#: Those of them that llama.cpp knows what to do with.
+_UNPLACED = {
+    **dict.fromkeys(("num_gpu", "main_gpu", "tensor_split"), "models are computed by the processor"),
+    "use_mmap": "weights are always copied into memory when loaded",
+}
 
 #: How to draft tokens for speculative decoding: not at all, by prompt lookup, or with the draft model.
 SPECULATE = ("off", "prompt", "draft")
 
-_CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE}
+_CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE, "engine": ENGINES}
+
+#: Characters of `tensor_split` as a text.
+_LONGEST_SHARES = 1000
 
 #: Inclusive ranges. Ollama clamps or ignores values out of range; Puna raises an error.
 _RANGES: dict[str, tuple[float, float]] = {
     "num_ctx": (1, 2**31 - 1),
     "num_batch": (1, 2**20),
+    "num_gpu": (-(2**31), 2**31 - 1),
+    "main_gpu": (0, MOST_GPUS - 1),
+    "tensor_split": (0.0, 1e6),
     "num_thread": (0, 4096),
     "num_predict": (-2, 2**31 - 1),
     "num_keep": (-1, 2**31 - 1),
@@ -160,6 +208,19 @@ _RANGES: dict[str, tuple[float, float]] = {
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
     "logit_bias": (-100.0, 100.0),
+    "min_tokens": (0, 2**31 - 1),
+    "top_n_sigma": (-1.0, 1000.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "dynatemp_range": (0.0, 100.0),
+    "dynatemp_exponent": (0.0, 100.0),
+    "dry_multiplier": (0.0, 100.0),
+    "dry_base": (1.0, 100.0),
+    "dry_allowed_length": (1, 2**31 - 1),
+    "dry_penalty_last_n": (-1, 2**31 - 1),
+    "mirostat": (0, 2),
+    "mirostat_tau": (0.0, 100.0),
+    "mirostat_eta": (0.0, 1.0),
 }
 
 
@@ -176,9 +237,13 @@ def _coerce(name: str, value: Any) -> Any:
             raise OptionError(f'option "{name}" must be of type array, not {shown(value)}')
         if not all(isinstance(item, str) for item in value):
             raise OptionError(f'option "{name}" must be an array of strings, not {shown(value)}')
-        return _checked_stops(tuple(item for item in value if item))
+        return _checked_texts(name, tuple(item for item in value if item))
+    if kind == "tokens":
+        return _coerce_tokens(name, value)
     if kind == "object":
         return _coerce_by_token(name, value)
+    if kind == "shares":
+        return _coerce_shares(name, value)
     if kind == "string":
         if not isinstance(value, str):
             raise OptionError(f'option "{name}" must be of type string, not {shown(value)}')
@@ -194,12 +259,36 @@ def _coerce(name: str, value: Any) -> Any:
     return _coerce_number(name, kind, value)
 
 
-def _checked_stops(stops: tuple[str, ...]) -> tuple[str, ...]:
-    if len(stops) > MOST_STOPS:
-        raise OptionError(f'option "stop" must have at most {MOST_STOPS} strings, not {len(stops):,}')
-    if sum(map(len, stops)) > LONGEST_STOPS:
-        raise OptionError(f'option "stop" must have at most {LONGEST_STOPS:,} characters in all its strings')
-    return stops
+def _checked_texts(name: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    if len(texts) > MOST_STOPS:
+        raise OptionError(f'option "{name}" must have at most {MOST_STOPS} strings, not {len(texts):,}')
+    if sum(map(len, texts)) > LONGEST_STOPS:
+        raise OptionError(
+            f'option "{name}" must have at most {LONGEST_STOPS:,} characters in all its strings'
+        )
+    return texts
+
+
+def _coerce_tokens(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not all(type(item) is int and item >= 0 for item in value):
+        raise OptionError(f'option "{name}" must be an array of token ids, not {shown(value)}')
+    if len(value) > MOST_BIASES:
+        raise OptionError(f'option "{name}" must have at most {MOST_BIASES:,} tokens, not {len(value):,}')
+    return tuple(value)
+
+
+def _coerce_shares(name: str, value: Any) -> tuple[float, ...]:
+    """A number for each GPU; a Modelfile has them as one text, as in `3,1`."""
+    if isinstance(value, str):
+        try:
+            value = [float(part) for part in value[:_LONGEST_SHARES].split(",")]
+        except ValueError:
+            raise OptionError(f'option "{name}" must be numbers such as 3,1, not {shown(value)}') from None
+    if not isinstance(value, list | tuple):
+        raise OptionError(f'option "{name}" must be of type array, not {shown(value)}')
+    if len(value) > MOST_GPUS:
+        raise OptionError(f'option "{name}" must have at most {MOST_GPUS} numbers, not {len(value):,}')
+    return tuple(_coerce_number(name, "float32", number) for number in value)
 
 
 def _coerce_by_token(name: str, value: Any) -> tuple[tuple[int, float], ...]:

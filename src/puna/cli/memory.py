@@ -20,8 +20,8 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -
         raise RequestError("which model? Usage: puna debug memory MODEL")
     from puna.gguf import open_gguf
     from puna.kvcache.types import KVTypes
-    from puna.model.memory import Forecast
-    from puna.options import Options
+    from puna.model.memory import forecast_for
+    from puna.options import Options, engine_from_env
     from puna.server.settings import DEFAULT_PARALLEL, Settings
 
     settings = Settings.from_env()
@@ -30,7 +30,8 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -
         file = opened.enter_context(open_gguf(path))
         projector = projector_path(model, path)
         beside = opened.enter_context(open_gguf(projector)) if projector else None
-        forecast = Forecast(file, KVTypes.parse(settings.kv_cache_type), projector=beside)
+        types = KVTypes.parse(settings.kv_cache_type)
+        forecast = forecast_for(file, types, projector=beside, engine=engine_from_env())
     table = forecast.table(
         context=num_ctx or settings.context_length,
         parallel=parallel or settings.parallel or DEFAULT_PARALLEL,

@@ -12,6 +12,7 @@ from puna.cli.client import Client
 from puna.cli.embed import embeds, print_embedding
 from puna.cli.image_paths import LOOK, take_images
 from puna.cli.interrupt import ctrl_c_ends_requests
+from puna.cli.pull import pull_model
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
 from puna.errors import ServerError
@@ -24,14 +25,14 @@ def read_prompt(words: Sequence[str]) -> str:
 
 
 def show_model(client: Client, model: str) -> dict[str, Any]:
-    """The reply of `/api/show`. Raises ServerError; for a missing model it says where to find one."""
+    """The reply of `/api/show`, of a model that is not here once it is pulled. Raises ServerError."""
     try:
         return client.post("/api/show", {"model": model})
     except ServerError as error:
-        if error.status_code == 404:
-            hint = "'puna list' shows the installed models, 'puna run FILE.gguf' runs a model file"
-            raise ServerError(f"{error}: {hint}", 404) from None
-        raise
+        if error.status_code != 404:
+            raise
+    pull_model(client, model)
+    return client.post("/api/show", {"model": model})
 
 
 def apply_model(settings: RunSettings, shown: Mapping[str, Any]) -> None:

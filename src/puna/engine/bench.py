@@ -14,9 +14,10 @@ from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
 from puna.kvcache.types import KVTypes
+from puna.model.base import TextModel
 from puna.model.load import load_model
 from puna.ops import default_backend
-from puna.options import Options
+from puna.options import Options, engine_from_env
 
 _SEED = 7
 #: Tokens in the context before decoding is timed.
@@ -32,7 +33,14 @@ class Bench:
         ops = default_backend()
         ops.set_threads(threads)
         types = KVTypes.from_env()
-        loaded = load_model(path, context=context, parallel=parallel, cache_types=types, ops=ops)
+        loaded = load_model(
+            path,
+            context=context,
+            parallel=parallel,
+            cache_types=types,
+            ops=ops,
+            engine=engine_from_env(),
+        )
         if loaded.trained_context and context > loaded.trained_context:
             raise RequestError(
                 f"{context} tokens of context are needed, and the model was trained for "
@@ -71,7 +79,9 @@ class Bench:
         """
         engine, tokens = self._engine, self._tokens(depth)
         entry = engine.prefix_cache.acquire()
-        shapes = engine.loaded.model.kv_shapes()
+        if not isinstance(model := engine.loaded.model, TextModel):
+            raise RequestError(f"the cache of {model.engine} cannot be filled with random numbers")
+        shapes = model.kv_shapes()
         random = np.random.default_rng(_SEED)
         ops = engine.loaded.ops
         for start in range(0, depth, _CHUNK):
@@ -81,7 +91,8 @@ class Bench:
             for index, shape in shapes.items():
                 keys = random.standard_normal((len(part), shape.kv_heads, shape.key_dim), np.float32)
                 values = random.standard_normal((len(part), shape.kv_heads, shape.value_dim), np.float32)
-                engine.cache.layer(index).put(ops.array(keys), ops.array(values))
+                own = None if shape.values_in_keys else ops.array(values)
+                engine.cache.layer(index).put(ops.array(keys), own)
         entry.evaluated = depth
         engine.prefix_cache.release(entry, list(tokens))
         self._filled = tokens

@@ -21,7 +21,7 @@ from puna.config import env_bool
 
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
-    from puna.model.base import TextModel
+    from puna.model.base import RunnableModel
     from puna.ops import Array, Backend, IndexBuffer
     from puna.ops.recording import Program
 
@@ -34,7 +34,7 @@ _MAX_ROWS = 64
 class Replay:
     """Runs a model's forward passes over one cache, replaying those it can."""
 
-    def __init__(self, model: TextModel, cache: Cache) -> None:
+    def __init__(self, model: RunnableModel, cache: Cache) -> None:
         self._model = model
         self._cache = cache
         self._recorder = model.ops.recorder() if env_bool("REPLAY", True) else None

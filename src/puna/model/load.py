@@ -16,14 +16,22 @@ from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import available_memory
-from puna.model.base import TextModel
-from puna.model.header import check_header
-from puna.model.memory import Forecast, VisionForecast, is_loaded, is_of_images
+from puna.model.base import RunnableModel
+from puna.model.memory import (
+    UNSTATED_CONTEXT,
+    Forecast,
+    MemoryForecast,
+    VisionForecast,
+    forecast_for,
+    is_loaded,
+    is_of_images,
+)
 from puna.model.metadata import LAYER
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.model.vision.tower import VisionTower
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
+from puna.options import AUTO, Placement
 
 #: Tensors a text model does without: frequencies that follow from the options, tables as they are stored by
 #: old converters, and what a classifier has on top.
@@ -37,7 +45,7 @@ class LoadedModel:
     """A model, its tokenizer, and what it was trained for."""
 
     path: Path
-    model: TextModel
+    model: RunnableModel
     tokenizer: Tokenizer
     trained_context: int  # tokens; 0 = not stated
     weight_bytes: int
@@ -45,6 +53,8 @@ class LoadedModel:
     ranking: Pooling | None = None  # how it scores documents; None: not at all
     rank_template: str | None = None  # what it reads of them, with {query} and {document}
     draft: LoadedModel | None = None  # guesses what this one will say
+    vram_bytes: int = 0  # of the weights, on GPUs
+    warnings: tuple[str, ...] = ()  # what whoever uses it should know
     vision: VisionTower | None = None  # makes of images what this one reads
 
     @property
@@ -57,10 +67,19 @@ class LoadedModel:
         """Whether it predicts tokens; if not, it embeds texts."""
         return self.model.generates
 
+    @property
+    def usual_context(self) -> int:
+        """Tokens of a sequence where nobody asks for a number, as far as memory goes.
+
+        That is what the model was trained for, unless its cache takes the memory for all of it at once.
+        """
+        trained = self.trained_context or UNSTATED_CONTEXT
+        return trained if self.model.grows else min(trained, UNSTATED_CONTEXT)
+
     def make_cache(
         self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = HALVES
     ) -> Cache:
-        """The model's cache; see `TextModel.make_cache`. Without `capacity` all sequences can be full."""
+        """The model's cache; see `RunnableModel.make_cache`. Without `capacity` all sequences can be full."""
         capacity = sequences * context if capacity is None else capacity
         return self.model.make_cache(sequences=sequences, context=context, capacity=capacity, types=types)
 
@@ -76,37 +95,43 @@ def load_model(
     draft: str | Path | None = None,
     projector: str | Path | None = None,
     ops: Backend | None = None,
+    engine: str = AUTO,
+    placement: Placement = Placement(),  # noqa: B008, frozen
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
 
     What it sees images with is in the same file, or at `projector`.
 
-    `ops` computes them, by default `default_backend()`.
+    `engine` computes it (see `engine_for`): Puna's own with `ops`, by default `default_backend()`, or
+    llama.cpp, as `placement` says.
 
     Memory must suffice for `parallel` sequences of `context` tokens (0: for the weights alone), with a cache
     of `cache_types`, in both models, and leave `reserved` bytes, which others have been promised. `progress`
     is called with (bytes done, bytes in total) as the weights of the first come in.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
-    tensors), `TokenizerError`, `InsufficientMemoryError` and `NotSupportedError` (its heads do not fill the
-    blocks of a quantised cache).
+    tensors), `TokenizerError`, `InsufficientMemoryError`, `UnavailableError` (there is no llama.cpp) and
+    `NotSupportedError` (its heads do not fill the blocks of a quantised cache).
     """
     ops = ops or default_backend()
     with contextlib.ExitStack() as opened:
         file = opened.enter_context(open_gguf(path))
         beside_it = opened.enter_context(open_gguf(projector)) if projector else None
-        forecast = _look_ahead(file, cache_types, ops, beside_it)
+        forecast = forecast_for(file, cache_types, ops, beside_it, engine=engine, placement=placement)
         needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
         drafts = 0
         if draft:
             with open_gguf(draft) as beside:
-                table = _look_ahead(beside, cache_types, ops).table(
+                table = forecast_for(beside, cache_types, ops).table(
                     context=context, parallel=parallel, batch=batch_size
                 )
-            drafts = table.total - table.process  # which they share
+            drafts = table.host - table.process  # which they share
         forecast.check(needs, available_memory() - reserved, drafts)
-        loaded = _load(file, forecast, ops, progress)
+        if isinstance(forecast, Forecast):
+            loaded = _load(file, forecast, ops, progress)
+        else:
+            loaded = _load_elsewhere(file, forecast, ops, batch_size, placement, progress)
     if draft:  # for which there is memory: it was counted above
         loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)
     return loaded
@@ -123,7 +148,7 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
     vision = None
     if forecast.vision is not None:
         vision = _load_vision(forecast.vision, source, tokenizer)
-    pooling = read_pooling(file, generates=model.generates)
+    pooling = None if model.encodes_prompts else read_pooling(file, generates=model.generates)
     loaded = LoadedModel(
         file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling, vision=vision
     )
@@ -131,6 +156,31 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
     template = file.metadata.get("tokenizer.chat_template.rerank")
     loaded.rank_template = template if isinstance(template, str) else None
     return loaded
+
+
+def _load_elsewhere(
+    file: GGUFFile,
+    forecast: MemoryForecast,
+    ops: Backend,
+    batch_size: int,
+    placement: Placement,
+    progress: Progress | None,
+) -> LoadedModel:
+    from puna.model.llamacpp.load import load  # who has no such model needs no llama.cpp
+
+    model, tokenizer, pooling = load(
+        file, forecast, ops, batch_size=batch_size, placement=placement, progress=progress
+    )
+    return LoadedModel(
+        file.path,
+        model,
+        tokenizer,
+        forecast.trained_context,
+        forecast.weight_bytes,
+        pooling,
+        vram_bytes=forecast.vram_bytes,
+        warnings=model.warnings,
+    )
 
 
 def _load_vision(forecast: VisionForecast, text: _FileSource, tokenizer: Tokenizer) -> VisionTower:
@@ -152,14 +202,6 @@ def _refuse_unknown(file: GGUFFile, unknown: list[str]) -> None:
             f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
             "computed without them, answers would be wrong"
         )
-
-
-def _look_ahead(
-    file: GGUFFile, cache_types: KVTypes, ops: Backend, projector: GGUFFile | None = None
-) -> Forecast:
-    """What the model in a file will take."""
-    check_header(file)
-    return Forecast(file, cache_types, ops, projector)
 
 
 class _FileSource:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,16 +18,16 @@ from typing import TYPE_CHECKING, Final
 from puna.errors import InsufficientMemoryError
 from puna.gguf import StringArray
 from puna.kvcache.types import HALVES, KVTypes
-from puna.model.base import TextModel
+from puna.model.header import engine_for
 from puna.model.metadata import scalar
 from puna.model.registry import model_for
 from puna.model.vision.options import OF_IMAGES
 from puna.model.vision.registry import tower_beside, tower_in
 from puna.ops import Backend, default_backend
+from puna.options import AUTO, PUNA, Placement
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
-    from puna.kvcache.cache import Cache
     from puna.model.vision.tower import VisionTower
 
 #: What is kept of images that were encoded, in all (see `puna.engine.images`).
@@ -41,9 +42,7 @@ _TOKEN_BYTES = 800
 _PROCESS_BYTES = 16 << 20
 #: Rows of the hidden size beside the results of products: the residual, its norm, sums.
 _HIDDEN_ROWS = 4
-#: Positions of the cache that is asked how large others would be.
-_SMALL = 512
-_LAYER = re.compile(r"blk\.(\d+)\.")
+_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -81,6 +80,11 @@ class MemoryTable:
         """All of it, beside what a process has that has imported what it needs."""
         return sum(map(self.on, self.devices))
 
+    @property
+    def host(self) -> int:
+        """Of all of it, what is in the memory of this process."""
+        return self.on(self.devices[0])
+
     def on(self, device: str) -> int:
         """Bytes of `device`; what belongs to no part is where the first one is."""
         others = self.activations + self.tokenizer + self.process
@@ -102,8 +106,65 @@ class VisionForecast:
     weight_bytes: int  # as the kernels hold them
 
 
-class Forecast:
-    """What the model in an open file takes, for any context, number of sequences and batch.
+class MemoryForecast(ABC):
+    """What the model in an open file takes, for any context, number of sequences and batch."""
+
+    def __init__(self, file: GGUFFile) -> None:
+        self.trained_context: int = scalar(file, "context_length", 0)
+        self._name = file.path.name
+
+    @property
+    @abstractmethod
+    def weight_bytes(self) -> int:
+        """Bytes of the file that will be read."""
+
+    @property
+    def vram_bytes(self) -> int:
+        """Of these, those that go to a GPU."""
+        return 0
+
+    @abstractmethod
+    def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
+        """With at most the context the model was trained for; 0: without any cache."""
+
+    def largest_context(self, *, parallel: int, batch: int, available: int) -> int:
+        """The longest context `available` bytes are enough for; 0: not even the weights fit."""
+        most = self.trained_context or UNSTATED_CONTEXT
+        return largest(
+            lambda context: self.table(context=context, parallel=parallel, batch=batch).host <= available,
+            most,
+        )
+
+    def check(self, table: MemoryTable, available: int, draft: int = 0) -> None:
+        """Raise `InsufficientMemoryError`, saying what would fit, unless `available` bytes are enough.
+
+        `draft` of them are for a model that guesses for this one.
+        """
+        available -= draft
+        if table.host <= available:
+            return
+        beside = f" beside the draft model's {size_text(draft)}" if draft else ""
+        advice = "use a smaller model, or free some memory"
+        fitting = self.largest_context(parallel=table.parallel, batch=table.batch, available=available)
+        alone = self.largest_context(parallel=1, batch=table.batch, available=available)
+        if fitting:
+            advice = f"num_ctx {fitting} would fit"
+        if alone > max(fitting, 1) and table.parallel > 1:
+            advice = f"{advice}, " if fitting else ""
+            advice += f"num_ctx {min(alone, table.context)} with one request at a time"
+        context = f"{table.parallel} x {table.context}" if table.parallel > 1 else f"{table.context}"
+        raise InsufficientMemoryError(
+            f"model requires more system memory ({size_text(table.host)}) than is available "
+            f"({size_text(available)}{beside}): weights {size_text(table.weights)}, {context} tokens of "
+            f"context {size_text(table.cache)}, activations of {table.batch} tokens "
+            f"{size_text(table.activations)}; {advice} ({self._name})",
+            table.host,
+            available,
+        )
+
+
+class Forecast(MemoryForecast):
+    """The forecast for Puna's own engine.
 
     Raises `UnsupportedModelError` and `ModelError` for a file that cannot be run, and `NotSupportedError`
     when its heads do not fill the blocks of a quantised cache.
@@ -117,13 +178,12 @@ class Forecast:
         projector: GGUFFile | None = None,
     ) -> None:
         """`projector` is the vision tower's file, where it has one of its own."""
+        super().__init__(file)
         ops = ops or default_backend()
         self._device = ops.device
         self.architecture = model_for(file.architecture)
         self.options = self.architecture.read_options(file)
-        self.trained_context: int = scalar(file, "context_length", 0)
-        self._name = file.path.name
-        self._cache = small_cache(self.architecture(self.options, ops), types)
+        self._cache = self.architecture(self.options, ops).sample_cache(types)
         self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name)]
         self._weights = _weights_by_part(self._tensors, ops)
         mixing = max(layer.mixing_values for layer in self.options.layers)
@@ -135,13 +195,12 @@ class Forecast:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of the file that will be read."""
         seeing = self.vision.file_bytes if self.vision is not None else 0
         return sum(tensor.nbytes for tensor in self._tensors) + seeing
 
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
-        """With at most the context the model was trained for; 0: without any cache."""
         context = min(context, self.trained_context or context)
+        batch = context if self.architecture.encodes_prompts else batch  # each is read at once
         batch = min(batch, context) if context else batch
         cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
         layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))
@@ -161,43 +220,30 @@ class Forecast:
             batch=batch,
             parts=tuple(parts),
             activations=_FLOAT_BYTES * (batch * self._row_values + 2 * parallel * self._logits) + reading,
-            tokenizer=self._vocab * _TOKEN_BYTES,
+            tokenizer=tokenizer_bytes(self._vocab),
         )
 
-    def largest_context(self, *, parallel: int, batch: int, available: int) -> int:
-        """The longest context `available` bytes are enough for; 0: not even the weights fit."""
-        most = self.trained_context or UNSTATED_CONTEXT
-        return largest(
-            lambda context: self.table(context=context, parallel=parallel, batch=batch).total <= available,
-            most,
-        )
 
-    def check(self, table: MemoryTable, available: int, draft: int = 0) -> None:
-        """Raise `InsufficientMemoryError`, saying what would fit, unless `available` bytes are enough.
+def forecast_for(
+    file: GGUFFile,
+    types: KVTypes = HALVES,
+    ops: Backend | None = None,
+    projector: GGUFFile | None = None,
+    *,
+    engine: str = AUTO,
+    placement: Placement = Placement(),  # noqa: B008, frozen
+) -> MemoryForecast:
+    """What the model in an open file takes where it will run; see `engine_for` for what that raises."""
+    if engine_for(file, engine) == PUNA:
+        return Forecast(file, types, ops, projector)
+    from puna.model.llamacpp.memory import LlamaCppForecast
 
-        `draft` of them are for a model that guesses for this one.
-        """
-        available -= draft
-        if table.total <= available:
-            return
-        beside = f" beside the draft model's {size_text(draft)}" if draft else ""
-        advice = "use a smaller model, or free some memory"
-        fitting = self.largest_context(parallel=table.parallel, batch=table.batch, available=available)
-        alone = self.largest_context(parallel=1, batch=table.batch, available=available)
-        if fitting:
-            advice = f"num_ctx {fitting} would fit"
-        if alone > max(fitting, 1) and table.parallel > 1:
-            advice = f"{advice}, " if fitting else ""
-            advice += f"num_ctx {min(alone, table.context)} with one request at a time"
-        context = f"{table.parallel} x {table.context}" if table.parallel > 1 else f"{table.context}"
-        raise InsufficientMemoryError(
-            f"model requires more system memory ({size_text(table.total)}) than is available "
-            f"({size_text(available)}{beside}): weights {size_text(table.weights)}, {context} tokens of "
-            f"context {size_text(table.cache)}, activations of {table.batch} tokens "
-            f"{size_text(table.activations)}; {advice} ({self._name})",
-            table.total,
-            available,
-        )
+    return LlamaCppForecast(file, types, placement)
+
+
+def tokenizer_bytes(tokens: int) -> int:
+    """Of a vocabulary of so many tokens."""
+    return tokens * _TOKEN_BYTES
 
 
 def _vision_in(
@@ -222,11 +268,6 @@ def _packed_vision_bytes(tensor: TensorInfo, ops: Backend) -> int:
     if len(tensor.shape) == 2 and tensor.name.startswith(("v.blk.", "mm.")):
         return ops.packed_bytes(tensor.type, tensor.shape)
     return math.prod(tensor.shape) * _FLOAT_BYTES
-
-
-def small_cache(model: TextModel, types: KVTypes) -> Cache:
-    """A cache of the model's kind that takes next to nothing, to be asked how large others would be."""
-    return model.make_cache(sequences=1, context=_SMALL, capacity=_SMALL, types=types)
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:

@@ -73,14 +73,14 @@ def facts_at(path: Path) -> ModelFacts | None:
     """Facts of the file at `path`; None if it is missing or damaged."""
     try:
         status = path.stat()
-        return _facts(path, status.st_mtime_ns, status.st_size)
+        return _facts(path, status.st_ino, status.st_ctime_ns, status.st_size)
     except (OSError, GGUFError):
         return None
 
 
 @lru_cache(maxsize=256)
-def _facts(path: Path, mtime_ns: int, size: int) -> ModelFacts:
-    # The time and size are only there so that a replaced file is read again.
+def _facts(path: Path, inode: int, changed_ns: int, size: int) -> ModelFacts:
+    # Which file it is, and how it was, are only there so that another or a changed one is read again.
     with open_gguf(path) as file:
         return read_facts(file)
 

@@ -19,16 +19,18 @@ from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
+from puna.grammar.format import Format
 from puna.kvcache.cache import Picturing
 from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
 from puna.ops import default_backend, missing_kernels
+from puna.options import PUNA
 from puna.prompt.model_facts import ModelFacts, facts_at
 from puna.prompt.renderer.client import Renderer
 from puna.runner.frames import Channel, Frame
-from puna.runner.preparing import Preparing
+from puna.runner.preparing import Kind, Preparing
 from puna.runner.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
@@ -161,6 +163,8 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         draft=request.draft,
         projector=request.projector,
         ops=ops,
+        engine=request.engine,
+        placement=request.placement,
         progress=report,
     )
     engine = Engine(
@@ -171,14 +175,17 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         cache_types=cache_types,
         speculate=request.speculate,
     )
+    own = loaded.model.engine == PUNA
     channel.send(
         Loaded(
             context_length=engine.context,
             parallel=engine.parallel,
             weight_bytes=engine.weight_bytes,
             cache_bytes=engine.cache_bytes,
-            kernels=ops.kernels,
-            warnings=(problem,) if (problem := missing_kernels()) else (),
+            kernels=ops.kernels if own else "ggml",
+            engine=loaded.model.engine,
+            vram_bytes=loaded.vram_bytes,
+            warnings=(problem,) if own and (problem := missing_kernels()) else loaded.warnings,
         )
     )
     return ChatModel(engine, facts, renderer)
@@ -187,11 +194,13 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
 def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent) -> None:
     """Answer at once what takes no time; have the rest done where it holds up no ping."""
     if frame.size_bytes > _SMALL_BYTES:
-        _prepare(frame, model, preparing, channel, long=True)
+        _prepare(frame, model, preparing, channel, "long")
         return
     match frame.message():
+        case Generate(format=Format()):
+            _prepare(frame, model, preparing, channel, "format")
         case Generate() | Embed() | Render():
-            _prepare(frame, model, preparing, channel, long=False)
+            _prepare(frame, model, preparing, channel, "short")
         case Cancel(id=request_id):
             preparing.cancel(request_id)
         case Ping() as ping:
@@ -203,7 +212,7 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
 
 
 def _prepare(
-    frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent, *, long: bool
+    frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent, kind: Kind
 ) -> None:
     def prepare() -> None:
         with _failing_alone(frame.id, channel):
@@ -213,7 +222,7 @@ def _prepare(
                 case Render(request=request):
                     model.render(msgspec.structs.replace(request, id=frame.id), channel.send)
 
-    preparing.add(frame.id, prepare, long=long)
+    preparing.add(frame.id, prepare, kind)
 
 
 @contextlib.contextmanager

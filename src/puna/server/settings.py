@@ -10,7 +10,7 @@ from typing import Final
 from puna.config import env, env_bool, env_int, setting
 from puna.errors import RequestError
 from puna.kvcache.types import KVTypes
-from puna.options import speculate_from_env
+from puna.options import AUTO, engine_from_env, speculate_from_env
 from puna.server.http.connections import ConnectionLimits
 from puna.server.http.cors import OriginRules, parse_origins
 from puna.server.keys.keyring import Keyring
@@ -53,6 +53,7 @@ class Settings:
     remote_images: bool = False  # whether images are fetched that a request only has the addresses of
     kv_cache_type: str = "f16"
     speculate: str | None = None
+    engine: str = AUTO
     origins: OriginRules = field(default_factory=lambda: parse_origins(""))
     hosts: tuple[str, ...] = ()  # names that web pages may know the server by; "*": any
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -62,7 +63,7 @@ class Settings:
     def from_env(cls) -> Settings:
         """Malformed numbers and durations count as absent, with a warning.
 
-        A bad origin, cache type, file of keys or way of guessing raises `PunaError`.
+        A bad origin, cache type, engine, file of keys or way of guessing raises `PunaError`.
         """
         parallel = env_int("NUM_PARALLEL", 0, instead=f"{DEFAULT_PARALLEL}, or 1 where memory is short")
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
@@ -83,6 +84,7 @@ class Settings:
             remote_images=env_bool("REMOTE_IMAGES"),
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
+            engine=engine_from_env(),
             origins=parse_origins(env("ORIGINS")),
             hosts=tuple(name.strip().lower() for name in env("ALLOWED_HOSTS").split(",") if name.strip()),
             connections=_connection_limits(),

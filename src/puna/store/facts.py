@@ -23,18 +23,17 @@ class Facts:
     context_length: int
     embedding_length: int
     chat_template: str | None
-    capabilities: frozenset[str]  # any of embedding, vision, audio
 
 
 def facts_of(path: Path) -> Facts:
     """The facts of the GGUF file at `path`. Raises GGUFError or OSError."""
     status = path.stat()
-    return _facts(path, status.st_mtime_ns, status.st_size)
+    return _facts(path, status.st_ino, status.st_ctime_ns, status.st_size)
 
 
 @lru_cache(maxsize=256)
-def _facts(path: Path, mtime_ns: int, size: int) -> Facts:
-    # mtime_ns and size are only part of the cache key, so that a replaced file is read again.
+def _facts(path: Path, inode: int, changed_ns: int, size: int) -> Facts:
+    # Which file it is, and how it was, are only there so that another or a changed one is read again.
     with open_gguf(path) as file:
         return Facts(
             architecture=file.architecture,
@@ -44,7 +43,6 @@ def _facts(path: Path, mtime_ns: int, size: int) -> Facts:
             context_length=_integer(file, "context_length"),
             embedding_length=_integer(file, "embedding_length"),
             chat_template=_text(file, "tokenizer.chat_template"),
-            capabilities=_capabilities(file),
         )
 
 
@@ -65,11 +63,6 @@ def _quantization(file: GGUFFile) -> str:
         return FileType(value).label
     except ValueError:
         return "unknown"
-
-
-def _capabilities(file: GGUFFile) -> frozenset[str]:
-    keys = {"pooling_type": "embedding", "vision.block_count": "vision", "audio.block_count": "audio"}
-    return frozenset(name for key, name in keys.items() if file.get(key) is not None)
 
 
 def _integer(file: GGUFFile, key: str) -> int:

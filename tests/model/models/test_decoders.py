@@ -5,6 +5,7 @@ What only one architecture has is tested in a file of its own.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from tests.model.models.parity import (
+    check_close,
     check_greedy,
     log_probabilities_after_reuse,
     original,
@@ -33,7 +35,8 @@ from tests.tiny_decoders import (
 from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
-from tests.tiny_latent import DEEPSEEK_V3, GROUPS, WITHOUT_GROUPS, TinyLatent
+from tests.tiny_kimi import KIMI_LINEAR
+from tests.tiny_latent import DEEPSEEK_V2, DEEPSEEK_V3, GROUPS, MISTRAL4, WITHOUT_GROUPS, TinyLatent
 from tests.tiny_latent import SETTINGS as LATENT
 from tests.tiny_mamba import (
     FALCON_H1,
@@ -221,11 +224,7 @@ MODELS = {
         "deepseek2", "deepseek_v3", {**LATENT, **GROUPS, "q_lora_rank": None, "routed_scaling_factor": 1.0},
         form="joined", seed=47,
     ),
-    "deepseek2 V2": TinyLatent(
-        "deepseek2", "deepseek_v2",
-        {**LATENT, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0},
-        {"expert_gating_func": 1}, seed=48,
-    ),
+    "deepseek2 V2": DEEPSEEK_V2,
     "deepseek2 V2-Lite, first files": TinyLatent(
         "deepseek2", "deepseek_v2",
         {**LATENT, **WITHOUT_GROUPS, "q_lora_rank": None, "rope_parameters": {
@@ -237,15 +236,9 @@ MODELS = {
         {**LATENT, **WITHOUT_GROUPS, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
         {"expert_gating_func": 2}, seed=50,
     ),
-    "mistral4": TinyLatent(
-        "mistral4", "mistral4",
-        {**LATENT, **GROUPS, "rope_parameters": {
-            "rope_theta": 1e4, **YARN, "original_max_position_embeddings": 32, "mscale": 1.0,
-            "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1}},
-        {**YARN_KEYS, "rope.scaling.original_context_length": 32,
-         "rope.scaling.yarn_log_multiplier": 0.1, "attention.temperature_scale": 0.1},
-        seed=51,
-    ),
+    "mistral4": MISTRAL4,
+    "kimi-linear": KIMI_LINEAR,
+    "kimi-linear, first files": dataclasses.replace(KIMI_LINEAR, form="joined", seed=72),
     "mamba2": MAMBA2,
     "falcon-h1": FALCON_H1,
     "falcon-h1 normed": FALCON_H1_NORMED,
@@ -301,7 +294,7 @@ def test_log_probabilities_agree_beside_another_sequence(
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 11)
     found = our_log_probabilities(ours, tokens, parts)
-    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens))
 
 
 @pytest.mark.parametrize("chunk", [256, 10])
@@ -310,7 +303,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     tokens = random_tokens(ours, 70, 12)
     found = log_probabilities_after_reuse(ours, tokens, 50, chunk=chunk)
     assert 20 <= len(found) <= 70  # what a window has forgotten, or came after a checkpoint, is read again
-    assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens)[-len(found) :])
 
 
 @pytest.mark.slow

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from puna.errors import RequestError, UnavailableError
+from puna.errors import RequestError, TemplateError
 from puna.images.limits import image_limits
 from puna.options import THINK_LEVELS
 from puna.server.http.limits import MOST_INPUTS
@@ -29,12 +30,6 @@ def check_think(value: Any) -> bool | str | None:
     return value
 
 
-def check_format(value: Any) -> None:
-    """`format` and `response_format`: nothing but their absence is possible yet."""
-    if value not in (None, ""):
-        raise UnavailableError("structured output (format) is not available yet in this version")
-
-
 def check_images(images: Collection[Any], name: str, has: Collection[str]) -> None:
     """Raises RequestError for images that the model cannot see, and ImageError for too many."""
     if not images:
@@ -47,6 +42,17 @@ def check_images(images: Collection[Any], name: str, has: Collection[str]) -> No
 def check_inputs(count: int) -> None:
     if count > MOST_INPUTS:
         raise RequestError(f"at most {MOST_INPUTS:,} texts can be embedded at once, not {count:,}")
+
+
+@contextlib.contextmanager
+def template_errors(*, came: bool) -> Iterator[None]:
+    """What is wrong with a template that `came` with a request is an error of the request."""
+    try:
+        yield
+    except TemplateError as error:
+        if came:
+            raise RequestError(str(error)) from error
+        raise
 
 
 def check_answers(name: str, has: Collection[str], endpoint: str) -> None:

@@ -12,7 +12,8 @@ from typing import Any, Literal
 import msgspec.structs
 
 from puna.engine.events import Generate, Prompt
-from puna.errors import RequestError, TemplateError
+from puna.errors import RequestError
+from puna.grammar.format import Format
 from puna.images.limits import image_limits
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
@@ -41,12 +42,13 @@ class Asked:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: Any = None
     think: Any = None
-    format: Any = None
+    format: Format | None = None
     system: str = ""  # instead of the model's own
     images: Sequence[Any] = ()
     needs: Sequence[str] = ()  # capabilities
     raw: bool = False
     echo: bool = False
+    ignored: Sequence[str] = ()  # sentences about fields that change nothing
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,12 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     check_capabilities(asked.model, has, asked.needs)
     check_remote(asked.images, backend.settings.remote_images)
     checks.check_images(asked.images, asked.model, has)
-    checks.check_format(asked.format)
-    order = backend.order(model, asked.options, keep_s)
+    order = backend.order(model, asked.options, keep_s, asked.ignored)
     if not asked.prompts:
         return Preload(order)
-    whole = msgspec.structs.replace(request, options=order.options, think=think, template=author.template)
+    whole = msgspec.structs.replace(
+        request, options=order.options, think=think, template=author.template, format=asked.format
+    )
 
     async def opened(prompt: Prompt) -> Prompt:
         if not isinstance(prompt, Chat):
@@ -116,11 +119,7 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
-    try:
+    with checks.template_errors(came=bool(template)):
         if not author.is_parsed():
             await parsing(lambda: author.capabilities)
         return author.capabilities
-    except TemplateError as error:
-        if template:  # the request's own
-            raise RequestError(f"template error: {error}") from error
-        raise

@@ -1,6 +1,7 @@
 """Request bodies of the native API, with the defaults that hold when a key is absent or null.
 
-Unknown keys are ignored and key case does not matter, as with the decoder that clients were written against.
+Unknown keys change nothing, and key case does not matter, as with the decoder that clients were written
+against.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import msgspec
 from pydantic import Field, field_validator
 
 from puna.engine.events import Prompt
+from puna.grammar.format import Format, format_of
 from puna.prompt.messages import Chat, Insert
 from puna.prompt.messages import Message as PromptMessage
 from puna.server.http.decoding import Body
 from puna.server.http.limits import Files, Licences, Many, Messages, Name
 from puna.server.jobs.images import from_base64
 from puna.server.jobs.jobs import Asked
-from puna.server.jobs.own_fields import OwnFields
+from puna.server.jobs.own_fields import OwnFields, only_one
 
 
 class Message(Body):
@@ -70,9 +72,14 @@ class GenerationBody(OwnFields):
             options=self.options,
             keep_alive=self.keep_alive,
             think=self.think,
-            format=self.format,
+            format=self._format(),
+            ignored=self.ignored,
             **more,
         )
+
+    def _format(self) -> Format | None:
+        own = format_of(self.format)
+        return only_one(self.formats() | ({"format": own} if own is not None else {}))
 
 
 class GenerateRequest(GenerationBody):
@@ -138,6 +145,11 @@ class ModelRequest(Body):
         return self.model or self.name
 
 
+class PullRequest(ModelRequest):
+    insecure: bool = False
+    stream: bool = True
+
+
 class ShowRequest(ModelRequest):
     verbose: bool = False
     system: str = ""
@@ -163,7 +175,6 @@ class CreateRequest(ModelRequest):
     renderer: str = ""
     parser: str = ""
     requires: str = ""
-    info: dict[str, Any] = Field(default_factory=dict)
     stream: bool = True
 
     @property
