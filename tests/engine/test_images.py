@@ -232,6 +232,28 @@ def test_what_is_kept_is_bounded(seeing: LoadedModel) -> None:
     assert images.encoded == 6
 
 
+def test_what_a_running_text_has_read_is_let_go_and_encoded_again_if_need_be(seeing: LoadedModel) -> None:
+    run = watched(seeing)
+    images = run.engine.images = Images(seeing.vision, 32, kept_bytes=0)
+    text = "a [img-0] then [img-1] and [img-2]"
+    items = inputs(run, text, 1, 2, 3)
+    run.submit_inputs(0, items, num_predict=12)
+    run.engine.step()
+    while run.tokens(0) == []:
+        run.engine.step()
+    held = {id(item.payload.image): item.payload.image for item in items if item.payload}
+    assert [image.states is None for image in held.values()] == [True, True, False]
+    run.engine.scheduler._preempt(run.engine.scheduler.running[0])
+    while run.engine.prefix_cache.evict():
+        pass
+    run.finish()
+    assert images.encoded == 6 - 1  # the last one is still there
+    alone = watched(seeing)
+    alone.submit_inputs(0, inputs(alone, text, 1, 2, 3), num_predict=12)
+    alone.finish()
+    assert run.tokens(0) == alone.tokens(0)
+
+
 @pytest.mark.scenario(112, 123)
 def test_images_of_a_request_are_limited_in_number(seeing: LoadedModel) -> None:
     run = watched(seeing)

@@ -26,6 +26,19 @@ def existing_file(text: str) -> Path:
     return path
 
 
+def projector_path(text: str, model: Path) -> Path | None:
+    """The file of what the model named `text`, whose own is `model`, sees with, where it has such a file."""
+    if is_model_file(text):
+        return None
+    from puna.prompt.model_facts import projector_for
+    from puna.store import Store
+
+    try:
+        return projector_for(Store().get(text).projector_paths, model)
+    except ModelNotFoundError:
+        return None
+
+
 def model_path(text: str) -> Path:
     """The GGUF file of `text`, a path or the name of a stored model.
 

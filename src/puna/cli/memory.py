@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from puna.cli import humanize, tables
-from puna.cli.local_models import model_path
+from puna.cli.local_models import model_path, projector_path
 from puna.errors import RequestError
 from puna.machine import available_memory
 
@@ -24,9 +25,13 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -
     from puna.server.settings import DEFAULT_PARALLEL, Settings
 
     settings = Settings.from_env()
-    with open_gguf(model_path(model)) as file:
+    path = model_path(model)
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(open_gguf(path))
+        projector = projector_path(model, path)
+        beside = opened.enter_context(open_gguf(projector)) if projector else None
         types = KVTypes.parse(settings.kv_cache_type)
-        forecast = forecast_for(file, types, engine=engine_from_env())
+        forecast = forecast_for(file, types, projector=beside, engine=engine_from_env())
     table = forecast.table(
         context=num_ctx or settings.context_length,
         parallel=parallel or settings.parallel or DEFAULT_PARALLEL,

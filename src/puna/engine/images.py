@@ -42,6 +42,7 @@ class Images:
         self.encoded = 0  # images so far
         self.failed: Image | None = None  # the last one that could not be encoded
         self._slice_rows = slice_rows
+        self._ahead = slice_rows + tower.largest_group  # inputs; what stands around an image goes with it
         self._kept_bytes = kept_bytes
         self._lock = threading.Lock()
         self._known: OrderedDict[int, Image] = OrderedDict()  # by digest, the one used last at the end
@@ -85,7 +86,12 @@ class Images:
 
         False when none is wanted. Raises what the tower does; the image is then given up.
         """
-        wanted = [unread.image for sequence in running if sequence.images and (unread := sequence.unread)]
+        # An image is wanted when what comes before it is about to be evaluated, not long before.
+        wanted = [
+            unread.image
+            for sequence in running
+            if sequence.images and (unread := sequence.unread) and sequence.ready <= self._ahead
+        ]
         if self._work is not None and not any(image is self._work[0] for image in wanted):
             self._give_up()  # nobody waits for it any more
         if not wanted:
@@ -122,16 +128,23 @@ class Images:
         self._work = None
 
     def _trim(self, running: Iterable[Sequence]) -> None:
-        """Forget what was not used for longest, down to `kept_bytes`; what a running text needs stays."""
-        needed = {id(each.image) for sequence in running for each in sequence.images}
+        """Forget what was not used for longest, down to `kept_bytes`; what is about to be read stays.
+
+        What a running text has read goes as well: should it have to read that again, it is encoded again.
+        """
+        ranges = [(each, sequence.evaluated) for sequence in running for each in sequence.images]
+        needed = {id(each.image) for each, evaluated in ranges if each.end > evaluated}
         with self._lock:
-            size = sum(map(_size, self._known.values()))
-            for digest, image in list(self._known.items()):
+            every = {id(each.image): each.image for each, _ in ranges}
+            every |= {id(image): image for image in self._known.values()}
+            size = sum(map(_size, every.values()))
+            for key, image in every.items():
                 if size <= self._kept_bytes:
                     return
-                if id(image) not in needed:
-                    del self._known[digest]
+                if key not in needed:
                     size -= _size(image)
+                    self._known.pop(image.digest, None)
+                    image.states = None
 
     def _find(self, digest: int) -> Image | None:
         with self._lock:
