@@ -116,7 +116,7 @@ def test_mirostat(ops: Backend, version: int, keep: Any, tau: float) -> None:
     options = {"mirostat": version, "mirostat_tau": tau, "mirostat_eta": 0.2, "seed": 3}
     sampler = Sampler(Options(**PLAIN | options), 500, ops, keeps_distribution=True)
     mu = 2 * tau
-    for step in range(60):
+    for step in range(30):
         logits = values(step, 500)
         token = sampler.sample(logits)
         found = sampler.distribution
@@ -247,13 +247,13 @@ def test_the_kept_distribution_is_the_one_drawn_from(ops: Backend, options: dict
     chosen = Options(**PLAIN | options | {"seed": 4})
     sampler = Sampler(chosen, 12, ops, keeps_distribution=True)
     plain = Sampler(chosen, 12, ops)
-    drawn = [sampler.sample(logits) for _ in range(3000)]
-    assert drawn == [plain.sample(logits) for _ in range(3000)]  # keeping it changes nothing
+    drawn = [sampler.sample(logits) for _ in range(1000)]
+    assert drawn == [plain.sample(logits) for _ in range(1000)]  # keeping it changes nothing
     found = sampler.distribution
     shares = found.probabilities / found.probabilities.sum()
     counts = np.bincount(drawn, minlength=12)
     for token, share in zip(found.ids.tolist(), shares.tolist(), strict=True):
-        assert counts[token] / 3000 == pytest.approx(share, abs=0.04)
+        assert counts[token] / 1000 == pytest.approx(share, abs=0.06)
         assert found.log_probabilities(token, 0)[0] == pytest.approx(math.log(share))
     assert counts.sum() == counts[found.ids].sum()
 
