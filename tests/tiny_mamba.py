@@ -147,6 +147,44 @@ MAMBA2 = TinyNemotron(
 
 
 @dataclass(frozen=True)
+class TinyMamba1(TinyMamba):
+    names: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "linear_attn.in_proj": "ssm_in", "linear_attn.out_proj": "ssm_out",
+            "linear_attn.conv1d": "ssm_conv1d", "linear_attn.x_proj": "ssm_x",
+            "linear_attn.dt_proj": "ssm_dt",
+        }
+    )  # fmt: skip
+    renamed: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "backbone.": "model.", "embeddings.": "embed_tokens.", "norm_f.": "norm.",
+            ".norm.weight": ".input_layernorm.weight", "model.input_layernorm": "model.norm",
+            ".mixer.": ".linear_attn.",
+        }
+    )  # fmt: skip
+
+    def tensors(self, model: Any) -> dict[str, np.ndarray]:
+        shapes = {".ssm_a": (-1, STATE), ".ssm_d": (-1,)}
+        return {
+            name: array.reshape(shapes.get(name[name.rindex(".") :], array.shape))
+            for name, array in super().tensors(model).items()
+        }
+
+
+SCAN = {
+    "num_hidden_layers": 3, "state_size": STATE, "conv_kernel": 4, "time_step_rank": 6,
+    "intermediate_size": 128,
+}  # fmt: skip
+SCAN_KEYS = {
+    "ssm.conv_kernel": 4, "ssm.state_size": STATE, "ssm.time_step_rank": 6, "ssm.inner_size": 128,
+    "attention.head_count": 0, "attention.head_count_kv": None, "feed_forward_length": 0,
+    "context_length": 1 << 20, "attention.layer_norm_rms_epsilon": 1e-5,
+}  # fmt: skip
+MAMBA = TinyMamba1("mamba", "mamba", SCAN, SCAN_KEYS, seed=58)
+FALCON_MAMBA = TinyMamba1("mamba", "falcon_mamba", SCAN, {**SCAN_KEYS, "ssm.dt_b_c_rms": True}, seed=59)
+
+
+@dataclass(frozen=True)
 class TinyFalcon(TinyMamba):
     """What multiplies results in the original is in the weights of files."""
 

@@ -53,6 +53,9 @@ class TorchOps:
     def linear_attention(self, *args: Any, **named: Any) -> Tensor:
         return self.__getattr__("linear_attention")(*args[:6], as_storage(args[6]), *args[7:], **named)
 
+    def selective_scan(self, *args: Any) -> Tensor:
+        return self.__getattr__("selective_scan")(*args[:6], as_storage(args[6]), *args[7:])
+
 
 REFERENCE = TorchOps(backend_named("reference"))
 

@@ -7,6 +7,7 @@
 #include "bind_array.h"
 #include "program.h"
 #include "recurrent/recurrent.h"
+#include "recurrent/selective_scan.h"
 #include "registrations.h"
 
 namespace nb = nanobind;
@@ -104,6 +105,40 @@ NewArray<float> bind_linear_attention(Argument queries_, Argument keys_, Argumen
     return y;
 }
 
+NewArray<float> bind_selective_scan(Argument x_, Argument steps_, Argument rates_, Argument keys_, Argument queries_,
+                                    Argument skips_, Argument states_, Argument starts_, Argument sources_,
+                                    Argument targets_) {
+    const auto x = array<float>(x_, "selective_scan x"), steps = array<float>(steps_, "selective_scan steps"),
+               rates = array<float>(rates_, "selective_scan rates"), keys = array<float>(keys_, "selective_scan keys"),
+               queries = array<float>(queries_, "selective_scan queries"),
+               skips = array<float>(skips_, "selective_scan skips");
+    const auto states = written<float>(states_, "selective_scan states");
+    const auto starts = array<int32_t>(starts_, "selective_scan starts"),
+               sources = array<int32_t>(sources_, "selective_scan sources"),
+               targets = array<int32_t>(targets_, "selective_scan targets");
+    bool fits = x.dims == 2 && rates.dims == 2 && states.dims == 3;
+    if (fits) {
+        const int64_t rows = x.shape[0], channels = x.shape[1], entries = rates.shape[0];
+        fits = steps.is({rows, channels}) && rates.is({entries, channels}) && keys.is({rows, entries}) &&
+               queries.is({rows, entries}) && skips.is({channels}) && states.shape[1] == entries &&
+               states.shape[2] == channels && starts.is({rows}) && sources.is({rows}) && targets.is({rows});
+    }
+    if (!fits) {
+        throw misfit("selective_scan", {{"x", x_}, {"steps", steps_}, {"rates", rates_}, {"keys", keys_},
+                                        {"queries", queries_}, {"skips", skips_}, {"states", states_},
+                                        {"starts", starts_}, {"sources", sources_}, {"targets", targets_}});
+    }
+    auto y = new_array<float>({x.shape[0], x.shape[1]});
+    const StateRows rows = {starts.data, sources.data, targets.data, x.shape[0]};
+    const SelectiveScan call = {rows,       x.data,      steps.data, rates.data, keys.data,      queries.data,
+                                skips.data, states.data, y.data,     x.shape[1], rates.shape[0]};
+    perform("selective_scan", [call, slots = states.shape[0]] {
+        check_states(call.rows, slots);
+        selective_scan(call);
+    });
+    return y;
+}
+
 }  // namespace
 
 void register_recurrent(nb::module_& m) {
@@ -113,6 +148,9 @@ void register_recurrent(nb::module_& m) {
     m.def("linear_attention", &bind_linear_attention, "queries"_a, "keys"_a, "values"_a, "decays"_a,
           "betas"_a, "skips"_a.none(), "states"_a, "starts"_a, "sources"_a, "targets"_a, "delta"_a, "tiled"_a,
           "Linear attention with decay; raises IndexError for rows and states that do not exist.");
+    m.def("selective_scan", &bind_selective_scan, "x"_a, "steps"_a, "rates"_a, "keys"_a, "queries"_a, "skips"_a,
+          "states"_a, "starts"_a, "sources"_a, "targets"_a,
+          "The recurrence of Mamba 1; raises IndexError for rows and states that do not exist.");
 }
 
 }  // namespace puna

@@ -11,6 +11,7 @@
 #include "core/cpu.h"
 #include "matrix/pack.h"
 #include "recurrent/recurrent.h"
+#include "recurrent/selective_scan.h"
 #include "registrations.h"
 #include "rows/rows.h"
 #include "sample/sample.h"
@@ -43,6 +44,7 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
         return &row_kernels(a) == &row_kernels(b);
     }
     if (is_one_of({"short_conv", "linear_attention"})) return &recurrent_kernels(a) == &recurrent_kernels(b);
+    if (is_one_of({"selective_scan"})) return &scan_kernels(a) == &scan_kernels(b);
     if (is_one_of({"route", "embed", "temper", "add", "multiply", "scale", "softplus", "sigmoid", "split", "join",
                    "mix", "match_rms", "above"})) {
         return true;

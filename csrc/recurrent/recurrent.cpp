@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/pool.h"
+#include "recurrent/sequences.h"
 
 namespace puna {
 namespace {
@@ -15,6 +16,15 @@ constexpr int64_t floats_per_task = 16384;
 }  // namespace
 
 PUNA_DEFINE_CHOICE(RecurrentKernels, recurrent_kernels)
+
+std::vector<int64_t> sequence_bounds(const StateRows& rows) {
+    std::vector<int64_t> bounds;
+    for (int64_t row = 0; row < rows.rows; row++) {
+        if (rows.starts[row] == row) bounds.push_back(row);
+    }
+    bounds.push_back(rows.rows);
+    return bounds;
+}
 
 void short_conv(const ShortConv& call) {
     const RecurrentKernels& kernels = recurrent_kernels();
@@ -54,14 +64,8 @@ void short_conv(const ShortConv& call) {
 void linear_attention(const LinearAttention& call) {
     const RecurrentKernels& kernels = recurrent_kernels();
     const int64_t pieces = (call.value_dim + kernels.columns - 1) / kernels.columns;
-    thread_local std::vector<int64_t> bounds;   // where sequences begin, and the end
-    bounds.clear();
-    for (int64_t row = 0; row < call.rows.rows; row++) {
-        if (call.rows.starts[row] == row) bounds.push_back(row);
-    }
-    const int64_t sequences = static_cast<int64_t>(bounds.size()), of_each = call.heads * pieces;
-    bounds.push_back(call.rows.rows);
-    const int64_t* begins = bounds.data();   // the lambda runs on threads that have a `bounds` of their own
+    const std::vector<int64_t> bounds = sequence_bounds(call.rows);
+    const int64_t sequences = static_cast<int64_t>(bounds.size()) - 1, of_each = call.heads * pieces;
     const int64_t rows_each = sequences ? call.rows.rows / sequences : 1;
     const int64_t cost = rows_each * call.key_dim * kernels.columns;
     parallel_ranges(sequences * of_each, floats_per_task / (cost + 1) + 1, [&](int64_t begin, int64_t end, int) {
@@ -69,8 +73,8 @@ void linear_attention(const LinearAttention& call) {
         unkept.resize(call.key_dim * kernels.columns);
         for (int64_t task = begin; task < end; task++) {
             const int64_t sequence = task / of_each, rest = task % of_each;
-            kernels.linear_attention(call, rest / pieces, rest % pieces * kernels.columns, begins[sequence],
-                                     begins[sequence + 1], unkept.data());
+            kernels.linear_attention(call, rest / pieces, rest % pieces * kernels.columns, bounds[sequence],
+                                     bounds[sequence + 1], unkept.data());
         }
     });
 }

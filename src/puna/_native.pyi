@@ -249,6 +249,22 @@ def linear_attention(
     Linear attention with decay; raises IndexError for rows and states that do not exist.
     """
 
+def selective_scan(
+    x: Array,
+    steps: Array,
+    rates: Array,
+    keys: Array,
+    queries: Array,
+    skips: Array,
+    states: Array,
+    starts: Array,
+    sources: Array,
+    targets: Array,
+) -> NDArray[Any]:
+    """
+    The recurrence of Mamba 1; raises IndexError for rows and states that do not exist.
+    """
+
 def choose(
     logits: Array,
     temperature: float,

@@ -69,6 +69,7 @@ class Inputs:
         self.states = storage(16 + ROWS, 3, 24)
         self.to_keys, self.to_decays = weight(2 * 8, WIDTH), weight(2, WIDTH)
         self.memories = storage(16 + ROWS, 2, 8, 8)
+        self.rates, self.scanned = random(2, 16), storage(16 + ROWS, 2, 16)
         self.each = indices(range(ROWS))  # every row begins a sequence
         self.targets = indices(range(16, 16 + ROWS))
         self.change()
@@ -117,6 +118,11 @@ def linear_attention(i: Inputs) -> Tensor:
     return ops.linear_attention(keys, keys, keys, decays, decays, None, i.memories, i.each, i.ids, i.targets)
 
 
+def selective_scan(i: Inputs) -> Tensor:
+    x, keys = ops.linear(i.x, i.to_keys), ops.linear(i.x, i.to_decays)
+    return ops.selective_scan(x, x, i.rates, keys, keys, i.rates[0], i.scanned, i.each, i.ids, i.targets)
+
+
 #: For each function of the extension that a forward pass may call, an operation that calls it.
 CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add": lambda i: i.x + i.x,
@@ -139,6 +145,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "rope": rope,
     "route": lambda i: ops.route(i.x, Routing(4))[1],
     "scale": lambda i: i.x * 0.3,
+    "selective_scan": selective_scan,
     "short_conv": short_conv,
     "sigmoid": lambda i: ops.sigmoid(i.x),
     "softplus": lambda i: ops.softplus(i.x, i.norm),

@@ -41,6 +41,7 @@ _MODELS: Final = {
     "lfm2moe": ("lfm2", "Lfm2"),
     "llama": ("llama", "Llama"),
     "llama4": ("llama4", "Llama4"),
+    "mamba": ("mamba", "MambaDecoder"),
     "mamba2": ("mamba2", "Mamba2Decoder"),
     "minimax-m2": ("minimax_m2", "MiniMaxM2"),
     "mistral3": ("mistral3", "Mistral3"),

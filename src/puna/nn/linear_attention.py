@@ -124,8 +124,8 @@ class KimiDeltaAttention(GatedDeltaNetwork):
         return [*inputs, self.from_gates(gates), beta, self.from_decays(decays)]
 
     def decays(self, alpha: Array) -> Array:
-        decays: Array = super().decays(alpha).reshape(len(alpha), self.options.value_heads, -1)
-        return decays
+        of_keys: Array = super().decays(alpha).reshape(len(alpha), self.options.value_heads, -1)
+        return of_keys
 
     def gated(self, mixed: Array, gate: Array) -> Array:
         return self.ops.sigmoid_gate(mixed, gate)

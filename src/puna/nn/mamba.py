@@ -1,4 +1,4 @@
-"""Mamba 2: a mixer whose memory does not grow with the context."""
+"""Mamba 1 and 2: mixers whose memory does not grow with the context."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from puna.ops import Array, Backend, Rope
 
 #: Beside whose square 1 is nothing in float32.
 _HUGE: Final = 2.0**20
+#: Of the norms of what a Mamba 1 chooses, whatever the layer's is.
+_INPUT_EPS: Final = 1e-6
 
 
 class MambaOptions(Protocol):
@@ -120,4 +122,64 @@ class Mamba2(Module):
         mixed = self.ops.swiglu(gate, mixed.reshape(count, -1))
         if self.norm is not None:
             mixed = self.norm(mixed)
+        return self.output(mixed if rows is None else mixed[rows])
+
+
+class ScanOptions(Protocol):
+    """What the options of a layer say about its Mamba 1."""
+
+    @property
+    def normed_inputs(self) -> bool: ...
+
+
+class Rates:
+    """How fast each entry of a channel's state decays: [entries, channels], in files [channels, entries]."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(name, shape)
+        return None if values is None else cls(source.ops.array(np.ascontiguousarray(values.T)))
+
+
+class Mamba(Module):
+    """A selective state space, after a short convolution (Gu and Dao, arXiv:2312.00752).
+
+    Every channel has a state of its own, and the token chooses each channel's step.
+    """
+
+    options: ScanOptions
+    inputs: StackedLinear = weight("ssm_in", "mamba_size", "mamba_size", "hidden_size")  # values, gates
+    convolutions: SiluConvolutions = weight("ssm_conv1d", "mamba_size", "taps")
+    selection: StackedLinear = weight("ssm_x", "step_rank", "entries", "entries", "mamba_size")
+    step: Linear = weight("ssm_dt", "mamba_size", "step_rank")
+    rates: Rates = weight("ssm_a", "mamba_size", "entries")  # below 0
+    skip: Array = weight("ssm_d", "mamba_size")
+    output: Linear = weight("ssm_out", "hidden_size", "mamba_size")
+
+    def loaded(self) -> None:
+        size = len(self.skip)
+        self.ones = self.ops.array(np.ones(size, np.float32))
+
+    def forward(
+        self, hidden: Array, batch: BatchArrays, cache: Cache, rope: Rope | None, rows: Array | None
+    ) -> Array:
+        """[rows, hidden] to the same, or to `rows` of it (int64)."""
+        state = cache.state(self.index)
+        value, gate = self.inputs(hidden)
+        (value,) = self.convolutions([value], state)
+        chosen = self.selection(value)
+        if self.options.normed_inputs:
+            chosen = [self.ops.rms_norm(x, self.ones[: x.shape[1]], _INPUT_EPS) for x in chosen]
+        step, key, query = chosen
+        slots = state.slots
+        mixed = self.ops.selective_scan(
+            value, self.ops.softplus(self.step(step), self.ones), self.rates.values, key, query, self.skip,
+            state.states["memory"], slots.starts, slots.sources, slots.targets,
+        )  # fmt: skip
+        mixed = self.ops.swiglu(gate, mixed)
         return self.output(mixed if rows is None else mixed[rows])

@@ -284,6 +284,30 @@ class Backend(ABC):
         """
 
     @abstractmethod
+    def selective_scan(
+        self,
+        x: Array,
+        steps: Array,
+        rates: Array,
+        keys: Array,
+        queries: Array,
+        skips: Array,
+        states: Storage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        """The recurrence of Mamba 1 (Gu and Dao, arXiv:2312.00752): [T, channels].
+
+        x and steps [T, channels]; rates [entries, channels], below 0; keys and queries [T, entries]; skips
+        [channels]. With the state S [entries, channels] and x, k, q and the steps s of row t:
+        `S = exp(s * rates) * S + outer(k, s * x)`, and row t is `q @ S + skips * x`.
+
+        `states` [slots, entries, channels], stored as F32; starts, sources and targets are as for
+        `short_conv`. A row's result is the same bits however its sequence is cut into batches.
+        """
+
+    @abstractmethod
     def store_rows(self, target: Storage, cells: Array, rows: Array) -> None:
         """`target[cells] = rows`, rounded or quantised: rows [T, heads, dim], cells [T] distinct."""
 

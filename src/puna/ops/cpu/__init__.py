@@ -176,6 +176,23 @@ class CPU(Backend):
             queries, keys, values, decays, betas, skips, states.stored, starts, sources, targets, delta, tiled
         )
 
+    def selective_scan(
+        self,
+        x: Array,
+        steps: Array,
+        rates: Array,
+        keys: Array,
+        queries: Array,
+        skips: Array,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        return _native.selective_scan(
+            x, steps, rates, keys, queries, skips, states.stored, starts, sources, targets
+        )
+
     def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:
         _native.store_rows(target.stored, target.kind, cells, rows)
 

@@ -260,6 +260,29 @@ class Reference(Backend):
                 states.stored[target] = memory
         return result
 
+    @_unwarned
+    def selective_scan(
+        self,
+        x: Array,
+        steps: Array,
+        rates: Array,
+        keys: Array,
+        queries: Array,
+        skips: Array,
+        states: HostStorage,
+        starts: Array,
+        sources: Array,
+        targets: Array,
+    ) -> Array:
+        result, state = np.empty(x.shape, x.dtype), states.stored[:0]
+        for t, (start, source, target) in enumerate(zip(starts, sources, targets, strict=True)):
+            state = np.exp(steps[t] * rates) * (states.stored[source] if start == t else state)
+            state = state + np.outer(keys[t], steps[t] * x[t])
+            result[t] = queries[t] @ state + skips * x[t]
+            if target >= 0:
+                states.stored[target] = state
+        return result
+
     def store_rows(self, target: HostStorage, cells: Array, rows: Array) -> None:
         target.put(cells, rows)
 

@@ -1,0 +1,28 @@
+// For kernels of any number of columns: all lanes of a vector, or the first few of the last one.
+#pragma once
+#include "vector/vector.h"
+
+namespace puna {
+namespace {
+
+struct AllLanes {
+    PUNA_INLINE Vec load(const float* p) const { return Vec::load(p); }
+    PUNA_INLINE void store(Vec v, float* p) const { v.store(p); }
+};
+
+struct FirstLanes {
+    int count;
+    PUNA_INLINE Vec load(const float* p) const { return load_part(p, count); }
+    PUNA_INLINE void store(Vec v, float* p) const { store_part(v, p, count); }
+};
+
+// Calls body(i, lanes) for the vectors of `count` numbers, the first of each being number i.
+template <class Body>
+PUNA_INLINE void for_vectors(int64_t count, Body body) {
+    int64_t i = 0;
+    for (; i + Vec::width <= count; i += Vec::width) body(i, AllLanes{});
+    if (i < count) body(i, FirstLanes{int(count - i)});
+}
+
+}  // namespace
+}  // namespace puna
