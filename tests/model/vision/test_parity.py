@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from puna.batch import ImagePart
@@ -73,3 +75,13 @@ def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
     alone.submit(0, "hello world", num_predict=24)
     alone.finish()
     assert run.tokens(0) == alone.tokens(0)
+
+
+@pytest.mark.parametrize("kind", SEEING)
+def test_a_tower_beside_the_text_model_agrees_too(kind: str, tmp_path: Path) -> None:
+    config = SEEING[kind]()
+    theirs = original(config)
+    layout = config.write(tmp_path, theirs, apart=True)
+    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, kind)
+    run = pair.run()
+    check_scores(pair, run, 0, pair.inputs(run, "hello [img-0] world", picture(6, 70, 40)))
