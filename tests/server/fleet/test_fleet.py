@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,6 +38,8 @@ class FakeRunner:
 
     async def load(self, load: Load, on_progress: object = None, *, stall_timeout_s: object = None) -> None:
         await asyncio.sleep(0)
+        if load.path == "broken":
+            raise RunnerError("it fell over")
         if load.path in self._large:
             self._large.discard(load.path)
             raise InsufficientMemoryError("too little memory", needed=150, available=100)
@@ -146,6 +149,23 @@ def test_a_model_that_is_not_to_be_kept_goes_after_its_last_request() -> None:
         while launcher.living:
             await asyncio.sleep(0)
         assert len(launcher.launched) == 1
+
+    with_fleet(use)
+
+
+@pytest.mark.parametrize("name", ["a", "broken"])
+def test_a_model_unloaded_while_it_is_read_is_used_and_then_gone(name: str) -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        asked = asyncio.create_task(ask(fleet, name))
+        while not fleet.loaded():
+            await asyncio.sleep(0)
+        await fleet.unload(name)
+        assert [entry.path for entry in fleet.loaded()] == [name]
+        with pytest.raises(RunnerError, match="fell over") if name == "broken" else nullcontext():
+            await asked
+        while launcher.living:
+            await asyncio.sleep(0)
+        assert (fleet.loaded(), len(launcher.launched)) == ([], 1)
 
     with_fleet(use)
 

@@ -85,13 +85,13 @@ class Fleet:
             self._release(entry)
 
     async def unload(self, path: str) -> None:
-        """End the runner of the model file `path`: now if idle, else when it is."""
+        """End the runner of the model file `path`: now if idle, else once its requests have ended."""
         entry = self._loaded.get(path)
         if entry is None:
             return
         entry.keep_alive_s = 0.0
         entry.touch()
-        if entry.users == 0 and (ending := self._end(entry)) is not None:
+        if entry.runner is not None and entry.users == 0 and (ending := self._end(entry)) is not None:
             await asyncio.shield(ending)
 
     def loaded(self) -> list[ResidentModel]:
