@@ -29,6 +29,11 @@ class Input:
     same_batch: int = field(default=0, compare=False)
     span: int = field(default=0, compare=False)
 
+    @property
+    def tokens_read(self) -> int:
+        """Tokens of text that it stands for."""
+        return len(self.payload) if isinstance(self.payload, SourceText) else 1
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageStates:
@@ -42,6 +47,16 @@ class ImageStates:
 
     def __len__(self) -> int:
         return len(self.states)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceText:
+    """The payload of the input an answer begins with, where an encoder reads the prompt: its `tokens`."""
+
+    tokens: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
 
 
 @dataclass(slots=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from puna.engine.prompt_lookup import PromptLookup
 
 #: The source of a draft: the length of the matched text, or this for a draft model.
 FROM_MODEL = 0
+#: What the format of an answer leaves no choice about.
+FORCED = -1
 
 #: The share of draft tokens that are accepted, by source.
 AcceptanceRates = dict[int, float]
@@ -17,7 +20,7 @@ AcceptanceRates = dict[int, float]
 class Drafting:
     """How one sequence drafts tokens, and how that has worked so far."""
 
-    uses_model: bool  # the draft model, instead of prompt lookup
+    source: Literal["model", "lookup", "none"]  # of what is not forced
     acceptance: AcceptanceRates
     drafted: int = 0
     accepted: int = 0

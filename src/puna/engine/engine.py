@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from typing import TypeVar
 
 from puna.engine.answers import Answers, fail
-from puna.engine.batching import BatchSlice, StepLoad
+from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.draft_model import DraftModel
 from puna.engine.drafts import Draft
 from puna.engine.embedding import Embedding, prepare_embeddings
@@ -29,6 +29,8 @@ from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
+from puna.grammar.compiled import Grammars
+from puna.grammar.masks import Masks
 from puna.kvcache.cache import Compacting
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
@@ -117,6 +119,8 @@ class Engine:
             self.cache_bytes += draft_model.cache_bytes
         self._draft_model = draft_model
         self._speculation = Speculation(self.cache, context, draft_model=draft_model, default=speculate)
+        self._grammars = Grammars(loaded.tokenizer)
+        self._masks = Masks()
         self._answers = Answers(loaded.tokenizer, context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
@@ -133,7 +137,7 @@ class Engine:
 
         Raises at once when it cannot be served: `RequestError`, `ContextLengthError`, `UnavailableError`.
         """
-        # Tokenising, the costly part, happens here, on the caller's thread.
+        # Tokenising and compiling, the costly parts, happen here, on the caller's thread.
         tokenizer = self.loaded.tokenizer
         sequences: Iterable[Sequence]
         if isinstance(request, Embed) and request.query is not None:
@@ -145,7 +149,9 @@ class Engine:
         elif not self.loaded.generates:
             raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
         else:
-            sequences = generations = prepare(request, sink, tokenizer, self.context, self.loaded.ops, prompt)
+            sequences = generations = prepare(
+                request, sink, self.loaded, self.context, self._grammars, prompt
+            )
             self._speculation.enable(generations)
         with self._changed:
             self._refuse_if_closing()
@@ -219,6 +225,7 @@ class Engine:
         for sequence in list(self.scheduler):
             self._fail(sequence, RunnerError("the model was unloaded"))
         self._executor.close()
+        self._masks.close()
         self._speculation.close()
         self.cache.close()
 
@@ -296,7 +303,8 @@ class Engine:
     def _run_batch(self, slices: list[BatchSlice]) -> bool:
         """Execute a batch and update its sequences with the results. False when it had to be retried."""
         try:
-            results = self._executor.execute(slices)
+            with self._masks.beside(constraints(slices)):
+                results = self._executor.execute(slices)
         except Exception as error:
             if self._is_fatal(error):
                 raise

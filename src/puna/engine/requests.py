@@ -11,9 +11,10 @@ from puna.engine.events import MOST_SAMPLES, Generate
 from puna.engine.fitting import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
-from puna.errors import ContextLengthError, RequestError
+from puna.errors import ContextLengthError, RequestError, UnavailableError
+from puna.grammar.compiled import Grammars
+from puna.model.load import LoadedModel
 from puna.model.tokenizer import Tokenizer
-from puna.ops import Backend
 from puna.prompt.thinking import Tags
 from puna.sample import Sampler
 
@@ -38,9 +39,9 @@ class FittedPrompt:
 def prepare(
     request: Generate,
     sink: Sink,
-    tokenizer: Tokenizer,
+    loaded: LoadedModel,
     context: int,
-    ops: Backend,
+    grammars: Grammars,
     prompt: FittedPrompt | None = None,
 ) -> list[Generation]:
     """The sequences of `request`, one for each of its samples; `prompt` is what its own came to.
@@ -49,7 +50,9 @@ def prepare(
     """
     if not 1 <= request.samples <= MOST_SAMPLES:
         raise RequestError(f"{request.samples} samples of one prompt: it must be 1 to {MOST_SAMPLES}")
-    options = request.options
+    options, tokenizer = request.options, loaded.tokenizer
+    if request.prompt_logprobs and loaded.model.encodes_prompts:
+        raise UnavailableError("this model's encoder reads the prompt: its tokens have no log-probabilities")
     prompt = prompt or _plain(request, tokenizer, context)
     tokens = checked(prompt.tokens, tokenizer)
     inputs, truncated = [Input(token) for token in tokens], 0
@@ -59,15 +62,25 @@ def prepare(
         if not request.truncate:
             raise too_long(len(inputs), context)
         inputs, truncated = truncate(inputs, context, keep)
+    read = [item.token for item in inputs]
+    inputs = loaded.model.inputs(read)
+    if loaded.model.encodes_prompts:
+        keep = len(inputs)  # else a full context would forget the prompt
     longest = _LIMIT_CONTEXTS * context
     predict = longest if options.num_predict < 0 else min(options.num_predict, longest)
     limit = predict if predict or request.prompt_logprobs else None
     sequences = []
     for sample in range(request.samples):
         seed = options.seed if options.seed < 0 else options.seed + sample
-        sampler = Sampler(msgspec.structs.replace(options, seed=seed), tokenizer.vocab_size, ops)
-        for item in inputs:
-            sampler.accept(item.token)
+        sampler = Sampler(
+            msgspec.structs.replace(options, seed=seed),
+            tokenizer.vocab_size,
+            loaded.ops,
+            tokenizer,
+            keeps_distribution=request.sampled_logprobs,
+        )
+        for token in read:
+            sampler.accept(token)
         sequences.append(
             Generation(
                 request=request,
@@ -77,6 +90,9 @@ def prepare(
                 keep=keep,
                 sampler=sampler,
                 text=TextStream(prompt.stop, prompt.thinking, prompt.text),
+                constraint=None
+                if request.format is None
+                else grammars.constraint(request.format, prompt.thinking, prompt.text),
                 sample=sample,
                 truncated=prompt.dropped + truncated,
             )

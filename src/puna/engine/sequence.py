@@ -13,6 +13,7 @@ from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
 from puna.engine.turns import Turn
+from puna.grammar.constraint import Constraint
 from puna.sample import Sampler
 
 Sink = Callable[[Event], None]
@@ -41,7 +42,8 @@ class Sequence:
     exact: bool = True  # the cache holds what evaluating the inputs would give; not so after a shift
     waits_for: tuple[PrefixEntry, int] | None = None  # until this entry has that many inputs evaluated
     branch_point: int = 0  # leading inputs common with another prompt that could not be reused; 0: none
-    prompt_length: int = 0
+    prompt_length: int = 0  # inputs
+    prompt_tokens: int = 0
     cached: int = 0
     generated: int = 0
     shifted: int = 0
@@ -52,6 +54,7 @@ class Sequence:
         self.keys = [key_of(item) for item in self.inputs]
         self.grouped = any(item.same_batch for item in self.inputs)
         self.prompt_length = len(self.inputs)
+        self.prompt_tokens = sum(item.tokens_read for item in self.inputs)
 
     @property
     def id(self) -> int:
@@ -128,6 +131,7 @@ class Generation(Sequence):
     limit: int | None  # maximum number of generated tokens
     sampler: Sampler
     text: TextStream
+    constraint: Constraint | None = None  # what the answer must be like
     scored: int = 0  # prompt tokens whose log-probability was sent
     first_ns: int = 0  # when the first token was sampled
     last_ns: int = 0

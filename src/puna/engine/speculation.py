@@ -4,7 +4,7 @@ A step takes hardly longer with a few rows than with one, because most of its ti
 weights. So a sequence may add drafted tokens to its newest one: if they are right, the logits after each of
 them are there. Tokens are still sampled one after another, by the same sampler with the same random numbers;
 a draft only decides whether the next row is of use. So the answer is the same, token for token, whatever is
-drafted.
+drafted. What the format of an answer forces is drafted, too, and always comes true.
 
 Whether drafting pays is measured: what one more row adds to a step, and how many draft tokens are accepted.
 """
@@ -16,9 +16,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from puna.engine.drafts import FROM_MODEL, AcceptanceRates, Draft, Drafting
+from puna.engine.drafts import FORCED, FROM_MODEL, AcceptanceRates, Draft, Drafting
 from puna.engine.payoff import Candidate, Cost, StepEstimate
 from puna.engine.prompt_lookup import MATCH_LENGTHS, PromptLookup
 from puna.engine.sequence import Generation, Sequence
@@ -67,13 +67,12 @@ class Speculation:
         self._context = context
         self._draft_model = draft_model
         self._default = default or ("draft" if draft_model is not None else "off")
-        self._acceptance: AcceptanceRates = dict.fromkeys(
-            (FROM_MODEL, *MATCH_LENGTHS), _FIRST_ACCEPTANCE
-        )  # of later sequences
+        guesses = dict.fromkeys((FROM_MODEL, *MATCH_LENGTHS), _FIRST_ACCEPTANCE)
+        self._acceptance: AcceptanceRates = {FORCED: 1.0, **guesses}  # of later sequences
         self._costs: defaultdict[int, Cost] = defaultdict(Cost)  # by the number of sequences
 
     def enable(self, sequences: Iterable[Generation]) -> None:
-        """Enable drafting for new sequences whose request wants it, if the cache allows it.
+        """Enable drafting for new sequences whose request wants it, or forces tokens, if the cache allows it.
 
         Raises `RequestError` when a request asks for a draft model that was not loaded.
         """
@@ -85,9 +84,13 @@ class Speculation:
                     'the option "draft", or use "prompt"'
                 )
             mode = wanted or self._default
-            uses_model = mode == "draft" and self._draft_model is not None
-            if self._cache.can_roll_back and (uses_model or mode == "prompt"):
-                sequence.drafting = Drafting(uses_model, dict(self._acceptance))
+            source: Literal["model", "lookup", "none"] = "none"
+            if mode == "prompt":
+                source = "lookup"
+            elif mode == "draft" and self._draft_model is not None:
+                source = "model"
+            if self._cache.can_roll_back and (source != "none" or sequence.constraint is not None):
+                sequence.drafting = Drafting(source, dict(self._acceptance))
 
     def propose(self, slices: Items[BatchSlice], room: Callable[[int], int]) -> None:
         """Add drafts to the slices of a step, as far as they pay.
@@ -147,7 +150,11 @@ class Speculation:
         most = min(MAX_DRAFT_TOKENS, self._context - len(sequence.inputs))
         if sequence.limit is not None:
             most = min(most, sequence.limit - sequence.generated - 1)
-        if drafting.uses_model:
+        if sequence.constraint is not None and (forced := sequence.constraint.forced()):
+            return _Offer(batch_slice, drafting, FORCED, min(len(forced), most), forced)
+        if drafting.source == "none":
+            return _Offer(batch_slice, drafting, FORCED, 0, [])
+        if drafting.source == "model":
             assert self._draft_model is not None
             most = min(most, self._draft_model.context - len(sequence.inputs))
             return _Offer(batch_slice, drafting, FROM_MODEL, most, [])

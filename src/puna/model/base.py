@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
-from puna.batch import BatchArrays
+from puna.batch import BatchArrays, Input
 from puna.kvcache.cache import Cache, Shift
 from puna.kvcache.storage import KVShape
 from puna.kvcache.types import KVTypes
@@ -54,6 +55,13 @@ class RunnableModel(Protocol):
     def most_sequences(self) -> int | None:
         """Of a cache; None: as many as there is memory for."""
 
+    @property
+    def encodes_prompts(self) -> bool:
+        """Whether it does not continue the prompt, but an answer to what its encoder makes of the prompt."""
+
+    def inputs(self, tokens: Sequence[int]) -> list[Input]:
+        """What a sequence begins with whose prompt is `tokens`."""
+
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         """A cache for sequences of at most `context` positions.
 
@@ -83,6 +91,8 @@ class TextModel(Module):
     generates: ClassVar[bool] = True
     grows: ClassVar[bool] = True
     most_sequences: ClassVar[int | None] = None
+
+    encodes_prompts: ClassVar[bool] = False
 
     #: Which hidden state of a query with a document tells a reranker most, unless its file says another.
     ranks_by: ClassVar[Pooling] = Pooling.LAST
@@ -116,6 +126,9 @@ class TextModel(Module):
     def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:
         hidden = self.hidden(batch, cache)
         return hidden, self.logits(hidden[predicted])
+
+    def inputs(self, tokens: Sequence[int]) -> list[Input]:
+        return [Input(token) for token in tokens]
 
     def kv_shapes(self) -> dict[int, KVShape]:
         """The keys and values of the layers that attend to earlier tokens."""

@@ -134,7 +134,7 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
             f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
             "computed without them, answers would be wrong"
         )
-    pooling = read_pooling(file, generates=model.generates)
+    pooling = None if model.encodes_prompts else read_pooling(file, generates=model.generates)
     loaded = LoadedModel(
         file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
     )

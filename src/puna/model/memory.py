@@ -37,7 +37,7 @@ _TOKEN_BYTES = 800
 _PROCESS_BYTES = 16 << 20
 #: Rows of the hidden size beside the results of products: the residual, its norm, sums.
 _HIDDEN_ROWS = 4
-_LAYER = re.compile(r"blk\.(\d+)\.")
+_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 #: Beginnings of names that belong to what looks at images.
 _OF_IMAGES = ("v.", "mm.")
 
@@ -178,6 +178,7 @@ class Forecast(MemoryForecast):
 
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
         context = min(context, self.trained_context or context)
+        batch = context if self.architecture.encodes_prompts else batch  # each is read at once
         batch = min(batch, context) if context else batch
         cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
         layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))

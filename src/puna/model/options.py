@@ -11,14 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
-from puna.errors import UnsupportedModelError
 from puna.kvcache.storage import KVShape
+from puna.model.expert_options import ExpertOptions, read_experts
 from puna.model.layer_cache import Everything, KeysOf, Remembered, Window
 from puna.model.metadata import (
     block_count,
     check_extent,
     first_of,
-    flag,
     flags,
     invalid,
     limit,
@@ -34,19 +33,6 @@ from puna.ops import Routing
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
-
-#: How `expert_gating_func` says that scores are sigmoids. 3 is the softmax over the chosen experts alone.
-_SIGMOID = {1: False, 2: True, 3: False}
-
-
-@dataclass(frozen=True)
-class ExpertOptions:
-    """The experts of a layer."""
-
-    count: int
-    size: int  # of each
-    shared_size: int  # of the one that every token goes through, if the architecture has it; 0: it has none
-    routing: Routing
 
 
 @dataclass(frozen=True)
@@ -169,16 +155,18 @@ class TextOptions:
         all_attend: bool = True,
         halves: bool = False,
         windowed: Sequence[bool] = (),
+        blocks: str = "blk",
     ) -> Self:
         """From the metadata of `file`, the arguments standing for what it does not say.
 
         `head_dim` None is the hidden size divided among the heads, and `head_dims` are the keys of the sizes
         of a head's query and value, to which the heads of `windowed` layers may add `_swa`; what `neox` and
         `rotates` say is not in files. Unless `all_attend`, layers may have 0 key/value heads, and remember
-        something else; if there are `halves`, all may, and a layer may have no feed-forward network. Raises
-        `ModelError` that names the key and its value, and `UnsupportedModelError`.
+        something else; if there are `halves`, all may, and a layer may have no feed-forward network. Names of
+        layers' tensors begin with `blocks`. Raises `ModelError` that names the key and its value, and
+        `UnsupportedModelError`.
         """
-        count, hidden = block_count(file), required(file, "embedding_length")
+        count, hidden = block_count(file, blocks), required(file, "embedding_length")
         heads, kv_heads = _read_heads(file, count, all_attend, halves)
         dim_key = first_of(file, head_dims[0], "attention.head_dim")
         head_dim = required(file, dim_key, head_dim or max(hidden // max(*heads, 1), 1))
@@ -194,7 +182,7 @@ class TextOptions:
         residual_scale = positive(file, "residual_scale", 1.0)
         softcap = limit(file, "attn_logit_softcapping", attention_softcap)
         rope = RopeOptions.read(file, head_dim, base=rope_base, neox=neox) if rotates else None
-        experts = _read_experts(file, count, routing or Routing(0))
+        experts = read_experts(file, count, routing or Routing(0))
         feed_forward = per_layer(file, "feed_forward_length", count, 0 if all(experts) else None)
         layers = tuple(
             LayerOptions(
@@ -218,7 +206,7 @@ class TextOptions:
             if not (layer.feed_forward_size or layer.experts or halves):
                 raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
             suffix = "_swa" if windowed[i] and head_dim_swa != head_dim else ""
-            _check_tensors(file, i, layer, *(f"{key}{suffix}" for key in head_dims))
+            _check_tensors(file, f"{blocks}.{i}", layer, *(f"{key}{suffix}" for key in head_dims))
         check_extent(file, "token_embd.weight", 1, {"embedding_length": hidden})
         ahead = scalar(file, "nextn_predict_layers", 0)  # which predict tokens after the next one
         if not 0 <= ahead < count:
@@ -235,7 +223,7 @@ class TextOptions:
         )
 
 
-def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions, key: str, value: str) -> None:
+def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, value: str) -> None:
     """Raise `ModelError` when the sizes that memory depends on are not those of the layer's tensors.
 
     All others are compared as tensors are loaded, which would be too late for these: a model is admitted by
@@ -249,12 +237,13 @@ def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions, key: str, va
         ("attn_v", 0, kept),
         ("cross_attn_v_proj", 0, kept),
         ("attn_output", 1, {"attention.head_count": layer.heads, value: layer.value_dim}),
+        ("attn_o", 1, {"attention.head_count": layer.heads, value: layer.value_dim}),
         ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
         ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
     ):
-        check_extent(file, f"blk.{index}.{tensor}.weight", axis, sizes)
-    joined = file.tensors.get(f"blk.{index}.attn_qkv.weight")
-    if f"blk.{index}.ssm_conv1d.weight" in file.tensors:
+        check_extent(file, f"{prefix}.{tensor}.weight", axis, sizes)
+    joined = file.tensors.get(f"{prefix}.attn_qkv.weight")
+    if f"{prefix}.ssm_conv1d.weight" in file.tensors:
         joined = None  # of a layer that does not attend, whose heads are others
     rows = layer.query_size + layer.key_size + layer.value_size
     if joined is not None and joined.shape[0] != rows:
@@ -318,64 +307,3 @@ def _read_heads(
     if not any(kv_heads) and not halves:
         raise invalid(file, "attention.head_count_kv", "is 0 for all layers, and one at least must attend")
     return heads, kv_heads
-
-
-def _read_experts(file: GGUFFile, layers: int, routing: Routing) -> list[ExpertOptions | None]:
-    """The experts of each layer; `routing` stands for what the file does not say of it."""
-    count = scalar(file, "expert_count", 0)
-    if count < 0:
-        raise invalid(file, "expert_count", f"should be a number of experts, but is {count}")
-    if not count:
-        return [None] * layers
-    used = required(file, "expert_used_count")
-    if used > count:
-        raise invalid(file, "expert_used_count", f"is {used}, but there are only {count} experts")
-    groups, used_groups = _read_groups(file, count, used)
-    gating = scalar(file, "expert_gating_func", 0)
-    if gating and gating not in _SIGMOID:
-        raise UnsupportedModelError(
-            f"{file.path}: '{file.architecture}.expert_gating_func' {gating} is not supported"
-        )
-    size_key = first_of(file, "expert_feed_forward_length", "feed_forward_length")
-    size = required(file, size_key)
-    shared = scalar(file, "expert_shared_feed_forward_length", scalar(file, "expert_shared_count", 1) * size)
-    if shared < 0:
-        raise invalid(file, "expert_shared_feed_forward_length", f"should be a size, but is {shared}")
-    normalize = flag(file, first_of(file, "norm_top_k_prob", "expert_weights_norm"), routing.normalize)
-    experts = ExpertOptions(
-        count,
-        size,
-        shared,
-        dataclasses.replace(
-            routing,
-            used=used,
-            sigmoid=_SIGMOID.get(gating, routing.sigmoid),
-            normalize=normalize or gating == 3,
-            scale=positive(file, "expert_weights_scale", routing.scale),
-            groups=groups,
-            used_groups=used_groups,
-        ),
-    )
-    dense = scalar(file, "leading_dense_block_count", 0)
-    step = required(file, "interleave_moe_layer_step", 1)
-    return [experts if i >= dense and (i + 1) % step == 0 else None for i in range(layers)]
-
-
-def _read_groups(file: GGUFFile, experts: int, used: int) -> tuple[int, int]:
-    """The groups of the experts, and how many of them the `used` ones of a token come from."""
-    groups = max(scalar(file, "expert_group_count", 1), 1)
-    if experts % groups:
-        raise invalid(file, "expert_group_count", f"is {groups}, which does not divide {experts} experts")
-    if groups == 1:
-        return 1, 1
-    used_groups = required(file, "expert_group_used_count")
-    if used_groups > groups:
-        raise invalid(
-            file, "expert_group_used_count", f"is {used_groups}, but there are only {groups} groups"
-        )
-    available = used_groups * (experts // groups)
-    if used > available:
-        raise invalid(
-            file, "expert_used_count", f"is {used}, but there are only {available} in the groups used"
-        )
-    return groups, used_groups

@@ -34,6 +34,7 @@ _MODELS: Final = {
     "granitehybrid": ("granitehybrid", "GraniteHybrid"),
     "granitemoe": ("granite", "Granite"),
     "hunyuan-dense": ("hunyuan", "HunyuanDense"),
+    "jina-bert-v2": ("jina_bert_v2", "JinaBertV2"),
     "jina-bert-v3": ("jina_bert_v3", "JinaBertV3"),
     "lfm2": ("lfm2", "Lfm2"),
     "lfm2moe": ("lfm2", "Lfm2"),
@@ -63,6 +64,8 @@ _MODELS: Final = {
     "seed_oss": ("seed_oss", "SeedOss"),
     "smollm3": ("smollm3", "SmolLM3"),
     "starcoder2": ("starcoder2", "Starcoder2"),
+    "t5": ("t5", "T5"),
+    "t5encoder": ("t5encoder", "T5Encoder"),
 }
 
 _LONGEST_NAME: Final = 100  # of architectures that are compared with those there are

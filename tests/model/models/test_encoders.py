@@ -26,11 +26,15 @@ from tests.tiny_encoders import (
     encoder_tensors,
     tiny_encoder_gguf,
 )
+from tests.tiny_jina import TinyJinaBertV2
 
 MODELS: dict[str, TinyEncoder] = {
     "nomic-bert": TinyNomicBert(),
     "nomic-bert-moe": TinyNomicBertMoe(seed=5),
     "jina-bert-v3": TinyJinaBertV3(pooling_type=2, seed=1),
+    "jina-bert-v2": TinyJinaBertV2(seed=6),
+    "jina-bert-v2-code": TinyJinaBertV2(kind="code", seed=7),
+    "jina-bert-v2-plain": TinyJinaBertV2(kind="plain", pooling_type=2, seed=8),
     "modern-bert": TinyModernBert(seed=2),
     "modern-bert-silu": TinyModernBert(pooling_type=2, seed=3, activation="silu", window=7),
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from puna.batch import Input
 from puna.errors import OptionError, UnsupportedModelError
 from puna.model.llamacpp.bindings import bindings, complaint
 from puna.model.llamacpp.cache import LlamaCppCache, LlamaCppTexts
@@ -34,6 +35,7 @@ class LlamaCppModel:
     engine: Final = LLAMACPP
     classifier: Final = None
     grows: Final = False
+    encodes_prompts: Final = False
 
     def __init__(
         self,
@@ -75,6 +77,9 @@ class LlamaCppModel:
         rows = min(self._batch_size, capacity) if self.generates else max(self._batch_size, context)
         sizes = ContextSizes(sequences, capacity, rows, whole=not self.generates)
         return self._cache(Context(self, sizes, types, self.ops.threads()), sequences, context, capacity)
+
+    def inputs(self, tokens: Sequence[int]) -> list[Input]:
+        return [Input(token) for token in tokens]
 
     def sample_cache(self, types: KVTypes) -> Cache:
         return self._cache(None, 1, 1, 1)
