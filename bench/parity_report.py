@@ -40,6 +40,7 @@ FAMILIES = {
     "granitehybrid": "Granite 4",
     "granitemoe": "Granite 3 with experts",
     "hunyuan-dense": "Hunyuan",
+    "jina-bert-v2": "Jina Embeddings 2",
     "jina-bert-v3": "Jina Embeddings 3",
     "lfm2": "LFM2",
     "lfm2moe": "LFM2-MoE",
@@ -71,6 +72,8 @@ FAMILIES = {
     "seed_oss": "Seed-OSS",
     "smollm3": "SmolLM3",
     "starcoder2": "StarCoder 2",
+    "t5": "T5, Flan-T5, mT5, MADLAD-400",
+    "t5encoder": "encoders of T5, Sentence-T5, GTR",
 }
 
 #: What is only partly in transformers: the tests have the rest of it.

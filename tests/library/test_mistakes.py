@@ -29,7 +29,9 @@ def test_options_are_those_of_the_server() -> None:
         "num_ctx", "num_batch", "num_thread", "draft",
         "engine", "num_gpu", "main_gpu", "tensor_split", "use_mmap",
     }  # fmt: skip
-    treatment = {"truncate", "shift", "ignore_eos", "cache_prompt", "priority"}
+    treatment = {
+        "truncate", "shift", "ignore_eos", "sampled_logprobs", "cache_prompt", "format", "priority",
+    }  # fmt: skip
     assert set(puna.RequestOptions.__annotations__) == sampling | treatment
     assert treatment <= set(Generate.__struct_fields__)
 

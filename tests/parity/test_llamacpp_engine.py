@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from puna.batch import Batch
 from puna.errors import ContextLengthError, ModelError, OptionError, RequestError, UnsupportedModelError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
@@ -21,6 +22,7 @@ from puna.model.tokenizer import tokenizer_from_gguf
 from puna.options import LLAMACPP, PUNA, Placement
 from tests.e2e.servers import Server, add_model, running
 from tests.engine.runs import Run, Watched
+from tests.forward import logits_of
 from tests.tiny import tiny_llama_gguf
 from tests.tiny_bert import TinyBert, tiny_bert_gguf
 from tests.tiny_decoders import GEMMA2, tiny_decoder_gguf
@@ -214,6 +216,30 @@ def test_a_request_that_is_cancelled_leaves_its_cells(run: Run) -> None:
     run.finish()
     assert run.engine.active == 0
     assert [counts.used for counts in run.engine.cache.counts()] == [0]
+
+
+def test_a_state_is_shared_whole_or_not_at_all_and_a_pass_can_be_undone(tmp_path: Path) -> None:
+    loaded = elsewhere(tiny_decoder_gguf(tmp_path / "mamba.gguf", MAMBA2))
+    cache = loaded.make_cache(sequences=3, context=64, types=KVTypes.parse("f32"))
+
+    def read(sequence: int, tokens: list[int]) -> torch.Tensor:
+        begin = cache.length(sequence)
+        batch = Batch.of(
+            tokens, [*range(begin, begin + len(tokens))], [sequence] * len(tokens), [len(tokens) - 1]
+        )
+        cache.start_forward(batch)
+        return logits_of(loaded.model, batch, cache)
+
+    read(0, PROMPTS[0])
+    cache.copy_prefix(0, 1, 3)
+    assert cache.length(1) == 0
+    cache.copy_prefix(0, 1, 5)
+    assert cache.can_resume(1, 5)
+    assert not cache.can_resume(1, 4)
+    cache.start_forward(Batch.of([7], [5], [1], [0]))
+    cache.undo_forward()
+    assert torch.equal(read(1, [9]), read(0, [9]))
+    cache.close()
 
 
 def test_types_of_keys_and_numbers_of_sequences_that_there_can_be(neox: LoadedModel) -> None:

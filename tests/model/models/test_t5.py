@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -19,7 +18,7 @@ from puna.ops import Backend
 from puna.options import Options
 from tests.engine.runs import Run
 from tests.forward import logits_of
-from tests.model.models.parity import FLOATS, original, random_tokens
+from tests.model.models.parity import FLOATS, check_close, original, random_tokens
 from tests.tiny_t5 import TinyT5, t5_tensors, tiny_t5_gguf
 
 MODELS = {
@@ -94,7 +93,7 @@ def test_log_probabilities_agree_whole_and_in_parts_beside_others(
         mine = read(ours, cache, parts)
         found.append(mine[-1 if at == 0 else 0])
         at += step
-    assert (torch.cat(found) - expected(theirs, source, answer)).abs().max() < 1e-3
+    check_close(ours, torch.cat(found), expected(theirs, source, answer))
 
 
 def test_the_prompt_matters(pair: tuple[LoadedModel, Any]) -> None:
@@ -190,7 +189,7 @@ def test_vectors_are_the_mean_of_the_encoders_states(tmp_path: Path, ops: Backen
         with torch.inference_mode():
             ids = torch.tensor([text])
             states = theirs(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0]
-        assert np.abs(vector - states.mean(0).numpy()).max() < 1e-3
+        check_close(ours, torch.tensor(vector), states.mean(0))
 
 
 @pytest.mark.parametrize(

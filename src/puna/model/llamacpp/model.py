@@ -36,6 +36,7 @@ class LlamaCppModel:
     classifier: Final = None
     encodes_prompts: Final = False
     grows: Final = False
+    encodes_prompts: Final = False
 
     def __init__(
         self,
@@ -80,6 +81,9 @@ class LlamaCppModel:
         rows = min(self._batch_size, capacity) if self.generates else max(self._batch_size, context)
         sizes = ContextSizes(sequences, capacity, rows, whole=not self.generates)
         return self._cache(Context(self, sizes, types, self.ops.threads()), sequences, context, capacity)
+
+    def inputs(self, tokens: Sequence[int]) -> list[Input]:
+        return [Input(token) for token in tokens]
 
     def sample_cache(self, types: KVTypes) -> Cache:
         return self._cache(None, 1, 1, 1)
