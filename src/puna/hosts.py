@@ -1,4 +1,4 @@
-"""The address of the server, for the server and its clients: `PUNA_HOST` / `OLLAMA_HOST`."""
+"""Addresses: the server's, `PUNA_HOST` / `OLLAMA_HOST`, for itself and its clients; and which are public."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from puna.config import find, warn_once
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 11434
 _SCHEME_PORTS = {"http": 80, "https": 443}
+#: IPv4 as IPv6 networks reach it (RFC 6052).
+_TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True)
@@ -131,3 +133,18 @@ def is_ipv6(text: str) -> bool:
 
 def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address
+
+
+def is_public(address: str) -> bool:
+    """Whether that is an address of the public Internet, also as IPv6 writes one of IPv4."""
+    try:
+        given = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(given, ipaddress.IPv6Address):
+        inner = given.ipv4_mapped or given.sixtofour or (given.teredo or (None, None))[1]
+        if inner is not None:
+            return is_public(str(inner))
+        if given in _TRANSLATED:
+            return is_public(str(ipaddress.IPv4Address(int(given) & 0xFFFFFFFF)))
+    return given.is_global and not given.is_multicast and not given.is_reserved

@@ -6,7 +6,8 @@ import httpx
 import pytest
 
 from puna.errors import RegistryError
-from puna.registry.network import GuardedTransport, is_public
+from puna.hosts import is_public
+from puna.registry.network import GuardedTransport
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "1.1.1.1", "2606:4700::1111", "64:ff9b::808:808"])

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import ipaddress
 import platform
 import socket
 import ssl
 import urllib.request
 from collections.abc import Callable, Collection
-from ipaddress import IPv4Address, IPv6Address
 
 import httpx
 
 from puna import __version__
 from puna.config import env
 from puna.errors import RegistryError
+from puna.hosts import is_public
 
 #: Answers as `socket.getaddrinfo` gives them, for a name and a port.
 Resolve = Callable[[str, int], list[str]]
 
 _MAX_REDIRECTS = 10
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 USER_AGENT = f"puna/{__version__} ({platform.machine()} {platform.system().lower()})"
 
 
@@ -119,17 +117,6 @@ class GuardedTransport(httpx.BaseTransport):
                 )
             return allowed
         return found
-
-
-def is_public(address: str) -> bool:
-    """Whether an IP address belongs to the internet: not to this machine, its network, or a group."""
-    ip: IPv4Address | IPv6Address = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(ip, IPv6Address):
-        if ip in _NAT64:
-            ip = IPv4Address(int(ip) & 0xFFFFFFFF)
-        else:
-            ip = ip.ipv4_mapped or ip.sixtofour or ip
-    return ip.is_global and not ip.is_multicast
 
 
 def _resolve(host: str, port: int) -> list[str]:

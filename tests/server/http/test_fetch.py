@@ -11,7 +11,8 @@ import httpcore
 import pytest
 
 from puna.errors import RequestError
-from puna.server.http.fetch import fetch, is_public
+from puna.hosts import is_public
+from puna.server.http.fetch import fetch
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nimage"
 

@@ -8,7 +8,6 @@ limits. Proxies of the environment are not used: they would connect to what is r
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 from collections.abc import Iterable
 from typing import Any, Final
@@ -17,6 +16,7 @@ from urllib.parse import urljoin, urlsplit
 import httpcore
 
 from puna.errors import RequestError, shown
+from puna.hosts import is_public
 
 _LONGEST_S: Final = 20.0  # from the first look-up to the last byte
 _CONNECT_S: Final = 5.0
@@ -125,22 +125,3 @@ async def public_addresses(host: str, port: int) -> list[str]:
     if not addresses:
         raise RequestError(f"the host {shown(host)} has no address")
     return addresses
-
-
-def is_public(address: str) -> bool:
-    """Whether that is an address of the public Internet, also as IPv6 writes one of IPv4."""
-    try:
-        given = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(given, ipaddress.IPv6Address):
-        inner = given.ipv4_mapped or given.sixtofour or (given.teredo or (None, None))[1]
-        if inner is not None:
-            return is_public(str(inner))
-        if given in _TRANSLATED:
-            return is_public(str(ipaddress.IPv4Address(int(given) & 0xFFFFFFFF)))
-    return given.is_global and not given.is_multicast and not given.is_reserved
-
-
-#: IPv4 as IPv6 networks reach it (RFC 6052).
-_TRANSLATED: Final = ipaddress.IPv6Network("64:ff9b::/96")
