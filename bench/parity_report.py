@@ -42,6 +42,7 @@ FAMILIES = {
     "hunyuan-dense": "Hunyuan",
     "jina-bert-v2": "Jina Embeddings 2",
     "jina-bert-v3": "Jina Embeddings 3",
+    "kimi-linear": "Kimi Linear",
     "lfm2": "LFM2",
     "lfm2moe": "LFM2-MoE",
     "llama": "Llama 2, 3, 3.1, 3.2, 3.3; Mistral, Mixtral, TinyLlama, Yi, Vicuna, SmolLM 2",
@@ -61,7 +62,9 @@ FAMILIES = {
     "olmoe": "OLMoE",
     "phi3": "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
     "qwen2": "Qwen2, Qwen2.5, DeepSeek R1 distilled into Qwen",
+    "qwen25vl": "Qwen2.5-VL",
     "qwen2moe": "Qwen1.5-MoE, Qwen2 57B",
+    "qwen2vl": "Qwen2-VL",
     "qwen3": "Qwen3, Qwen3 Embedding, Qwen3 Reranker",
     "qwen35": "Qwen3.5, Qwen3.6",
     "qwen35moe": "Qwen3.5, Qwen3.6 with experts",
@@ -92,6 +95,12 @@ def lines(architecture: str) -> int:
     return len((ROOT / "src" / f"{module.replace('.', '/')}.py").read_text().splitlines())
 
 
+def difference(run: Run, architecture: str) -> float:
+    """Its own, or where two names are of the same model, that of the other."""
+    same = [name for name in supported() if model_for(name) is model_for(architecture)]
+    return run.differences.get(architecture) or max(run.differences.get(name, 0.0) for name in same)
+
+
 def table(run: Run) -> str:
     """The architectures as Markdown."""
     text = [
@@ -106,7 +115,7 @@ def table(run: Run) -> str:
         beside = f"; {_BESIDE[name]}" if name in _BESIDE else ""
         file = model.__module__.rpartition(".")[2]
         text.append(
-            f"| `{name}` | {FAMILIES[name]}{beside} | {run.differences[name]:.0e}{states} "
+            f"| `{name}` | {FAMILIES[name]}{beside} | {difference(run, name):.0e}{states} "
             f"| [{file}.py](../src/puna/model/models/{file}.py) | {lines(name)} |"
         )
     return "\n".join(text) + "\n"

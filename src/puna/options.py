@@ -14,6 +14,7 @@ import msgspec
 
 from puna.config import env
 from puna.errors import OptionError, shown
+from puna.unknown import unknown_and_ignored
 
 #: Levels of thinking, for models that take more than yes or no.
 THINK_LEVELS = ("high", "medium", "low", "max")
@@ -127,9 +128,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         reasons = _USELESS if engine == LLAMACPP else _USELESS | _UNPLACED
         useless = [f'option "{name}" has no effect: {reasons[name]}' for name in asked if name in reasons]
         unknown = [name for name in asked if name not in _TYPES and name not in reasons]
-        named = [_unknown(name[:_MAX_NAME]) for name in unknown[:_MAX_NAMED]]
-        rest = len(unknown) - len(named)
-        return useless + named + ([f"{rest} more unknown options are ignored"] if rest else [])
+        return useless + unknown_and_ignored("option", unknown, _TYPES)
 
 
 def speculate_from_env() -> str | None:
@@ -179,19 +178,6 @@ _UNPLACED = {
     **dict.fromkeys(("num_gpu", "main_gpu", "tensor_split"), "models are computed by the processor"),
     "use_mmap": "weights are always copied into memory when loaded",
 }
-
-#: Unknown options that are named one by one, and how much of a name is shown.
-_MAX_NAMED = 8
-_MAX_NAME = 40
-
-
-def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, _TYPES, n=1)
-    hint = f' (did you mean "{near[0]}"?)' if near else ""
-    return f'option "{name}" is unknown and ignored{hint}'
-
 
 #: How to draft tokens for speculative decoding: not at all, by prompt lookup, or with the draft model.
 SPECULATE = ("off", "prompt", "draft")

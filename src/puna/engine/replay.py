@@ -50,6 +50,8 @@ class Replay:
         rows = len(batch)
         if self._recorder is None or batch.outputs is not None or batch.payloads or rows > _MAX_ROWS:
             return self._evaluate(batch)
+        if batch.places is not None and batch.places.ndim > 1:
+            return self._evaluate(batch)
         generation = self._cache.generation
         if generation != self._generation:
             self._steps.clear()
@@ -135,7 +137,7 @@ class _Inputs:
 
     def take(self, batch: Batch) -> None:
         self.tokens.host[:] = batch.tokens
-        self.positions.host[:] = batch.positions
+        self.positions.host[:] = batch.positions if batch.places is None else batch.places
         self.tokens.upload()
         self.positions.upload()
 

@@ -29,11 +29,12 @@ _ALWAYS_BYTES = 1 << 20
 class FittedPrompt:
     """A prompt as tokens, and how to read what the model says to it."""
 
-    tokens: list[int]
+    tokens: list[int]  # at places of images, what stands for their parts
     text: str = ""
     stop: tuple[str, ...] = ()
     thinking: Tags | None = None  # between these it thinks
     dropped: int = 0  # tokens of messages that were left out to make the rest fit
+    inputs: list[Input] | None = None  # where there are images
 
 
 def prepare(
@@ -55,17 +56,21 @@ def prepare(
         raise UnavailableError("this model's encoder reads the prompt: its tokens have no log-probabilities")
     prompt = prompt or _plain(request, tokenizer, context)
     tokens = checked(prompt.tokens, tokenizer)
-    inputs, truncated = [Input(token) for token in tokens], 0
+    inputs, truncated = prompt.inputs or [Input(token) for token in tokens], 0
     keep = len(tokens) if options.num_keep < 0 else options.num_keep + tokenizer.add_bos
     keep = min(keep, context - 1)
     if len(inputs) > context:
         if not request.truncate:
             raise too_long(len(inputs), context)
         inputs, truncated = truncate(inputs, context, keep)
-    read = [item.token for item in inputs]
-    inputs = loaded.model.inputs(read)
+    read = [item.token for item in inputs if item.payload is None]
     if loaded.model.encodes_prompts:
+        inputs = loaded.model.inputs(read)
         keep = len(inputs)  # else a full context would forget the prompt
+        if context <= keep:
+            raise ContextLengthError(
+                f"num_ctx is {context}, which leaves no room for an answer: set a larger"
+            )
     longest = _LIMIT_CONTEXTS * context
     predict = longest if options.num_predict < 0 else min(options.num_predict, longest)
     limit = predict if predict or request.prompt_logprobs else None

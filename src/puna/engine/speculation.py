@@ -87,8 +87,8 @@ class Speculation:
             source: Literal["model", "lookup", "none"] = "none"
             if mode == "prompt":
                 source = "lookup"
-            elif mode == "draft" and self._draft_model is not None:
-                source = "model"
+            elif mode == "draft" and self._draft_model is not None and not sequence.images:
+                source = "model"  # which reads tokens alone
             if self._cache.can_roll_back and (source != "none" or sequence.constraint is not None):
                 sequence.drafting = Drafting(source, dict(self._acceptance))
 

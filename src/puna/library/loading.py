@@ -18,7 +18,7 @@ from puna.ops import default_backend
 from puna.options import Options, engine_from_env, int_range, speculate_from_env
 from puna.prompt.author import Author
 from puna.prompt.capabilities import capabilities
-from puna.prompt.model_facts import read_facts
+from puna.prompt.model_facts import projector_for, read_facts
 from puna.prompt.renderer.client import Renderer
 from puna.store import Store, StoredModel
 
@@ -38,6 +38,7 @@ def load(
     main_gpu: int | None = None,
     tensor_split: Sequence[float] | None = None,
     use_mmap: bool | None = None,
+    projector: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
     """Load a model by name (`demo`, or any in the store) or by the path of a GGUF file.
@@ -58,6 +59,7 @@ def load(
         main_gpu: the GPU that has them.
         tensor_split: shares of the layers of several GPUs, instead of `main_gpu`.
         use_mmap: with llama.cpp, leave weights in the mapped file.
+        projector: the GGUF file of what the model sees with, where that is a file of its own.
         progress: called with (bytes done, bytes in total) while weights are read.
 
     Raises `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `OptionError`,
@@ -84,7 +86,12 @@ def load(
         if context is not None:
             context = min(context, scalar(file, "context_length", 0) or context)
         facts = read_facts(file)
-    author = Author.of(stored) if stored is not None else Author(path.name, lambda: capabilities(facts))
+    if projector is None and stored is not None:
+        projector = projector_for(stored.projector_paths, path)
+    sees = projector is not None
+    author = (
+        Author.of(stored) if stored is not None else Author(path.name, lambda: capabilities(facts, sees=sees))
+    )
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     renderer = Renderer()
     if not facts.embeds:
@@ -95,6 +102,7 @@ def load(
         parallel=parallel,
         cache_types=types,
         draft=_find(draft)[0] if draft else None,
+        projector=projector,
         ops=ops,
         engine=chosen.engine or engine_from_env(),
         placement=chosen.placement,

@@ -44,6 +44,10 @@ class RunnableModel(Protocol):
         """Whether it predicts tokens; if not, it makes embeddings of texts, each read whole in one pass."""
 
     @property
+    def encodes_prompts(self) -> bool:
+        """Whether what it continues is not the prompt, but an answer to what its encoder makes of it."""
+
+    @property
     def classifier(self) -> Classifier | None:
         """What scores documents; None: nothing."""
 
@@ -55,13 +59,6 @@ class RunnableModel(Protocol):
     def most_sequences(self) -> int | None:
         """Of a cache; None: as many as there is memory for."""
 
-    @property
-    def encodes_prompts(self) -> bool:
-        """Whether it does not continue the prompt, but an answer to what its encoder makes of the prompt."""
-
-    def inputs(self, tokens: Sequence[int]) -> list[Input]:
-        """What a sequence begins with whose prompt is `tokens`."""
-
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         """A cache for sequences of at most `context` positions.
 
@@ -70,6 +67,9 @@ class RunnableModel(Protocol):
 
     def sample_cache(self, types: KVTypes) -> Cache:
         """A cache that takes next to nothing, to be asked how large others of its kind would be."""
+
+    def inputs(self, tokens: Sequence[int]) -> list[Input]:
+        """What a sequence begins with whose prompt is `tokens`."""
 
     def forward(self, batch: BatchArrays, cache: Cache) -> Array:
         """Logits float32 [wanted, vocab] of the rows `batch.outputs`; the cache remembers all rows."""
@@ -123,12 +123,12 @@ class TextModel(Module):
     def forward(self, batch: BatchArrays, cache: Cache) -> Array:
         return self.logits(self.hidden(batch, cache))
 
+    def inputs(self, tokens: Sequence[int]) -> list[Input]:
+        return [Input(token) for token in tokens]
+
     def hidden_and_logits(self, batch: BatchArrays, cache: Cache, predicted: Array) -> tuple[Array, Array]:
         hidden = self.hidden(batch, cache)
         return hidden, self.logits(hidden[predicted])
-
-    def inputs(self, tokens: Sequence[int]) -> list[Input]:
-        return [Input(token) for token in tokens]
 
     def kv_shapes(self) -> dict[int, KVShape]:
         """The keys and values of the layers that attend to earlier tokens."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,10 +17,19 @@ from puna.kvcache.cache import Cache
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import available_memory
 from puna.model.base import RunnableModel
-from puna.model.memory import UNSTATED_CONTEXT, Forecast, MemoryForecast, forecast_for, is_loaded
+from puna.model.memory import (
+    UNSTATED_CONTEXT,
+    Forecast,
+    MemoryForecast,
+    VisionForecast,
+    forecast_for,
+    is_loaded,
+    is_of_images,
+)
 from puna.model.metadata import LAYER
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
+from puna.model.vision.tower import VisionTower
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
 from puna.options import AUTO, Placement
 
@@ -45,6 +55,7 @@ class LoadedModel:
     draft: LoadedModel | None = None  # guesses what this one will say
     vram_bytes: int = 0  # of the weights, on GPUs
     warnings: tuple[str, ...] = ()  # what whoever uses it should know
+    vision: VisionTower | None = None  # makes of images what this one reads
 
     @property
     def ops(self) -> Backend:
@@ -82,12 +93,15 @@ def load_model(
     reserved: int = 0,
     cache_types: KVTypes = HALVES,
     draft: str | Path | None = None,
+    projector: str | Path | None = None,
     ops: Backend | None = None,
     engine: str = AUTO,
     placement: Placement = Placement(),  # noqa: B008, frozen
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
+
+    What it sees images with is in the same file, or at `projector`.
 
     `engine` computes it (see `engine_for`): Puna's own with `ops`, by default `default_backend()`, or
     llama.cpp, as `placement` says.
@@ -101,8 +115,10 @@ def load_model(
     `NotSupportedError` (its heads do not fill the blocks of a quantised cache).
     """
     ops = ops or default_backend()
-    with open_gguf(path) as file:
-        forecast = forecast_for(file, cache_types, ops, engine=engine, placement=placement)
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(open_gguf(path))
+        beside_it = opened.enter_context(open_gguf(projector)) if projector else None
+        forecast = forecast_for(file, cache_types, ops, beside_it, engine=engine, placement=placement)
         needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
         drafts = 0
         if draft:
@@ -128,15 +144,13 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
         model = forecast.architecture.load(source, forecast.options)
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
-    if unknown := source.unused(forecast.options.block_count):
-        names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
-        raise UnsupportedModelError(
-            f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
-            "computed without them, answers would be wrong"
-        )
+    _refuse_unknown(file, source.unused(forecast.options.block_count))
+    vision = None
+    if forecast.vision is not None:
+        vision = _load_vision(forecast.vision, source, tokenizer)
     pooling = None if model.encodes_prompts else read_pooling(file, generates=model.generates)
     loaded = LoadedModel(
-        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
+        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling, vision=vision
     )
     loaded.ranking = read_ranking(file, model.ranks_by)
     template = file.metadata.get("tokenizer.chat_template.rerank")
@@ -169,6 +183,27 @@ def _load_elsewhere(
     )
 
 
+def _load_vision(forecast: VisionForecast, text: _FileSource, tokenizer: Tokenizer) -> VisionTower:
+    """The tower, whose tensors are those of images in the text model's file, or all of its own."""
+    source, file = text.continued(forecast.file), forecast.file
+    try:
+        tower = type(forecast.tower).load(source, forecast.tower.options)
+        tower.use(tokenizer)
+    except ModelError as error:
+        raise type(error)(f"{file.path}: {error}") from None
+    _refuse_unknown(file, [name for name in source.left if is_of_images(name)])
+    return tower
+
+
+def _refuse_unknown(file: GGUFFile, unknown: list[str]) -> None:
+    if unknown:
+        names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        raise UnsupportedModelError(
+            f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
+            "computed without them, answers would be wrong"
+        )
+
+
 class _FileSource:
     """Tensors of a file, by name, for `Module.load`."""
 
@@ -180,13 +215,23 @@ class _FileSource:
         self._done = 0
         self._counted: set[str] = set()
 
+    def continued(self, file: GGUFFile) -> _FileSource:
+        """The tensors of `file`, which come in after those asked for here."""
+        source = _FileSource(file, self.ops, self._total, self._progress)
+        source._done = self._done
+        return source
+
+    @property
+    def left(self) -> list[str]:
+        """Tensors nobody has asked for."""
+        return [name for name in self._file.tensors if name not in self._counted]
+
     def unused(self, layers: int) -> list[str]:
         """Tensors nobody has asked for, without those that are no loss: layers from `layers` only guess."""
         return [
             name
-            for name in self._file.tensors
-            if name not in self._counted
-            and is_loaded(name)
+            for name in self.left
+            if is_loaded(name)
             and not _HARMLESS.match(name)
             and not ((layer := LAYER.match(name)) and int(layer[1]) >= layers)
         ]

@@ -21,12 +21,17 @@ from puna.kvcache.types import HALVES, KVTypes
 from puna.model.header import engine_for
 from puna.model.metadata import scalar
 from puna.model.registry import model_for
+from puna.model.vision.options import OF_IMAGES
+from puna.model.vision.registry import tower_beside, tower_in
 from puna.ops import Backend, default_backend
 from puna.options import AUTO, PUNA, Placement
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
+    from puna.model.vision.tower import VisionTower
 
+#: What is kept of images that were encoded, in all (see `puna.engine.images`).
+IMAGE_STATE_BYTES: Final = 128 << 20
 #: The context of a model that does not state one.
 UNSTATED_CONTEXT: Final = 4096
 
@@ -38,8 +43,6 @@ _PROCESS_BYTES = 16 << 20
 #: Rows of the hidden size beside the results of products: the residual, its norm, sums.
 _HIDDEN_ROWS = 4
 _LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
-#: Beginnings of names that belong to what looks at images.
-_OF_IMAGES = ("v.", "mm.")
 
 
 @dataclass(frozen=True)
@@ -91,6 +94,16 @@ class MemoryTable:
     @property
     def devices(self) -> list[str]:
         return list(dict.fromkeys(part.device for part in self.parts))
+
+
+@dataclass(frozen=True)
+class VisionForecast:
+    """The vision tower of a model, and what it will take."""
+
+    tower: VisionTower  # without weights
+    file: GGUFFile  # which has its tensors
+    file_bytes: int
+    weight_bytes: int  # as the kernels hold them
 
 
 class MemoryForecast(ABC):
@@ -157,7 +170,14 @@ class Forecast(MemoryForecast):
     when its heads do not fill the blocks of a quantised cache.
     """
 
-    def __init__(self, file: GGUFFile, types: KVTypes = HALVES, ops: Backend | None = None) -> None:
+    def __init__(
+        self,
+        file: GGUFFile,
+        types: KVTypes = HALVES,
+        ops: Backend | None = None,
+        projector: GGUFFile | None = None,
+    ) -> None:
+        """`projector` is the vision tower's file, where it has one of its own."""
         super().__init__(file)
         ops = ops or default_backend()
         self._device = ops.device
@@ -169,12 +189,14 @@ class Forecast(MemoryForecast):
         mixing = max(layer.mixing_values for layer in self.options.layers)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
+        self.vision = _vision_in(file, projector, self.options.hidden_size, ops)
         tokens = file.get("tokenizer.ggml.tokens")
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
 
     @property
     def weight_bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in self._tensors)
+        seeing = self.vision.file_bytes if self.vision is not None else 0
+        return sum(tensor.nbytes for tensor in self._tensors) + seeing
 
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
         context = min(context, self.trained_context or context)
@@ -188,12 +210,16 @@ class Forecast(MemoryForecast):
         ]
         parts.insert(0, PartMemory("input", self._device, self._weights.get("input", 0), 0))
         parts.append(PartMemory("output", self._device, self._weights.get("output", 0), 0))
+        reading = 0
+        if self.vision is not None:
+            parts.append(PartMemory("vision", self._device, self.vision.weight_bytes, 0))
+            reading = self.vision.tower.memory_bytes(batch) + IMAGE_STATE_BYTES
         return MemoryTable(
             context=context,
             parallel=parallel,
             batch=batch,
             parts=tuple(parts),
-            activations=_FLOAT_BYTES * (batch * self._row_values + 2 * parallel * self._logits),
+            activations=_FLOAT_BYTES * (batch * self._row_values + 2 * parallel * self._logits) + reading,
             tokenizer=tokenizer_bytes(self._vocab),
         )
 
@@ -202,13 +228,14 @@ def forecast_for(
     file: GGUFFile,
     types: KVTypes = HALVES,
     ops: Backend | None = None,
+    projector: GGUFFile | None = None,
     *,
     engine: str = AUTO,
     placement: Placement = Placement(),  # noqa: B008, frozen
 ) -> MemoryForecast:
     """What the model in an open file takes where it will run; see `engine_for` for what that raises."""
     if engine_for(file, engine) == PUNA:
-        return Forecast(file, types, ops)
+        return Forecast(file, types, ops, projector)
     from puna.model.llamacpp.memory import LlamaCppForecast
 
     return LlamaCppForecast(file, types, placement)
@@ -217,6 +244,30 @@ def forecast_for(
 def tokenizer_bytes(tokens: int) -> int:
     """Of a vocabulary of so many tokens."""
     return tokens * _TOKEN_BYTES
+
+
+def _vision_in(
+    file: GGUFFile, projector: GGUFFile | None, text_size: int, ops: Backend
+) -> VisionForecast | None:
+    kind = tower_in(file) if projector is None else tower_beside(projector, file.architecture)
+    if kind is None:
+        return None
+    where = projector or file
+    tower = kind(kind.read_options(where, text_size), ops)
+    tensors = [tensor for name, tensor in where.tensors.items() if is_of_images(name)]
+    return VisionForecast(
+        tower=tower,
+        file=where,
+        file_bytes=sum(tensor.nbytes for tensor in tensors),
+        weight_bytes=sum(_packed_vision_bytes(tensor, ops) for tensor in tensors),
+    )
+
+
+def _packed_vision_bytes(tensor: TensorInfo, ops: Backend) -> int:
+    """Convolutions and tables are made floats."""
+    if len(tensor.shape) == 2 and tensor.name.startswith(("v.blk.", "mm.")):
+        return ops.packed_bytes(tensor.type, tensor.shape)
+    return math.prod(tensor.shape) * _FLOAT_BYTES
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
@@ -230,7 +281,12 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 
 def is_loaded(name: str) -> bool:
     """Whether tensor `name` is the text model's."""
-    return not name.startswith(_OF_IMAGES)
+    return not is_of_images(name)
+
+
+def is_of_images(name: str) -> bool:
+    """Whether tensor `name` is the vision tower's."""
+    return name.startswith(OF_IMAGES)
 
 
 def size_text(count: int) -> str:

@@ -229,6 +229,13 @@ def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, v
     All others are compared as tensors are loaded, which would be too late for these: a model is admitted by
     what its options make it need. `key` and `value` are the keys that say how large its heads are.
     """
+    for tensor, axis, sizes in (
+        ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
+        ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
+    ):
+        check_extent(file, f"{prefix}.{tensor}.weight", axis, sizes)
+    if not layer.kv_heads:
+        return  # whatever mixes tokens there has other heads
     heads = "attention.head_count_kv"
     kept = {heads: layer.kv_heads, value: layer.value_dim}
     for tensor, axis, sizes in (
@@ -238,8 +245,6 @@ def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, v
         ("cross_attn_v_proj", 0, kept),
         ("attn_output", 1, {"attention.head_count": layer.heads, value: layer.value_dim}),
         ("attn_o", 1, {"attention.head_count": layer.heads, value: layer.value_dim}),
-        ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
-        ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
     ):
         check_extent(file, f"{prefix}.{tensor}.weight", axis, sizes)
     joined = file.tensors.get(f"{prefix}.attn_qkv.weight")

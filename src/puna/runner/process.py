@@ -161,6 +161,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         reserved=request.reserved,
         cache_types=cache_types,
         draft=request.draft,
+        projector=request.projector,
         ops=ops,
         engine=request.engine,
         placement=request.placement,

@@ -77,6 +77,7 @@ class Load(Message, frozen=True):
     num_thread: int = 0
     kv_cache_type: str = "f16"
     draft: str = ""  # path of a model that guesses
+    projector: str = ""  # path of the vision tower, where it has a file of its own
     speculate: str | None = None  # how requests guess that do not say
     reserved: int = 0  # bytes of memory to leave, which other models' caches may come to take
     engine: str = AUTO

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from puna.config import env, env_int, setting
+from puna.config import env, env_bool, env_int, setting
 from puna.errors import RequestError
 from puna.kvcache.types import KVTypes
 from puna.options import AUTO, engine_from_env, speculate_from_env
@@ -50,6 +50,7 @@ class Settings:
     max_loaded: int = 3
     max_queue: int = 512
     max_body_bytes: int = 64 * 2**20  # of a request, files excepted
+    remote_images: bool = False  # whether images are fetched that a request only has the addresses of
     kv_cache_type: str = "f16"
     speculate: str | None = None
     engine: str = AUTO
@@ -80,6 +81,7 @@ class Settings:
             max_loaded=max_loaded if max_loaded > 0 else cls.max_loaded,
             max_queue=max_queue if max_queue >= 0 else cls.max_queue,
             max_body_bytes=max_body_mb * 2**20 if max_body_mb > 0 else cls.max_body_bytes,
+            remote_images=env_bool("REMOTE_IMAGES"),
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
             engine=engine_from_env(),

@@ -5,6 +5,7 @@ What only one architecture has is tested in a file of its own.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ from tests.tiny_decoders import (
 from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
+from tests.tiny_kimi import KIMI_LINEAR
 from tests.tiny_latent import DEEPSEEK_V2, DEEPSEEK_V3, GROUPS, MISTRAL4, WITHOUT_GROUPS, TinyLatent
 from tests.tiny_latent import SETTINGS as LATENT
 from tests.tiny_mamba import (
@@ -235,6 +237,8 @@ MODELS = {
         {"expert_gating_func": 2}, seed=50,
     ),
     "mistral4": MISTRAL4,
+    "kimi-linear": KIMI_LINEAR,
+    "kimi-linear, first files": dataclasses.replace(KIMI_LINEAR, form="joined", seed=72),
     "mamba2": MAMBA2,
     "falcon-h1": FALCON_H1,
     "falcon-h1 normed": FALCON_H1_NORMED,

@@ -11,7 +11,7 @@ import torch
 from puna.batch import Batch
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Done, Embed, Event, Generate
-from puna.errors import ModelError, UnavailableError
+from puna.errors import ContextLengthError, ModelError, UnavailableError
 from puna.kvcache.cache import Cache
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
@@ -158,6 +158,12 @@ def test_an_answer_longer_than_its_context_keeps_the_prompt(flan: LoadedModel) -
     run.finish()
     assert run.done(0).shifted > 0
     assert len(run.tokens(0)) == 40
+
+
+def test_a_context_without_room_for_an_answer_is_refused(flan: LoadedModel) -> None:
+    engine = Engine(flan, context=1, parallel=1, cache_types=FLOATS)
+    with pytest.raises(ContextLengthError, match="num_ctx is 1"):
+        engine.submit(Generate(prompt="a"), lambda event: None)
 
 
 def test_what_makes_no_sense_for_it_is_refused(flan: LoadedModel) -> None:

@@ -34,8 +34,8 @@ class LlamaCppModel:
 
     engine: Final = LLAMACPP
     classifier: Final = None
-    grows: Final = False
     encodes_prompts: Final = False
+    grows: Final = False
 
     def __init__(
         self,
@@ -73,13 +73,13 @@ class LlamaCppModel:
         self.generates = not forecast.whole and bool(c.llama_model_has_decoder(pointer))
         self._recurrent = bool(c.llama_model_is_recurrent(pointer) or c.llama_model_is_hybrid(pointer))
 
+    def inputs(self, tokens: Sequence[int]) -> list[Input]:
+        return [Input(token) for token in tokens]
+
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         rows = min(self._batch_size, capacity) if self.generates else max(self._batch_size, context)
         sizes = ContextSizes(sequences, capacity, rows, whole=not self.generates)
         return self._cache(Context(self, sizes, types, self.ops.threads()), sequences, context, capacity)
-
-    def inputs(self, tokens: Sequence[int]) -> list[Input]:
-        return [Input(token) for token in tokens]
 
     def sample_cache(self, types: KVTypes) -> Cache:
         return self._cache(None, 1, 1, 1)

@@ -33,10 +33,16 @@ class LoadPlan:
     draft: str = ""  # path of the model that guesses
     engine: str = AUTO
     placement: Placement = Placement()  # noqa: RUF009, frozen
+    projector: str = ""  # path of what the model sees with, where that is a file of its own
 
     @classmethod
     def of(
-        cls, options: Options, default_num_ctx: int, draft: str = "", default_engine: str = AUTO
+        cls,
+        options: Options,
+        default_num_ctx: int,
+        draft: str = "",
+        default_engine: str = AUTO,
+        projector: str = "",
     ) -> LoadPlan:
         num_ctx = default_num_ctx if options.num_ctx is None else options.num_ctx
         return cls(
@@ -46,6 +52,7 @@ class LoadPlan:
             draft,
             options.engine or default_engine,
             options.placement,
+            projector,
         )
 
     def serves(self, wanted: LoadPlan, context_length: int, engine: str = PUNA) -> bool:
@@ -62,8 +69,10 @@ class LoadPlan:
         cut = context_length < self.num_ctx
         same_context = self.num_ctx == wanted.num_ctx or (cut and wanted.num_ctx >= context_length)
         batch, wanted_batch = min(self.num_batch, context_length), min(wanted.num_batch, context_length)
-        others = (batch, self.num_thread, self.draft) == (wanted_batch, wanted.num_thread, wanted.draft)
-        return same_context and others
+        others = (batch, self.num_thread, self.draft, self.projector)
+        return same_context and others == (
+            wanted_batch, wanted.num_thread, wanted.draft, wanted.projector,
+        )  # fmt: skip
 
 
 @dataclass(eq=False)
