@@ -2,9 +2,9 @@
 
     make docs-models
 
-The measuring is that of `tests/model/models`: tiny random models in float32, on all backends, prompts read
-whole, in parts, token by token, beside others and after a prefix was reused. Here only the largest difference
-of each architecture is kept.
+The measuring is that of `tests/model/models` and `tests/model/vision`: tiny random models in float32, on all
+backends, prompts read whole, in parts, token by token, beside others and after a prefix was reused. Here only
+the largest difference of each architecture is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from parity_report import Run, write
 
 def main() -> int:
     sys.path.insert(0, str(ROOT))
-    status = pytest.main([str(ROOT / "tests" / "model" / "models"), "-q", "-p", "no:xdist", *sys.argv[1:]])
+    tests = [str(ROOT / "tests" / "model" / folder) for folder in ("models", "vision")]
+    status = pytest.main([*tests, "-q", "-p", "no:xdist", *sys.argv[1:]])
     if status:
         return int(status)
     differences = importlib.import_module("tests.model.models.parity").differences

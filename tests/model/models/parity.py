@@ -25,7 +25,7 @@ FLOATS = KVTypes.parse("f32")
 _originals: dict[str, Any] = {}
 #: What originals said of texts: the same is asked whichever way ours reads them, and on every backend.
 _said: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], torch.Tensor]] = weakref.WeakKeyDictionary()
-#: The largest difference found of each architecture; see `check_close`.
+#: The largest difference found of each architecture; see `note`.
 differences: dict[str, float] = {}
 
 
@@ -47,15 +47,17 @@ def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
 
 
 def check_close(ours: LoadedModel, found: torch.Tensor, expected: torch.Tensor, limit: float = 1e-3) -> None:
-    """That log-probabilities, or hidden states of encoders, are those of the reference.
-
-    The largest difference of each architecture is noted for docs/models.md.
-    """
+    """That log-probabilities, or hidden states of encoders, are those of the reference."""
     assert found.shape == expected.shape
     difference = float((found - expected).abs().max())
+    note(ours, difference)
+    assert difference < limit
+
+
+def note(ours: LoadedModel, difference: float) -> None:
+    """Remember the largest difference of each architecture, for docs/models.md."""
     architecture = _architecture(ours.path)
     differences[architecture] = max(differences.get(architecture, 0.0), difference)
-    assert difference < limit
 
 
 @cache

@@ -78,9 +78,6 @@ class LlamaCppModel:
         sizes = ContextSizes(sequences, capacity, rows, whole=not self.generates)
         return self._cache(Context(self, sizes, types, self.ops.threads()), sequences, context, capacity)
 
-    def inputs(self, tokens: Sequence[int]) -> list[Input]:
-        return [Input(token) for token in tokens]
-
     def sample_cache(self, types: KVTypes) -> Cache:
         return self._cache(None, 1, 1, 1)
 
