@@ -99,6 +99,11 @@ def speculate_from_env() -> str | None:
         raise OptionError(f"PUNA_SPECULATE: {error}") from None
 
 
+def drafts_itself(default: str | None) -> bool:
+    """Whether a model with prediction heads drafts with them, where `speculate` is `default`."""
+    return default in (None, "mtp")
+
+
 _TYPES: dict[str, str] = {
     "num_ctx": "integer", "num_batch": "integer", "num_gpu": "integer", "main_gpu": "integer",
     "use_mmap": "boolean", "num_thread": "integer", "num_keep": "integer", "num_predict": "integer",
@@ -137,8 +142,9 @@ def _unknown(name: str) -> str:
     return f'option "{name}" is unknown and ignored{hint}'
 
 
-#: How to draft tokens for speculative decoding: not at all, by prompt lookup, or with the draft model.
-SPECULATE = ("off", "prompt", "draft")
+#: How to draft tokens for speculative decoding: not at all, by prompt lookup, with the draft model, or with
+#: the model's own heads of multi-token prediction.
+SPECULATE = ("off", "prompt", "draft", "mtp")
 
 _CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE}
 

@@ -41,7 +41,7 @@ VARIABLES = {
     "PUNA_ORIGINS": "Allowed origins of web pages, separated by commas",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
-    "PUNA_SPECULATE": "Default for speculative decoding: off, prompt or draft",
+    "PUNA_SPECULATE": "Default for speculative decoding: off, prompt, draft or mtp",
     "PUNA_CPU": "Instruction set of the kernels: avx2, portable, ... (default: the best available)",
     "PUNA_OPS": "`reference` computes without the native kernels",
     "PUNA_REPLAY": "`0` makes decode steps call each kernel from Python, for comparison",

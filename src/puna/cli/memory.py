@@ -20,12 +20,14 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -
     from puna.gguf import open_gguf
     from puna.kvcache.types import KVTypes
     from puna.model.memory import Forecast
-    from puna.options import Options
+    from puna.options import Options, drafts_itself
     from puna.server.settings import DEFAULT_PARALLEL, Settings
 
     settings = Settings.from_env()
     with open_gguf(model_path(model)) as file:
-        forecast = Forecast(file, KVTypes.parse(settings.kv_cache_type))
+        forecast = Forecast(
+            file, KVTypes.parse(settings.kv_cache_type), prediction_heads=drafts_itself(settings.speculate)
+        )
     table = forecast.table(
         context=num_ctx or settings.context_length,
         parallel=parallel or settings.parallel or DEFAULT_PARALLEL,

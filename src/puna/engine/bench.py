@@ -32,7 +32,9 @@ class Bench:
         ops = default_backend()
         ops.set_threads(threads)
         types = KVTypes.from_env()
-        loaded = load_model(path, context=context, parallel=parallel, cache_types=types, ops=ops)
+        loaded = load_model(
+            path, context=context, parallel=parallel, cache_types=types, prediction_heads=False, ops=ops
+        )  # whose drafts would be of random tokens
         if loaded.trained_context and context > loaded.trained_context:
             raise RequestError(
                 f"{context} tokens of context are needed, and the model was trained for "

@@ -155,6 +155,7 @@ class Done(Message, frozen=True):
     ending: list[TokenLogprob] = []
     drafted: int = 0  # tokens that were guessed
     accepted: int = 0  # of these, those that came true
+    drafted_by: str = ""  # what guessed, as `speculate` calls it: "prompt", "draft" or "mtp"
     sample: int = 0
 
 

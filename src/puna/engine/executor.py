@@ -13,7 +13,7 @@ from puna.engine.embedding import Embedding
 from puna.engine.replay import Replay
 
 if TYPE_CHECKING:
-    from puna.batch import Batch
+    from puna.batch import Batch, KeptStates
     from puna.engine.batching import BatchSlice
     from puna.kvcache.cache import Cache
     from puna.model.load import LoadedModel
@@ -25,10 +25,12 @@ Rows = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 class Executor:
     """Runs the forward passes of one model over one cache."""
 
-    def __init__(self, loaded: LoadedModel, cache: Cache) -> None:
+    def __init__(self, loaded: LoadedModel, cache: Cache, kept: KeptStates | None = None) -> None:
+        """`kept` is where the hidden states of passes go, if they are wanted."""
         self._loaded = loaded
         self._cache = cache
-        self._replay = Replay(loaded.model, cache)
+        self._kept = kept
+        self._replay = Replay(loaded.model, cache, kept)
         self.seconds = 0.0  # time of the last pass
 
     def execute(self, slices: list[BatchSlice]) -> list[Rows]:
@@ -57,7 +59,7 @@ class Executor:
         vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
         if not any(embeds):
             return _split(ops.numpy(self._replay.forward(batch))[:, :vocab], counts)
-        hidden = model.hidden(batch.on(ops), self._cache)
+        hidden = model.hidden(batch.on(ops, self._kept), self._cache)
         if all(embeds):
             return _split(ops.numpy(hidden), counts)
         predicted = np.flatnonzero(~np.repeat(embeds, counts))

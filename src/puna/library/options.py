@@ -29,7 +29,7 @@ class RequestOptions(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float]  # by token id, -100 to 100
-    speculate: Literal["off", "prompt", "draft"]  # draft tokens: the same answer, sooner
+    speculate: Literal["off", "prompt", "draft", "mtp"]  # draft tokens: the same answer, sooner
     truncate: bool  # False: an error instead of cutting a prompt that is too long
     shift: bool  # False: end when the context is full, instead of dropping old tokens
     ignore_eos: bool  # go on after the model's end

@@ -18,7 +18,6 @@ from puna.machine import available_memory
 from puna.model.base import TextModel
 from puna.model.header import check_header
 from puna.model.memory import Forecast, is_loaded
-from puna.model.metadata import LAYER
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
@@ -71,11 +70,13 @@ def load_model(
     reserved: int = 0,
     cache_types: KVTypes = HALVES,
     draft: str | Path | None = None,
+    prediction_heads: bool = True,
     ops: Backend | None = None,
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
 
+    Its `prediction_heads`, by which it can guess itself, are not loaded beside another model that guesses.
     `ops` computes them, by default `default_backend()`.
 
     Memory must suffice for `parallel` sequences of `context` tokens (0: for the weights alone), with a cache
@@ -88,19 +89,18 @@ def load_model(
     """
     ops = ops or default_backend()
     with open_gguf(path) as file:
-        forecast = _look_ahead(file, cache_types, ops)
+        forecast = _look_ahead(file, cache_types, ops, prediction_heads=prediction_heads and not draft)
         needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
         drafts = 0
         if draft:
             with open_gguf(draft) as beside:
-                table = _look_ahead(beside, cache_types, ops).table(
-                    context=context, parallel=parallel, batch=batch_size
-                )
+                draft_needs = _look_ahead(beside, cache_types, ops, prediction_heads=False)
+                table = draft_needs.table(context=context, parallel=parallel, batch=batch_size)
             drafts = table.total - table.process  # which they share
         forecast.check(needs, available_memory() - reserved, drafts)
         loaded = _load(file, forecast, ops, progress)
     if draft:  # for which there is memory: it was counted above
-        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)
+        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops, prediction_heads=False)
     return loaded
 
 
@@ -111,7 +111,7 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
         model = forecast.architecture.load(source, forecast.options)
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
-    if unknown := source.unused(forecast.options.block_count):
+    if unknown := source.unused(len(forecast.options.layers)):
         names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
         raise UnsupportedModelError(
             f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
@@ -127,10 +127,10 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
     return loaded
 
 
-def _look_ahead(file: GGUFFile, cache_types: KVTypes, ops: Backend) -> Forecast:
+def _look_ahead(file: GGUFFile, cache_types: KVTypes, ops: Backend, *, prediction_heads: bool) -> Forecast:
     """What the model in a file will take."""
     check_header(file)
-    return Forecast(file, cache_types, ops)
+    return Forecast(file, cache_types, ops, prediction_heads=prediction_heads)
 
 
 class _FileSource:
@@ -145,14 +145,11 @@ class _FileSource:
         self._counted: set[str] = set()
 
     def unused(self, layers: int) -> list[str]:
-        """Tensors nobody has asked for, without those that are no loss: layers from `layers` only guess."""
+        """Tensors nobody has asked for, without those that are no loss, or of layers from `layers` on."""
         return [
             name
             for name in self._file.tensors
-            if name not in self._counted
-            and is_loaded(name)
-            and not _HARMLESS.match(name)
-            and not ((layer := LAYER.match(name)) and int(layer[1]) >= layers)
+            if name not in self._counted and is_loaded(name, layers) and not _HARMLESS.match(name)
         ]
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:

@@ -92,22 +92,34 @@ class MemoryTable:
 class Forecast:
     """What the model in an open file takes, for any context, number of sequences and batch.
 
-    Raises `UnsupportedModelError` and `ModelError` for a file that cannot be run, and `NotSupportedError`
-    when its heads do not fill the blocks of a quantised cache.
+    Its `prediction_heads` count if they are to be loaded. Raises `UnsupportedModelError` and `ModelError` for
+    a file that cannot be run, and `NotSupportedError` when its heads do not fill the blocks of a quantised
+    cache.
     """
 
-    def __init__(self, file: GGUFFile, types: KVTypes = HALVES, ops: Backend | None = None) -> None:
+    def __init__(
+        self,
+        file: GGUFFile,
+        types: KVTypes = HALVES,
+        ops: Backend | None = None,
+        *,
+        prediction_heads: bool = True,
+    ) -> None:
         ops = ops or default_backend()
         self._device = ops.device
         self.architecture = model_for(file.architecture)
-        self.options = self.architecture.read_options(file)
+        options = self.architecture.read_options(file)
+        self.options = options if prediction_heads else options.without_heads()
         self.trained_context: int = scalar(file, "context_length", 0)
         self._name = file.path.name
         self._cache = small_cache(self.architecture(self.options, ops), types)
-        self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name)]
+        layers = len(self.options.layers)
+        self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name, layers)]
         self._weights = _weights_by_part(self._tensors, ops)
         mixing = max(layer.mixing_values for layer in self.options.layers)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
+        if self.options.prediction_heads:
+            self._row_values += self.options.hidden_size  # which heads go on from
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
         tokens = file.get("tokenizer.ggml.tokens")
         self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
@@ -188,9 +200,10 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def is_loaded(name: str) -> bool:
-    """Whether tensor `name` is the text model's."""
-    return not name.startswith(_OF_IMAGES)
+def is_loaded(name: str, layers: int) -> bool:
+    """Whether tensor `name` is of the text model, of which the first `layers` layers are loaded."""
+    of_layer = _LAYER.match(name)
+    return not name.startswith(_OF_IMAGES) and not (of_layer and int(of_layer[1]) >= layers)
 
 
 def size_text(count: int) -> str:
