@@ -29,7 +29,7 @@ POINTS = {
 
 @dataclass(frozen=True)
 class Shape:
-    """The sizes of a Llama or, with experts, of a Mixtral."""
+    """The sizes of a Llama, with experts of a Mixtral, or with prediction heads of a GLM without experts."""
 
     hidden: int
     feed_forward: int
@@ -41,11 +41,13 @@ class Shape:
     rope_base: float
     experts: int = 0
     experts_used: int = 2
+    prediction_heads: int = 0
 
 
 SHAPES = {
     "135m": Shape(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
     "135m-draft": Shape(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # the same vocabulary, an eighth of the size
+    "135m-mtp": Shape(576, 1536, 30, 9, 3, 64, 49152, 10000.0, prediction_heads=1),
     "1b": Shape(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
     "8x150m": Shape(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # a small Mixtral
     "3b": Shape(3072, 8192, 28, 24, 8, 128, 128256, 500000.0),  # Llama 3.2 3B
@@ -92,10 +94,12 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     shape, dice = SHAPES[name], np.random.default_rng(1)
-    writer = GGUFWriter(path, "llama")
+    heads = shape.prediction_heads
+    writer = GGUFWriter(path, "glm4moe" if heads else "llama")
     writer.add("general.name", f"random {name} {mix}")
     writer.add("general.file_type", MIXES[mix].label.value)
-    writer.add("block_count", shape.layers)
+    writer.add("block_count", shape.layers + heads)
+    writer.add("nextn_predict_layers", heads)
     writer.add("context_length", 131072)
     writer.add("embedding_length", shape.hidden)
     writer.add("feed_forward_length", shape.feed_forward)
@@ -131,14 +135,19 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
     if shape.experts:
         for part in ("ffn_gate", "ffn_up", "ffn_down"):
             matrices[f"{part}_exps"] = (shape.experts, *matrices.pop(part))
-    for layer in range(shape.layers):
+    for layer in range(shape.layers + heads):
         kinds = types(mix, layer, shape.layers)
         for matrix, size in matrices.items():
             _add(writer, dice, f"blk.{layer}.{matrix}.weight", size, kinds.get(matrix, kinds[""]))
         if shape.experts:
             router = dice.standard_normal((shape.experts, shape.hidden), dtype=np.float32)
             writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router / shape.hidden**0.5)
-        for norm in ("attn_norm", "ffn_norm"):
+        norms = ["attn_norm", "post_attention_norm" if heads else "ffn_norm"]
+        if layer >= shape.layers:
+            norms += ["nextn.enorm", "nextn.hnorm"]
+            joint = (shape.hidden, 2 * shape.hidden)
+            _add(writer, dice, f"blk.{layer}.nextn.eh_proj.weight", joint, MIXES[mix].most)
+        for norm in norms:
             writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(shape.hidden, np.float32))
     writer.write()
     return path
