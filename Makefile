@@ -20,7 +20,7 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-speculation clean distclean help
+.PHONY: bench-accuracy bench-architectures bench-speculation bench-structured clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -63,6 +63,9 @@ test-peers: .venv-peers/installed ## compare results with llama.cpp (builds it t
 bench-peers: .venv-peers/installed .venv-peers/openvino ## compare speed with llama.cpp (builds it the first time) and OpenVINO
 	$(PEERS)/python bench/peers.py
 
+bench-architectures: .venv-peers/installed ## compare the speed of a model of each kind of architecture with llama.cpp
+	$(PEERS)/python bench/peers.py --architectures
+
 bench-serving: .venv-peers/installed .venv-peers/servers ## compare servers with many clients (builds llama.cpp the first time)
 	$(PEERS)/python bench/serving_peers.py
 
@@ -71,6 +74,9 @@ bench-accuracy: .venv-peers/installed ## hold quantised files against float32, b
 
 bench-speculation: .venv/installed ## measure speculative decoding
 	$(BIN)/python bench/speculation.py --output docs
+
+bench-structured: .venv/installed ## measure what formats of answers cost
+	$(BIN)/python bench/structured.py
 
 clean: ## remove what was built, and caches
 	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed

@@ -6,10 +6,12 @@ output of such a model is meaningless, but its speed is that of the real one.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from shapes import SHAPES, Floats
 
 from puna.gguf import FileType, GGMLType, GGUFWriter
 
@@ -28,63 +30,40 @@ POINTS = {
 
 
 @dataclass(frozen=True)
-class Shape:
-    """The sizes of a Llama, with experts of a Mixtral, or with prediction heads of a GLM without experts."""
-
-    hidden: int
-    feed_forward: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocab: int
-    rope_base: float
-    experts: int = 0
-    experts_used: int = 2
-    prediction_heads: int = 0
-
-
-SHAPES = {
-    "135m": Shape(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
-    "135m-draft": Shape(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # the same vocabulary, an eighth of the size
-    "135m-mtp": Shape(576, 1536, 30, 9, 3, 64, 49152, 10000.0, prediction_heads=1),
-    "1b": Shape(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
-    "8x150m": Shape(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # a small Mixtral
-    "3b": Shape(3072, 8192, 28, 24, 8, 128, 128256, 500000.0),  # Llama 3.2 3B
-}
-
-
-@dataclass(frozen=True)
 class Mix:
     """The tensor types that llama.cpp's quantiser chooses for a file type."""
 
     label: FileType
     most: GGMLType  # most matrices
     better: GGMLType  # matrices that get more bits
+    joined: GGMLType  # queries, keys and values in one
     head: GGMLType  # the embedding, which is also the output matrix
 
 
 MIXES = {
-    "q4_k_m": Mix(FileType.Q4_K_M, Q4_K, Q6_K, Q6_K),
-    "q5_k_m": Mix(FileType.Q5_K_M, Q5_K, Q6_K, Q6_K),
-    "q6_k": Mix(FileType.Q6_K, Q6_K, Q6_K, Q6_K),
-    "q4_0": Mix(FileType.Q4_0, Q4_0, Q4_0, Q6_K),
-    "q8_0": Mix(FileType.Q8_0, Q8_0, Q8_0, Q8_0),
-    "iq4_xs": Mix(FileType.IQ4_XS, IQ4_XS, IQ4_XS, Q6_K),
-    "iq1_s": Mix(FileType.IQ1_S, GGMLType.IQ1_S, GGMLType.IQ1_S, Q6_K),
-    "iq2_xxs": Mix(FileType.IQ2_XXS, GGMLType.IQ2_XXS, GGMLType.IQ2_XXS, Q6_K),
-    "iq3_s": Mix(FileType.IQ3_S, GGMLType.IQ3_S, GGMLType.IQ3_S, Q6_K),
-    "mxfp4": Mix(FileType.MXFP4, MXFP4, MXFP4, Q8_0),
-    "f16": Mix(FileType.F16, F16, F16, F16),
+    "q4_k_m": Mix(FileType.Q4_K_M, Q4_K, Q6_K, Q5_K, Q6_K),
+    "q5_k_m": Mix(FileType.Q5_K_M, Q5_K, Q6_K, Q6_K, Q6_K),
+    "q6_k": Mix(FileType.Q6_K, Q6_K, Q6_K, Q6_K, Q6_K),
+    "q4_0": Mix(FileType.Q4_0, Q4_0, Q4_0, Q4_0, Q6_K),
+    "q8_0": Mix(FileType.Q8_0, Q8_0, Q8_0, Q8_0, Q8_0),
+    "iq4_xs": Mix(FileType.IQ4_XS, IQ4_XS, IQ4_XS, IQ4_XS, Q6_K),
+    "iq1_s": Mix(FileType.IQ1_S, GGMLType.IQ1_S, GGMLType.IQ1_S, GGMLType.IQ1_S, Q6_K),
+    "iq2_xxs": Mix(FileType.IQ2_XXS, GGMLType.IQ2_XXS, GGMLType.IQ2_XXS, GGMLType.IQ2_XXS, Q6_K),
+    "iq3_s": Mix(FileType.IQ3_S, GGMLType.IQ3_S, GGMLType.IQ3_S, GGMLType.IQ3_S, Q6_K),
+    "mxfp4": Mix(FileType.MXFP4, MXFP4, MXFP4, MXFP4, Q8_0),
+    "f16": Mix(FileType.F16, F16, F16, F16, F16),
 }
 
 
-def types(mix: str, layer: int, layers: int) -> dict[str, GGMLType]:
-    """The type of each matrix of a layer, as chosen by llama.cpp's quantiser for `mix`."""
+def kind_of(tensor: str, mix: str, layer: int, layers: int) -> GGMLType:
+    """What llama.cpp's quantiser makes a matrix for `mix`, in one of the `layers` that have it."""
+    if tensor == "attn_qkv.weight":
+        return MIXES[mix].joined
+    if tensor not in ("attn_v.weight", "ffn_down.weight", "ffn_down_exps.weight"):
+        return MIXES[mix].most
     # More bits for the first and last eighth of the layers and for every third of the others.
     more = layer < layers // 8 or layer >= 7 * layers // 8 or (layer - layers // 8) % 3 == 2
-    better = MIXES[mix].better if more else MIXES[mix].most
-    return {"attn_v": better, "ffn_down": better, "ffn_down_exps": better, "": MIXES[mix].most}
+    return MIXES[mix].better if more else MIXES[mix].most
 
 
 def random_model(name: str, mix: str, folder: Path) -> Path:
@@ -94,61 +73,30 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
         return path
     folder.mkdir(parents=True, exist_ok=True)
     shape, dice = SHAPES[name], np.random.default_rng(1)
-    heads = shape.prediction_heads
-    writer = GGUFWriter(path, "glm4moe" if heads else "llama")
+    writer = GGUFWriter(path, shape.architecture)
     writer.add("general.name", f"random {name} {mix}")
     writer.add("general.file_type", MIXES[mix].label.value)
-    writer.add("block_count", shape.layers + heads)
-    writer.add("nextn_predict_layers", heads)
+    writer.add("block_count", len(shape.layers))
     writer.add("context_length", 131072)
     writer.add("embedding_length", shape.hidden)
-    writer.add("feed_forward_length", shape.feed_forward)
-    writer.add("attention.head_count", shape.heads)
-    writer.add("attention.head_count_kv", shape.kv_heads)
-    writer.add("attention.layer_norm_rms_epsilon", 1e-5)
-    writer.add("rope.dimension_count", shape.head_dim)
-    writer.add("rope.freq_base", shape.rope_base)
     writer.add("vocab_size", shape.vocab)
-    if shape.experts:
-        writer.add("expert_count", shape.experts)
-        writer.add("expert_used_count", shape.experts_used)
+    for key, value in shape.keys.items():
+        writer.add(key, value)
     _add_vocabulary(writer, shape.vocab)
-    head = MIXES[mix].head
-    _add(
-        writer,
-        dice,
-        "token_embd.weight",
-        (shape.vocab, shape.hidden),
-        head if shape.hidden % 256 == 0 else Q8_0,
-    )
+    embedding = (shape.vocab, shape.hidden)
+    _add(writer, dice, "token_embd.weight", embedding, MIXES[mix].head)
     writer.add_tensor("output_norm.weight", np.ones(shape.hidden, np.float32))
-    query, kv = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    matrices: dict[str, tuple[int, ...]] = {
-        "attn_q": (query, shape.hidden),
-        "attn_k": (kv, shape.hidden),
-        "attn_v": (kv, shape.hidden),
-        "attn_output": (shape.hidden, query),
-        "ffn_gate": (shape.feed_forward, shape.hidden),
-        "ffn_up": (shape.feed_forward, shape.hidden),
-        "ffn_down": (shape.hidden, shape.feed_forward),
-    }
-    if shape.experts:
-        for part in ("ffn_gate", "ffn_up", "ffn_down"):
-            matrices[f"{part}_exps"] = (shape.experts, *matrices.pop(part))
-    for layer in range(shape.layers + heads):
-        kinds = types(mix, layer, shape.layers)
-        for matrix, size in matrices.items():
-            _add(writer, dice, f"blk.{layer}.{matrix}.weight", size, kinds.get(matrix, kinds[""]))
-        if shape.experts:
-            router = dice.standard_normal((shape.experts, shape.hidden), dtype=np.float32)
-            writer.add_tensor(f"blk.{layer}.ffn_gate_inp.weight", router / shape.hidden**0.5)
-        norms = ["attn_norm", "post_attention_norm" if heads else "ffn_norm"]
-        if layer >= shape.layers:
-            norms += ["nextn.enorm", "nextn.hnorm"]
-            joint = (shape.hidden, 2 * shape.hidden)
-            _add(writer, dice, f"blk.{layer}.nextn.eh_proj.weight", joint, MIXES[mix].most)
-        for norm in norms:
-            writer.add_tensor(f"blk.{layer}.{norm}.weight", np.ones(shape.hidden, np.float32))
+    having = Counter(tensor for tensors in shape.layers for tensor in tensors)
+    seen: Counter[str] = Counter()
+    for layer, tensors in enumerate(shape.layers):
+        for tensor, of in tensors.items():
+            full = f"blk.{layer}.{tensor}"
+            if isinstance(of, Floats):
+                values = dice.standard_normal(of.shape, dtype=np.float32)
+                writer.add_tensor(full, of.mean + np.float32(of.deviation) * values)
+            else:
+                _add(writer, dice, full, of, kind_of(tensor, mix, seen[tensor], having[tensor]))
+            seen[tensor] += 1
     writer.write()
     return path
 
@@ -156,6 +104,8 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
 def _add(
     writer: GGUFWriter, dice: np.random.Generator, name: str, shape: tuple[int, ...], kind: GGMLType
 ) -> None:
+    if shape[-1] % kind.block_size:
+        kind = Q8_0
     blocks = random_blocks(dice, kind, int(np.prod(shape)), 0.5 / shape[-1] ** 0.5)
     writer.add_raw_tensor(name, blocks, shape, kind)
 

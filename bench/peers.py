@@ -1,16 +1,17 @@
 """Compares Puna with llama.cpp: same file, same number of threads, alternating in one process.
 
     make bench-peers                                    # installs llama-cpp-python once, runs everything
-    python bench/peers.py --rows "1b q4_k_m, f16"       # some rows; only prints, does not write docs/
+    make bench-architectures                            # a model of each kind of architecture instead
+    python bench/peers.py --rows "1b q4_k_m, f16"       # some rows of either; only prints
     python bench/peers.py --quick                       # one repetition of everything, as a trial
     python bench/peers.py --model MODEL.gguf ...        # any model
 
 A complete run writes docs/performance.json and docs/performance.svg, and the tables in docs/performance.md
-and the README. The result is the ratio of medians: if the machine is busy, it is equally busy for both, and
-the order alternates. llama.cpp counts with the best of its settings in each row: weights repacked or as in
-the file, flash attention or not. All are tried shortly, the best one or two take turns with Puna. Some rows
-are compared with OpenVINO GenAI too, if it is installed. The models are created in build/bench-models on
-first use.
+and the README; one of the architectures docs/architectures.json and its table. The result is the ratio of
+medians: if the machine is busy, it is equally busy for both, and the order alternates. llama.cpp counts with
+the best of its settings in each row: weights repacked or as in the file, flash attention or not. All are
+tried shortly, the best one or two take turns with Puna. Some rows are compared with OpenVINO GenAI too, if it
+is installed. The models are created in build/bench-models on first use.
 """
 
 from __future__ import annotations
@@ -29,13 +30,16 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import architectures_report
 import choosing
 import llama_cpp
+import report
 import roofline
 from llama_cpp_peer import SETTINGS, LlamaCpp
-from models import SHAPES, random_model
-from report import Result, Run, line, load_warning, write
-from rows import CASES, Case, Test, chosen, decode, prompt
+from models import random_model
+from report import Result, Run, line, load_warning
+from rows import ARCHITECTURES, CASES, Case, Test, chosen, decode, prompt
+from shapes import SHAPES
 
 import puna
 from puna.engine.bench import Bench
@@ -113,7 +117,7 @@ def compare(
                 warm_up(engine, test)
             tried = choosing.tried(lambda setting, test=test: rate(theirs[setting], test), theirs)
             engines = always | {setting: theirs[setting] for setting in choosing.contenders(tried)}
-            rates, bandwidths = alternate(engines, test, repetitions, threads)
+            rates, bandwidths = alternate(engines, test, repetitions * test.often, threads)
             our_rates, openvino_rates = rates.pop(PUNA), rates.pop(OPENVINO, [])
             best = choosing.best(rates)
             others = {setting: some for setting, some in (tried | rates).items() if setting != best}
@@ -152,6 +156,7 @@ def main() -> None:
     parser.add_argument(
         "--rows", help="only rows that contain all words of one of these comma-separated parts"
     )
+    parser.add_argument("--architectures", action="store_true", help="a model of each kind of architecture")
     parser.add_argument("--quick", action="store_true", help="one repetition")
     parser.add_argument("--model", type=Path, action="append", help="GGUF files instead of the usual rows")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -159,7 +164,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="folder for the results (default: docs, if complete)")
     arguments = parser.parse_args()
     repetitions = 1 if arguments.quick else arguments.repetitions
-    cases = chosen(arguments.rows) if arguments.rows else CASES
+    cases = ARCHITECTURES if arguments.architectures else CASES
+    if arguments.rows:
+        cases = chosen(CASES + ARCHITECTURES, arguments.rows)
     if not cases:
         parser.error(f"no row matches {arguments.rows!r}")
     if arguments.model:
@@ -190,7 +197,8 @@ def main() -> None:
     print(f"took {(time.time() - began) / 60:.0f} minutes")
     complete = not (arguments.rows or arguments.quick or arguments.model)
     if complete or arguments.output:
-        write(run, arguments.output or ROOT / "docs")
+        written = architectures_report if arguments.architectures else report
+        written.write(run, arguments.output or ROOT / "docs")
 
 
 if __name__ == "__main__":

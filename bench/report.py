@@ -42,10 +42,8 @@ class Result:
     step_bytes: float  # bytes read per decode step, with weights as in the file
     prompt_products: float  # multiply-adds of the whole prompt
     floats: bool  # whether the weights are of a float type
-    setting: str = ""  # of llama.cpp: the one that is best in this test
-    others: dict[str, list[float]] = field(
-        default_factory=dict
-    )  # its rates with other settings, of fewer runs
+    setting: str  # of llama.cpp: the one that is best in this test
+    others: dict[str, list[float]]  # its rates with other settings, of fewer runs
     openvino: list[float] = field(default_factory=list)  # empty where it was not compared
 
     @property
@@ -138,12 +136,13 @@ def spread(rates: list[float]) -> str:
 def table(run: Run) -> str:
     """The results as Markdown."""
     text = [
-        f"Tokens per second: median (min to max) of {len(run.results[0].ours)} alternating runs. "
+        f"Tokens per second: median (min to max) of {_repetitions(run)} alternating runs. "
         f"{run.versions}, {run.machine.threads} threads each, {run.processor}; kernels: {run.kernels}.",
         "",
         f"The machine, measured in the same run: {run.machine.sentence()}.",
         "",
-        *_settings(run),
+        BEST,
+        "",
         "| model | test | Puna | llama.cpp | its best setting | ratio | bar | share of the machine |",
         "|---|---|---:|---:|---|---:|---:|---:|",
     ]
@@ -161,7 +160,8 @@ def short_table(run: Run) -> str:
     text = [
         f"Tokens per second; {run.versions}, {run.machine.threads} threads each, {run.processor}.",
         "",
-        *_settings(run),
+        BEST,
+        "",
         f"| {README_MODEL} | Puna | llama.cpp | its best setting | ratio |",
         "|---|---:|---:|---|---:|",
     ]
@@ -195,9 +195,10 @@ def _openvino(run: Run) -> list[str]:
     return text
 
 
-def _settings(run: Run) -> list[str]:
-    """How llama.cpp was set; nothing for runs that did not try its settings."""
-    return [BEST, ""] if all(result.setting for result in run.results) else []
+def _repetitions(run: Run) -> str:
+    """How many runs a row was measured in; decoding one stream, more."""
+    fewest, most = (pick(len(result.ours) for result in run.results) for pick in (min, max))
+    return str(fewest) if fewest == most else f"{fewest} to {most}"
 
 
 def _share(result: Result, machine: Machine) -> str:

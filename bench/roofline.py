@@ -98,11 +98,12 @@ def measure(threads: int) -> Machine:
 
 
 def need(path: Path) -> Need:
-    """The cost per token of a Llama-like model."""
+    """The cost per token of a model whose layers attend as Llama's do, or not at all."""
     with open_gguf(path) as file:
         experts = int(file.get("expert_count", 0) or 0)
         used = int(file.get("expert_used_count", 0) or 0) / experts if experts else 1.0
-        layers, heads = int(file.get("block_count")), int(file.get("attention.head_count"))
+        layers = sum(name.endswith(".attn_k.weight") for name in file.tensors)
+        heads = int(file.get("attention.head_count"))
         kv_heads = int(file.get("attention.head_count_kv", heads))
         head_dim = int(file.get("attention.key_length", file.get("embedding_length") // heads))
         layer_bytes = layer_products = head_bytes = head_products = 0.0

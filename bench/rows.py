@@ -24,6 +24,11 @@ class Test:
         return "decode" if self.streams == 1 else f"decode, {self.streams} streams"
 
     @property
+    def often(self) -> int:
+        """Runs in a repetition: decoding one stream takes a second, and memory is noisy."""
+        return 3 if self.kind == "decode" and self.streams == 1 and not self.depth else 1
+
+    @property
     def context(self) -> int:
         """Context length that the test needs."""
         return self.tokens + self.depth + 24
@@ -67,11 +72,17 @@ CASES = (
     Case("8x150m", "q4_k_m", (prompt(512), decode(32), decode(16, streams=8))),
 )
 
+#: One model for each way in which architectures differ in speed, in a table of their own.
+ARCHITECTURES = (
+    Case("delta-0.8b", "q4_k_m", (prompt(512, 1.5), decode(32, 1.1), decode(16, 2.5, streams=8))),
+    Case("windowed-1b", "q4_k_m", (prompt(512, 1.5), decode(32, 1.1), decode(16, 2.5, streams=8))),
+)
+
 #: The fraction of the measured read bandwidth that decoding one stream should use.
 BANDWIDTH_BAR = 0.85
 
 
-def chosen(pattern: str) -> tuple[Case, ...]:
+def chosen(cases: tuple[Case, ...], pattern: str) -> tuple[Case, ...]:
     """The tests whose model and label contain all words of one of the comma-separated parts of `pattern`."""
     wanted = [part.lower().split() for part in pattern.split(",")]
 
@@ -79,5 +90,5 @@ def chosen(pattern: str) -> tuple[Case, ...]:
         words = f"{case.name} {test.label}".replace(",", "").split()
         return any(all(word in words for word in part) for part in wanted)
 
-    kept = [replace(case, tests=tuple(test for test in case.tests if matches(case, test))) for case in CASES]
+    kept = [replace(case, tests=tuple(test for test in case.tests if matches(case, test))) for case in cases]
     return tuple(case for case in kept if case.tests)

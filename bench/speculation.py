@@ -1,7 +1,7 @@
 """Measures the gain of speculative decoding, and its cost where there is nothing to gain.
 
     make bench-speculation                            # 135M models; writes docs/speculation.json
-    python bench/speculation.py [--model 135m/q8_0] [--mtp 135m-mtp/q8_0] [--draft 135m-draft/q8_0]
+    python bench/speculation.py [--model 135m/q8_0] [--mtp delta-0.1b-mtp/q8_0] [--draft 135m-draft/q8_0]
                                 [--right 0.8] [--streams 1,4] [--tokens 192] [--repetitions 5] [--threads 0]
                                 [--cpu] [--output FOLDER]
 
@@ -76,8 +76,8 @@ class Scripted:
         self._sampler.sample(logits)
         return next(self._tokens)
 
-    def accept(self, token: int) -> None:
-        self._sampler.accept(token)
+    def accept(self, token: int, *, generated: bool) -> None:
+        self._sampler.accept(token, generated=generated)
 
 
 class Runner:
@@ -173,7 +173,9 @@ class Runner:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="135m/q8_0", help="SHAPE/MIX as in bench/models.py")
-    parser.add_argument("--mtp", default="135m-mtp/q8_0", help="SHAPE/MIX of a model with prediction heads")
+    parser.add_argument(
+        "--mtp", default="delta-0.1b-mtp/q8_0", help="SHAPE/MIX of a model with prediction heads"
+    )
     parser.add_argument("--draft", default="", help="SHAPE/MIX of a draft model")
     parser.add_argument("--right", type=float, default=0.8, help="how often heads and draft model are right")
     parser.add_argument("--streams", default="1,4")

@@ -91,3 +91,28 @@ GLM4_MOE_LITE = TinyLatent(
     {**SETTINGS, **WITHOUT_GROUPS, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
     {"expert_gating_func": 2}, seed=50,
 )  # fmt: skip
+
+#: With groups of experts, each as good as its best one.
+DEEPSEEK_V2 = TinyLatent(
+    "deepseek2", "deepseek_v2",
+    {**SETTINGS, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0},
+    {"expert_gating_func": 1}, seed=48,
+)  # fmt: skip
+
+#: With queries that sharpen beyond the 32 positions of the original context.
+MISTRAL4 = TinyLatent(
+    "mistral4", "mistral4",
+    {
+        **SETTINGS, **GROUPS,
+        "rope_parameters": {
+            "rope_theta": 1e4, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32,
+            "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "llama_4_scaling_beta": 0.1,
+        },
+    },
+    {
+        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32,
+        "rope.scaling.yarn_log_multiplier": 0.1, "attention.temperature_scale": 0.1,
+    },
+    seed=51,
+)  # fmt: skip

@@ -19,7 +19,8 @@ constexpr int attention_vectors = 192;
 struct AttentionCall {
     const float* q;          // [rows, heads, dim]
     const void* keys;        // [capacity, kv_heads, dim] of key_type
-    const void* values;      // [capacity, kv_heads, value_dim] of value_type
+    const void* values;      // value_dim numbers of value_type for each cell and key/value head...
+    int64_t value_step;      // ... this many bytes apart; they may be parts of the keys
     const int32_t* cells;
     const int32_t* starts;   // [rows]
     const int32_t* counts;   // [rows]
@@ -28,12 +29,16 @@ struct AttentionCall {
     int rows, heads, kv_heads, dim, value_dim;
     KVType key_type, value_type;
     float scale, softcap;
+    const float* bias;       // [heads, 2 * reach + 1] or null: what is added to a score, by the cell's distance
+    int reach;
+    const int32_t* places;   // [rows], each row's own in the list; null: the last that it sees
 
     int group() const { return heads / kv_heads; }
     // Widths in scratch memory: whole vectors of any instruction set.
     int padded_dim() const { return (dim + 15) / 16 * 16; }
     int padded_value_dim() const { return (value_dim + 15) / 16 * 16; }
     int end(int row) const { return starts[row] + counts[row]; }
+    int place(int row) const { return places ? places[row] : end(row) - 1; }
 };
 
 // Rows [first, first + rows), which see parts of [begin, end) of the list, and some key/value heads.

@@ -91,15 +91,35 @@ PUNA_INLINE float power_of_two(float x) {
     return lanes[0];
 }
 
+// What is added to the scores of one query vector by distance; `ahead` is that of the tile's first cell.
+struct Bias {
+    const float* values;   // [2 * reach + 1] or null
+    int reach, ahead;
+};
+
+// Cells beyond its reach count as those at its ends.
+PUNA_INLINE void add_bias(float* scores, Range seen, Bias bias) {
+    const float* middle = bias.values + bias.reach;
+    if (bias.ahead + seen.begin >= -bias.reach && bias.ahead + seen.end - 1 <= bias.reach) {
+        const float* values = middle + bias.ahead;
+        for (int j = seen.begin; j < seen.end; j++) scores[j] += values[j] * log2_e;
+    } else {
+        for (int j = seen.begin; j < seen.end; j++) {
+            scores[j] += middle[max(-bias.reach, min(bias.reach, bias.ahead + j))] * log2_e;
+        }
+    }
+}
+
 // Turns the scores of one query vector into weights of the running softmax. `sums` is a vector of partial sums.
-PUNA_INLINE void add_scores(float* scores, Range seen, const AttentionCall& call, float& largest, float* sums,
-                             float* values) {
+PUNA_INLINE void add_scores(float* scores, Range seen, const AttentionCall& call, Bias bias, float& largest, float* sums,
+                            float* values) {
     const int begin = seen.begin / Vec::width * Vec::width;   // a tile is whole vectors
     const int end = (seen.end + Vec::width - 1) / Vec::width * Vec::width;
     if (call.softcap != 0) {
         const Vec cap = Vec::splat(call.softcap * log2_e);
         for (int j = begin; j < end; j += Vec::width) (cap * tanh(Vec::load(scores + j))).store(scores + j);
     }
+    if (bias.values) add_bias(scores, seen, bias);
     for (int j = begin; j < seen.begin; j++) scores[j] = minus_infinity;
     for (int j = seen.end; j < end; j++) scores[j] = minus_infinity;
     Vec most = Vec::splat(largest);
@@ -126,7 +146,14 @@ struct Head {
     const float* q;     // [vectors, padded_dim], scaled
     float* sums;        // [vectors, width]
     AttentionState state;
+    int first_row, first_head;
 };
+
+PUNA_INLINE Bias bias_of(const AttentionCall& call, const Head& head, int vector, int tile) {
+    if (!call.bias) return {nullptr, 0, 0};
+    const int row = head.first_row + vector / call.group(), query_head = head.first_head + vector % call.group();
+    return {call.bias + int64_t(query_head) * (2 * call.reach + 1), call.reach, tile - call.place(row)};
+}
 
 // `multiply`, which also prefetches the next tile where there is little to compute.
 PUNA_INLINE void multiply_and_prefetch(bool few, CellPrefetcher& next_tile, int rows, int vectors, const float* a,
@@ -141,8 +168,8 @@ PUNA_INLINE void multiply_and_prefetch(bool few, CellPrefetcher& next_tile, int 
 }
 
 // One tile: keys transposed [dim, tile_cells], values [tile_cells, padded_value_dim]; `seen` per row of the block.
-void attend_tile(const AttentionCall& call, const Head& head, int vectors, const Range* seen, const float* keys,
-                 const float* values, CellPrefetcher& next_tile, float* scores) {
+void attend_tile(const AttentionCall& call, const Head& head, int vectors, int tile, const Range* seen,
+                 const float* keys, const float* values, CellPrefetcher& next_tile, float* scores) {
     const int q_stride = call.padded_dim(), stride = call.padded_value_dim(), group = call.group();
     const int value_vectors = (call.value_dim + Vec::width - 1) / Vec::width;
     const bool few = vectors <= max_rows;
@@ -164,8 +191,8 @@ void attend_tile(const AttentionCall& call, const Head& head, int vectors, const
         float* to = head.state.values + int64_t(m) * stride;
         for (int i = 0; i < taken; i++) {
             if (ranges[i].empty()) continue;
-            add_scores(scores + i * tile_cells, ranges[i], call, head.state.largest[m + i],
-                        head.sums + (m + i) * Vec::width, to + int64_t(i) * stride);
+            add_scores(scores + i * tile_cells, ranges[i], call, bias_of(call, head, m + i, tile),
+                       head.state.largest[m + i], head.sums + (m + i) * Vec::width, to + int64_t(i) * stride);
         }
         // Only cells that all see: a NaN beyond what a row sees, times a weight of zero, would reach it.
         for (int i = 0, next; i < taken; i = next) {
@@ -224,13 +251,10 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
         const int32_t* cells = call.cells + tile;
         const int next = min(end, tile + tile_cells);
         CellPrefetcher next_tile(call.cells + next, min(tile_cells, end - next),
-                    rows_of(call.keys, call.key_type, call.dim, dim, block.kv_head, call.kv_heads),
-                    rows_of(call.values, call.value_type, call.value_dim, value_dim, block.kv_head, call.kv_heads),
-                    block.kv_heads);
+                                 key_rows(call, block.kv_head), value_rows(call, block.kv_head), block.kv_heads);
         for (int h = 0; h < block.kv_heads; h++) {
             const int head = block.kv_head + h;
-            const Rows keys = rows_of(call.keys, call.key_type, call.dim, dim, head, call.kv_heads);
-            const Rows values = rows_of(call.values, call.value_type, call.value_dim, value_dim, head, call.kv_heads);
+            const Rows keys = key_rows(call, head), values = value_rows(call, head);
             transpose_keys(keys, cells, used, next_tile, few_keys, transposed_keys);
             for (int j = used.begin; j < used.end; j += cells_part) {
                 next_tile.prefetch(next_tile.lines(unpack_work, tile_cells / cells_part));
@@ -240,8 +264,10 @@ void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int ch
             attend_tile(call,
                         {q + int64_t(first) * dim,
                          sums + first * Vec::width,
-                         {state.largest + first, nullptr, state.values + int64_t(first) * value_dim}},
-                        vectors, seen, transposed_keys, values_unpacked, next_tile, scores);
+                         {state.largest + first, nullptr, state.values + int64_t(first) * value_dim},
+                         block.first,
+                         head * call.group()},
+                        vectors, tile, seen, transposed_keys, values_unpacked, next_tile, scores);
         }
     }
     for (int m = 0; m < all_vectors; m++) state.sum[m] = sum_lanes(Vec::load(sums + m * Vec::width));

@@ -32,9 +32,15 @@ struct Rows {
     PUNA_INLINE const uint8_t* row(int32_t cell) const { return base + cell * stride; }
 };
 
-Rows rows_of(const void* cells, KVType type, int dim, int padded, int head, int heads) {
-    const int64_t bytes = kv_bytes(type, dim);
-    return {static_cast<const uint8_t*>(cells) + head * bytes, heads * bytes, bytes, type, dim, padded};
+Rows key_rows(const AttentionCall& call, int head) {
+    const int64_t bytes = kv_bytes(call.key_type, call.dim);
+    return {static_cast<const uint8_t*>(call.keys) + head * bytes, call.kv_heads * bytes, bytes, call.key_type,
+            call.dim, call.padded_dim()};
+}
+
+Rows value_rows(const AttentionCall& call, int head) {
+    return {static_cast<const uint8_t*>(call.values) + head * call.value_step, call.kv_heads * call.value_step,
+            kv_bytes(call.value_type, call.value_dim), call.value_type, call.value_dim, call.padded_value_dim()};
 }
 
 template <KVType type>
@@ -60,7 +66,7 @@ class CellPrefetcher {
 public:
     CellPrefetcher(const int32_t* cells, int count, const Rows& keys, const Rows& values, int heads)
         : cells(cells), count(count), keys(keys), values(values), key_bytes(heads * keys.bytes),
-          value_bytes(heads * values.bytes), row_bytes(key_bytes > value_bytes ? key_bytes : value_bytes),
+          value_bytes(within(values, keys) ? 0 : heads * values.bytes), row_bytes(key_bytes > value_bytes ? key_bytes : value_bytes),
           lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)) {}
 
     PUNA_INLINE bool done() const { return cell == count; }
@@ -79,6 +85,11 @@ public:
     }
 
 private:
+    // Whether `part` lies in the rows of `whole`.
+    static PUNA_INLINE bool within(const Rows& part, const Rows& whole) {
+        return part.base >= whole.base && part.base < whole.base + whole.stride;
+    }
+
     const int32_t* cells;
     int count;
     Rows keys, values;   // of the block's first head

@@ -62,10 +62,16 @@ struct Plan {
     }
 };
 
-auto activation(Gate gate) {
+// up = what the activation makes of gate, which is null where it has none, and up.
+void activate(Activation kind, const float* gate, float* up, int64_t count) {
     const RowKernels& kernels = row_kernels();
-    if (gate == Gate::geglu) return kernels.geglu;
-    return gate == Gate::swiglu ? kernels.swiglu : kernels.clamped_swiglu;
+    switch (kind) {
+        case Activation::swiglu: return kernels.swiglu(gate, up, count, up);
+        case Activation::clamped_swiglu: return kernels.clamped_swiglu(gate, up, count, up);
+        case Activation::geglu: return kernels.geglu(gate, up, count, up);
+        case Activation::gelu: return kernels.gelu(up, count, up);
+        case Activation::squared_relu: return kernels.squared_relu(up, count, up);
+    }
 }
 
 // A piece of an intermediate row that one task computes: what the block of activations it becomes holds.
@@ -78,10 +84,10 @@ public:
          int64_t per_token, float* y)
         : layer_(layer), plan_(layer.count, chosen, shares, tokens, per_token), tokens_(tokens),
           per_token_(per_token), width_(layer.down->columns()), rows_(layer.down->rows() / layer.count), y_(y),
-          inputs_(x, tokens, layer.gate->columns()) {}
+          inputs_(x, tokens, layer.up->columns()) {}
 
     void run() {
-        inputs_.want(*layer_.gate, scratch_);
+        if (layer_.gate) inputs_.want(*layer_.gate, scratch_);
         inputs_.want(*layer_.up, scratch_);
         const auto places = static_cast<int64_t>(plan_.places.size());
         const size_t hidden = scratch_.reserve<uint8_t>(ActivationRows::bytes(*layer_.down, places, width_));
@@ -119,29 +125,21 @@ private:
 
     void widen(const Block& block, int64_t column, float* room) {
         const int64_t count = std::min(piece, width_ - column);
-        float* const gates = multiply_piece(*layer_.gate, block, column, count, room);
-        float* const ups = multiply_piece(*layer_.up, block, column, count, room + token_block * piece_room);
-        const auto activate = activation(layer_.activation);
-        const int64_t at = block.expert * width_ + column;
+        float* const ups = multiply_piece(*layer_.up, layer_.up_bias, block, column, count, room);
+        float* const gates = layer_.gate ? multiply_piece(*layer_.gate, layer_.gate_bias, block, column, count,
+                                                          room + token_block * piece_room)
+                                         : nullptr;
         for (int64_t p = block.begin; p < block.end; p++) {
-            float *gate = gates + (p - block.begin) * piece_room, *up = ups + (p - block.begin) * piece_room;
-            if (layer_.scale_inputs) {   // a product with a multiple of x is that multiple of the product
-                const float share = plan_.places[static_cast<size_t>(p)].share;
-                for (int64_t i = 0; i < count; i++) gate[i] *= share, up[i] *= share;
-            }
-            if (layer_.gate_bias) {
-                for (int64_t i = 0; i < count; i++) gate[i] += layer_.gate_bias[at + i];
-            }
-            if (layer_.up_bias) {
-                for (int64_t i = 0; i < count; i++) up[i] += layer_.up_bias[at + i];
-            }
-            activate(gate, up, count, gate);
-            hidden_->put(p, column, gate, count);
+            const int64_t offset = (p - block.begin) * piece_room;
+            activate(layer_.activation, gates ? gates + offset : nullptr, ups + offset, count);
+            hidden_->put(p, column, ups + offset, count);
         }
     }
 
-    // Rows [column, column + count) of the block's expert times its tokens: [places][piece_room], in `room`.
-    float* multiply_piece(const PackedMatrix& stack, const Block& block, int64_t column, int64_t count, float* room) {
+    // Rows [column, column + count) of the block's expert times its tokens, and their bias: [places][piece_room], in
+    // `room`.
+    float* multiply_piece(const PackedMatrix& stack, const float* bias, const Block& block, int64_t column,
+                          int64_t count, float* room) {
         const RowRange range(stack, block.expert * width_ + column, count);
         const ActivationRows& inputs = inputs_.rows(stack);
         const void* x[token_block];
@@ -151,7 +149,19 @@ private:
             y[p - block.begin] = room + (p - block.begin) * piece_room;
         }
         multiply(stack, range.first, range.groups, x, inputs.step, y, block.end - block.begin);
-        return room + range.skip;
+        room += range.skip;
+        for (int64_t p = block.begin; p < block.end; p++) {
+            float* product = room + (p - block.begin) * piece_room;
+            if (layer_.scale_inputs) {   // a product with a multiple of x is that multiple of the product
+                const float share = plan_.places[static_cast<size_t>(p)].share;
+                for (int64_t i = 0; i < count; i++) product[i] *= share;
+            }
+            if (bias) {
+                const float* of_expert = bias + block.expert * width_ + column;
+                for (int64_t i = 0; i < count; i++) product[i] += of_expert[i];
+            }
+        }
+        return room;
     }
 
     // Down: one task for some row groups and a block of tokens.

@@ -6,21 +6,24 @@
 
 namespace puna {
 
-enum class Gate : int { swiglu, clamped_swiglu, geglu };   // see RowKernels
+// Of gate and up, or without gates of up alone; see RowKernels.
+enum class Activation : int { swiglu, clamped_swiglu, geglu, gelu, squared_relu };
+constexpr bool has_gate(Activation a) { return a < Activation::gelu; }
 
 // The matrices of all experts lie one below the other in one packed matrix: expert e of `count` has the rows
 // [e * rows / count, (e + 1) * rows / count).
 struct Experts {
     int64_t count;
-    const PackedMatrix *gate, *up;   // [count * width, columns]
+    const PackedMatrix *gate, *up;   // [count * width, columns]; gate may be null
     const PackedMatrix* down;        // [count * rows, width]
     const float *gate_bias, *up_bias, *down_bias;   // [count, width] twice and [count, rows], or null
-    Gate activation;
+    Activation activation;   // has a gate if there is one
     bool scale_inputs;   // whether a share multiplies what an expert is given instead of what it gives
 };
 
 // y [tokens, rows] = for each token the sum over its `per_token` chosen experts of
 //     share * (down(activation(gate(x), up(x))))    or    down(activation(gate(share * x), up(share * x)))
+// or, without gates, of the same with activation(up(...)),
 // with x [tokens, columns], and chosen (in [0, count)) and shares [tokens, per_token]. The weights of experts that
 // no token chose are not read. Every row of y depends on its rows of x, chosen and shares alone, bit for bit.
 void experts(const Experts& layer, const float* x, const int32_t* chosen, const float* shares, int64_t tokens,

@@ -1,5 +1,6 @@
 #include "experts/route.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -36,17 +37,11 @@ void drop_groups(const Routing& routing, const float* ranks, int64_t block, std:
     thread_local std::vector<int32_t> best;
     sums.clear();
     for (const float* group = ranks; group < ranks + routing.count; group += block) {
-        float first = -std::numeric_limits<float>::infinity(), second = first;
-        for (int64_t i = 0; i < block; i++) {
-            const float rank = rank_of(group[i]);
-            if (rank > first) {
-                second = first;
-                first = rank;
-            } else if (rank > second) {
-                second = rank;
-            }
-        }
-        sums.push_back(block > 1 ? first + second : first);
+        best.resize(static_cast<size_t>(std::min(routing.best_of_group, block)));
+        choose(group, block, nullptr, 1, static_cast<int64_t>(best.size()), best.data());
+        float sum = 0;
+        for (const int32_t i : best) sum += rank_of(group[i]);
+        sums.push_back(sum);
     }
     best.resize(static_cast<size_t>(routing.used_groups));
     choose(sums.data(), routing.groups, nullptr, 1, routing.used_groups, best.data());

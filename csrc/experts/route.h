@@ -7,6 +7,7 @@ namespace puna {
 struct Routing {
     int64_t count, per_token;   // all experts, and those chosen for a token: per_token <= those in the used groups
     int64_t groups, used_groups;   // of equal size: groups divides count
+    int64_t best_of_group;         // how many experts a group is judged by
     bool sigmoid;               // scores are sigmoids of the logits, else their softmax over all experts
     bool normalize;             // whether shares are divided by their sum
     float scale;
@@ -15,8 +16,9 @@ struct Routing {
 
 // For each row of `logits` [tokens, count] the best experts and their shares, [tokens, per_token]: best first, equal
 // ones by number. The best are those with the largest logits or, with a bias, the largest score + bias; NaN counts as
-// the largest. They are taken from the `used_groups` best groups alone, those with the largest sums of the two best of
-// score + bias in them; equal groups by number. A share is the score, divided by the sum over those chosen if `normalize`, times `scale`.
+// the largest. They are taken from the `used_groups` best groups alone, those with the largest sums of the
+// `best_of_group` best of score + bias in them; equal groups by number. A share is the score, divided by the sum over
+// those chosen if `normalize`, times `scale`.
 void route(const Routing& routing, const float* logits, int64_t tokens, int32_t* chosen, float* shares);
 
 }  // namespace puna

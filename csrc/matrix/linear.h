@@ -20,4 +20,8 @@ struct Product {
 // that row NaN or infinite.
 void linear(const std::vector<Product>& products, const float* x, int64_t tokens, int64_t columns);
 
+// The same with a matrix of its own for each head, all [rows, columns]: y [tokens, heads, rows] = for each token and
+// head h its part of x [tokens, heads, columns] @ heads[h].T.
+void linear_heads(const std::vector<const PackedMatrix*>& heads, const float* x, int64_t tokens, float* y);
+
 }  // namespace puna

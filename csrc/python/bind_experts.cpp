@@ -27,31 +27,34 @@ void check_chosen(const int32_t* chosen, int64_t places, int64_t count) {
     }
 }
 
-NewArray<float> bind_experts(const PackedMatrix& gate, const PackedMatrix& up, const PackedMatrix& down,
+NewArray<float> bind_experts(const PackedMatrix* gate, const PackedMatrix& up, const PackedMatrix& down,
                         OptionalArgument gate_bias_, OptionalArgument up_bias_, OptionalArgument down_bias_,
                         int64_t count, int activation, bool scale_inputs, Argument x_, Argument chosen_,
                         Argument weights_) {
-    if (count < 1 || gate.rows() != count * down.columns() || up.rows() != gate.rows() || down.rows() % count ||
-        up.columns() != gate.columns()) {
+    if (count < 1 || up.rows() != count * down.columns() || down.rows() % count ||
+        (gate && (gate->rows() != up.rows() || gate->columns() != up.columns()))) {
         throw nb::value_error("experts: the matrices do not fit together");
+    }
+    const auto kind = static_cast<Activation>(activation);
+    if (kind < Activation::swiglu || kind > Activation::squared_relu || has_gate(kind) != (gate != nullptr)) {
+        throw nb::value_error("experts: the activation does not go with the matrices");
     }
     const auto x = array<float>(x_, "experts x"), weights = array<float>(weights_, "experts weights");
     const auto chosen = array<int32_t>(chosen_, "experts chosen");
-    if (x.dims != 2 || x.shape[1] != gate.columns() || chosen.dims != 2 || chosen.shape[0] != x.shape[0] ||
+    if (x.dims != 2 || x.shape[1] != up.columns() || chosen.dims != 2 || chosen.shape[0] != x.shape[0] ||
         !weights.same_shape(chosen.shape, chosen.dims)) {
         throw misfit("experts", {{"x", x_}, {"chosen", chosen_}, {"weights", weights_}});
     }
     const auto gate_bias = optional_array<float>(gate_bias_, "experts gate bias"),
                up_bias = optional_array<float>(up_bias_, "experts up bias"),
                down_bias = optional_array<float>(down_bias_, "experts down bias");
-    if ((gate_bias.given() && gate_bias.size != gate.rows()) || (up_bias.given() && up_bias.size != up.rows()) ||
-        (down_bias.given() && down_bias.size != down.rows())) {
+    if ((gate_bias.given() && gate_bias.size != (gate ? gate->rows() : 0)) || 
+        (up_bias.given() && up_bias.size != up.rows()) || (down_bias.given() && down_bias.size != down.rows())) {
         throw misfit("experts", {{"gate bias", gate_bias_.argument()}, {"up bias", up_bias_.argument()},
                                  {"down bias", down_bias_.argument()}});
     }
     auto y = new_array<float>({x.shape[0], static_cast<intptr_t>(down.rows() / count)});
-    const Experts layer = {count, &gate, &up, &down, gate_bias.data, up_bias.data, down_bias.data,
-                           static_cast<Gate>(activation), scale_inputs};
+    const Experts layer = {count, gate, &up, &down, gate_bias.data, up_bias.data, down_bias.data, kind, scale_inputs};
     perform("experts", [=, tokens = x.shape[0], used = chosen.shape[1], out = y.data] {
         check_chosen(chosen.data, tokens * used, count);
         experts(layer, x.data, chosen.data, weights.data, tokens, used, out);
@@ -61,7 +64,7 @@ NewArray<float> bind_experts(const PackedMatrix& gate, const PackedMatrix& up, c
 
 std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, OptionalArgument bias_, int64_t used,
                                                          bool sigmoid, bool normalize, float scale, int64_t groups,
-                                                         int64_t used_groups) {
+                                                         int64_t used_groups, int64_t best_of_group) {
     const auto logits = array<float>(logits_, "route logits");
     const auto bias = optional_array<float>(bias_, "route bias");
     if (logits.dims != 2 || used < 1 || used > logits.shape[1] || (bias.given() && !bias.is({logits.shape[1]}))) {
@@ -70,7 +73,7 @@ std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, Optio
                                   .c_str());
     }
     const int64_t count = logits.shape[1];
-    if (groups < 1 || count % groups || used_groups < 1 || used_groups > groups ||
+    if (groups < 1 || count % groups || used_groups < 1 || used_groups > groups || best_of_group < 1 ||
         used > used_groups * (count / groups)) {
         throw nb::value_error(("route: cannot choose " + std::to_string(used) + " experts in " +
                                std::to_string(used_groups) + " of " + std::to_string(groups) + " groups of " +
@@ -80,7 +83,7 @@ std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, Optio
     const int64_t tokens = logits.shape[0];
     auto chosen = new_array<int32_t>({logits.shape[0], static_cast<intptr_t>(used)});
     auto weights = new_array<float>({logits.shape[0], static_cast<intptr_t>(used)});
-    const Routing routing = {count, used, groups, used_groups, sigmoid, normalize, scale, bias.data};
+    const Routing routing = {count, used, groups, used_groups, best_of_group, sigmoid, normalize, scale, bias.data};
     perform("route", [=, ids = chosen.data, out = weights.data] { route(routing, logits.data, tokens, ids, out); });
     return {chosen, weights};
 }
@@ -88,12 +91,13 @@ std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, Optio
 }  // namespace
 
 void register_experts(nb::module_& m) {
-    m.def("experts", &bind_experts, "gate"_a, "up"_a, "down"_a, "gate_bias"_a.none(), "up_bias"_a.none(),
+    m.def("experts", &bind_experts, "gate"_a.none(), "up"_a, "down"_a, "gate_bias"_a.none(), "up_bias"_a.none(),
           "down_bias"_a.none(), "count"_a, "activation"_a, "scale_inputs"_a, "x"_a, "chosen"_a, "weights"_a,
-          "Feed-forward networks chosen per token, the matrices of all `count` experts one below the other.\n\n"
+          "Feed-forward networks chosen per token, the matrices of all `count` experts one below the other, gate\n"
+          "being None where they have none.\n\n"
           "Raises IndexError for experts that do not exist.");
     m.def("route", &bind_route, "logits"_a, "bias"_a.none(), "used"_a, "sigmoid"_a, "normalize"_a, "scale"_a,
-          "groups"_a, "used_groups"_a,
+          "groups"_a, "used_groups"_a, "best_of_group"_a,
           "The int32 numbers of the best experts of each token and their float32 weights.");
 }
 

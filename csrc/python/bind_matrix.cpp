@@ -46,6 +46,26 @@ std::vector<NewArray<float>> bind_linear(Argument x_, const std::vector<const Pa
     return results;
 }
 
+NewArray<float> bind_linear_heads(Argument x_, const std::vector<const PackedMatrix*>& heads) {
+    const auto x = array<float>(x_, "linear_heads x");
+    const int64_t rows = heads.empty() ? 0 : heads[0]->rows(), columns = heads.empty() ? 0 : heads[0]->columns();
+    bool fits = x.dims == 3 && x.shape[1] == static_cast<intptr_t>(heads.size()) && x.shape[2] == columns;
+    for (const PackedMatrix* head : heads) fits = fits && head->rows() == rows && head->columns() == columns;
+    if (!fits) {
+        std::string shapes;
+        for (const PackedMatrix* head : heads) {
+            shapes += (shapes.empty() ? "" : ", ") + ("[" + std::to_string(head->rows())) + ", " +
+                      std::to_string(head->columns()) + "]";
+        }
+        throw nb::value_error(("linear_heads: x " + shape_text(x_) + " needs as many matrices of one shape as it has "
+                               "heads, not " + (shapes.empty() ? "none" : shapes))
+                                  .c_str());
+    }
+    auto y = new_array<float>({x.shape[0], x.shape[1], static_cast<intptr_t>(rows)});
+    perform("linear_heads", [heads, x, out = y.data] { linear_heads(heads, x.data, x.shape[0], out); });
+    return y;
+}
+
 // Throws std::out_of_range, Python's IndexError, unless all `ids` are below `rows`.
 void check_rows(const Array<int32_t>& ids, int64_t rows) {
     for (int64_t i = 0; i < ids.size; i++) {
@@ -115,6 +135,8 @@ void register_matrix(nb::module_& m) {
         "Whether matrices of this GGUF type can be packed and embedded without converting them first.");
     m.def("linear", &bind_linear, "x"_a, "matrices"_a, "biases"_a,
           "x [tokens, columns] @ matrices[i].T + biases[i]: [tokens, rows] for each matrix; a bias may be None.");
+    m.def("linear_heads", &bind_linear_heads, "x"_a, "heads"_a,
+          "x [tokens, heads, columns] with a matrix [rows, columns] for each head: [tokens, heads, rows].");
     m.def("embed", &bind_embed, "data"_a, "type"_a, "rows"_a, "columns"_a, "ids"_a,
           "The rows `ids` (int32) of a matrix [rows, columns] as the file has it: float32 [tokens, columns].\n\n"
           "Raises IndexError for rows that do not exist.");

@@ -43,35 +43,64 @@ void check_lists(const AttentionCall& call, int64_t listed, int64_t capacity) {
             throw std::out_of_range("row " + std::to_string(i) + " names cells " + std::to_string(start) + " to " +
                                     std::to_string(start + count) + " of a list of " + std::to_string(listed));
         }
+        if (call.places && (call.places[i] < 0 || call.places[i] >= listed)) {
+            throw std::out_of_range("row " + std::to_string(i) + " is at place " + std::to_string(call.places[i]) +
+                                    " of a list of " + std::to_string(listed));
+        }
         if (i == 0 || start != call.starts[i - 1]) checked = 0;
         if (count > checked) check_cells(call.cells + start + checked, count - checked, capacity);
         checked = std::max(checked, count);
     }
 }
 
-NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, Argument values_, int value_type,
-                          Argument cells_, Argument starts_, Argument counts_, float scale, float softcap,
-                          OptionalArgument sinks_) {
+// The last `dim` numbers of each row.
+Stored last_of(Stored whole, int64_t dim) {
+    const int last = whole.dims - 1;
+    const auto type = KVType(whole.type);
+    const bool blocks = type == KVType::q8_0 || type == KVType::q4_0;
+    if (dim < 1 || dim > whole.shape[last] || (blocks && (dim % kv_block || whole.shape[last] % kv_block))) {
+        throw nb::value_error(("attention: the last " + std::to_string(dim) + " numbers of keys of " +
+                               std::to_string(whole.shape[last]) + " cannot be values, or are not whole blocks")
+                                  .c_str());
+    }
+    whole.data = static_cast<uint8_t*>(whole.data) + kv_bytes(type, whole.shape[last] - dim);
+    whole.shape[last] = dim;
+    return whole;
+}
+
+NewArray<float> bind_attention(Argument q_, Argument keys_, int key_type, OptionalArgument values_, int value_type,
+                               int64_t value_dim, Argument cells_, Argument starts_, Argument counts_, float scale,
+                               float softcap, OptionalArgument sinks_, OptionalArgument bias_,
+                               OptionalArgument places_) {
     const auto q = array<float>(q_, "attention q");
     const Stored keys = stored(keys_, key_type, "attention keys");
-    const Stored values = stored(values_, value_type, "attention values");
+    const bool within = values_.is_none();
+    const Stored values = within ? last_of(keys, value_dim) : stored(values_.argument(), value_type, "attention values");
     const auto cells = array<int32_t>(cells_, "attention cells"), starts = array<int32_t>(starts_, "attention starts"),
                counts = array<int32_t>(counts_, "attention counts");
     const auto sinks = optional_array<float>(sinks_, "attention sinks");
+    const auto bias = optional_array<float>(bias_, "attention bias");
+    const auto places = optional_array<int32_t>(places_, "attention places");
     bool fits = q.dims == 3 && keys.dims == 3 && values.dims == 3 && cells.dims == 1;
     fits = fits && keys.shape[0] == values.shape[0] && keys.shape[1] == values.shape[1] && keys.shape[2] == q.shape[2];
     fits = fits && values.shape[1] > 0 && q.shape[1] % values.shape[1] == 0;
     fits = fits && starts.is({q.shape[0]}) && counts.is({q.shape[0]}) && (!sinks.given() || sinks.is({q.shape[1]}));
+    fits = fits && (!bias.given() || (bias.dims == 2 && bias.shape[0] == q.shape[1] && bias.shape[1] % 2 == 1));
+    fits = fits && (!places.given() || places.is({q.shape[0]}));
     if (!fits) {
-        throw misfit("attention", {{"q", q_}, {"keys", keys_}, {"values", values_}, {"cells", cells_},
-                                   {"starts", starts_}, {"counts", counts_}, {"sinks", sinks_.argument()}});
+        throw misfit("attention", {{"q", q_}, {"keys", keys_}, {"values", values_.argument()}, {"cells", cells_},
+                                   {"starts", starts_}, {"counts", counts_}, {"sinks", sinks_.argument()},
+                                   {"bias", bias_.argument()}, {"places", places_.argument()}});
     }
     auto out = new_array<float>({q.shape[0], q.shape[1], static_cast<intptr_t>(values.shape[2])});
-    const AttentionCall call = {q.data, keys.data, values.data, cells.data, starts.data, counts.data, sinks.data,
-                                out.data, static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]),
+    const auto of_type = KVType(values.type);
+    const int64_t value_step = within ? kv_bytes(of_type, keys.shape[2]) : kv_bytes(of_type, values.shape[2]);
+    const AttentionCall call = {q.data, keys.data, values.data, value_step, cells.data, starts.data, counts.data,
+                                sinks.data, out.data, static_cast<int>(q.shape[0]), static_cast<int>(q.shape[1]),
                                 static_cast<int>(values.shape[1]), static_cast<int>(q.shape[2]),
-                                static_cast<int>(values.shape[2]), KVType(key_type), KVType(value_type), scale,
-                                softcap};
+                                static_cast<int>(values.shape[2]), KVType(key_type), of_type, scale,
+                                softcap, bias.data, bias.given() ? static_cast<int>(bias.shape[1] / 2) : 0,
+                                places.data};
     perform("attention", [call, listed = cells.size, capacity = values.shape[0]] {
         check_lists(call, listed, capacity);
         attention(call);
@@ -151,13 +180,13 @@ void bind_rope(Argument x_, Argument positions_, Argument frequencies_, Optional
     });
 }
 
-void bind_temper(Argument x_, Argument positions_, double scale, double floor_scale) {
+void bind_temper(Argument x_, Argument positions_, double scale, double floor_scale, int64_t first) {
     const auto x = written<float>(x_, "temper_ x");
     const auto positions = array<int32_t>(positions_, "temper_ positions");
     if (x.dims < 1 || !positions.is({x.shape[0]})) throw misfit("temper_", {{"x", x_}, {"positions", positions_}});
     const int64_t rows = x.shape[0];
     perform("temper", [=, width = x.size / std::max<int64_t>(rows, 1)] {
-        temper(x.data, positions.data, scale, floor_scale, rows, width);
+        temper(x.data, positions.data, scale, floor_scale, first, rows, width);
     });
 }
 
@@ -245,6 +274,35 @@ std::vector<NewArray<float>> bind_split(Argument x_, int64_t parts) {
     return arrays;
 }
 
+NewArray<float> bind_join(const std::vector<Argument>& x_) {
+    std::vector<const float*> x;
+    std::vector<int64_t> widths;
+    std::vector<intptr_t> shape;
+    bool fit = !x_.empty();
+    for (const Argument& each : x_) {
+        const auto given = array<float>(each, "join x");
+        if (x.empty()) shape.assign(given.shape, given.shape + given.dims);
+        fit = fit && given.dims > 0 && given.dims == static_cast<int>(shape.size()) &&
+              std::equal(shape.begin(), shape.end() - 1, given.shape);
+        if (!fit) break;
+        if (!x.empty()) shape.back() += given.last();
+        x.push_back(given.data);
+        widths.push_back(given.last());
+    }
+    if (!fit) {
+        std::string shapes;
+        for (const Argument& each : x_) shapes += (shapes.empty() ? "" : ", ") + shape_text(each);
+        throw nb::value_error(("join: arrays of " + (shapes.empty() ? "no shape" : shapes)).c_str());
+    }
+    int64_t rows = 1;
+    for (size_t i = 0; i + 1 < shape.size(); i++) rows *= shape[i];
+    auto y = new_array<float>(shape.data(), static_cast<int>(shape.size()));
+    perform("join", [=, x = std::move(x), widths = std::move(widths), out = y.data] {
+        join(x.data(), widths.data(), static_cast<int64_t>(x.size()), rows, out);
+    });
+    return y;
+}
+
 std::vector<NewArray<float>> bind_mix(const std::vector<Argument>& x_, Argument mixture_) {
     const auto mixture = array<float>(mixture_, "mix mixture");
     std::vector<const float*> x;
@@ -288,9 +346,11 @@ NewArray<float> bind_above(Argument x_, float deviations) {
 }  // namespace
 
 void register_rows(nb::module_& m) {
-    m.def("attention", &bind_attention, "q"_a, "keys"_a, "key_type"_a, "values"_a, "value_type"_a, "cells"_a,
-          "starts"_a, "counts"_a, "scale"_a, "softcap"_a, "sinks"_a.none(),
-          "Attention over index lists; raises IndexError for cells that do not exist.");
+    m.def("attention", &bind_attention, "q"_a, "keys"_a, "key_type"_a, "values"_a.none(), "value_type"_a,
+          "value_dim"_a, "cells"_a, "starts"_a, "counts"_a, "scale"_a, "softcap"_a, "sinks"_a.none(),
+          "bias"_a.none(), "places"_a.none(),
+          "Attention over index lists; values None are the last `value_dim` numbers of each key.\n\n"
+          "Raises IndexError for cells that do not exist.");
     m.def("store_rows", &bind_store_rows, "target"_a, "type"_a, "cells"_a, "rows"_a,
           "Writes rows of floats to cells; raises IndexError for cells that do not exist.");
     m.def("rms_norm", &bind_rms_norm, "x"_a, "weight"_a, "eps"_a, "RMS norm of rows.");
@@ -299,8 +359,8 @@ void register_rows(nb::module_& m) {
     m.def("layer_norm", &bind_layer_norm, "x"_a, "weight"_a, "bias"_a.none(), "eps"_a, "Layer norm of rows.");
     m.def("rope", &bind_rope, "x"_a, "positions"_a, "frequencies"_a, "axes"_a.none(), "axis_count"_a, "magnitude"_a,
           "neox"_a, "Rotary embedding, in place; axes count where a row has several positions.");
-    m.def("temper", &bind_temper, "x"_a, "positions"_a, "scale"_a, "floor_scale"_a,
-          "Attention temperature tuning of rows, in place.");
+    m.def("temper", &bind_temper, "x"_a, "positions"_a, "scale"_a, "floor_scale"_a, "first"_a,
+          "Attention temperature tuning of rows, in place, positions counted from `first`.");
     m.def(
         "swiglu", [](Argument gate, Argument up) { return bind_pairs<swiglu>("swiglu", "gate", "up", gate, up); },
         "gate"_a, "up"_a, "silu(gate) * up.");
@@ -308,6 +368,8 @@ void register_rows(nb::module_& m) {
         "geglu", [](Argument gate, Argument up) { return bind_pairs<geglu>("geglu", "gate", "up", gate, up); },
         "gate"_a, "up"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
     m.def("gelu", [](Argument x) { return bind_single<gelu>("gelu", x); }, "x"_a, "GELU, exactly.");
+    m.def("squared_relu", [](Argument x) { return bind_single<squared_relu>("squared_relu", x); }, "x"_a,
+          "max(x, 0)^2.");
     m.def("softplus", &bind_softplus, "x"_a, "scale"_a, "scale * ln(1 + e^x).");
     m.def("sigmoid", [](Argument x) { return bind_single<sigmoid>("sigmoid", x); }, "x"_a, "1 / (1 + e^-x).");
     m.def("sigmoid_gate", &bind_sigmoid_gate, "x"_a, "gate"_a, "x * sigmoid(gate), by value or by row.");
@@ -321,6 +383,7 @@ void register_rows(nb::module_& m) {
         "scale", [](Argument a, float factor) { return bind_each<scale>("scale", a, factor); }, "a"_a, "factor"_a,
         "a * factor.");
     m.def("split", &bind_split, "x"_a, "parts"_a, "The columns of x in equal parts, each an array.");
+    m.def("join", &bind_join, "x"_a, "Arrays side by side along their last axis.");
     m.def("mix", &bind_mix, "x"_a, "mixture"_a, "Sums of arrays, weighed by row.");
     m.def("match_rms", &bind_match_rms, "x"_a, "like"_a, "floor"_a, "Rows as large as others.");
     m.def("above", &bind_above, "x"_a, "deviations"_a, "What values have above most of their row.");

@@ -35,16 +35,16 @@ bool runs_the_same(const std::string& operation, CpuLevel a, CpuLevel b, std::op
     const auto is_one_of = [&](const std::vector<std::string>& names) {
         return std::find(names.begin(), names.end(), operation) != names.end();
     };
-    if (is_one_of({"linear", "experts"})) return same_products(a, b, type);
+    if (is_one_of({"linear", "linear_heads", "experts"})) return same_products(a, b, type);
     if (is_one_of({"attention"})) return &attention_kernels(a) == &attention_kernels(b);
     if (is_one_of({"choose", "top_k", "sum_of_exponentials"})) return &sample_kernels(a) == &sample_kernels(b);
-    if (is_one_of({"rms_norm", "add_rms_norm", "layer_norm", "rope", "swiglu", "geglu", "gelu", "sigmoid_gate",
-                   "softcap", "store_rows"})) {
+    if (is_one_of({"rms_norm", "add_rms_norm", "layer_norm", "rope", "swiglu", "geglu", "gelu", "squared_relu",
+                   "sigmoid_gate", "softcap", "store_rows"})) {
         return &row_kernels(a) == &row_kernels(b);
     }
     if (is_one_of({"short_conv", "linear_attention"})) return &recurrent_kernels(a) == &recurrent_kernels(b);
-    if (is_one_of({"route", "embed", "temper", "add", "multiply", "scale", "softplus", "sigmoid", "split", "mix",
-                   "match_rms", "above"})) {
+    if (is_one_of({"route", "embed", "temper", "add", "multiply", "scale", "softplus", "sigmoid", "split", "join",
+                   "mix", "match_rms", "above"})) {
         return true;
     }
     throw nb::value_error(("the extension has no operation '" + operation + "' that computes").c_str());
@@ -67,7 +67,7 @@ std::string kernel_set(const std::string& operation, const std::string& level, s
 void register_sets(nb::module_& m) {
     m.def("kernel_set", &kernel_set, "operation"_a, "level"_a, "type"_a = nb::none(),
           "The first of `cpu_levels()` at which a function of this module runs the very code it runs at `level`.\n\n"
-          "`linear` and `experts` may differ with the GGUF type of the matrices; without one, all types are compared.");
+          "Operations on matrices may differ with their GGUF type; without one, all types are compared.");
 }
 
 }  // namespace puna

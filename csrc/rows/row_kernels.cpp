@@ -141,12 +141,24 @@ PUNA_INLINE Vec gelu_of(Vec x) {
     return max(zero, x) - size * beyond;   // max in this order lets NaN through
 }
 
-void gelu_range(const float* x, int64_t count, float* y) {
+struct Gelu {
+    static PUNA_INLINE Vec of(Vec x) { return gelu_of(x); }
+};
+
+struct SquaredRelu {
+    static PUNA_INLINE Vec of(Vec x) {
+        const Vec above = max(Vec::splat(0), x);   // in this order NaN stays
+        return above * above;
+    }
+};
+
+template <class Function>
+void each_of_range(const float* x, int64_t count, float* y) {
     int64_t i = 0;
-    for (; i + Vec::width <= count; i += Vec::width) gelu_of(Vec::load(x + i)).store(y + i);
+    for (; i + Vec::width <= count; i += Vec::width) Function::of(Vec::load(x + i)).store(y + i);
     if (i < count) {
         const int rest = int(count - i);
-        store_part(gelu_of(load_part(x + i, rest)), y + i, rest);
+        store_part(Function::of(load_part(x + i, rest)), y + i, rest);
     }
 }
 
@@ -173,7 +185,8 @@ void softcap_range(const float* x, float cap, int64_t count, float* y) {
 }  // namespace
 
 const RowKernels PUNA_SET::row_kernels = {rms_norm_row, layer_norm_row, rope_table, rotate_head, gate_range<Swiglu>,
-                                         gate_range<ClampedSwiglu>, gate_range<Geglu>, gelu_range,
-                                         gate_range<SigmoidGate>, softcap_range, store_numbers};
+                                         gate_range<ClampedSwiglu>, gate_range<Geglu>, each_of_range<Gelu>,
+                                         each_of_range<SquaredRelu>, gate_range<SigmoidGate>, softcap_range,
+                                         store_numbers};
 
 }  // namespace puna

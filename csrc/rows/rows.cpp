@@ -87,6 +87,13 @@ void gelu(const float* x, int64_t count, float* y) {
     });
 }
 
+void squared_relu(const float* x, int64_t count, float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
+        kernels.squared_relu(x + begin, end - begin, y + begin);
+    });
+}
+
 void sigmoid_gate(const float* x, const float* gate, int64_t rows, int64_t width, bool one_gate, float* y) {
     const RowKernels& kernels = row_kernels();
     parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
@@ -109,10 +116,11 @@ void softcap(const float* x, float cap, int64_t count, float* y) {
     });
 }
 
-void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t rows, int64_t width) {
+void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t first, int64_t rows,
+            int64_t width) {
     parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
         for (int64_t row = begin; row < end; row++) {
-            const double steps = std::floor((double(positions[row]) + 1) / floor_scale);
+            const double steps = std::floor(double(positions[row] + first) / floor_scale);
             const float factor = float(1 + scale * std::log1p(steps));
             for (int64_t i = row * width; i < (row + 1) * width; i++) x[i] *= factor;
         }
@@ -165,6 +173,17 @@ void split(const float* x, int64_t rows, int64_t parts, int64_t width, float* co
             for (int64_t p = 0; p < parts; p++) {
                 std::copy_n(x + (row * parts + p) * width, width, y[p] + row * width);
             }
+        }
+    });
+}
+
+void join(const float* const* x, const int64_t* widths, int64_t count, int64_t rows, float* y) {
+    int64_t width = 0;
+    for (int64_t i = 0; i < count; i++) width += widths[i];
+    parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
+        for (int64_t row = begin; row < end; row++) {
+            float* to = y + row * width;
+            for (int64_t i = 0; i < count; i++) to = std::copy_n(x[i] + row * widths[i], widths[i], to);
         }
     });
 }

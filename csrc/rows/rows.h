@@ -26,6 +26,8 @@ struct RowKernels {
     void (*geglu)(const float* gate, const float* up, int64_t count, float* y);
     // y = gelu(x), exactly: x times the normal distribution's share below x.
     void (*gelu)(const float* x, int64_t count, float* y);
+    // y = max(x, 0)^2.
+    void (*squared_relu)(const float* x, int64_t count, float* y);
     // y = x * sigmoid(gate).
     void (*sigmoid_gate)(const float* x, const float* gate, int64_t count, float* y);
     // y = cap * tanh(x / cap).
@@ -48,14 +50,16 @@ void rope(float* x, const int32_t* positions, const int32_t* axes, const float* 
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
 void geglu(const float* gate, const float* up, int64_t count, float* y);
 void gelu(const float* x, int64_t count, float* y);
+void squared_relu(const float* x, int64_t count, float* y);
 // y = scale * ln(1 + e^x) of x [rows, width], and 1 / (1 + e^-x), for the few numbers that the gates of heads are.
 void softplus(const float* x, const float* scale, int64_t rows, int64_t width, float* y);
 void sigmoid(const float* x, int64_t count, float* y);
 // Of x [rows, width]; a row has `width` gates, or one for all of it.
 void sigmoid_gate(const float* x, const float* gate, int64_t rows, int64_t width, bool one_gate, float* y);
 void softcap(const float* x, float cap, int64_t count, float* y);
-// Multiplies each row in place by 1 + scale * ln(1 + floor((position + 1) / floor_scale)).
-void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t rows, int64_t width);
+// Multiplies each row in place by 1 + scale * ln(1 + floor((position + first) / floor_scale)).
+void temper(float* x, const int32_t* positions, double scale, double floor_scale, int64_t first, int64_t rows,
+            int64_t width);
 // y = a + b, a * b and a * factor, to the bit what numpy gives.
 void add(const float* a, const float* b, int64_t count, float* y);
 void multiply(const float* a, const float* b, int64_t count, float* y);
@@ -64,6 +68,8 @@ void scale(const float* a, float factor, int64_t count, float* y);
 void multiply_rows(const float* a, const float* b, int64_t rows, int64_t width, float* y);
 // Part p of the columns of x [rows, parts * width] becomes y[p] [rows, width].
 void split(const float* x, int64_t rows, int64_t parts, int64_t width, float* const* y);
+// Rows of the arrays x[i] [rows, widths[i]] side by side: y [rows, the sum of widths].
+void join(const float* const* x, const int64_t* widths, int64_t count, int64_t rows, float* y);
 // y[m] = the sum over n of mixture [rows, outputs, inputs] at (m, n) times x[n]; x[n] and y[m] [rows, width].
 void mix(const float* const* x, const float* mixture, int64_t inputs, int64_t outputs, int64_t rows, int64_t width,
          float* const* y);

@@ -11,13 +11,24 @@ from typing import TYPE_CHECKING, Any
 from puna.errors import PunaError
 
 if TYPE_CHECKING:
-    from puna.library import AsyncStream, Chunk, Completion, Model, RequestOptions, Stats, Stream, load
+    from puna.library import (
+        AsyncStream,
+        Chunk,
+        Completion,
+        Format,
+        Model,
+        RequestOptions,
+        Stats,
+        Stream,
+        load,
+    )
 
 __version__ = "0.1.0"
 __all__ = [
     "AsyncStream",
     "Chunk",
     "Completion",
+    "Format",
     "Model",
     "PunaError",
     "RequestOptions",

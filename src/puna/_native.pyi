@@ -69,6 +69,11 @@ def linear(x: Array, matrices: Sequence[Matrix], biases: Sequence[Array | None])
     x [tokens, columns] @ matrices[i].T + biases[i]: [tokens, rows] for each matrix; a bias may be None.
     """
 
+def linear_heads(x: Array, heads: Sequence[Matrix]) -> NDArray[Any]:
+    """
+    x [tokens, heads, columns] with a matrix [rows, columns] for each head: [tokens, heads, rows].
+    """
+
 def embed(data: Array, type: int, rows: int, columns: int, ids: Array) -> NDArray[Any]:
     """
     The rows `ids` (int32) of a matrix [rows, columns] as the file has it: float32 [tokens, columns].
@@ -77,7 +82,7 @@ def embed(data: Array, type: int, rows: int, columns: int, ids: Array) -> NDArra
     """
 
 def experts(
-    gate: Matrix,
+    gate: Matrix | None,
     up: Matrix,
     down: Matrix,
     gate_bias: Array | None | None,
@@ -91,7 +96,8 @@ def experts(
     weights: Array,
 ) -> NDArray[Any]:
     """
-    Feed-forward networks chosen per token, the matrices of all `count` experts one below the other.
+    Feed-forward networks chosen per token, the matrices of all `count` experts one below the other, gate
+    being None where they have none.
 
     Raises IndexError for experts that do not exist.
     """
@@ -105,6 +111,7 @@ def route(
     scale: float,
     groups: int,
     used_groups: int,
+    best_of_group: int,
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """
     The int32 numbers of the best experts of each token and their float32 weights.
@@ -114,17 +121,22 @@ def attention(
     q: Array,
     keys: Array,
     key_type: int,
-    values: Array,
+    values: Array | None,
     value_type: int,
+    value_dim: int,
     cells: Array,
     starts: Array,
     counts: Array,
     scale: float,
     softcap: float,
     sinks: Array | None | None,
+    bias: Array | None | None,
+    places: Array | None | None,
 ) -> NDArray[Any]:
     """
-    Attention over index lists; raises IndexError for cells that do not exist.
+    Attention over index lists; values None are the last `value_dim` numbers of each key.
+
+    Raises IndexError for cells that do not exist.
     """
 
 def store_rows(target: Array, type: int, cells: Array, rows: Array) -> None:
@@ -154,14 +166,20 @@ def rope(
     Rotary embedding, in place; axes count where a row has several positions.
     """
 
-def temper(x: Array, positions: Array, scale: float, floor_scale: float) -> None:
-    """Attention temperature tuning of rows, in place."""
+def temper(x: Array, positions: Array, scale: float, floor_scale: float, first: int) -> None:
+    """Attention temperature tuning of rows, in place, positions counted from `first`."""
 
 def swiglu(gate: Array, up: Array) -> NDArray[Any]:
     """silu(gate) * up."""
 
 def geglu(gate: Array, up: Array) -> NDArray[Any]:
     """gelu(gate) * up, GELU by its approximation with tanh."""
+
+def squared_relu(x: Array) -> NDArray[Any]:
+    """max(x, 0)^2."""
+
+def join(x: Sequence[Array]) -> NDArray[Any]:
+    """Arrays side by side along their last axis."""
 
 def split(x: Array, parts: int) -> list[NDArray[Any]]:
     """The columns of x in equal parts, each an array."""
@@ -254,7 +272,7 @@ def kernel_set(operation: str, level: str, type: int | None = None) -> str:
     """
     The first of `cpu_levels()` at which a function of this module runs the very code it runs at `level`.
 
-    `linear` and `experts` may differ with the GGUF type of the matrices; without one, all types are compared.
+    Operations on matrices may differ with their GGUF type; without one, all types are compared.
     """
 
 class Program:

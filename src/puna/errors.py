@@ -149,6 +149,12 @@ class GenerationError(PunaError):
     """One sequence failed (NaN logits, grammar dead end); other sequences are not affected."""
 
 
+class FormatError(GenerationError):
+    """Following an answer's format takes more work than is allowed."""
+
+    status = 400
+
+
 class EmbeddingError(GenerationError):
     """The embedding of a text has NaN or infinite values."""
 

@@ -18,7 +18,7 @@ from puna.errors import OptionError, shown
 #: Levels of thinking, for models that take more than yes or no.
 THINK_LEVELS = ("high", "medium", "low", "max")
 
-#: Stop strings of one request, and characters of all of them.
+#: Stop strings (or sequence breakers) of one request, and characters of all of them.
 MOST_STOPS = 256
 LONGEST_STOPS = 16_384
 
@@ -59,6 +59,21 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: tuple[tuple[int, float], ...] = ()  # token ids, and what is added to their logits
+    banned_tokens: tuple[int, ...] = ()
+    min_tokens: int = 0  # before the end
+    top_n_sigma: float = -1.0  # 0 or less: off
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    dry_multiplier: float = 0.0  # 0: off
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1  # -1: all
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    mirostat: int = 0  # 1 or 2: instead of top_k, typical_p, top_p, min_p and XTC
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
 
     @classmethod
     def merge(cls, *layers: Mapping[str, Any] | None) -> Options:
@@ -111,7 +126,12 @@ _TYPES: dict[str, str] = {
     "temperature": "float32", "top_k": "integer",
     "top_p": "float32", "min_p": "float32", "typical_p": "float32", "repeat_last_n": "integer",
     "repeat_penalty": "float32", "presence_penalty": "float32", "frequency_penalty": "float32",
-    "logit_bias": "object",
+    "logit_bias": "object", "banned_tokens": "tokens", "min_tokens": "integer",
+    "top_n_sigma": "float32", "xtc_probability": "float32", "xtc_threshold": "float32",
+    "dynatemp_range": "float32", "dynatemp_exponent": "float32",
+    "dry_multiplier": "float32", "dry_base": "float32", "dry_allowed_length": "integer",
+    "dry_penalty_last_n": "integer", "dry_sequence_breakers": "array",
+    "mirostat": "integer", "mirostat_tau": "float32", "mirostat_eta": "float32",
 }  # fmt: skip
 
 #: Options of Ollama's that change nothing here, and why.
@@ -120,10 +140,7 @@ _USELESS = {
         ("num_gpu", "main_gpu", "tensor_split", "low_vram"), "models are computed by the processor"
     ),
     **dict.fromkeys(("use_mmap", "use_mlock", "numa"), "weights are always copied into memory when loaded"),
-    **dict.fromkeys(
-        ("mirostat", "mirostat_tau", "mirostat_eta", "tfs_z", "penalize_newline"),
-        "this way of sampling is not offered",
-    ),
+    **dict.fromkeys(("tfs_z", "penalize_newline"), "this way of sampling is not offered"),
     "f16_kv": "PUNA_KV_CACHE_TYPE chooses the type of cached keys and values",
     "logits_all": "logprobs of a request returns probabilities",
     "vocab_only": "'puna tokenize' needs no weights",
@@ -166,6 +183,19 @@ _RANGES: dict[str, tuple[float, float]] = {
     "presence_penalty": (-100.0, 100.0),
     "frequency_penalty": (-100.0, 100.0),
     "logit_bias": (-100.0, 100.0),
+    "min_tokens": (0, 2**31 - 1),
+    "top_n_sigma": (-1.0, 1000.0),
+    "xtc_probability": (0.0, 1.0),
+    "xtc_threshold": (0.0, 1.0),
+    "dynatemp_range": (0.0, 100.0),
+    "dynatemp_exponent": (0.0, 100.0),
+    "dry_multiplier": (0.0, 100.0),
+    "dry_base": (1.0, 100.0),
+    "dry_allowed_length": (1, 2**31 - 1),
+    "dry_penalty_last_n": (-1, 2**31 - 1),
+    "mirostat": (0, 2),
+    "mirostat_tau": (0.0, 100.0),
+    "mirostat_eta": (0.0, 1.0),
 }
 
 
@@ -182,7 +212,9 @@ def _coerce(name: str, value: Any) -> Any:
             raise OptionError(f'option "{name}" must be of type array, not {shown(value)}')
         if not all(isinstance(item, str) for item in value):
             raise OptionError(f'option "{name}" must be an array of strings, not {shown(value)}')
-        return _checked_stops(tuple(item for item in value if item))
+        return _checked_texts(name, tuple(item for item in value if item))
+    if kind == "tokens":
+        return _coerce_tokens(name, value)
     if kind == "object":
         return _coerce_by_token(name, value)
     if kind == "string":
@@ -200,12 +232,22 @@ def _coerce(name: str, value: Any) -> Any:
     return _coerce_number(name, kind, value)
 
 
-def _checked_stops(stops: tuple[str, ...]) -> tuple[str, ...]:
-    if len(stops) > MOST_STOPS:
-        raise OptionError(f'option "stop" must have at most {MOST_STOPS} strings, not {len(stops):,}')
-    if sum(map(len, stops)) > LONGEST_STOPS:
-        raise OptionError(f'option "stop" must have at most {LONGEST_STOPS:,} characters in all its strings')
-    return stops
+def _checked_texts(name: str, texts: tuple[str, ...]) -> tuple[str, ...]:
+    if len(texts) > MOST_STOPS:
+        raise OptionError(f'option "{name}" must have at most {MOST_STOPS} strings, not {len(texts):,}')
+    if sum(map(len, texts)) > LONGEST_STOPS:
+        raise OptionError(
+            f'option "{name}" must have at most {LONGEST_STOPS:,} characters in all its strings'
+        )
+    return texts
+
+
+def _coerce_tokens(name: str, value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list | tuple) or not all(type(item) is int and item >= 0 for item in value):
+        raise OptionError(f'option "{name}" must be an array of token ids, not {shown(value)}')
+    if len(value) > MOST_BIASES:
+        raise OptionError(f'option "{name}" must have at most {MOST_BIASES:,} tokens, not {len(value):,}')
+    return tuple(value)
 
 
 def _coerce_by_token(name: str, value: Any) -> tuple[tuple[int, float], ...]:

@@ -141,6 +141,15 @@ def test_an_empty_text_in_a_list_is_a_text(server: Server) -> None:
     assert len(answer.embeddings) == answer.prompt_eval_count == 1
 
 
+def test_a_template_says_what_an_embedding_model_reads_around_each_text(server: Server) -> None:
+    server.client.create(model="query", from_="mean", template="search_query: {{ .Prompt }}")
+    expected = server.client.embed("mean", [f"search_query: {text}" for text in TEXTS]).embeddings
+    assert server.client.embed("query", TEXTS).embeddings == expected
+    answer = post(server, "/v1/embeddings", model="query", input=TEXTS).json()
+    assert [one["embedding"] for one in answer["data"]] == list(map(list, expected))
+    server.client.delete("query")
+
+
 def test_dimensions_are_the_first_ones_made_1_long(server: Server) -> None:
     whole = np.array(server.client.embed("tiny", TEXTS[0]).embeddings[0])
     cut = np.array(server.client.embed("tiny", TEXTS[0], dimensions=16).embeddings[0])

@@ -110,7 +110,14 @@ BAD = [
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "think": 3}', 400, "think must be a boolean"),
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "suffix": "y"}', 400, "does not support insert"),
     ("/api/generate", b'{"model": "tiny", "prompt": "x", "raw": true, "system": "s"}', 400, "raw mode"),
-    ("/api/generate", b'{"model": "tiny", "prompt": "x", "format": "json"}', 400, "structured output"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "format": "xml"}', 400, "invalid format: 'xml'"),
+    ("/api/generate", b'{"model": "tiny", "prompt": "x", "format": {"not": {}}}', 400, 'keyword "not" at #'),
+    (
+        "/api/chat",
+        b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "format": {"$ref": "#"}}',
+        400,
+        "no value satisfies the schema",
+    ),
     pytest.param(
         "/api/generate",
         b'{"model": "tiny", "prompt": "x", "images": ["AA=="]}',

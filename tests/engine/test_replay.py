@@ -20,7 +20,7 @@ from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
 from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
-from tests.tiny_latent import DEEPSEEK_V3
+from tests.tiny_latent import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 from tests.tiny_mamba import FALCON_H1, GRANITE_HYBRID, MAMBA2, NEMOTRON_H_LATENT
@@ -95,8 +95,10 @@ def test_experts_are_chosen_anew_in_every_replay(tmp_path: Path) -> None:
     assert pair.proven == [1, 2, 5]
 
 
-def test_heads_attend_to_latents_in_replays(tmp_path: Path) -> None:
-    pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "deepseek2.gguf", DEEPSEEK_V3)))
+@pytest.mark.parametrize("tiny", [DEEPSEEK_V3, DEEPSEEK_V2, MISTRAL4], ids=["V3", "V2", "mistral4"])
+def test_latents_groups_of_experts_and_temperatures_are_replayed(tmp_path: Path, tiny: TinyDecoder) -> None:
+    pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "tiny.gguf", tiny)))
+    pair.step(s0=40)  # beyond the original context
     for streams in (1, 2, 5):
         for _ in range(6):
             pair.step(*range(streams))

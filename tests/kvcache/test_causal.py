@@ -246,6 +246,9 @@ def test_heads_that_fill_no_blocks_are_refused() -> None:
         CausalCache(OPS, [KVShape(1, 80, 64)], sequences=1, context=4, types=KVTypes.parse("q8_0"))
     with pytest.raises(NotSupportedError, match="heads of 72 numbers do not fill Q4_0"):
         KVShape(1, 64, 72).cell_bytes(KVTypes.parse("f16,q4_0"))
+    with pytest.raises(NotSupportedError, match="heads of 48 numbers do not fill Q8_0 blocks"):
+        KVShape(1, 96, 48, values_in_keys=True).cell_bytes(KVTypes.parse("q8_0,f16"))
+    assert KVShape(1, 96, 64, values_in_keys=True).cell_bytes(KVTypes.parse("q8_0,f16")) == 3 * 34
 
 
 def test_lists_of_all_sequences_round_alike() -> None:

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import re
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
+from pydantic import BaseModel
 
 import puna
 from puna.errors import (
     CacheFileError,
     ContextLengthError,
+    PunaError,
     RequestError,
 )
 from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.waiting import wait_until
 
 GREEDY = {"temperature": 0, "num_predict": 8}
 
@@ -219,3 +225,45 @@ def test_tokens_there_and_back(model: puna.Model) -> None:
     assert model.detokenize([]) == ""
     with pytest.raises(RequestError, match="token id 1000000 is outside the vocabulary"):
         model.detokenize([10**6])
+
+
+class Answer(BaseModel):
+    word: Literal["yes", "no"]
+    sure: bool
+
+
+@pytest.mark.parametrize(
+    "format",
+    [Answer, Answer.model_json_schema(), puna.Format.json_schema(json.dumps(Answer.model_json_schema()))],
+)
+def test_answers_come_in_a_format(model: puna.Model, format: Any) -> None:
+    hot = {"temperature": 1.5, "top_k": 0, "num_predict": 150, "seed": 1}
+    said = model.chat([{"role": "user", "content": "hello"}], format=format, **hot)
+    Answer.model_validate_json(said.text)
+    assert said.reason == "stop"
+    assert asyncio.run(model.agenerate("hello", format=puna.Format.choice(["a", "b"]))).text in "ab"
+
+
+def test_a_format_that_cannot_be_used_says_why(model: puna.Model) -> None:
+    with pytest.raises(PunaError, match='keyword "not" at #'):
+        model.generate("hello", format={"not": {}})
+    with pytest.raises(PunaError, match="invalid format: 'xml'"):
+        model.generate("hello", format="xml")
+    with pytest.raises(PunaError, match='keyword "not" at #'):
+        asyncio.run(model.agenerate("hello", format={"not": {}}))
+
+
+def test_an_awaited_answer_can_be_given_up_while_its_format_is_compiled(model: puna.Model) -> None:
+    """Nothing of it goes on in the engine."""
+
+    async def give_up() -> None:
+        waiting = asyncio.create_task(
+            model.agenerate("hello", format={"enum": [f"v{i}" for i in range(3000)]})
+        )
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(give_up())
+    wait_until(lambda: model.engine.active == 0, "an idle engine")

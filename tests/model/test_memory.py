@@ -70,7 +70,8 @@ def held_weights(module: Any) -> Iterator[Weight]:
             elif isinstance(each, HeadLinear):
                 yield from each.weights
             elif isinstance(each, Experts):
-                yield from (each.gate.weight, each.up.weight, each.down.weight)
+                parts = (each.gate, each.up, each.down)
+                yield from (part.weight for part in parts if part is not None)
             elif isinstance(getattr(each, "weight", None), Weight):
                 yield each.weight
 

@@ -45,6 +45,7 @@ struct Problem {
         call.q = q.data();
         call.keys = stored_keys.data();
         call.values = stored_values.data();
+        call.value_step = kv_bytes(of.type, of.value_dim);
         call.cells = cells.data();
         call.starts = starts.data();
         call.counts = counts.data();

@@ -92,7 +92,14 @@ class Call:
         )
 
 
-def exact(call: Call, scale: float, softcap: float = 0.0, sinks: Tensor | None = None) -> Tensor:
+def exact(
+    call: Call,
+    scale: float,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    bias: Tensor | None = None,
+    places: Tensor | None = None,
+) -> Tensor:
     """Torch's attention in float64, row by row; sinks as one more cell that holds nothing."""
     heads, group = call.q.shape[1], call.q.shape[1] // call.keys.shape[1]
     result = torch.zeros(len(call.q), heads, kv_shape(call.values)[2], dtype=torch.float64)
@@ -103,9 +110,11 @@ def exact(call: Call, scale: float, softcap: float = 0.0, sinks: Tensor | None =
         keys, values = keys.repeat_interleave(group, 1), values.repeat_interleave(group, 1)
         if softcap:
             scores = softcap * torch.tanh(query @ keys.transpose(2, 3) * scale / softcap)
+            scores = scores + _by_distance(call, row, bias, places)
             result[row] = (torch.softmax(scores, -1) @ values)[0, :, 0]
             continue
         mask = torch.zeros(1, heads, 1, keys.shape[2], dtype=torch.float64)
+        mask = mask + _by_distance(call, row, bias, places)
         if sinks is not None:
             keys, values = F.pad(keys, (0, 0, 0, 1)), F.pad(values, (0, 0, 0, 1))
             mask = torch.cat([mask, sinks.double()[None, :, None, None]], -1)
@@ -113,6 +122,16 @@ def exact(call: Call, scale: float, softcap: float = 0.0, sinks: Tensor | None =
             0, :, 0
         ]
     return result
+
+
+def _by_distance(call: Call, row: int, bias: Tensor | None, places: Tensor | None) -> Tensor | float:
+    """What is added to the scores of a row: [1, heads, 1, cells]."""
+    if bias is None:
+        return 0.0
+    start, count = int(call.starts[row]), int(call.counts[row])
+    own, reach = start + count - 1 if places is None else int(places[row]), bias.shape[1] // 2
+    distances = [max(-reach, min(reach, entry - own)) for entry in range(start, start + count)]
+    return bias.double()[:, [reach + distance for distance in distances]][None, :, None]
 
 
 def close(got: Tensor, expected: Tensor) -> None:

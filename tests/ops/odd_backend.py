@@ -128,7 +128,7 @@ def _given(value: Any) -> Any:
             return value.packed or value
         case Experts():
             parts = (value.gate, value.up, value.down)
-            weights = [ExpertWeights(_given(part.weight), part.shape[0]) for part in parts]
+            weights = [part and ExpertWeights(_given(part.weight), part.shape[0]) for part in parts]
             biases = [_given(bias) for bias in (value.gate_bias, value.up_bias, value.down_bias)]
             return Experts(*weights, *biases, value.activation, value.scale_inputs)
         case np.ndarray() | Storage():

@@ -86,6 +86,31 @@ def test_lengths_around_tiles_and_chunks(ops: TorchOps, count: int) -> None:
     close(call.run(ops), exact(call, 0.2))
 
 
+@pytest.mark.parametrize("kind", KV_TYPES, ids=lambda kind: kind.name)
+@pytest.mark.parametrize("heads", [(8, 1), (6, 2)], ids=str)
+def test_values_may_be_the_last_numbers_of_keys(
+    ops: TorchOps, heads: tuple[int, int], kind: GGMLType
+) -> None:
+    """Latents are: the same bits as if they were stored once more."""
+    rows = [*prompt(9, before=60), (3, 600), (500, 0)]
+    call = Call.random(rows, heads, (96, 64), (kind, kind))
+    call.values = call.keys[:, :, call.keys.shape[2] // 3 :].contiguous()
+    twice, sinks = call.run(ops), torch.linspace(-2, 4, heads[0])
+    close(twice, exact(call, 0.2))
+    capped = call.run(ops, softcap=5.0, sinks=sinks)
+    call.values = 64  # type: ignore[assignment]
+    assert torch.equal(call.run(ops), twice)
+    assert torch.equal(call.run(ops, softcap=5.0, sinks=sinks), capped)
+
+
+def test_values_that_are_no_whole_part_of_keys_are_refused(kernels: TorchOps) -> None:
+    for kind, dim in ((GGMLType.F16, 97), (GGMLType.F16, 0), (GGMLType.Q8_0, 48)):
+        call = Call.random([(0, 5)], dims=(96, 64), types=(kind, kind))
+        call.values = dim  # type: ignore[assignment]
+        with pytest.raises(ValueError, match=f"attention: the last {dim} numbers of keys of 96"):
+            call.run(kernels)
+
+
 def test_soft_cap(ops: TorchOps) -> None:
     call = Call.random([*prompt(9), (9, 600)])
     close(call.run(ops, scale=1.0, softcap=3.0), exact(call, 1.0, softcap=3.0))
@@ -95,6 +120,19 @@ def test_sinks(ops: TorchOps) -> None:
     call = Call.random([*prompt(9), (9, 600)])
     sinks = torch.tensor([-50.0, -3.0, 0.0, 1.0, 3.0, 5.0, 30.0, 100.0])
     close(call.run(ops, sinks=sinks), exact(call, 0.2, sinks=sinks))
+
+
+@pytest.mark.parametrize("reach", [0, 3, 130, 2000])
+@pytest.mark.parametrize("own", ["last", "anywhere"])
+def test_a_bias_by_distance(ops: TorchOps, own: str, reach: int) -> None:
+    call = Call.random([*prompt(9), *[(9, 130)] * 70, (140, 600), (20, 0)], heads=(6, 2))
+    random = torch.Generator().manual_seed(reach)
+    bias = 3 * torch.randn(6, 2 * reach + 1, generator=random)
+    given: dict[str, Any] = {"bias": bias}
+    if own == "anywhere":
+        given["places"] = torch.randint(740, (len(call.q),), generator=random, dtype=torch.int32)
+    close(call.run(ops, **given), exact(call, 0.2, **given))
+    close(call.run(ops, softcap=3.0, **given), exact(call, 0.2, softcap=3.0, **given))
 
 
 def test_rows_that_see_nothing_are_zero(ops: TorchOps) -> None:

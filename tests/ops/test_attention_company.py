@@ -47,7 +47,11 @@ def test_a_row_comes_out_the_same_alone_as_in_a_batch(
     assert torch.equal(call.run(kernels, list(range(40, 70))), together[40:70])
 
 
-@pytest.mark.parametrize("extra", [{}, {"softcap": 5.0}, {"sinks": torch.arange(8.0)}], ids=str)
+@pytest.mark.parametrize(
+    "extra",
+    [{}, {"softcap": 5.0}, {"sinks": torch.arange(8.0)}, {"bias": torch.arange(72.0).reshape(8, 9) / 72}],
+    ids=list,
+)
 def test_threads_change_nothing(kernels: TorchOps, extra: dict[str, Any]) -> None:
     call = Call.random([(0, 3000), *prompt(20, start=100), (5, 1200)])
     before = _native.threads()

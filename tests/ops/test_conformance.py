@@ -70,6 +70,14 @@ def test_gelu(ops: TorchOps, shape: tuple[int, ...]) -> None:
     close(ops.gelu(x), F.gelu(x.double()))
 
 
+@pytest.mark.parametrize("shape", [(1,), (3, 77), (2, 5, 128)])
+def test_squared_relu(ops: TorchOps, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape) * 100
+    close(ops.squared_relu(x), x.double().relu() ** 2)
+    x.view(-1)[0] = torch.nan
+    assert ops.squared_relu(x).isnan().sum() == 1
+
+
 def test_gelu_of_each_value_is_accurate(ops: TorchOps) -> None:
     x = torch.linspace(-30, 30, 40001)[None]
     error = (ops.gelu(x).double() - F.gelu(x.double())).abs() / x.abs().clamp_min(1e-30)
@@ -295,26 +303,29 @@ def test_rope_of_nothing(ops: TorchOps) -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 16), (6, 1), (6, 77), (6, 5, 128)])
-@pytest.mark.parametrize(("scale", "floor_scale"), [(0.1, 8192.0), (0.5, 1.0), (2.0, 0.75), (0.0, 3.0)])
-def test_temper(ops: TorchOps, shape: tuple[int, ...], scale: float, floor_scale: float) -> None:
+@pytest.mark.parametrize(
+    ("scale", "floor_scale", "first"),
+    [(0.1, 8192.0, 1), (0.1, 8192.0, 0), (0.5, 1.0, 0), (2.0, 0.75, 1), (0.0, 3.0, 1)],
+)
+def test_temper(ops: TorchOps, shape: tuple[int, ...], scale: float, floor_scale: float, first: int) -> None:
     x = torch.randn(shape)
-    positions = int32(0, 8190, 8191, 131071, 16383, 2**30)[: shape[0]]
+    positions = int32(0, 8190, 8191, 131071, 16383, 2**31 - 1)[: shape[0]]
     tempered = x.clone()
-    ops.temper_(tempered, positions, scale, floor_scale)
+    ops.temper_(tempered, positions, scale, floor_scale, first)
     steps = torch.tensor(
-        [(position + 1) // floor_scale for position in positions.tolist()], dtype=torch.float64
+        [(position + first) // floor_scale for position in positions.tolist()], dtype=torch.float64
     )
     exact = x.double() * (1 + scale * (steps + 1).log()).view(-1, *[1] * (x.dim() - 1))
     close(tempered, exact)
     for t in range(len(x)):
         alone = x[t : t + 1].clone()
-        ops.temper_(alone, positions[t : t + 1], scale, floor_scale)
+        ops.temper_(alone, positions[t : t + 1], scale, floor_scale, first)
         assert torch.equal(alone[0], tempered[t])
 
 
 def test_temper_of_published_positions(ops: TorchOps) -> None:
     """Llama 4's own constants; at 0 to 8190 queries stay as they are, to the bit."""
     x = torch.ones(5, 3)
-    ops.temper_(x, int32(0, 8190, 8191, 16383, 100000), 0.1, 8192)
+    ops.temper_(x, int32(0, 8190, 8191, 16383, 100000), 0.1, 8192, 1)
     assert (x[:2] == 1).all()
     torch.testing.assert_close(x[2:, 0], torch.tensor([1.06931, 1.10986, 1.25649]), rtol=0, atol=1e-5)

@@ -74,7 +74,10 @@ class Layer:
         self.biases: list[Tensor] = []
         if biases:
             self.biases = [torch.randn(self.count, weight.shape[1]) for weight in weights]
-        self.experts = Experts(*weights, *self.biases, **settings)  # type: ignore[arg-type]
+        given = [*weights, *self.biases]
+        if settings.get("activation") in ("gelu", "squared_relu"):  # without gates
+            given[::3] = [None] * len(given[::3])
+        self.experts = Experts(*given, **settings)  # type: ignore[arg-type]
 
     def inputs(self, tokens: int) -> tuple[Tensor, Tensor, Tensor]:
         """x, chosen and shares; half of the tokens share their experts: some have many and some none."""
@@ -96,6 +99,10 @@ class Layer:
                 g, u = gate[e] @ given + biases[0][e], up[e] @ given + biases[1][e]
                 if self.experts.activation == "swiglu":
                     hidden = g * torch.sigmoid(g) * u
+                elif self.experts.activation == "gelu":
+                    hidden = torch.nn.functional.gelu(u)
+                elif self.experts.activation == "squared_relu":
+                    hidden = u.relu() ** 2
                 elif self.experts.activation == "geglu":
                     hidden = torch.nn.functional.gelu(g, approximate="tanh") * u
                 else:
@@ -131,8 +138,14 @@ def test_results_are_right(ops: TorchOps, kind: str, size: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"activation": "clamped_swiglu"}, {"activation": "geglu"}, {"scale_inputs": True}], ids=str
-)
+    "settings",
+    [
+        {"activation": "clamped_swiglu"}, {"activation": "geglu"}, {"activation": "gelu"},
+        {"activation": "squared_relu"}, {"scale_inputs": True},
+        {"activation": "squared_relu", "scale_inputs": True},
+    ],
+    ids=str,
+)  # fmt: skip
 @pytest.mark.parametrize("kind", ["MXFP4", "F16"])
 def test_other_kinds_of_experts(ops: TorchOps, kind: str, settings: dict[str, object]) -> None:
     for biases in (False, True):
@@ -238,6 +251,7 @@ def weights(*shape: int) -> ExpertWeights:
 def test_weights_that_do_not_fit_together_are_refused() -> None:
     good = weights(2, 3, 4), weights(2, 3, 4), weights(2, 5, 3)
     Experts(*good, torch.zeros(2, 3), torch.zeros(2, 3), torch.zeros(2, 5))
+    Experts(None, *good[1:], activation="squared_relu")
     for bad in (
         (good[0], weights(2, 4, 4), good[2]),
         (good[0], good[1], weights(2, 5, 4)),
@@ -245,6 +259,9 @@ def test_weights_that_do_not_fit_together_are_refused() -> None:
         (*good, torch.zeros(2, 4)),
         (*good, None, None, torch.zeros(5)),
         (*good, None, None, None, "relu"),
+        (*good, None, None, None, "gelu"),
+        (None, *good[1:], None, None, None, "swiglu"),
+        (None, *good[1:], torch.zeros(2, 3), None, None, "gelu"),
     ):
         with pytest.raises(ValueError, match="experts"):
             Experts(*bad)  # type: ignore[arg-type]

@@ -56,6 +56,12 @@ def test_attention_refuses_ranges_outside_the_list(
         attend(kernels, starts=starts, counts=counts)
 
 
+@pytest.mark.parametrize("places", [int32(0, 3), int32(0, -(2**31))])
+def test_attention_refuses_places_outside_the_list(kernels: TorchOps, places: torch.Tensor) -> None:
+    with pytest.raises(IndexError, match="row 1 is at place"):
+        attend(kernels, bias=torch.zeros(4, 5), places=places)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
@@ -68,6 +74,9 @@ def test_attention_refuses_ranges_outside_the_list(
         {"counts": int32(1, 1, 1)},
         {"cells": int32(0, 1, 2, 3)[:, None]},
         {"sinks": torch.zeros(3)},
+        {"bias": torch.zeros(3, 5)},
+        {"bias": torch.zeros(4, 4)},
+        {"bias": torch.zeros(4, 5), "places": int32(0)},
         {"keys": torch.zeros(10, 2, 16, dtype=torch.uint8)},
         {"keys": torch.zeros(10, 2, 1, 34, dtype=torch.uint8)},
         {"values": torch.zeros(10, 2, 2, 17, dtype=torch.uint8)},
@@ -113,6 +122,7 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(2, 1).half()),
         lambda ops: ops.softcap(torch.randn(2, 8).half(), 30.0),
         lambda ops: ops.gelu(torch.randn(2, 8).double()),
+        lambda ops: ops.squared_relu(torch.randn(2, 8).double()),
         lambda ops: ops.split(torch.randn(2, 8), 3),
         lambda ops: ops.split(torch.randn(2, 8), 0),
         lambda ops: ops.split(torch.randn(2, 2, 8), 4),
@@ -134,9 +144,9 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         ),
         lambda ops: ops.rope_(torch.randn(2, 4, 8), torch.tensor([0, 1]), Rope.build(8)),
         lambda ops: ops.rope_(torch.randn(4, 2, 8).transpose(0, 1), int32(0, 1), Rope.build(8)),
-        lambda ops: ops.temper_(torch.randn(2, 4), int32(0), 0.1, 8),
-        lambda ops: ops.temper_(torch.randn(2, 4), torch.tensor([0, 1]), 0.1, 8),
-        lambda ops: ops.temper_(torch.randn(4, 2).T, int32(0, 1), 0.1, 8),
+        lambda ops: ops.temper_(torch.randn(2, 4), int32(0), 0.1, 8, 1),
+        lambda ops: ops.temper_(torch.randn(2, 4), torch.tensor([0, 1]), 0.1, 8, 1),
+        lambda ops: ops.temper_(torch.randn(4, 2).T, int32(0, 1), 0.1, 8, 1),
         lambda ops: ops.store_rows(torch.zeros(3, 4), int32(0, 1), torch.ones(1, 4)),
         lambda ops: ops.store_rows(torch.zeros(3, 4), int32(0), torch.ones(1, 5)),
         lambda ops: ops.store_rows(torch.zeros(3, 4).double(), int32(0), torch.ones(1, 4)),
@@ -148,7 +158,7 @@ def test_other_operations_refuse_what_does_not_fit(
 ) -> None:
     with pytest.raises(
         ValueError,
-        match=r"rms_norm|layer_norm|gelu|swiglu|geglu|sigmoid_gate|softcap|rope_|temper_|store_rows"
+        match=r"rms_norm|layer_norm|gelu|squared_relu|swiglu|geglu|sigmoid_gate|softcap|rope_|temper_|store_rows"
         r"|split|mix|match_rms|above",
     ):
         call(kernels)

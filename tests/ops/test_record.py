@@ -57,6 +57,7 @@ class Inputs:
         self.cells = indices(range(16))
         self.keys, self.values = storage(16, 2, 16), storage(16, 2, 16)
         self.weight = weight(40, WIDTH)
+        self.heads = [weight(24, 16) for _ in range(4)]
         self.norm = random(WIDTH)
         self.layer = Experts(
             *(ExpertWeights(weight(*shape), 4) for shape in ((4 * 16, WIDTH), (4 * 16, WIDTH), (4 * 24, 16)))
@@ -92,7 +93,7 @@ def rope(i: Inputs) -> Tensor:
 
 def temper(i: Inputs) -> Tensor:
     tempered = i.x + i.x
-    ops.temper_(tempered, i.ids, 0.5, 2)
+    ops.temper_(tempered, i.ids, 0.5, 2, 0)
     return tempered
 
 
@@ -125,6 +126,8 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "experts": experts,
     "geglu": lambda i: ops.geglu(i.x, i.x),
     "gelu": lambda i: ops.gelu(i.x),
+    "join": lambda i: ops.join([i.x, i.x + i.x]),
+    "linear_heads": lambda i: ops.linear_heads(i.x.reshape(ROWS, 4, 16), i.heads),
     "linear_attention": linear_attention,
     "layer_norm": lambda i: ops.layer_norm(i.x, i.norm, i.norm, 1e-5),
     "linear": lambda i: ops.linear(i.x, i.weight),
@@ -141,6 +144,7 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "softplus": lambda i: ops.softplus(i.x, i.norm),
     "sigmoid_gate": lambda i: ops.sigmoid_gate(i.x, i.x),
     "split": lambda i: ops.split(i.x, 4)[2],
+    "squared_relu": lambda i: ops.squared_relu(i.x),
     "softcap": lambda i: ops.softcap(i.x, 2.0),
     "swiglu": lambda i: ops.swiglu(i.x, i.x),
     "temper": temper,

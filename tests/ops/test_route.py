@@ -63,7 +63,9 @@ def test_route(ops: TorchOps, count: int, used: int, settings: dict[str, float],
 
 
 @pytest.mark.parametrize("with_bias", [False, True], ids=["plain", "biased"])
-@pytest.mark.parametrize("settings", [{}, {"sigmoid": True, "scale": 2.5}, {"best_of_group": 1}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [{}, {"sigmoid": True, "scale": 2.5}, {"best_of_group": 1}, {"best_of_group": 3}], ids=str
+)
 @pytest.mark.parametrize(("count", "used", "groups", "used_groups"), GROUPS)
 def test_experts_of_the_best_groups(
     ops: TorchOps, count: int, used: int, groups: int, used_groups: int, settings: Any, with_bias: bool
@@ -151,6 +153,8 @@ def test_what_does_not_fit_together_is_refused(kernels: TorchOps) -> None:
     for used, groups, used_groups in ((1, 0, 1), (1, 3, 1), (1, 2, 0), (1, 2, 3), (3, 2, 1)):
         with pytest.raises(ValueError, match="route: cannot choose"):
             kernels.route(torch.randn(2, 4), Routing(used, groups=groups, used_groups=used_groups))
+    with pytest.raises(ValueError, match="route: cannot choose"):
+        kernels.route(torch.randn(2, 4), Routing(1, groups=2, best_of_group=0))
 
 
 def router(config: Any, module: str, name: str) -> Any:

@@ -77,6 +77,7 @@ def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -
         ),
         ("{{ .Prompt }}", "gptoss", {}, ("completion", "thinking")),
         ("{{ .Prompt }}", "bert", {"ARCH__pooling_type": 0}, ("embedding",)),
+        ("{{ .Prompt }}", "bert", {"ARCH__pooling_type": 4}, ("rerank",)),
         (
             "{{ .Prompt }}",
             "gemma3",
@@ -102,6 +103,29 @@ def test_capabilities_come_from_template_and_file(
 ) -> None:
     model = create({"template": template}, architecture, **metadata)
     assert Author.of(model).capabilities == capabilities
+
+
+@pytest.mark.parametrize(
+    ("template", "pooling", "framed"),
+    [
+        ("search_query: {{ .Prompt }}", 1, "search_query: sky"),
+        ("<{{- .Prompt }} >", 1, "<sky >"),
+        ("{{ .Prompt }}", 1, "sky"),
+        ("title: none", 1, "sky"),
+        ("{{ .Prompt }}, {{ .Prompt }}", 1, "sky"),
+        ("{{ if .System }}{{ .System }}{{ end }}query: {{ .Prompt }}", 1, "sky"),
+        ("query: {{ .Prompt | printf }}", 1, "sky"),
+        ("<user>{{ .Prompt }}<assistant>", None, "sky"),
+        ("query: {{ .Prompt }}", 4, "sky"),
+        (None, 1, "sky"),
+    ],
+)
+def test_a_template_around_nothing_but_the_prompt_frames_texts_to_embed(
+    create: Create, template: str | None, pooling: int | None, framed: str
+) -> None:
+    metadata = {} if pooling is None else {"ARCH__pooling_type": pooling}
+    author = Author.of(create({"template": template}, "qwen3", **metadata))
+    assert author.framed(["sky", [1, 2]]) == [framed, [1, 2]]
 
 
 def test_a_model_whose_file_is_gone_can_do_nothing(create: Create) -> None:

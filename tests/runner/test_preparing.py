@@ -41,25 +41,33 @@ def bench() -> Iterator[Bench]:
 
 
 def test_a_long_request_holds_up_no_short_one(bench: Bench) -> None:
-    bench.preparing.add(1, bench.hold, long=True)
+    bench.preparing.add(1, bench.hold, "long")
     for number in (2, 3):
-        bench.preparing.add(number, bench.say(number), long=False)
+        bench.preparing.add(number, bench.say(number), "short")
     assert [bench.next(), bench.next()] == [2, 3]
     bench.release.set()
     assert bench.next() == "long"
 
 
+def test_a_format_that_takes_long_holds_up_no_other_request(bench: Bench) -> None:
+    bench.preparing.add(1, bench.hold, "format")
+    bench.preparing.add(2, bench.say("text"), "long")
+    assert bench.next() == "text"
+    bench.preparing.add(3, bench.say("short"), "short")
+    assert bench.next() == "short"
+
+
 def test_what_is_cancelled_before_its_turn_is_not_prepared(bench: Bench) -> None:
-    bench.preparing.add(1, bench.hold, long=True)
-    bench.preparing.add(2, bench.say("never"), long=True)
-    bench.preparing.add(3, bench.say("last"), long=True)
+    bench.preparing.add(1, bench.hold, "long")
+    bench.preparing.add(2, bench.say("never"), "long")
+    bench.preparing.add(3, bench.say("last"), "long")
     bench.preparing.cancel(2)
     bench.release.set()
     assert [bench.next() for _ in range(3)] == ["long", ("cancelled", 2), "last"]
 
 
 def test_what_is_cancelled_while_it_is_prepared_is_stopped_in_the_engine(bench: Bench) -> None:
-    bench.preparing.add(1, bench.hold, long=True)
+    bench.preparing.add(1, bench.hold, "long")
     assert bench.began.wait(PATIENCE_S)
     bench.preparing.cancel(1)
     assert bench.heard.empty()  # the engine does not have it yet
@@ -75,5 +83,5 @@ def test_what_the_process_must_not_survive_is_passed_on(bench: Bench) -> None:
     def fail() -> None:
         raise error
 
-    bench.preparing.add(1, fail, long=False)
+    bench.preparing.add(1, fail, "short")
     assert bench.next() is error

@@ -186,8 +186,8 @@ class ChatModel:
     ) -> FittedPrompt:
         stop = request.options.stop
         if stop is None:
-            # A template's stop strings are the model's end, spelled out.
-            stop = () if request.ignore_eos else traits.stop
+            # A template's stop strings are the model's end, spelled out. A text with a format ends by itself.
+            stop = () if request.ignore_eos or request.format is not None else traits.stop
         return FittedPrompt(
             tokens=tokens,
             text=text,

@@ -56,11 +56,17 @@ class Answers:
         if sequence.limit == 0:
             self._finish(sequence, "length")
             return None
-        token = sequence.sampler.sample(logits)
-        logprob = self._logprob(sequence, logits, token) if sequence.request.logprobs else None
-        sequence.sampler.accept(token)
+        token = _next_token(sequence, logits)
+        logprob = None
+        if sequence.request.logprobs and sequence.request.sampled_logprobs:
+            top = sequence.request.top_logprobs
+            logprob = self._spelled(token, *sequence.sampler.distribution.log_probabilities(token, top))
+        elif sequence.request.logprobs:
+            logprob = self._logprob(sequence, logits, token)
+        sequence.sampler.accept(token, generated=True)
         sequence.sampled()
-        if token in self._tokenizer.eos_ids and not sequence.request.ignore_eos:
+        constraint = sequence.constraint
+        if token in self._tokenizer.eos_ids and (constraint is not None or not sequence.request.ignore_eos):
             self._finish(sequence, "stop", ending=[logprob])
             return None
         released = sequence.text.feed(Piece(token, self._tokenizer.piece(token), logprob))
@@ -68,6 +74,8 @@ class Answers:
         full = len(sequence.inputs) >= self._context and not sequence.request.shift
         if released.stop is not None:
             self._finish(sequence, "stop", released.stop, [piece.logprob for piece in released.cut])
+        elif constraint is not None and constraint.finished:
+            self._finish(sequence, "stop")
         elif full or (sequence.limit is not None and sequence.generated >= sequence.limit):
             self._finish(sequence, "length")
         else:
@@ -105,13 +113,27 @@ class Answers:
         )
 
     def _logprob(self, sequence: Generation, logits: NDArray[np.float32], token: int) -> TokenLogprob:
-        chosen, best = log_probabilities(logits, token, sequence.request.top_logprobs, self._ops)
+        return self._spelled(
+            token, *log_probabilities(logits, token, sequence.request.top_logprobs, self._ops)
+        )
+
+    def _spelled(self, token: int, chosen: float, best: list[tuple[int, float]]) -> TokenLogprob:
         tops = []
         for other, value in best:
             data = self._tokenizer.piece(other)
             tops.append(TopLogprob(data.decode(errors="replace"), value, list(data)))
         data = self._tokenizer.piece(token)
         return TokenLogprob(data.decode(errors="replace"), chosen, list(data), tops)
+
+
+def _next_token(sequence: Generation, logits: NDArray[np.float32]) -> int:
+    """A token that the answer's format, if it has one, can go on with."""
+    constraint = sequence.constraint
+    if constraint is None:
+        return sequence.sampler.sample(logits)
+    while not constraint.accept(token := sequence.sampler.sample(logits, constraint.allowed())):
+        pass
+    return token
 
 
 def fail(sequence: Sequence, error: Exception) -> None:

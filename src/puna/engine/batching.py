@@ -11,7 +11,8 @@ import numpy as np
 
 from puna.batch import Batch, Input
 from puna.engine.drafts import Draft
-from puna.engine.sequence import Sequence
+from puna.engine.sequence import Generation, Sequence
+from puna.grammar.constraint import Constraint
 
 #: Rows of a prompt per batch when logits of all of them are wanted: logits are large.
 _SCORED_TOGETHER = 64
@@ -125,6 +126,17 @@ def first_group(inputs: Items[Input], begin: int) -> int:
         end = max(end, index + 1 + inputs[index].same_batch)
         index += 1
     return min(end, len(inputs)) - begin
+
+
+def constraints(slices: Items[BatchSlice]) -> list[tuple[Constraint, list[int]]]:
+    """What the answers that a batch continues must be like, each with the tokens drafted for it."""
+    return [
+        (batch_slice.sequence.constraint, batch_slice.draft.tokens)
+        for batch_slice in slices
+        if batch_slice.complete
+        and isinstance(batch_slice.sequence, Generation)
+        and batch_slice.sequence.constraint is not None
+    ]
 
 
 def assemble(slices: Items[BatchSlice]) -> Batch:

@@ -83,7 +83,8 @@ class Bench:
             for index, shape in shapes.items():
                 keys = random.standard_normal((len(part), shape.kv_heads, shape.key_dim), np.float32)
                 values = random.standard_normal((len(part), shape.kv_heads, shape.value_dim), np.float32)
-                engine.cache.layer(index).put(ops.array(keys), ops.array(values))
+                own = None if shape.values_in_keys else ops.array(values)
+                engine.cache.layer(index).put(ops.array(keys), own)
         entry.evaluated = depth
         engine.prefix_cache.release(entry, list(tokens))
         self._filled = tokens

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 #: The source of a draft: the length of the matched text, or this for what generates drafts.
 GENERATED = 0
+#: What the format of an answer leaves no choice about.
+FORCED = -1
 
 #: The share of draft tokens that are accepted, by source.
 AcceptanceRates = dict[int, float]
@@ -58,7 +60,7 @@ class Drafter(Protocol):
 class Drafting:
     """How one sequence drafts tokens, and how that has worked so far."""
 
-    mode: str  # "prompt", or that of a `Drafter`
+    mode: str  # "prompt", that of a `Drafter`, or "format": only what is forced
     acceptance: AcceptanceRates
     drafted: int = 0
     accepted: int = 0
@@ -67,7 +69,7 @@ class Drafting:
     @property
     def generated(self) -> bool:
         """Whether a `Drafter` generates the drafts."""
-        return self.mode != "prompt"
+        return self.mode not in ("prompt", "format")
 
 
 @dataclass

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from puna.batch import KeptStates
 from puna.engine.answers import Answers, fail
-from puna.engine.batching import BatchSlice, StepLoad
+from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.draft_model import DraftModel
 from puna.engine.drafts import Draft, Drafter
 from puna.engine.embedding import Embedding, prepare_embeddings
@@ -31,6 +31,8 @@ from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
 from puna.engine.speculation import MAX_DRAFT_TOKENS, Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
+from puna.grammar.compiled import Grammars
+from puna.grammar.masks import Masks
 from puna.kvcache.cache import Compacting
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
@@ -122,6 +124,8 @@ class Engine:
             )
         self._executor = Executor(loaded, self.cache, kept)
         self._speculation = Speculation(self.cache, context, drafter=self._drafter, default=speculate)
+        self._grammars = Grammars(loaded.tokenizer)
+        self._masks = Masks()
         self._answers = Answers(loaded.tokenizer, context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
@@ -138,7 +142,7 @@ class Engine:
 
         Raises at once when it cannot be served: `RequestError`, `ContextLengthError`, `UnavailableError`.
         """
-        # Tokenising, the costly part, happens here, on the caller's thread.
+        # Tokenising and compiling, the costly parts, happen here, on the caller's thread.
         tokenizer = self.loaded.tokenizer
         sequences: Iterable[Sequence]
         if isinstance(request, Embed) and request.query is not None:
@@ -150,7 +154,9 @@ class Engine:
         elif not self.loaded.generates:
             raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
         else:
-            sequences = generations = prepare(request, sink, tokenizer, self.context, self.loaded.ops, prompt)
+            sequences = generations = prepare(
+                request, sink, tokenizer, self.context, self.loaded.ops, self._grammars, prompt
+            )
             self._speculation.enable(generations)
         with self._changed:
             self._refuse_if_closing()
@@ -223,6 +229,7 @@ class Engine:
         for sequence in list(self.scheduler):
             self._fail(sequence, RunnerError("the model was unloaded"))
         self._executor.close()
+        self._masks.close()
         self._speculation.close()
         self.cache.close()
 
@@ -300,7 +307,8 @@ class Engine:
     def _run_batch(self, slices: list[BatchSlice]) -> bool:
         """Execute a batch and update its sequences with the results. False when it had to be retried."""
         try:
-            results = self._executor.execute(slices)
+            with self._masks.beside(constraints(slices)):
+                results = self._executor.execute(slices)
         except Exception as error:
             if self._is_fatal(error):
                 raise

@@ -7,6 +7,7 @@ from typing import Final, Literal
 import msgspec
 
 from puna.errors import PunaError
+from puna.grammar.format import Format
 from puna.options import Options
 from puna.prompt.messages import Chat, Insert
 
@@ -37,6 +38,9 @@ class Generate(Message, frozen=True):
     than the one given; each ends with a `Done` or `Failed` of its own, and `sample` says whose an event is.
     With `prompt_logprobs`, `Scored`* come before the first `Chunk`; a `num_predict` of 0 then means that
     nothing is generated, where otherwise it means no limit.
+
+    With a `format`, no token is drawn with which the answer (what follows thinking) could not become one; it
+    is one if it ends by itself.
     """
 
     id: int = 0
@@ -44,11 +48,13 @@ class Generate(Message, frozen=True):
     options: Options = Options()  # without `stop`, texts end at the template's stop strings
     template: str = ""  # instead of the model file's own
     context: list[int] | None = None  # tokens to put before the prompt
+    format: Format | None = None  # the shape the answer has
     think: bool | str | None = None  # whether, or how hard; where it is set, thinking is told from text
     truncate: bool = True
     shift: bool = True
     logprobs: bool = False
     top_logprobs: int = 0
+    sampled_logprobs: bool = False  # of generated tokens, as they were drawn, instead of the model's own
     ignore_eos: bool = False
     samples: int = 1
     prompt_logprobs: bool = False  # with `top_logprobs` alternatives
@@ -89,7 +95,7 @@ class TopLogprob(msgspec.Struct, frozen=True):
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """The log-probability (natural, of the raw logits) of a token, and the best alternatives."""
+    """The natural log-probability, of the raw logits unless asked otherwise, of a token and the best."""
 
     token: str
     logprob: float
@@ -155,7 +161,7 @@ class Done(Message, frozen=True):
     ending: list[TokenLogprob] = []
     drafted: int = 0  # tokens that were guessed
     accepted: int = 0  # of these, those that came true
-    drafted_by: str = ""  # what guessed, as `speculate` calls it: "prompt", "draft" or "mtp"
+    drafted_by: str = ""  # "prompt", "draft" or "mtp", as in `speculate`; "format": what that forces alone
     sample: int = 0
 
 

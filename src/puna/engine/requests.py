@@ -12,6 +12,7 @@ from puna.engine.fitting import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError
+from puna.grammar.compiled import Grammars
 from puna.model.tokenizer import Tokenizer
 from puna.ops import Backend
 from puna.prompt.thinking import Tags
@@ -41,6 +42,7 @@ def prepare(
     tokenizer: Tokenizer,
     context: int,
     ops: Backend,
+    grammars: Grammars,
     prompt: FittedPrompt | None = None,
 ) -> list[Generation]:
     """The sequences of `request`, one for each of its samples; `prompt` is what its own came to.
@@ -65,7 +67,13 @@ def prepare(
     sequences = []
     for sample in range(request.samples):
         seed = options.seed if options.seed < 0 else options.seed + sample
-        sampler = Sampler(msgspec.structs.replace(options, seed=seed), tokenizer.vocab_size, ops)
+        sampler = Sampler(
+            msgspec.structs.replace(options, seed=seed),
+            tokenizer.vocab_size,
+            ops,
+            tokenizer,
+            keeps_distribution=request.sampled_logprobs,
+        )
         for item in inputs:
             sampler.accept(item.token)
         sequences.append(
@@ -77,6 +85,9 @@ def prepare(
                 keep=keep,
                 sampler=sampler,
                 text=TextStream(prompt.stop, prompt.thinking, prompt.text),
+                constraint=None
+                if request.format is None
+                else grammars.constraint(request.format, prompt.thinking, prompt.text),
                 sample=sample,
                 truncated=prompt.dropped + truncated,
             )

@@ -13,6 +13,7 @@ from puna.engine.prefix_cache import PrefixEntry
 from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
 from puna.engine.turns import Turn
+from puna.grammar.constraint import Constraint
 from puna.sample import Sampler
 
 Sink = Callable[[Event], None]
@@ -128,6 +129,7 @@ class Generation(Sequence):
     limit: int | None  # maximum number of generated tokens
     sampler: Sampler
     text: TextStream
+    constraint: Constraint | None = None  # what the answer must be like
     scored: int = 0  # prompt tokens whose log-probability was sent
     first_ns: int = 0  # when the first token was sampled
     last_ns: int = 0

@@ -4,7 +4,7 @@ A step takes hardly longer with a few rows than with one, because most of its ti
 weights. So a sequence may add drafted tokens to its newest one: if they are right, the logits after each of
 them are there. Tokens are still sampled one after another, by the same sampler with the same random numbers;
 a draft only decides whether the next row is of use. So the answer is the same, token for token, whatever is
-drafted.
+drafted. What the format of an answer forces is drafted, too, and always comes true.
 
 Whether drafting pays is measured: what one more row adds to a step, and how many draft tokens are accepted.
 """
@@ -18,7 +18,7 @@ from collections.abc import Sequence as Items
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from puna.engine.drafts import GENERATED, AcceptanceRates, Draft, Drafter, Drafting
+from puna.engine.drafts import FORCED, GENERATED, AcceptanceRates, Draft, Drafter, Drafting
 from puna.engine.payoff import Candidate, Cost, StepEstimate
 from puna.engine.prompt_lookup import MATCH_LENGTHS, PromptLookup
 from puna.engine.sequence import Generation, Sequence
@@ -72,13 +72,12 @@ class Speculation:
         self._drafter = drafter
         self._generated_by = drafter.mode if drafter is not None else ""
         self._default = default or self._generated_by or "off"
-        self._acceptance: AcceptanceRates = dict.fromkeys(
-            (GENERATED, *MATCH_LENGTHS), _FIRST_ACCEPTANCE
-        )  # of later sequences
+        guesses = dict.fromkeys((GENERATED, *MATCH_LENGTHS), _FIRST_ACCEPTANCE)
+        self._acceptance: AcceptanceRates = {FORCED: 1.0, **guesses}  # of later sequences
         self._costs: defaultdict[int, Cost] = defaultdict(Cost)  # by the number of sequences
 
     def enable(self, sequences: Iterable[Generation]) -> None:
-        """Enable drafting for new sequences whose request wants it, if the cache allows it.
+        """Enable drafting for new sequences whose request wants it, or forces tokens, if the cache allows it.
 
         Raises `RequestError` when a request asks for what was not loaded.
         """
@@ -87,7 +86,9 @@ class Speculation:
             if wanted in _MISSING and wanted != self._generated_by:
                 raise RequestError(f'speculate is "{wanted}", and {_MISSING[wanted]}, or use "prompt"')
             mode = wanted or self._default
-            if self._cache.most_drafts and mode in ("prompt", self._generated_by):
+            if mode not in ("prompt", self._generated_by):
+                mode = "format"
+            if self._cache.most_drafts and (mode != "format" or sequence.constraint is not None):
                 sequence.drafting = Drafting(mode, dict(self._acceptance))
 
     def propose(self, slices: Items[BatchSlice], room: Callable[[int], int]) -> None:
@@ -158,6 +159,10 @@ class Speculation:
         most = min(MAX_DRAFT_TOKENS, self._cache.most_drafts, self._context - len(sequence.inputs))
         if sequence.limit is not None:
             most = min(most, sequence.limit - sequence.generated - 1)
+        if sequence.constraint is not None and (forced := sequence.constraint.forced()):
+            return _Offer(batch_slice, drafting, FORCED, min(len(forced), most), forced)
+        if drafting.mode == "format":
+            return _Offer(batch_slice, drafting, FORCED, 0, [])
         if drafting.generated:
             assert self._drafter is not None
             most = min(most, self._drafter.context - len(sequence.inputs))

@@ -23,18 +23,21 @@ Shift = Callable[[int, Array, int], None]
 class KVView:
     """What a layer's attention reads: storage, and for every batch row the cells it may see.
 
-    Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in order of position.
+    Row t sees `cells[starts[t] : starts[t] + counts[t]]`, in order of position. Its own of these is entry
+    `places[t]` of `cells`, the last that it sees if there are no `places`.
     """
 
     keys: Storage  # [cells, kv_heads, key_dim]
-    values: Storage  # [cells, kv_heads, value_dim]
+    values: Storage | int  # [cells, kv_heads, value_dim], or how many of a key's last numbers they are
     cells: Array  # int32 [n]
     starts: Array  # int32 [rows]
     counts: Array  # int32 [rows]
+    places: Array | None = None  # int32 [rows]
 
     def of(self, rows: Array) -> KVView:
         """What only `rows` (int64) of the batch see."""
-        return replace(self, starts=self.starts[rows], counts=self.counts[rows])
+        places = None if self.places is None else self.places[rows]
+        return replace(self, starts=self.starts[rows], counts=self.counts[rows], places=places)
 
 
 class LayerCache(Protocol):
@@ -43,8 +46,11 @@ class LayerCache(Protocol):
     A layer that uses the keys and values of another takes that one's `view` and puts nothing itself.
     """
 
-    def put(self, keys: Array, values: Array) -> None:
-        """Store the batch's keys float32 [rows, kv_heads, key_dim] and values [rows, kv_heads, value_dim]."""
+    def put(self, keys: Array, values: Array | None) -> None:
+        """Store the batch's keys float32 [rows, kv_heads, key_dim] and values [rows, kv_heads, value_dim].
+
+        Values are None where they are the last numbers of keys (`KVShape.values_in_keys`).
+        """
 
     def view(self) -> KVView:
         """Everything the batch's rows may see, including what `put` just stored.

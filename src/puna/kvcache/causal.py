@@ -299,16 +299,16 @@ class _Layer:
         self._cache = cache
         self._index = index
         self._put_in_pass = 0
+        self._stored = stored
         self.keys = stored.keys
         self.values = stored.values
 
-    def put(self, keys: Array, values: Array) -> None:
+    def put(self, keys: Array, values: Array | None) -> None:
         cells = self._cache._batch_cells
-        rows = len(cells)
-        if len(keys) != rows or len(values) != rows:
-            raise ValueError(f"the batch has {rows} rows, got {len(keys)} keys and {len(values)} values")
-        self._cache._ops.store_rows(self.keys, cells, keys)
-        self._cache._ops.store_rows(self.values, cells, values)
+        rows, given = len(cells), len(keys if values is None else values)
+        if len(keys) != rows or given != rows:
+            raise ValueError(f"the batch has {rows} rows, got {len(keys)} keys and {given} values")
+        self._stored.put(self._cache._ops, cells, keys, values)
         self._put_in_pass = self._cache._passes
 
     def view(self) -> KVView:

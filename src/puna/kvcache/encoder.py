@@ -228,16 +228,15 @@ class _Layer:
         self._put_in_pass = 0
         self._stored = stored
 
-    def put(self, keys: Array, values: Array) -> None:
+    def put(self, keys: Array, values: Array | None) -> None:
         """Store the keys [entries, kv_heads, key_dim] and values of the batch's images."""
         cells = self._cache._new_cells
-        if len(keys) != len(cells) or len(values) != len(cells):
+        entries, given = len(cells), len(keys if values is None else values)
+        if len(keys) != entries or given != entries:
             raise ValueError(
-                f"the images of this batch have {len(cells)} entries, "
-                f"got {len(keys)} keys and {len(values)} values"
+                f"the images of this batch have {entries} entries, got {len(keys)} keys and {given} values"
             )
-        self._cache._ops.store_rows(self._stored.keys, cells, keys)
-        self._cache._ops.store_rows(self._stored.values, cells, values)
+        self._stored.put(self._cache._ops, cells, keys, values)
         self._put_in_pass = self._cache._passes
 
     def view(self) -> KVView:

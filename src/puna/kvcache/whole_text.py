@@ -14,11 +14,13 @@ from puna.gguf import GGMLType
 from puna.kvcache.cache import Cache, KVView, check_removal
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.storage import KVShape, Stored
+from puna.kvcache.types import KVTypes
 from puna.ops import Array, Backend
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+_TYPES = KVTypes(GGMLType.F32, GGMLType.F32)
 #: Cells (see `ops.attention`).
 _ALIGNED = 512
 
@@ -40,9 +42,8 @@ class WholeTextCache(Cache):
         self._before: dict[int, int] = {}
         self._stored: dict[KVShape, Stored] = {}
         self._room = 0  # rows that the storage is for
-        self.batch_cells = self.row_cells = self.row_starts = self.row_counts = ops.array(
-            np.empty(0, np.int32)
-        )
+        self.batch_cells = self.row_cells = ops.array(np.empty(0, np.int32))
+        self.row_starts = self.row_counts = self.row_places = self.batch_cells
 
     @property
     def layers(self) -> Iterable[int]:
@@ -80,12 +81,13 @@ class WholeTextCache(Cache):
         for start, begin, length in zip(starts[:-1].tolist(), begins.tolist(), lengths.tolist(), strict=True):
             cells[start : start + length] = range(begin, begin + length)
         self.row_cells = self.ops.array(cells)
-        ends = np.repeat(lengths, lengths)
+        ends, lists = np.repeat(lengths, lengths), np.repeat(starts[:-1], lengths)
         first, last = np.zeros_like(ends), ends
+        here = np.arange(rows) - np.repeat(begins, lengths)
         if self._reach is not None:
-            here = np.arange(rows) - np.repeat(begins, lengths)
             first, last = np.maximum(here - self._reach, 0), np.minimum(here + self._reach + 1, ends)
-        self.row_starts = self.ops.array((np.repeat(starts[:-1], lengths) + first).astype(np.int32))
+        self.row_places = self.ops.array((lists + here).astype(np.int32))
+        self.row_starts = self.ops.array((lists + first).astype(np.int32))
         self.row_counts = self.ops.array((last - first).astype(np.int32))
 
     def _make_room(self, rows: int) -> None:
@@ -96,10 +98,7 @@ class WholeTextCache(Cache):
             stored.close()
         self._room = 1 << (rows - 1).bit_length()
         for shape in {layer.shape for layer in self._layers.values()}:
-            self._stored[shape] = Stored(
-                self.ops.storage(GGMLType.F32, self._room, (shape.kv_heads, shape.key_dim)),
-                self.ops.storage(GGMLType.F32, self._room, (shape.kv_heads, shape.value_dim)),
-            )
+            self._stored[shape] = Stored.make(self.ops, shape, self._room, _TYPES)
 
     def stored(self, shape: KVShape) -> Stored:
         """Where a layer of `shape` has its keys and values while it attends."""
@@ -164,13 +163,14 @@ class _Layer:
         self.shape = shape
         self._seen: KVView | None = None
 
-    def put(self, keys: Array, values: Array) -> None:
+    def put(self, keys: Array, values: Array | None) -> None:
         """Hold the batch's keys [rows, kv_heads, key_dim] and values until the next layer has its own."""
         cache = self._cache
         stored = cache.stored(self.shape)
-        cache.ops.store_rows(stored.keys, cache.batch_cells, keys)
-        cache.ops.store_rows(stored.values, cache.batch_cells, values)
-        self._seen = KVView(stored.keys, stored.values, cache.row_cells, cache.row_starts, cache.row_counts)
+        stored.put(cache.ops, cache.batch_cells, keys, values)
+        self._seen = KVView(
+            stored.keys, stored.values, cache.row_cells, cache.row_starts, cache.row_counts, cache.row_places
+        )
 
     def view(self) -> KVView:
         seen, self._seen = self._seen, None

@@ -11,6 +11,7 @@ Requests made at the same time (from threads, tasks, or as a list of prompts) ru
 """
 
 from puna.engine.events import Chunk, TokenLogprob, TopLogprob
+from puna.grammar.format import Format
 from puna.library.completion import Completion, Stats
 from puna.library.loading import load
 from puna.library.model import Model
@@ -21,6 +22,7 @@ __all__ = [
     "AsyncStream",
     "Chunk",
     "Completion",
+    "Format",
     "Model",
     "RequestOptions",
     "Stats",

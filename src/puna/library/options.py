@@ -7,6 +7,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 from puna.engine.events import Priority
 from puna.errors import OptionError
+from puna.grammar.format import Format, format_of
 
 
 class RequestOptions(TypedDict, total=False):
@@ -29,16 +30,41 @@ class RequestOptions(TypedDict, total=False):
     presence_penalty: float
     frequency_penalty: float
     logit_bias: Mapping[int, float]  # by token id, -100 to 100
+    banned_tokens: Sequence[int]
+    min_tokens: int  # before the model may end
+    top_n_sigma: float
+    xtc_probability: float
+    xtc_threshold: float
+    dynatemp_range: float
+    dynatemp_exponent: float
+    dry_multiplier: float
+    dry_base: float
+    dry_allowed_length: int
+    dry_penalty_last_n: int
+    dry_sequence_breakers: Sequence[str]
+    mirostat: Literal[0, 1, 2]
+    mirostat_tau: float
+    mirostat_eta: float
     speculate: Literal["off", "prompt", "draft", "mtp"]  # draft tokens: the same answer, sooner
     truncate: bool  # False: an error instead of cutting a prompt that is too long
     shift: bool  # False: end when the context is full, instead of dropping old tokens
     ignore_eos: bool  # go on after the model's end
+    sampled_logprobs: bool  # log-probabilities of what tokens were drawn from, not of the model's own logits
     cache_prompt: bool  # False: take nothing from the prefix cache and leave nothing in it
+    format: Any  # what the answer must be: "json", a JSON schema, a class of pydantic's, or a `Format`
     priority: Priority  # "batch" takes what interactive requests leave
 
 
 #: Those that are no sampling options but fields of the request.
-_TREATMENT: Final = ("truncate", "shift", "ignore_eos", "cache_prompt", "priority")
+_TREATMENT: Final = (
+    "truncate",
+    "shift",
+    "ignore_eos",
+    "sampled_logprobs",
+    "cache_prompt",
+    "format",
+    "priority",
+)
 #: Options that are decided when a model is loaded.
 _AT_LOAD: Final = ("num_ctx", "num_thread", "draft")
 
@@ -58,6 +84,15 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
             if value not in get_args(Priority):
                 allowed = " or ".join(repr(choice) for choice in get_args(Priority))
                 raise OptionError(f"priority must be {allowed}, not {value!r}")
+        elif name == "format":
+            treatment[name] = checked_format(value)
         elif not isinstance(value, bool):
             raise OptionError(f"{name} must be True or False, not {value!r}")
     return {name: value for name, value in given.items() if name not in treatment}, treatment
+
+
+def checked_format(value: Any) -> Format | None:
+    """What a keyword `format` asks for; None for nothing. Raises `RequestError`."""
+    if isinstance(value, type) and hasattr(value, "model_json_schema"):
+        return Format.json_schema(value.model_json_schema())
+    return format_of(value)

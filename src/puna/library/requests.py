@@ -80,7 +80,7 @@ class Requests:
         prompts = [inputs] if is_one(inputs) else inputs
         return Embed(
             id=next(self._ids),
-            inputs=checked_prompts(prompts, "embed", "a list with it"),
+            inputs=self._author.framed(checked_prompts(prompts, "embed", "a list with it")),
             normalize=normalize,
             dimensions=0 if dimensions is None else checked_number("dimensions", dimensions, 1, 2**31 - 1),
             truncate=truncate,

@@ -55,14 +55,14 @@ class AsyncEvents(AsyncIterator[Event]):
         if not self._missing:
             raise StopAsyncIteration
         if self._cancel is None:
-            self.start()
+            await self._start()
         event = await self._arrived.get()
         self._missing -= isinstance(event, _ENDS)
         if not self._missing and self._cancel is not None:
             self._cancel.detach()
         return _raised(event)
 
-    def start(self) -> None:
+    async def _start(self) -> None:
         """Submit the request, in the event loop that will be told of its events."""
         loop = asyncio.get_running_loop()
         arrived = self._arrived = asyncio.Queue[Event]()
@@ -72,7 +72,17 @@ class AsyncEvents(AsyncIterator[Event]):
             with suppress(RuntimeError):
                 loop.call_soon_threadsafe(arrived.put_nowait, event)
 
-        self._chat.submit(self._request, sink)
+        if isinstance(self._request, Generate) and self._request.format is not None:
+            # Compiling a format takes time. Who stops waiting does not stop it, so it is told afterwards.
+            submitting = loop.run_in_executor(None, self._chat.submit, self._request, sink)
+            cancel, request_id = self._chat.cancel, self._request.id
+            try:
+                await asyncio.shield(submitting)
+            except asyncio.CancelledError:
+                submitting.add_done_callback(lambda _: cancel(request_id))
+                raise
+        else:
+            self._chat.submit(self._request, sink)
         self._cancel = _cancellation(self, self._chat, self._request)
 
     def close(self) -> None:

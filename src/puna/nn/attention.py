@@ -15,19 +15,20 @@ def attention(
     ops: Backend,
     query: Array,  # [rows, heads, head_dim]
     key: Array,  # [rows, kv_heads, head_dim]
-    value: Array,  # [rows, kv_heads, value_dim]
+    value: Array | None,  # [rows, kv_heads, value_dim]; None: the last numbers of the key
     cache: LayerCache,
     scale: float,
     *,
     softcap: float = 0.0,
     sinks: Array | None = None,
+    bias: Array | None = None,
 ) -> Array:
     """Put the batch's keys and values into the cache, then attend over all that each row may see.
 
     Returns [rows, heads * value_dim]. Query head h reads kv head h * kv_heads // heads.
     """
     cache.put(key, value)
-    return attend(ops, query, cache.view(), scale, softcap=softcap, sinks=sinks)
+    return attend(ops, query, cache.view(), scale, softcap=softcap, sinks=sinks, bias=bias)
 
 
 def attend(
@@ -38,11 +39,13 @@ def attend(
     *,
     softcap: float = 0.0,
     sinks: Array | None = None,
+    bias: Array | None = None,
 ) -> Array:
     """Attend over what is in a cache already: [rows, heads * value_dim]; zeros where a row sees nothing."""
     mixed = ops.attention(
-        query, seen.keys, seen.values, seen.cells, seen.starts, seen.counts, scale, softcap, sinks
-    )
+        query, seen.keys, seen.values, seen.cells, seen.starts, seen.counts, scale, softcap, sinks, bias,
+        seen.places if bias is not None else None,
+    )  # fmt: skip
     rows, heads, dim = mixed.shape
     joined: Array = mixed.reshape(rows, heads * dim)
     return joined
@@ -80,6 +83,7 @@ class SelfAttention(Module):
 
     options: AttentionOptions
     sinks: Array | None = None  # [heads], of an architecture that has them
+    bias: Array | None = None  # [heads, 2 * reach + 1], what distance adds to scores where it does
     query: Linear = weight("attn_q", "query_size", "hidden_size")
     key: Linear = weight("attn_k", "key_size", "hidden_size")
     value: Linear = weight("attn_v", "value_size", "hidden_size")
@@ -110,7 +114,7 @@ class SelfAttention(Module):
         )
         mixed = attention(
             self.ops, query, key, value.reshape(count, o.kv_heads, o.value_dim), cache.layer(self.index),
-            o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks,
+            o.attention_scale, softcap=o.attention_softcap, sinks=self.sinks, bias=self.bias,
         )  # fmt: skip
         if gates:
             mixed = self.ops.sigmoid_gate(mixed, gates[0])

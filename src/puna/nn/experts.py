@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
-from puna.nn.feed_forward import STEEP, FeedForward
+from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.ops import Array, Experts, ExpertWeights, Routing
@@ -129,16 +129,19 @@ class MixtureOfExperts(Module):
 
     router: Linear = weight("ffn_gate_inp", "expert_count", "hidden_size")
     selection_bias: SelectionBias | None = weight("exp_probs_b", "expert_count", optional=True)
-    gate: ExpertLinear = weight("ffn_gate_exps", "expert_count", "expert_feed_forward_size", "hidden_size")
+    gate: ExpertLinear | None = weight(
+        "ffn_gate_exps", "expert_count", "expert_feed_forward_size", "hidden_size"
+    )
     up: ExpertLinear = weight("ffn_up_exps", "expert_count", "expert_feed_forward_size", "hidden_size")
     down: ExpertLinear = weight("ffn_down_exps", "expert_count", "hidden_size", "expert_feed_forward_size")
 
     def loaded(self) -> None:
+        gate = (None, None) if self.gate is None else (self.gate.weights, self.gate.bias)
         self.experts = Experts(
-            self.gate.weights,
+            gate[0],
             self.up.weights,
             self.down.weights,
-            self.gate.bias,
+            gate[1],
             self.up.bias,
             self.down.bias,
             activation=self.activation,
@@ -156,18 +159,17 @@ class MixtureOfExperts(Module):
         return self.ops.experts(hidden, chosen, shares, self.experts)
 
 
-class SquaredReluExperts(MixtureOfExperts):
-    """Without gates: an expert is down(relu(up(x))²)."""
+class PlainExperts(MixtureOfExperts):
+    """Without gates, as in the first transformers: an expert is down(gelu(up(x)))."""
 
-    gate = None  # type: ignore[assignment]
+    activation = "gelu"
+    gate = None
 
-    def loaded(self) -> None:
-        # As in `squared_relu`, the square is the product of two factors, here of a multiple of what comes in.
-        self.experts = Experts(self.up.weights, self.up.weights, self.down.weights)
 
-    def through(self, hidden: Array, chosen: Array, shares: Array) -> Array:
-        total: Array = super().through(hidden * STEEP, chosen, shares) * STEEP**-2
-        return total
+class SquaredReluExperts(PlainExperts):
+    """An expert is down(relu(up(x))²)."""
+
+    activation = "squared_relu"
 
 
 class SharedExpert(FeedForward):

@@ -131,7 +131,8 @@ class LatentAttention(Module):
 
     The keys and values of all heads are linear in one latent of each position, beside which keys have a part
     that is rotated, one for all heads. So a query is taken to where latents are, all heads attend to
-    these as to one key/value head, and what each finds is taken to its values.
+    these as to one key/value head, and what each finds is taken to its values. A latent is kept once: it is
+    the value, and the last numbers of the key.
     """
 
     options: LatentAttentionOptions
@@ -159,10 +160,9 @@ class LatentAttention(Module):
         if rope is not None:
             ops.rope_(query, batch.positions, rope)
             ops.rope_(key, batch.positions, rope)
-        if o.temperature_scale:  # counted from 0 here, from 1 in Llama 4
-            ops.temper_(query, batch.positions + -1, o.temperature_scale, o.original_context)
-        value = latent.reshape(count, 1, o.latent_dim)
-        mixed = attention(ops, query, key, value, cache.layer(self.index), o.attention_scale)
+        if o.temperature_scale:
+            ops.temper_(query, batch.positions, o.temperature_scale, o.original_context, 0)
+        mixed = attention(ops, query, key, None, cache.layer(self.index), o.attention_scale)
         mixed = mixed if rows is None else mixed[rows]
         values = self.expand(mixed.reshape(len(mixed), o.heads, o.latent_dim))
         return self.output(values.reshape(len(mixed), o.heads * o.value_dim))

@@ -138,7 +138,8 @@ class Backend(ABC):
         The sum over a token's experts of `weight * down(activation(gate(x), up(x)))`, or of
         `down(activation(gate(weight * x), up(weight * x)))` where `layer.scale_inputs`. The activation
         `swiglu` is `silu(gate) * up`; `clamped_swiglu` is gpt-oss's `g * sigmoid(1.702 g) * (u + 1)` with
-        gates g of at most 7 and ups u within -7 and 7; `geglu` is that operation.
+        gates g of at most 7 and ups u within -7 and 7; `geglu` is that operation. Without gates it is `gelu`
+        or `squared_relu` of `up(x)`.
         """
 
     @abstractmethod
@@ -177,6 +178,10 @@ class Backend(ABC):
         """`x / 2 * (1 + erf(x / sqrt(2)))` of x [T, n]: GELU itself, not its approximation with tanh."""
 
     @abstractmethod
+    def squared_relu(self, x: Array) -> Array:
+        """`max(x, 0)²` (So et al., arXiv:2109.08668). Float32, any shape."""
+
+    @abstractmethod
     def above(self, x: Array, deviations: float) -> Array:
         """What values of x [T, n] have above their row's mean + `deviations` * standard deviation, or 0.
 
@@ -203,11 +208,12 @@ class Backend(ABC):
         """`cap * tanh(x / cap)` of x [T, n]: nearly x where that is small, never beyond `cap` (not 0)."""
 
     @abstractmethod
-    def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float) -> None:
-        """Multiply rows of `x` [T, ...] by `1 + scale * ln(1 + floor((position + 1) / floor_scale))`.
+    def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float, first: int) -> None:
+        """Multiply rows of `x` [T, ...] by `1 + scale * ln(1 + floor((position + first) / floor_scale))`.
 
         In place. This sharpens the attention of queries at late `positions` [T], which have more keys to
-        choose from: the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399.
+        choose from: the temperature tuning of Llama 4, after Nakanishi, arXiv:2501.19399. `first` is what the
+        position of a first token counts as.
         """
 
     @abstractmethod
@@ -286,22 +292,29 @@ class Backend(ABC):
         self,
         q: Array,
         keys: Storage,
-        values: Storage,
+        values: Storage | int,
         cells: Array,
         starts: Array,
         counts: Array,
         scale: float,
         softcap: float = 0.0,
         sinks: Array | None = None,
+        bias: Array | None = None,
+        places: Array | None = None,
     ) -> Array:
         """Attention where every row has its own list of cells.
 
         Row t of `q` [T, heads, head_dim] sees `cells[starts[t] : starts[t] + counts[t]]` of
         `keys` [capacity, kv_heads, head_dim] and `values` [capacity, kv_heads, value_dim], each stored as any
-        of `KV_TYPES`. Query head h reads key/value head `h * kv_heads // heads`. The result
-        [T, heads, value_dim] is `softmax(scale * q k) v`; where `softcap` is not 0 the scores go through
+        of `KV_TYPES`; a number as `values` says how many at the end of a key are its value. Query head h
+        reads key/value head `h * kv_heads // heads`. The result [T, heads, value_dim] is
+        `softmax(scale * q k) v`; where `softcap` is not 0 the scores go through
         `softcap * tanh(score / softcap)` first, and `sinks` [heads] join the softmax's denominator as one
         more score per head. A row with a count of 0 gives zeros.
+
+        `bias` [heads, 2 * reach + 1] is what is then added to a score by distance: `bias[h, reach + d]` to
+        that of a cell d entries after the row's own in `cells`, before it if d is negative; beyond `reach` it
+        is that of the end. `places` int32 [T] are the rows' own entries; None: the last each of them sees.
 
         Neighbouring rows that see parts of the same stretch of `cells` share the work on it: a prompt
         (one start, growing counts), a sliding window (both growing), an image (equal ranges). A row's

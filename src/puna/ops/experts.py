@@ -14,8 +14,10 @@ from puna.ops.weight import Weight
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: What an expert makes of its gate and up products, in the order of the kernels' numbers.
-ACTIVATIONS = ("swiglu", "clamped_swiglu", "geglu")
+#: What an expert makes of its gate and up products, in the order of the kernels' numbers...
+GATED_ACTIVATIONS = ("swiglu", "clamped_swiglu", "geglu")
+#: ... and after those, of its up product alone.
+ACTIVATIONS = (*GATED_ACTIVATIONS, "gelu", "squared_relu")
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ class ExpertWeights:
 class Experts:
     """The feed-forward networks of a layer (see `Backend.experts`). Raises `ValueError` unless they fit."""
 
-    gate: ExpertWeights  # [experts, width, in]
+    gate: ExpertWeights | None  # [experts, width, in]; None: experts have no gates
     up: ExpertWeights  # [experts, width, in]
     down: ExpertWeights  # [experts, out, width]
     gate_bias: Array | None = None  # [experts, width]
@@ -92,18 +94,20 @@ class Experts:
     scale_inputs: bool = False  # weights multiply what goes into an expert, not what comes out (Llama 4)
 
     def __post_init__(self) -> None:
-        count, width, _ = self.gate.shape
-        if self.up.shape != self.gate.shape or self.down.shape[::2] != (count, width):
-            shapes = ", ".join(
-                f"'{part.weight.name}' {list(part.shape)}" for part in (self.gate, self.up, self.down)
-            )
+        count, width, _ = self.up.shape
+        parts = [part for part in (self.gate, self.up, self.down) if part is not None]
+        if parts[0].shape != self.up.shape or self.down.shape[::2] != (count, width):
+            shapes = ", ".join(f"'{part.weight.name}' {list(part.shape)}" for part in parts)
             raise ValueError(f"experts: weights do not fit together: {shapes}")
         for name, bias, part in (
             ("gate", self.gate_bias, self.gate),
             ("up", self.up_bias, self.up),
             ("down", self.down_bias, self.down),
         ):
-            if bias is not None and bias.shape != part.shape[:2]:
-                raise ValueError(f"experts: {name} bias {list(bias.shape)} does not fit {list(part.shape)}")
-        if self.activation not in ACTIVATIONS:
-            raise ValueError(f"experts: activation {self.activation!r} is none of {', '.join(ACTIVATIONS)}")
+            if bias is not None and (part is None or bias.shape != part.shape[:2]):
+                fit = "belongs to no weight" if part is None else f"does not fit {list(part.shape)}"
+                raise ValueError(f"experts: {name} bias {list(bias.shape)} {fit}")
+        known = ACTIVATIONS[len(GATED_ACTIVATIONS) :] if self.gate is None else GATED_ACTIVATIONS
+        if self.activation not in known:
+            gates = "without gates" if self.gate is None else "with gates"
+            raise ValueError(f"experts {gates}: activation {self.activation!r} is none of {', '.join(known)}")

@@ -97,6 +97,41 @@ def min_p(probabilities: Probabilities, p: float) -> int:
     return int(np.count_nonzero(probabilities >= p * probabilities[0]))
 
 
+def top_n_sigma(logits: Floats, n: float) -> Floats:
+    """`logits` with -infinity for those more than `n` standard deviations below the largest.
+
+    Of the logits that are not -infinity already (Tang et al., arXiv:2411.07641).
+    """
+    possible = logits[logits > -np.inf].astype(np.float64)
+    if not possible.size:
+        return logits
+    least = possible.max() - n * possible.std()
+    return np.where(logits < least, np.float32(-np.inf), logits)
+
+
+def dynamic_temperature(logits: Floats, temperature: float, spread: float, exponent: float) -> float:
+    """From `temperature - spread` where candidates have no entropy to `temperature + spread` where all of it.
+
+    The entropy is that of the softmax, as a share of what as many equal candidates have, to the power of
+    `exponent` (as in llama.cpp).
+    """
+    if logits.size < 2:
+        return temperature
+    probabilities = softmax(logits)
+    possible = probabilities[probabilities > 0]
+    share = float(-(possible @ np.log(possible))) / np.log(logits.size)
+    low = max(temperature - spread, 0.0)
+    return float(low + (temperature + spread - low) * share**exponent)
+
+
+def exclude_top_choices(probabilities: Probabilities, threshold: float) -> int:
+    """XTC: how many leading candidates to leave out, so that of those with `threshold` only the last remains.
+
+    (p-e-w, oobabooga/text-generation-webui#6335.)
+    """
+    return max(int(np.count_nonzero(probabilities >= threshold)) - 1, 0)
+
+
 def draw(probabilities: Probabilities, uniform: float) -> int:
     """The first candidate at which the running sum reaches `uniform` of the total."""
     sums = np.cumsum(probabilities)

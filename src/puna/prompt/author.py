@@ -14,6 +14,7 @@ from puna.errors import RequestError
 from puna.prompt.capabilities import capabilities
 from puna.prompt.choose import chat_template, is_parsed
 from puna.prompt.format import Think
+from puna.prompt.framing import frame
 from puna.prompt.messages import Chat, Message
 from puna.prompt.model_facts import ModelFacts, facts_at
 
@@ -88,6 +89,17 @@ class Author:
         template does not parse.
         """
         return self.find_capabilities()
+
+    def framed(self, inputs: Sequence[str | list[int]]) -> list[str | list[int]]:
+        """Texts to embed with what the author's template puts around each; tokens are as they are.
+
+        That is the instruction an embedding model was trained with. Models that are none, and templates of
+        conversations, change nothing. Raises TemplateError as `capabilities`.
+        """
+        before, after = frame(self.template)
+        if not (before or after) or "embedding" not in self.capabilities:
+            return list(inputs)
+        return [f"{before}{text}{after}" if isinstance(text, str) else text for text in inputs]
 
     def think(self, asked: Think, name: str = "") -> Think:
         """What the template is told: a model that can think does so unless the request says not to.

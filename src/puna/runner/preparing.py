@@ -5,6 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Literal, get_args
+
+#: What takes long about a request: nothing, its text, or the format of its answer.
+Kind = Literal["short", "long", "format"]
 
 Prepare = Callable[[], None]
 
@@ -12,7 +16,8 @@ Prepare = Callable[[], None]
 class Preparing:
     """Does what a request takes before the engine has it, in the order of arrival.
 
-    Short requests and long ones have a thread each, so that a text of megabytes holds up no short one.
+    Each kind of request has a thread, so that a text of megabytes, or a schema that takes a second,
+    holds up none of the others.
     """
 
     def __init__(self, cancel: Callable[[int], None], on_death: Callable[[BaseException], object]) -> None:
@@ -21,17 +26,17 @@ class Preparing:
         self._on_death = on_death
         self._lock = threading.Lock()
         self._cancelled: dict[int, bool] = {}  # of the requests that are here
-        self._short: SimpleQueue[tuple[int, Prepare]] = SimpleQueue()
-        self._long: SimpleQueue[tuple[int, Prepare]] = SimpleQueue()
-        for name, queue in (("short", self._short), ("long", self._long)):
-            thread = threading.Thread(target=self._work, args=(queue,), name=f"puna-{name}", daemon=True)
+        self._queues: dict[Kind, SimpleQueue[tuple[int, Prepare]]] = {}
+        for kind in get_args(Kind):
+            queue = self._queues[kind] = SimpleQueue()
+            thread = threading.Thread(target=self._work, args=(queue,), name=f"puna-{kind}", daemon=True)
             thread.start()
 
-    def add(self, request_id: int, prepare: Prepare, *, long: bool) -> None:
+    def add(self, request_id: int, prepare: Prepare, kind: Kind) -> None:
         """Have `prepare` called, which hands the request to the engine or answers it."""
         with self._lock:
             self._cancelled[request_id] = False
-        (self._long if long else self._short).put((request_id, prepare))
+        self._queues[kind].put((request_id, prepare))
 
     def cancel(self, request_id: int) -> None:
         """Stop a request, whether it is still here, or with the engine already."""

@@ -19,6 +19,7 @@ from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
 from puna.engine.events import Message
 from puna.errors import InsufficientMemoryError, OutOfMemoryError, PunaError, RequestError, RunnerError
+from puna.grammar.format import Format
 from puna.kvcache.cache import Picturing
 from puna.kvcache.picture import Contents
 from puna.kvcache.types import KVTypes
@@ -29,7 +30,7 @@ from puna.options import drafts_itself
 from puna.prompt.model_facts import ModelFacts, facts_at
 from puna.prompt.renderer.client import Renderer
 from puna.runner.frames import Channel, Frame
-from puna.runner.preparing import Preparing
+from puna.runner.preparing import Kind, Preparing
 from puna.runner.protocol import (
     IN_DOUBT,
     OUT_OF_MEMORY,
@@ -188,11 +189,13 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
 def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent) -> None:
     """Answer at once what takes no time; have the rest done where it holds up no ping."""
     if frame.size_bytes > _SMALL_BYTES:
-        _prepare(frame, model, preparing, channel, long=True)
+        _prepare(frame, model, preparing, channel, "long")
         return
     match frame.message():
+        case Generate(format=Format()):
+            _prepare(frame, model, preparing, channel, "format")
         case Generate() | Embed() | Render():
-            _prepare(frame, model, preparing, channel, long=False)
+            _prepare(frame, model, preparing, channel, "short")
         case Cancel(id=request_id):
             preparing.cancel(request_id)
         case Ping() as ping:
@@ -204,7 +207,7 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
 
 
 def _prepare(
-    frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent, *, long: bool
+    frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channel: _Parent, kind: Kind
 ) -> None:
     def prepare() -> None:
         with _failing_alone(frame.id, channel):
@@ -214,7 +217,7 @@ def _prepare(
                 case Render(request=request):
                     model.render(msgspec.structs.replace(request, id=frame.id), channel.send)
 
-    preparing.add(frame.id, prepare, long=long)
+    preparing.add(frame.id, prepare, kind)
 
 
 @contextlib.contextmanager

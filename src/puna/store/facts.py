@@ -23,7 +23,6 @@ class Facts:
     context_length: int
     embedding_length: int
     chat_template: str | None
-    capabilities: frozenset[str]  # any of embedding, vision, audio
 
 
 def facts_of(path: Path) -> Facts:
@@ -44,7 +43,6 @@ def _facts(path: Path, mtime_ns: int, size: int) -> Facts:
             context_length=_integer(file, "context_length"),
             embedding_length=_integer(file, "embedding_length"),
             chat_template=_text(file, "tokenizer.chat_template"),
-            capabilities=_capabilities(file),
         )
 
 
@@ -65,11 +63,6 @@ def _quantization(file: GGUFFile) -> str:
         return FileType(value).label
     except ValueError:
         return "unknown"
-
-
-def _capabilities(file: GGUFFile) -> frozenset[str]:
-    keys = {"pooling_type": "embedding", "vision.block_count": "vision", "audio.block_count": "audio"}
-    return frozenset(name for key, name in keys.items() if file.get(key) is not None)
 
 
 def _integer(file: GGUFFile, key: str) -> int:

@@ -38,9 +38,9 @@ BOUNDS = Bounds(seconds=4.0)
 
 
 def fuzz(dice: random.Random, folder: Path) -> None:
-    kind = dice.choice(("gpt2", "gpt2", "gpt2", "llama", "bert", "gemma4"))
+    kind = dice.choice(("gpt2", "gpt2", "gpt2", "llama", "bert", "t5", "gemma4"))
     tokenizer = _tokenizer(kind, dice.choice(PRES) if kind == "gpt2" else "")
-    text = _text(dice)
+    text = text_of(dice)
     (folder / "text").write_text(repr(text))
     ids = tokenizer.encode(text, add_special=False, parse_special=dice.random() < 0.5)
     assert all(0 <= id < tokenizer.vocab_size for id in ids)
@@ -50,7 +50,7 @@ def fuzz(dice: random.Random, folder: Path) -> None:
         assert tokenizer.decode(ids) == (valid if kind == "gpt2" else valid.replace("\u2581", " "))
 
 
-def _text(dice: random.Random) -> str:
+def text_of(dice: random.Random) -> str:
     """Parts in any order, or one or a few of them again and again."""
     few = dice.choices(PARTS, k=dice.randint(1, 4))
     match dice.randrange(4):
@@ -83,13 +83,13 @@ def _tokenizer(kind: str, pre: str) -> Tokenizer:
             tokens = [*added, *BYTE_TOKENS, *"the\u2581a\n", "th", "\u2581t", "aa", "\n\n"]
             types += [BYTE] * 256 + [NORMAL] * (len(tokens) - len(added) - 256)
             return build(path, "gemma4", tokens=tokens, token_type=types, merges=["t h", "\u2581 t", "a a"])
-        case "llama":
+        case "llama" | "t5":
             tokens = [*added, *BYTE_TOKENS, *"the\u2581a12", *words]
             types += [BYTE] * 256 + [NORMAL] * (len(tokens) - len(added) - 256)
             scores = [-float(id) for id in range(len(tokens))]
             # A space after an added token, which files ask for, could not be told from one of the text.
-            more = {"scores": scores, "add_space_prefix": False}
-            return build(path, "llama", tokens=tokens, token_type=types, **more)
+            more = {"scores": scores, "add_space_prefix": False, "remove_extra_whitespaces": False}
+            return build(path, kind, tokens=tokens, token_type=types, **more)
     tokens = [*added, *"\u2581abcdefghijklmnopqrstuvwxyz0123456789", *words]
     types += [NORMAL] * (len(tokens) - len(added))
     return build(path, "bert", tokens=tokens, token_type=types, unknown_token_id=0)

@@ -36,7 +36,15 @@ from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny_heads import MIMO2
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
-from tests.tiny_latent import DEEPSEEK_V3, GLM4_MOE_LITE, GROUPS, WITHOUT_GROUPS, TinyLatent
+from tests.tiny_latent import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GLM4_MOE_LITE,
+    GROUPS,
+    MISTRAL4,
+    WITHOUT_GROUPS,
+    TinyLatent,
+)
 from tests.tiny_latent import SETTINGS as LATENT
 from tests.tiny_mamba import (
     FALCON_H1,
@@ -212,11 +220,7 @@ MODELS = {
         "deepseek2", "deepseek_v3", {**LATENT, **GROUPS, "q_lora_rank": None, "routed_scaling_factor": 1.0},
         form="joined", seed=47,
     ),
-    "deepseek2 V2": TinyLatent(
-        "deepseek2", "deepseek_v2",
-        {**LATENT, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0},
-        {"expert_gating_func": 1}, seed=48,
-    ),
+    "deepseek2 V2": DEEPSEEK_V2,
     "deepseek2 V2-Lite, first files": TinyLatent(
         "deepseek2", "deepseek_v2",
         {**LATENT, **WITHOUT_GROUPS, "q_lora_rank": None, "rope_parameters": {
@@ -224,15 +228,7 @@ MODELS = {
         {**YARN_KEYS, "rope.scaling.yarn_log_multiplier": 0.0707}, form="joined", seed=49,
     ),
     "glm4moelite": GLM4_MOE_LITE,
-    "mistral4": TinyLatent(
-        "mistral4", "mistral4",
-        {**LATENT, **GROUPS, "rope_parameters": {
-            "rope_theta": 1e4, **YARN, "original_max_position_embeddings": 32, "mscale": 1.0,
-            "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0, "llama_4_scaling_beta": 0.1}},
-        {**YARN_KEYS, "rope.scaling.original_context_length": 32,
-         "rope.scaling.yarn_log_multiplier": 0.1, "attention.temperature_scale": 0.1},
-        seed=51,
-    ),
+    "mistral4": MISTRAL4,
     "mimo2": MIMO2,
     "mimo2 fused": dataclasses.replace(MIMO2, fused=True, seed=63),
     "mamba2": MAMBA2,

@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from puna.errors import ModelError
+from puna.kvcache.cache import Saving
 from puna.kvcache.storage import KVShape
 from puna.model.load import LoadedModel, load_model
 from tests.model.models.parity import (
@@ -32,7 +34,22 @@ def loaded(folder: Path, tiny: TinyLatent, **metadata: Any) -> LoadedModel:
 @pytest.mark.parametrize("form", ["split", "joined"])
 def test_a_latent_and_a_rotated_key_are_all_that_is_cached(tmp_path: Path, form: str) -> None:
     ours = loaded(tmp_path, dataclasses.replace(DEEPSEEK_V3, form=form))
-    assert set(ours.model.kv_shapes().values()) == {KVShape(1, ROPE + LATENT, LATENT)}
+    assert set(ours.model.kv_shapes().values()) == {KVShape(1, ROPE + LATENT, LATENT, values_in_keys=True)}
+    layers, numbers = len(ours.model.options.layers), ROPE + LATENT
+    cache = ours.make_cache(sequences=2, context=100)
+    assert cache.allocated_bytes == layers * 200 * numbers * 2
+
+
+def test_what_was_saved_of_latents_is_what_they_were(tmp_path: Path) -> None:
+    ours = loaded(tmp_path, DEEPSEEK_V3)
+    tokens = random_tokens(ours, 40, 5)
+    caches = [ours.make_cache(sequences=1, context=64) for _ in range(2)]
+    read(ours, caches[0], 0, tokens[:30])
+    assert isinstance(caches[0], Saving)
+    assert isinstance(caches[1], Saving)
+    caches[1].plan_restore(0, caches[0].save(0))()
+    found, expected = (read(ours, cache, 0, tokens[30:]) for cache in (caches[1], caches[0]))
+    assert torch.equal(found, expected)
 
 
 def test_after_a_shift_keys_are_where_they_would_have_been_computed(tmp_path: Path) -> None:

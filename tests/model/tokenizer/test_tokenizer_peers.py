@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.model.tokenizer.vocabularies import PUBLIC, load, pairs, rewritten
+from tests.model.tokenizer import unigrams
+from tests.model.tokenizer.vocabularies import PUBLIC, load, pairs, rewritten, write_vocabulary
 
 pytestmark = pytest.mark.peers
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run make test-peers")
@@ -121,3 +122,14 @@ def test_pre_tokenizers_split_like_llama_cpp(test_data: Path, tmp_path: Path, pr
         for text in texts(test_data):
             ids = tokenizer.encode(text, add_special=False, parse_special=False)
             assert ids == theirs(vocabulary, text, False), text
+
+
+@pytest.mark.parametrize("rule", ["nmt_nfkc", "identity"])
+def test_unigrams_match_llama_cpp(test_data: Path, tmp_path: Path, rule: str) -> None:
+    keys = unigrams.keys(unigrams.trained(normalization_rule_name=rule))
+    path = write_vocabulary(tmp_path / "v.gguf", "t5", "t5", **keys)
+    tokenizer = load(path)
+    with vocabulary_of(path) as vocabulary:
+        for text in texts(test_data):
+            ids = tokenizer.encode(text, add_special=True, parse_special=True)
+            assert ids == theirs(vocabulary, text, True), text

@@ -15,8 +15,17 @@ import pytest
 
 from puna.gguf import open_gguf
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
-from tests.model.tokenizer.vocabularies import PUBLIC, gpt2_bytes, load, pairs, rewritten, write_vocabulary
-from tests.work import calls
+from tests.model.tokenizer import unigrams
+from tests.model.tokenizer.vocabularies import (
+    PUBLIC,
+    build,
+    gpt2_bytes,
+    load,
+    pairs,
+    rewritten,
+    write_vocabulary,
+)
+from tests.work import calls, proportional
 
 SIZE = 500_000
 PART = 40_000
@@ -77,6 +86,14 @@ def test_something_long_and_odd(test_data: Path, name: str, kind: str) -> None:
     path = test_data / "vocab" / f"{name}.gguf"
     assert growth(path, PATHOLOGICAL[kind]) < LINEAR
     assert loaded(path).encode(PATHOLOGICAL[kind])
+
+
+def test_something_long_and_odd_in_unigrams(tmp_path: Path) -> None:
+    """What the library does is not seen by counting calls."""
+    keys = unigrams.keys(unigrams.trained(byte_fallback=True, vocab_size=400))
+    tokenizer = build(tmp_path / "v.gguf", "t5", **keys)
+    for kind, text in PATHOLOGICAL.items():
+        assert proportional(lambda size, text=text: lambda: tokenizer.encode(text[-size:]), 1 << 11), kind
 
 
 @pytest.mark.slow

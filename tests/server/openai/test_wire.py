@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from puna.errors import PunaError
+from puna.grammar.format import Format
+from puna.options import Options
 from puna.prompt.messages import Chat, Message
 from puna.server.http.decoding import parse
 from puna.server.jobs.jobs import Asked
-from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest
+from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, SamplingFields
 
 
 def chat(*messages: dict[str, Any], **fields: Any) -> Asked:
@@ -34,6 +36,12 @@ def test_temperature_and_top_p_default_to_1_here() -> None:
         "presence_penalty": 0.2,
         "stop": ["x"],
     }
+
+
+def test_options_of_the_native_api_have_their_names_here() -> None:
+    given = chat(top_k=5, dry_multiplier=0.8, mirostat=2, banned_tokens=[1]).options
+    assert given.items() >= {"top_k": 5, "dry_multiplier": 0.8, "mirostat": 2, "banned_tokens": [1]}.items()
+    assert set(SamplingFields.model_fields) <= set(Options.__struct_fields__)
 
 
 def test_the_newer_name_of_max_tokens_wins() -> None:
@@ -94,9 +102,53 @@ def test_the_developer_is_the_system() -> None:
     assert messages(chat({"role": "developer", "content": "x"}))[0].role == "system"
 
 
-def test_formats_other_than_json_are_none() -> None:
-    assert chat(response_format={"type": "text"}).format is None
-    assert chat(response_format={"type": "json_object"}).format is not None
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "format"),
+    [
+        ({}, None),
+        ({"response_format": {"type": "text"}}, None),
+        ({"guided_regex": "", "structured_outputs": {}}, None),
+        ({"response_format": {"type": "json_object"}}, Format.json_object()),
+        ({"response_format": {"type": "json_object", "schema": SCHEMA}}, Format.json_schema(SCHEMA)),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}},
+            Format.json_schema(SCHEMA),
+        ),
+        ({"grammar": 'root ::= "a"'}, Format("gbnf", 'root ::= "a"')),
+        ({"guided_json": SCHEMA}, Format.json_schema(SCHEMA)),
+        ({"guided_json": json.dumps(SCHEMA)}, Format.json_schema(SCHEMA)),
+        ({"guided_regex": "a+"}, Format("regex", "a+")),
+        ({"guided_choice": ["a", "b"]}, Format("choice", '["a", "b"]')),
+        ({"guided_grammar": 'start: "a"'}, Format("lark", 'start: "a"')),
+        ({"structured_outputs": {"json": SCHEMA}}, Format.json_schema(SCHEMA)),
+        ({"structured_outputs": {"regex": "a+"}}, Format("regex", "a+")),
+        ({"structured_outputs": {"choice": ["a"]}}, Format("choice", '["a"]')),
+        ({"structured_outputs": {"grammar": "root ::= [a]"}}, Format("gbnf", "root ::= [a]")),
+        ({"structured_outputs": {"json_object": True}}, Format.json_object()),
+    ],
+)
+def test_formats(fields: dict[str, Any], format: Format | None) -> None:
+    assert chat(**fields).format == format
+    body = json.dumps({"model": "m", "prompt": "x", **fields}).encode()
+    assert parse(body, CompletionRequest).asked().format == format
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"response_format": {"type": "xml"}}, "must be text, json_object or json_schema, not 'xml'"),
+        ({"response_format": {"type": "json_schema"}}, "json_schema.schema is missing"),
+        ({"guided_choice": []}, "guided_choice: choices are a list of at least one string"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs.regex: a regular expression is a text"),
+        ({"guided_regex": "a", "grammar": 'root ::= "a"'}, "use only one of grammar, guided_regex"),
+    ],
+)
+def test_what_is_no_format_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(PunaError, match=message):
+        chat(**fields)
 
 
 @pytest.mark.parametrize(

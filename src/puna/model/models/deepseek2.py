@@ -43,12 +43,12 @@ class LatentLayerOptions(LayerOptions):
 
     @property
     def mixing_values(self) -> int:
-        # Queries as long as keys, what heads find, and that once more, head by head.
+        # Queries as long as keys, what heads find, and that in the form in which it is multiplied.
         return self.heads * (self.rope_dim + 3 * self.latent_dim)
 
     @property
     def kv_shape(self) -> KVShape:
-        return KVShape(1, self.rope_dim + self.latent_dim, self.latent_dim)
+        return KVShape(1, self.rope_dim + self.latent_dim, self.latent_dim, values_in_keys=True)
 
 
 def mixer_kind(options: LatentLayerOptions) -> type[LatentAttention]:

@@ -50,7 +50,7 @@ class Attention(SelfAttention):
         if rope is not None:
             return (self.unit_norm(query), self.unit_norm(key)) if o.qk_norm else (query, key)
         if o.temperature_scale:
-            self.ops.temper_(query, positions, o.temperature_scale, o.floor_scale)
+            self.ops.temper_(query, positions, o.temperature_scale, o.floor_scale, 1)
         return query, key
 
 

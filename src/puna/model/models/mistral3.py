@@ -34,8 +34,8 @@ class Attention(SelfAttention):
     def place(self, query: Array, key: Array, positions: Array, rope: Rope | None) -> tuple[Array, Array]:
         query, key = super().place(query, key, positions, rope)
         o = self.options
-        if o.temperature_scale:  # counted from 0 here, from 1 in Llama 4
-            self.ops.temper_(query, positions + -1, o.temperature_scale, o.original_context)
+        if o.temperature_scale:
+            self.ops.temper_(query, positions, o.temperature_scale, o.original_context, 0)
         return query, key
 
 

@@ -14,9 +14,9 @@ from puna.model.encoder import Encoder, EncoderOptions
 from puna.model.metadata import required
 from puna.model.options import LayerOptions
 from puna.nn.attention import FusedSelfAttention
+from puna.nn.experts import PlainExperts
 from puna.nn.feed_forward import PlainFeedForward
 from puna.nn.module import blocks, part
-from puna.nn.plain_experts import PlainExperts
 from puna.nn.transformer_layer import ResidualNormLayer
 from puna.ops import Routing
 

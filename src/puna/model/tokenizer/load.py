@@ -6,12 +6,12 @@ import logging
 from dataclasses import dataclass
 
 from puna.errors import TokenizerError, UnsupportedModelError, shown
-from puna.gguf import GGUFFile, StringArray
+from puna.gguf import GGUFFile, NumberArray, StringArray
 from puna.model.tokenizer.bpe import BytePairEncoder
 from puna.model.tokenizer.encoder import Encoder
 from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, PreTokenizer
 from puna.model.tokenizer.pieces import Piece, byte_level_piece, spaced_piece
-from puna.model.tokenizer.sentence_piece import SentencePieceEncoder
+from puna.model.tokenizer.sentence_piece import SentencePieceEncoder, UnigramEncoder
 from puna.model.tokenizer.special_ids import SpecialIds, read_special_ids
 from puna.model.tokenizer.tokenizer import Tokenizer
 from puna.model.tokenizer.vocabulary import (
@@ -28,9 +28,11 @@ from puna.model.tokenizer.word_piece import WordPieceEncoder
 logger = logging.getLogger(__name__)
 
 #: Supported values of `tokenizer.ggml.model`.
-MODELS = ("gpt2", "llama", "bert", "gemma4")
+MODELS = ("gpt2", "llama", "bert", "t5", "gemma4")
 #: Merges of a vocabulary are at most so many: twice as many as in any that is known.
 _MERGES_PER_TOKEN = 5
+#: Bytes of a normaliser's table: fifty times those of the largest that is known.
+_MOST_CHARSMAP = 1 << 24
 
 
 def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
@@ -94,16 +96,46 @@ def _parts(
         bpe = BytePairEncoder(vocabulary, _merges(file, len(vocabulary)), pre, byte_level=False)
         return _Parts(bpe, spaced_piece(vocabulary))
     if model == "llama":
-        space_prefix = flag(file, "add_space_prefix", True)
-        scores = numbers(file, "scores", len(vocabulary))
-        if scores is None:
-            raise TokenizerError(
-                f"{file.path.name}: key '{PREFIX}scores' is missing; a SentencePiece vocabulary needs it"
-            )
-        sentence_piece = SentencePieceEncoder(vocabulary, scores, space_prefix=space_prefix)
-        return _Parts(sentence_piece, spaced_piece(vocabulary), drops_first_space=space_prefix)
+        scores, prefix = _scores(file, vocabulary), flag(file, "add_space_prefix", True)
+        sentence_piece = SentencePieceEncoder(vocabulary, scores, space_prefix=prefix)
+        return _Parts(sentence_piece, spaced_piece(vocabulary), drops_first_space=prefix)
+    if model == "t5":
+        scores, prefix = _scores(file, vocabulary), flag(file, "add_space_prefix", True)
+        unigram = UnigramEncoder(
+            vocabulary,
+            scores,
+            special.unknown,
+            charsmap=_charsmap(file),
+            space_prefix=prefix,
+            remove_extra_spaces=flag(file, "remove_extra_whitespaces", True),
+        )
+        return _Parts(unigram, spaced_piece(vocabulary), drops_first_space=prefix)
     bpe = BytePairEncoder(vocabulary, _merges(file, len(vocabulary)), pre, byte_level=True)
     return _Parts(bpe, byte_level_piece(vocabulary))
+
+
+def _scores(file: GGUFFile, vocabulary: Vocabulary) -> list[float]:
+    scores = numbers(file, "scores", len(vocabulary))
+    if scores is None:
+        raise TokenizerError(
+            f"{file.path.name}: key '{PREFIX}scores' is missing; a SentencePiece vocabulary needs it"
+        )
+    return scores
+
+
+def _charsmap(file: GGUFFile) -> bytes:
+    """The normaliser's table; none if the file has none."""
+    value = file.get(PREFIX + "precompiled_charsmap")
+    if value is None:
+        return b""
+    if not isinstance(value, NumberArray) or (found := value.numpy()).dtype.itemsize != 1:
+        raise TokenizerError(f"{file.path.name}: key '{PREFIX}precompiled_charsmap' is not an array of bytes")
+    if len(found) > _MOST_CHARSMAP:
+        raise TokenizerError(
+            f"{file.path.name}: key '{PREFIX}precompiled_charsmap' has {len(found)} bytes; "
+            f"at most {_MOST_CHARSMAP} are read"
+        )
+    return found.tobytes()
 
 
 def _merges(file: GGUFFile, tokens: int) -> list[str]:

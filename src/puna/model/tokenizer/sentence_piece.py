@@ -1,97 +1,111 @@
-"""SentencePiece BPE: merges are ranked by the score of the resulting token (spec B5)."""
+"""SentencePiece's two ways of cutting text into pieces, both by the `sentencepiece` library.
+
+BPE merges by the score of the resulting token (spec B5). Unigram finds the pieces whose log-probabilities add
+up to the most (Kudo, arXiv:1804.10959), and replaces characters before that.
+"""
 
 from __future__ import annotations
 
 import math
-import struct
+from collections.abc import Mapping
 
 from sentencepiece import SentencePieceProcessor
 
 from puna.errors import TokenizerError
+from puna.model.tokenizer.charsmap import checked
 from puna.model.tokenizer.pieces import byte_of
+from puna.model.tokenizer.sentence_piece_model import BPE, UNIGRAM, Rules, serialized
 from puna.model.tokenizer.vocabulary import TokenType, Vocabulary
 
-# Field numbers and values of sentencepiece_model.proto.
-_PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
-_PIECE_TEXT, _PIECE_SCORE, _PIECE_TYPE = 1, 2, 3
-_MODEL_TYPE, _MODEL_TYPE_BPE, _BYTE_FALLBACK = 3, 2, 35
-_NAME, _ADD_PREFIX, _REMOVE_SPACES, _ESCAPE_SPACES = 1, 3, 4, 5
-_NORMAL, _UNKNOWN, _CONTROL, _BYTE = 1, 2, 3, 6
+#: Text may become these in a Unigram vocabulary; unused tokens are known, and never chosen.
+_OF_UNIGRAM = (TokenType.NORMAL, TokenType.USER_DEFINED, TokenType.UNUSED)
 
 
 class SentencePieceEncoder:
     """Encodes with the `sentencepiece` library, the file's tokens and scores, and no normalisation."""
 
     def __init__(self, vocabulary: Vocabulary, scores: list[float], *, space_prefix: bool) -> None:
+        types: dict[int, TokenType] = {}
+        for text, id in _possible(vocabulary).items():
+            byte = vocabulary.types[id] == TokenType.BYTE or not vocabulary.has_types
+            types[id] = TokenType.BYTE if byte and _names_byte(text) else TokenType.NORMAL
+        self._library = _Library(vocabulary, scores, types, Rules(BPE, byte_fallback=True))
+        self._space_prefix = space_prefix
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        return self._library.encode(" " + text if first and self._space_prefix else text)
+
+
+class UnigramEncoder:
+    """Encodes with the `sentencepiece` library, the file's tokens, scores and normalisation.
+
+    What no token stands for becomes bytes, if there are tokens for all of them, else the unknown token.
+    """
+
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        scores: list[float],
+        unknown: int | None,
+        *,
+        charsmap: bytes,
+        space_prefix: bool,
+        remove_extra_spaces: bool,
+    ) -> None:
+        if unknown is None:
+            raise TokenizerError(f"{vocabulary.where}: key 'tokenizer.ggml.unknown_token_id' is missing")
+        where = f"{vocabulary.where}: key 'tokenizer.ggml.precompiled_charsmap'"
+        types: dict[int, TokenType] = {}
+        bytes_: list[int] = []
+        for text, id in _possible(vocabulary).items():
+            kind = TokenType(vocabulary.types[id])
+            if kind in _OF_UNIGRAM:
+                types[id] = kind
+            elif kind == TokenType.BYTE and _names_byte(text):
+                bytes_.append(id)
+        spells = len(bytes_) == 256
+        types |= dict.fromkeys(bytes_ if spells else [], TokenType.BYTE)
+        types[unknown] = TokenType.UNKNOWN
+        rules = Rules(
+            UNIGRAM,
+            byte_fallback=spells,
+            charsmap=checked(charsmap, where) if charsmap else b"",
+            space_prefix=space_prefix,
+            remove_extra_spaces=remove_extra_spaces,
+        )
+        self._library = _Library(vocabulary, scores, types, rules)
+
+    def encode(self, text: str, *, first: bool) -> list[int]:
+        return self._library.encode(text)
+
+
+class _Library:
+    """A model of the library."""
+
+    def __init__(
+        self, vocabulary: Vocabulary, scores: list[float], types: Mapping[int, TokenType], rules: Rules
+    ) -> None:
         if any(math.isnan(score) for score in scores):
             raise TokenizerError(f"{vocabulary.where}: a token's score is not a number")
         self._size = len(vocabulary)
-        model, extra = _model(vocabulary, scores)
+        model, extra = serialized(vocabulary, scores, types, rules)
         self._drop = extra > 0
-        self._space_prefix = space_prefix
         try:
             self._processor = SentencePieceProcessor(model_proto=model)
         except RuntimeError as error:
             raise TokenizerError(f"{vocabulary.where}: the vocabulary is not usable ({error})") from error
 
-    def encode(self, text: str, *, first: bool) -> list[int]:
-        if first and self._space_prefix:
-            text = " " + text
+    def encode(self, text: str) -> list[int]:
+        """The pieces of `text`, without those that stand for no token."""
         ids: list[int] = self._processor.encode(text, out_type=int)
         return [id for id in ids if id < self._size] if self._drop else ids
 
 
-def _model(vocabulary: Vocabulary, scores: list[float]) -> tuple[bytes, int]:
-    """The vocabulary as a serialised model, and the number of pieces added to it.
-
-    Only plain tokens can be produced from text; all others become control pieces. The library requires
-    distinct names without NUL, one unknown piece and all 256 bytes.
-    """
-    plain = vocabulary.plain_ids
-    mark = "\1"
-    while any(text.startswith(mark) for text in plain):
-        mark += "\1"
-    parts: list[bytes] = []
-    bytes_seen: set[int] = set()
-    for id, (text, kind, score) in enumerate(zip(vocabulary.texts, vocabulary.types, scores, strict=True)):
-        if plain.get(text) != id or "\0" in text:
-            parts.append(_piece(f"{mark}{id}", 0.0, _CONTROL))
-            continue
-        byte = byte_of(text) if kind == TokenType.BYTE or not vocabulary.has_types else None
-        if byte is not None and text == f"<0x{byte:02X}>":
-            bytes_seen.add(byte)
-            parts.append(_piece(text, score, _BYTE))
-        else:
-            parts.append(_piece(text, score, _NORMAL))
-    parts += [_piece(f"<0x{byte:02X}>", 0.0, _BYTE) for byte in range(256) if byte not in bytes_seen]
-    parts.append(_piece(mark, 0.0, _UNKNOWN))
-    extra = len(parts) - len(vocabulary)
-    parts.append(_message(_TRAINER, _number(_MODEL_TYPE, _MODEL_TYPE_BPE) + _number(_BYTE_FALLBACK, 1)))
-    normalizer = _message(_NAME, b"identity") + _number(_ADD_PREFIX, 0) + _number(_REMOVE_SPACES, 0)
-    parts.append(_message(_NORMALIZER, normalizer + _number(_ESCAPE_SPACES, 1)))
-    return b"".join(parts), extra
+def _possible(vocabulary: Vocabulary) -> dict[str, int]:
+    """The ids that text may become; the library knows no pieces with NUL."""
+    return {text: id for text, id in vocabulary.plain_ids.items() if "\0" not in text}
 
 
-def _piece(text: str, score: float, kind: int) -> bytes:
-    body = _message(_PIECE_TEXT, text.encode())
-    body += bytes((_PIECE_SCORE << 3 | 5,)) + struct.pack("<f", score)
-    return _message(_PIECES, body + _number(_PIECE_TYPE, kind))
-
-
-def _message(number: int, body: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(body)) + body
-
-
-def _number(number: int, value: int) -> bytes:
-    return _varint(number << 3) + _varint(value)
-
-
-def _varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
+def _names_byte(text: str) -> bool:
+    byte = byte_of(text)
+    return byte is not None and text == f"<0x{byte:02X}>"

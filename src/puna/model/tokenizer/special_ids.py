@@ -68,7 +68,7 @@ _BOS_BY_ARCHITECTURE = dict.fromkeys(
     (
         *("llama", "llama4", "mllama", "mistral3", "gemma2", "gemma3", "gemma3n"),
         *("qwen2", "qwen3", "qwen3moe", "deepseek2", "deepseekocr", "lfm2", "lfm2moe", "laguna"),
-        *("bert", "nomic-bert", "nomic-bert-moe"),
+        *("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v3"),
     ),
     True,
 ) | dict.fromkeys(
@@ -115,13 +115,16 @@ def read_special_ids(file: GGUFFile, vocabulary: Vocabulary, model: str, bos_by_
         bos = _first(bos, _marked(vocabulary, 1, TokenType.CONTROL))
         eos = _first(eos, _marked(vocabulary, 2, TokenType.CONTROL))
         unknown = _first(unknown, _marked(vocabulary, 0, TokenType.UNKNOWN))
+    elif model == "t5":
+        eos = _first(eos, _marked(vocabulary, 1, TokenType.CONTROL))
+        unknown = _first(unknown, *vocabulary.of_type(TokenType.UNKNOWN))
     return SpecialIds(
         bos=bos,
         eos=eos,
         unknown=unknown,
         ends=_ends(file, vocabulary, eos),
         add_bos=bos is not None and adds_bos(file, model, bos_by_pre),
-        add_eos=eos is not None and flag(file, "add_eos_token", bert),
+        add_eos=eos is not None and flag(file, "add_eos_token", model in ("bert", "t5")),
     )
 
 

@@ -20,7 +20,8 @@ class Tokenizer:
     """Turns text into token ids and back. Safe to share between threads.
 
     Created by `tokenizer_from_gguf`. `name` is the kind of vocabulary (`gpt2` for BPE, `llama` for
-    SentencePiece, `bert` for WordPiece), `pre` the name of the file's pre-tokenizer.
+    SentencePiece's BPE, `t5` for its Unigram, `bert` for WordPiece), `pre` the name of the file's
+    pre-tokenizer.
     """
 
     def __init__(
@@ -63,18 +64,19 @@ class Tokenizer:
             )
         }
 
-    def encode(self, text: str, *, add_special: bool = True, parse_special: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_special: bool = True, first: bool = True
+    ) -> list[int]:
         """Token ids of `text`.
 
         `add_special` adds the BOS and EOS tokens the model expects. `parse_special` recognises the spelling
-        of control tokens, which otherwise is ordinary text; user-defined tokens are always recognised. A
-        lone surrogate becomes U+FFFD.
+        of control tokens, which otherwise is ordinary text; user-defined tokens are always recognised. Text
+        that is not the `first` gets no space before it. A lone surrogate becomes U+FFFD.
         """
         ids: list[int] = []
         if add_special and self.add_bos and self.bos_id is not None:
             ids.append(self.bos_id)
         bos_added = bool(ids)
-        first = True
         for part in self._added[parse_special].split(_well_formed(text)):
             if isinstance(part, int):
                 ids.append(part)

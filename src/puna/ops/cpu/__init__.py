@@ -18,12 +18,11 @@ from puna.errors import OptionError
 from puna.gguf import GGMLType
 from puna.machine import usable_threads
 from puna.ops.backend import Backend
-from puna.ops.cpu import heads, packing
+from puna.ops.cpu import packing
 from puna.ops.cpu.recorder import Recorder
 from puna.ops.cpu.traced import Traced, read
 from puna.ops.experts import ACTIVATIONS, Experts, Routing
 from puna.ops.host import HostIndexBuffer, HostStorage
-from puna.ops.reference import Reference
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
 
@@ -61,7 +60,7 @@ class CPU(Backend):
         return np.concatenate(arrays)
 
     def join(self, arrays: Sequence[Array]) -> Array:
-        return heads.join(arrays)
+        return _native.join(arrays)
 
     def pad(self, x: Array, width: int, value: float) -> Array:
         return np.pad(x, [(0, 0), (0, width - x.shape[1])], constant_values=value)
@@ -106,20 +105,19 @@ class CPU(Backend):
             raise ValueError(f"{error} (of {names})") from None
 
     def linear_heads(self, x: Array, weights: Sequence[Weight]) -> Array:
-        return heads.linear(x, weights)
+        return _native.linear_heads(x, [packing.matrix(weight) for weight in weights])
 
     def route(self, logits: Array, routing: Routing, bias: Array | None = None) -> tuple[Array, Array]:
-        if routing.groups > 1 and routing.best_of_group != 2:  # the kernel sums two
-            return Reference().route(read(logits), routing, bias)
         return _native.route(
             logits, bias, routing.used, routing.sigmoid, routing.normalize, routing.scale,
-            routing.groups, routing.used_groups,
+            routing.groups, routing.used_groups, routing.best_of_group,
         )  # fmt: skip
 
     def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
-        gate, up, down = (packing.matrix(part.weight) for part in (layer.gate, layer.up, layer.down))
+        gate = None if layer.gate is None else packing.matrix(layer.gate.weight)
+        up, down = packing.matrix(layer.up.weight), packing.matrix(layer.down.weight)
         return _native.experts(
-            gate, up, down, layer.gate_bias, layer.up_bias, layer.down_bias, layer.gate.shape[0],
+            gate, up, down, layer.gate_bias, layer.up_bias, layer.down_bias, layer.up.shape[0],
             ACTIVATIONS.index(layer.activation), layer.scale_inputs, x, chosen, weights,
         )  # fmt: skip
 
@@ -129,6 +127,7 @@ class CPU(Backend):
     swiglu = staticmethod(_native.swiglu)
     geglu = staticmethod(_native.geglu)
     gelu = staticmethod(_native.gelu)
+    squared_relu = staticmethod(_native.squared_relu)
     above = staticmethod(_native.above)
     match_rms = staticmethod(_native.match_rms)
     sigmoid_gate = staticmethod(_native.sigmoid_gate)
@@ -184,26 +183,36 @@ class CPU(Backend):
         self,
         q: Array,
         keys: HostStorage,
-        values: HostStorage,
+        values: HostStorage | int,
         cells: Array,
         starts: Array,
         counts: Array,
         scale: float,
         softcap: float = 0.0,
         sinks: Array | None = None,
+        bias: Array | None = None,
+        places: Array | None = None,
     ) -> Array:
+        stored, kind, last = None, keys.kind, 0
+        if isinstance(values, int):
+            last = values
+        else:
+            stored, kind = values.stored, values.kind
         return _native.attention(
             q,
             keys.stored,
             keys.kind,
-            values.stored,
-            values.kind,
+            stored,
+            kind,
+            last,
             cells,
             starts,
             counts,
             scale,
             softcap,
             sinks,
+            bias,
+            places,
         )
 
     def choose(

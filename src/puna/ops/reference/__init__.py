@@ -101,15 +101,16 @@ class Reference(Backend):
     @_unwarned
     def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
         result = np.zeros((len(x), layer.down.shape[1]), x.dtype)
-        activations = {"swiglu": self.swiglu, "clamped_swiglu": _clamped_swiglu, "geglu": self.geglu}
-        activate = activations[layer.activation]
+        clamped = layer.activation == "clamped_swiglu"  # the only one that is no operation of its own
+        activate = _clamped_swiglu if clamped else getattr(self, layer.activation)
         for expert in np.unique(chosen).tolist():
             tokens, places = np.nonzero(chosen == expert)
             weight = weights[tokens, places, None].astype(x.dtype)
             given = x[tokens] * weight if layer.scale_inputs else x[tokens]
-            gate = _of_expert(given, layer.gate, layer.gate_bias, expert)
-            up = _of_expert(given, layer.up, layer.up_bias, expert)
-            back = _of_expert(activate(gate, up), layer.down, layer.down_bias, expert)
+            inner = [_of_expert(given, layer.up, layer.up_bias, expert)]
+            if layer.gate is not None:
+                inner.insert(0, _of_expert(given, layer.gate, layer.gate_bias, expert))
+            back = _of_expert(activate(*inner), layer.down, layer.down_bias, expert)
             np.add.at(result, tokens, back if layer.scale_inputs else back * weight)
         return result
 
@@ -157,6 +158,10 @@ class Reference(Backend):
         return x / 2 * _erfc(-x / x.dtype.type(math.sqrt(2)))
 
     @_unwarned
+    def squared_relu(self, x: Array) -> Array:
+        return np.square(np.maximum(x, 0))
+
+    @_unwarned
     def above(self, x: Array, deviations: float) -> Array:
         cutoff = x.mean(-1, keepdims=True) + x.dtype.type(deviations) * x.std(-1, keepdims=True)
         return np.maximum(x - cutoff, 0)
@@ -188,9 +193,9 @@ class Reference(Backend):
         return cap * np.tanh(x / x.dtype.type(cap))
 
     @_unwarned
-    def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float) -> None:
+    def temper_(self, x: Array, positions: Array, scale: float, floor_scale: float, first: int) -> None:
         at = positions.astype(np.float64)
-        factors = 1 + scale * np.log1p(np.floor((at + 1) / floor_scale))  # [T]
+        factors = 1 + scale * np.log1p(np.floor((at + first) / floor_scale))  # [T]
         x *= factors.astype(x.dtype).reshape(-1, *[1] * (x.ndim - 1))
 
     @_unwarned
@@ -263,26 +268,36 @@ class Reference(Backend):
         self,
         q: Array,
         keys: HostStorage,
-        values: HostStorage,
+        values: HostStorage | int,
         cells: Array,
         starts: Array,
         counts: Array,
         scale: float,
         softcap: float = 0.0,
         sinks: Array | None = None,
+        bias: Array | None = None,
+        places: Array | None = None,
     ) -> Array:
         rows, heads, _ = q.shape
         group = heads // keys.shape[1]
-        result = np.zeros((rows, heads, values.shape[2]), q.dtype)
+        result = np.zeros((rows, heads, values if isinstance(values, int) else values.shape[2]), q.dtype)
         for t, (start, count) in enumerate(zip(starts, counts, strict=True)):
             if count == 0:
                 continue
             seen = cells[start : start + count]
             key = quantized.unpack(keys.stored[seen], keys.kind).astype(q.dtype).repeat(group, axis=1)
-            value = quantized.unpack(values.stored[seen], values.kind).astype(q.dtype).repeat(group, axis=1)
+            if isinstance(values, int):
+                value = key[..., key.shape[2] - values :]
+            else:
+                value = quantized.unpack(values.stored[seen], values.kind).astype(q.dtype)
+                value = value.repeat(group, axis=1)
             scores = np.einsum("hd,nhd->hn", q[t], key) * scale
             if softcap:
                 scores = softcap * np.tanh(scores / softcap)
+            if bias is not None:
+                reach, place = bias.shape[1] // 2, start + count - 1 if places is None else places[t]
+                distances = np.arange(start, start + count) - place
+                scores = scores + bias[:, distances.clip(-reach, reach) + reach].astype(q.dtype)
             if sinks is not None:  # one more logit per head that takes its share and gives nothing
                 scores = np.concatenate([scores, sinks.astype(q.dtype)[:, None]], axis=1)
             shares = _softmax(scores)[:, :count]

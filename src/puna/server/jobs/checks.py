@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from puna.errors import RequestError, UnavailableError
+from puna.errors import RequestError
 from puna.options import THINK_LEVELS
 from puna.server.http.limits import MOST_INPUTS
 
@@ -26,12 +26,6 @@ def check_think(value: Any) -> bool | str | None:
     if value not in THINK_LEVELS:
         raise RequestError(f'invalid think value: "{value}" (must be {_THINK_VALUES})')
     return value
-
-
-def check_format(value: Any) -> None:
-    """`format` and `response_format`: nothing but their absence is possible yet."""
-    if value not in (None, ""):
-        raise UnavailableError("structured output (format) is not available yet in this version")
 
 
 def check_images(images: Collection[Any], name: str) -> None:

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 import msgspec.structs
 
 from puna.errors import ModelNotFoundError
+from puna.prompt.author import Author
 from puna.runner.protocol import Embed, Embedded
 from puna.server.jobs.backend import Backend, Order, warnings
+from puna.server.jobs.parsing import parsing
 from puna.store import StoredModel
 
 
@@ -43,11 +45,15 @@ async def embed(backend: Backend, order: Order, request: Embed) -> Vectors:
     """Vectors of the inputs of `request`; without any, the model is loaded and that is all."""
     if not request.inputs:
         return Vectors(warnings=await backend.load(order))
+    inputs = request.inputs
+    if request.query is None and order.model.template:
+        author = Author.of(order.model)
+        inputs = await parsing(lambda: author.framed(request.inputs))
     with backend.metrics.observation(order.model.name, order.arrived_ns) as observation:
         async with backend.runner(order) as runner:
             observation.loaded()
             loaded_ns = time.perf_counter_ns()
-            vectors = await runner.embed(msgspec.structs.replace(request, client=order.client))
+            vectors = await runner.embed(msgspec.structs.replace(request, inputs=inputs, client=order.client))
             observation.embedded(vectors)
     return Vectors(
         vectors,

@@ -13,6 +13,7 @@ import msgspec.structs
 
 from puna.engine.events import Generate, Prompt
 from puna.errors import RequestError, TemplateError
+from puna.grammar.format import Format
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
 from puna.prompt.messages import Chat
@@ -39,7 +40,7 @@ class Asked:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: Any = None
     think: Any = None
-    format: Any = None
+    format: Format | None = None
     system: str = ""  # instead of the model's own
     images: Sequence[Any] = ()
     needs: Sequence[str] = ()  # capabilities
@@ -96,11 +97,12 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
     checks.check_images(asked.images, asked.model)
-    checks.check_format(asked.format)
     order = backend.order(model, asked.options, keep_s)
     if not asked.prompts:
         return Preload(order)
-    whole = msgspec.structs.replace(request, options=order.options, think=think, template=author.template)
+    whole = msgspec.structs.replace(
+        request, options=order.options, think=think, template=author.template, format=asked.format
+    )
 
     def opened(prompt: Prompt) -> Prompt:
         if not isinstance(prompt, Chat):

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from pydantic import Field
+
 from puna.engine.events import Generate, Priority
+from puna.errors import RequestError
+from puna.grammar.format import Format
 from puna.server.http.decoding import Body
+
+
+class StructuredOutputs(Body):
+    """vLLM's `structured_outputs`: one of these."""
+
+    json_: Any = Field(default=None, alias="json")
+    regex: Any = None
+    choice: Any = None
+    grammar: Any = None
+    json_object: bool = False
 
 
 class OwnFields(Body):
@@ -14,12 +29,58 @@ class OwnFields(Body):
     cache_prompt: bool = True
     priority: Priority = "interactive"
     ignore_eos: bool = False  # as in vLLM and llama.cpp
+    sampled_logprobs: bool = False
+
+    # What the answer must be like: llama.cpp's field, and vLLM's.
+    grammar: Any = None
+    guided_json: Any = None
+    guided_regex: Any = None
+    guided_choice: Any = None
+    guided_grammar: Any = None
+    structured_outputs: StructuredOutputs = StructuredOutputs()
+
+    def formats(self) -> dict[str, Format]:
+        """The formats that are asked for, by field. Raises `RequestError`."""
+        structured = self.structured_outputs
+        fields = (
+            ("grammar", self.grammar, Format.grammar),
+            ("guided_json", self.guided_json, Format.json_schema),
+            ("guided_regex", self.guided_regex, Format.regex),
+            ("guided_choice", self.guided_choice, Format.choice),
+            ("guided_grammar", self.guided_grammar, Format.grammar),
+            ("structured_outputs.json", structured.json_, Format.json_schema),
+            ("structured_outputs.regex", structured.regex, Format.regex),
+            ("structured_outputs.choice", structured.choice, Format.choice),
+            ("structured_outputs.grammar", structured.grammar, Format.grammar),
+        )
+        found = {}
+        for name, value, read in fields:
+            if value is None or value == "":
+                continue
+            try:
+                found[name] = read(value)
+            except RequestError as error:
+                raise RequestError(f"{name}: {error}") from None
+        if structured.json_object:
+            found["structured_outputs.json_object"] = Format.json_object()
+        return found
 
     def request(self, **more: Any) -> Generate:
         """The request with these fields and `more`. Its prompt and options need its model to be known."""
         return Generate(
-            cache_prompt=self.cache_prompt, priority=self.priority, ignore_eos=self.ignore_eos, **more
+            cache_prompt=self.cache_prompt,
+            priority=self.priority,
+            ignore_eos=self.ignore_eos,
+            sampled_logprobs=self.sampled_logprobs,
+            **more,
         )
+
+
+def only_one(formats: Mapping[str, Format]) -> Format | None:
+    """The one format of a request, if it has one. Raises `RequestError` for more."""
+    if len(formats) > 1:
+        raise RequestError(f"an answer can have one format: use only one of {', '.join(formats)}")
+    return next(iter(formats.values()), None)
 
 
 def texts_or_tokens(given: Any) -> list[str | list[int]] | None:

@@ -11,12 +11,13 @@ import msgspec
 from pydantic import Field, field_validator
 
 from puna.engine.events import Prompt
+from puna.grammar.format import Format, format_of
 from puna.prompt.messages import Chat, Insert
 from puna.prompt.messages import Message as PromptMessage
 from puna.server.http.decoding import Body
 from puna.server.http.limits import Files, Licences, Many, Messages, Name
 from puna.server.jobs.jobs import Asked
-from puna.server.jobs.own_fields import OwnFields
+from puna.server.jobs.own_fields import OwnFields, only_one
 
 
 class Message(Body):
@@ -68,9 +69,13 @@ class GenerationBody(OwnFields):
             options=self.options,
             keep_alive=self.keep_alive,
             think=self.think,
-            format=self.format,
+            format=self._format(),
             **more,
         )
+
+    def _format(self) -> Format | None:
+        own = format_of(self.format)
+        return only_one(self.formats() | ({"format": own} if own is not None else {}))
 
 
 class GenerateRequest(GenerationBody):

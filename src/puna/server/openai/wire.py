@@ -10,14 +10,15 @@ from pydantic import Field
 
 from puna import gojson
 from puna.engine.events import MOST_SAMPLES, Prompt
-from puna.errors import RequestError, UnavailableError
+from puna.errors import RequestError, UnavailableError, shown
+from puna.grammar.format import Format
 from puna.options import THINK_LEVELS
 from puna.prompt.messages import Chat, Insert, Message
 from puna.server.http.decoding import Body
 from puna.server.http.limits import Many, Messages, Name
 from puna.server.jobs.checks import check_top_logprobs
 from puna.server.jobs.jobs import Asked
-from puna.server.jobs.own_fields import OwnFields, texts_or_tokens
+from puna.server.jobs.own_fields import OwnFields, only_one, texts_or_tokens
 
 _EFFORTS: dict[str, bool | str] = {**{level: level for level in THINK_LEVELS}, "none": False}
 
@@ -44,7 +45,32 @@ _MOST_CHOICES = 2048
 _MOST_TOKEN = 2**31 - 1
 
 
-class OpenAIRequest(OwnFields):
+class SamplingFields(Body):
+    """Options of the native API that OpenAI's does not have: the names are those of llama.cpp, too."""
+
+    top_k: Any = None
+    min_p: Any = None
+    typical_p: Any = None
+    repeat_last_n: Any = None
+    repeat_penalty: Any = None
+    banned_tokens: Any = None
+    min_tokens: Any = None
+    top_n_sigma: Any = None
+    xtc_probability: Any = None
+    xtc_threshold: Any = None
+    dynatemp_range: Any = None
+    dynatemp_exponent: Any = None
+    dry_multiplier: Any = None
+    dry_base: Any = None
+    dry_allowed_length: Any = None
+    dry_penalty_last_n: Any = None
+    dry_sequence_breakers: Any = None
+    mirostat: Any = None
+    mirostat_tau: Any = None
+    mirostat_eta: Any = None
+
+
+class OpenAIRequest(OwnFields, SamplingFields):
     """What both kinds of completion have in common."""
 
     model: Name = ""
@@ -59,6 +85,15 @@ class OpenAIRequest(OwnFields):
     stop: Any = None
     n: int = 1
     logit_bias: dict[str, Any] = Field(default_factory=dict)
+    response_format: dict[str, Any] | None = None
+
+    @property
+    def format(self) -> Format | None:
+        """What the answers must be like. Raises RequestError."""
+        formats = self.formats()
+        if self.response_format is not None and (found := _response_format(self.response_format)) is not None:
+            formats["response_format"] = found
+        return only_one(formats)
 
     @property
     def stops(self) -> list[str]:
@@ -82,6 +117,7 @@ class OpenAIRequest(OwnFields):
             "num_predict": max_tokens,
             "stop": self.stops or None,
             "logit_bias": self.logit_bias or None,
+            **{name: getattr(self, name) for name in SamplingFields.model_fields},
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -93,7 +129,6 @@ class OpenAIRequest(OwnFields):
 class ChatCompletionRequest(OpenAIRequest):
     messages: Messages[ChatMessage] = Field(default_factory=list)
     max_completion_tokens: int | None = None
-    response_format: dict[str, Any] | None = None
     tools: Many[dict[str, Any]] = Field(default_factory=list)
     reasoning: Reasoning = Reasoning()
     reasoning_effort: str = ""
@@ -112,7 +147,7 @@ class ChatCompletionRequest(OpenAIRequest):
             request=self.request(samples=self.n, logprobs=self.logprobs, top_logprobs=self.top_logprobs),
             prompts=[Chat(messages=messages, tools=self.tools)],
             think=self._think(),
-            format=self._format(),
+            format=self.format,
             options=self.options(limit),
             images=[image for message in messages for image in message.images],
             needs=["tools"] if self.tools else [],
@@ -126,10 +161,6 @@ class ChatCompletionRequest(OpenAIRequest):
             levels = ", ".join(f'"{level}"' for level in THINK_LEVELS)
             raise RequestError(f"invalid reasoning value: '{effort}' (must be {levels}, or \"none\")")
         return _EFFORTS[effort]
-
-    def _format(self) -> Any:
-        kind = (self.response_format or {}).get("type")
-        return self.response_format if kind in ("json_object", "json_schema") else None
 
 
 class CompletionRequest(OpenAIRequest):
@@ -182,6 +213,7 @@ class CompletionRequest(OpenAIRequest):
             ),
             prompts=[self._prompt(prompt, raw) for prompt in prompts] if any(prompts) else [],
             think=False if raw else None,
+            format=self.format,
             options=self.options(self.max_tokens),
             needs=["insert"] if self.suffix else [],
             raw=raw,
@@ -194,6 +226,25 @@ class CompletionRequest(OpenAIRequest):
         if self.suffix:
             return Insert(before=prompt, after=self.suffix)
         return Chat(messages=[Message(role="user", content=prompt)])
+
+
+def _response_format(given: Mapping[str, Any]) -> Format | None:
+    """OpenAI's `response_format`; an object may have a schema, as in llama.cpp. Raises RequestError."""
+    kind = given.get("type")
+    if kind in (None, "text"):
+        return None
+    if kind == "json_object":
+        return Format.json_schema(given["schema"]) if given.get("schema") else Format.json_object()
+    if kind != "json_schema":
+        raise RequestError(
+            f"response_format.type must be text, json_object or json_schema, not {shown(kind)}"
+        )
+    described = given.get("json_schema")
+    if not isinstance(described, dict) or described.get("schema") is None:
+        raise RequestError(
+            "response_format.json_schema.schema is missing: it is the JSON schema of the answer"
+        )
+    return Format.json_schema(described["schema"])
 
 
 _PROMPT_KINDS = (

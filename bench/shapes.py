@@ -1,0 +1,174 @@
+"""The sizes of real models, and the metadata and tensors that their files have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Floats:
+    """A float32 tensor of random values around `mean`."""
+
+    shape: tuple[int, ...]
+    mean: float = 1.0
+    deviation: float = 0.0
+
+
+#: Of a layer, by name without the layer's number. A shape alone is that of a matrix that is quantised.
+Tensors = Mapping[str, Floats | tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What a file of random weights contains. The embedding is the output matrix too."""
+
+    architecture: str
+    hidden: int
+    vocab: int
+    keys: Mapping[str, Any]  # metadata beside that of every shape
+    layers: tuple[Tensors, ...]
+
+
+def llama(
+    hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, head_dim: int, vocab: int,
+    rope_base: float, experts: int = 0, experts_used: int = 2,
+) -> Shape:  # fmt: skip
+    """A Llama or, with experts, a Mixtral."""
+    keys: dict[str, Any] = {
+        "feed_forward_length": feed_forward,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.layer_norm_rms_epsilon": 1e-5,
+        "rope.dimension_count": head_dim,
+        "rope.freq_base": rope_base,
+    }
+    tensors: dict[str, Floats | tuple[int, ...]] = {
+        "attn_norm.weight": Floats((hidden,)),
+        "attn_q.weight": (heads * head_dim, hidden),
+        "attn_k.weight": (kv_heads * head_dim, hidden),
+        "attn_v.weight": (kv_heads * head_dim, hidden),
+        "attn_output.weight": (hidden, heads * head_dim),
+        "ffn_norm.weight": Floats((hidden,)),
+    }
+    if experts:
+        keys |= {"expert_count": experts, "expert_used_count": experts_used}
+        tensors["ffn_gate_inp.weight"] = Floats((experts, hidden), 0.0, hidden**-0.5)
+    of, end = ((experts,), "_exps.weight") if experts else ((), ".weight")
+    tensors |= {
+        f"ffn_gate{end}": (*of, feed_forward, hidden),
+        f"ffn_up{end}": (*of, feed_forward, hidden),
+        f"ffn_down{end}": (*of, hidden, feed_forward),
+    }
+    return Shape("llama", hidden, vocab, keys, (tensors,) * layers)
+
+
+def qwen35(
+    hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, memories: int, vocab: int
+) -> Shape:
+    """A Qwen 3.5: every fourth layer attends, the others are gated delta networks with `memories` heads."""
+    head_dim, dim, taps = 256, 128, 4
+    keys = {
+        "feed_forward_length": feed_forward,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": head_dim // 4,
+        "rope.dimension_sections": [11, 11, 10, 0],
+        "rope.freq_base": 1e7,
+        "full_attention_interval": 4,
+        "ssm.conv_kernel": taps,
+        "ssm.state_size": dim,
+        "ssm.group_count": memories,
+        "ssm.time_step_rank": memories,
+        "ssm.inner_size": memories * dim,
+    }
+    feeding = {
+        "attn_norm.weight": Floats((hidden,)),
+        "post_attention_norm.weight": Floats((hidden,)),
+        "ffn_gate.weight": (feed_forward, hidden),
+        "ffn_up.weight": (feed_forward, hidden),
+        "ffn_down.weight": (hidden, feed_forward),
+    }
+    delta = {
+        "attn_qkv.weight": (3 * memories * dim, hidden),
+        "attn_gate.weight": (memories * dim, hidden),
+        "ssm_beta.weight": (memories, hidden),
+        "ssm_alpha.weight": (memories, hidden),
+        "ssm_conv1d.weight": Floats((3 * memories * dim, taps), 0.0, 0.5),
+        "ssm_dt.bias": Floats((memories,), -3.0, 1.0),
+        "ssm_a": Floats((memories,), -4.0, 1.0),
+        "ssm_norm.weight": Floats((dim,)),
+        "ssm_out.weight": (hidden, memories * dim),
+    }
+    attention = {
+        "attn_q.weight": (2 * heads * head_dim, hidden),  # and the gates of what heads find
+        "attn_k.weight": (kv_heads * head_dim, hidden),
+        "attn_v.weight": (kv_heads * head_dim, hidden),
+        "attn_q_norm.weight": Floats((head_dim,)),
+        "attn_k_norm.weight": Floats((head_dim,)),
+        "attn_output.weight": (hidden, heads * head_dim),
+    }
+    kinds = tuple((attention if i % 4 == 3 else delta) | feeding for i in range(layers))
+    return Shape("qwen35", hidden, vocab, keys, kinds)
+
+
+def gemma3(
+    hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, window: int, vocab: int
+) -> Shape:
+    """A Gemma 3: five of six layers see a window of the last positions."""
+    head_dim = 256
+    keys = {
+        "feed_forward_length": feed_forward,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.sliding_window": window,
+        "rope.freq_base": 1e6,
+    }
+    tensors = {
+        "attn_norm.weight": Floats((hidden,)),
+        "attn_q.weight": (heads * head_dim, hidden),
+        "attn_k.weight": (kv_heads * head_dim, hidden),
+        "attn_v.weight": (kv_heads * head_dim, hidden),
+        "attn_q_norm.weight": Floats((head_dim,)),
+        "attn_k_norm.weight": Floats((head_dim,)),
+        "attn_output.weight": (hidden, heads * head_dim),
+        "post_attention_norm.weight": Floats((hidden,)),
+        "ffn_norm.weight": Floats((hidden,)),
+        "ffn_gate.weight": (feed_forward, hidden),
+        "ffn_up.weight": (feed_forward, hidden),
+        "ffn_down.weight": (hidden, feed_forward),
+        "post_ffw_norm.weight": Floats((hidden,)),
+    }
+    return Shape("gemma3", hidden, vocab, keys, (tensors,) * layers)
+
+
+def with_head(shape: Shape) -> Shape:
+    """With a prediction head, whose layer is as the last one."""
+    head = {
+        **shape.layers[-1],
+        "nextn.eh_proj.weight": (shape.hidden, 2 * shape.hidden),
+        "nextn.enorm.weight": Floats((shape.hidden,)),
+        "nextn.hnorm.weight": Floats((shape.hidden,)),
+    }
+    keys = {**shape.keys, "nextn_predict_layers": 1}
+    return replace(shape, keys=keys, layers=(*shape.layers, head))
+
+
+SHAPES = {
+    "135m": llama(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
+    "135m-draft": llama(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # the same vocabulary, an eighth of the size
+    "1b": llama(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
+    "8x150m": llama(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # a small Mixtral
+    "3b": llama(3072, 8192, 28, 24, 8, 128, 128256, 500000.0),  # Llama 3.2 3B
+    "delta-0.1b-mtp": with_head(qwen35(512, 1536, 24, 4, 1, 4, 49152)),
+    "delta-0.8b": qwen35(1024, 3584, 24, 8, 2, 16, 248320),  # Qwen 3.5 0.8B
+    # Gemma 3 1B, but for a hidden size of whole super-blocks instead of 1152
+    "windowed-1b": gemma3(1280, 6912, 26, 4, 1, 512, 262144),
+}

@@ -1,0 +1,171 @@
+"""Compiling formats to grammars over a model's tokens, with the `llguidance` library."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections import OrderedDict
+from functools import cached_property
+from typing import Final
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import any_to_lark
+
+from puna.errors import RequestError
+from puna.grammar.constraint import Constraint, Thinking, words
+from puna.grammar.format import Format
+from puna.grammar.schema import checked_schema
+from puna.grammar.vocabulary import TokenBytes
+from puna.model.tokenizer import Tokenizer
+from puna.prompt.thinking import Tags
+
+#: Compiled grammars that are kept, and bytes of all their texts.
+_MOST_KEPT: Final = 64
+_MOST_KEPT_BYTES: Final = 4 << 20
+
+#: Between tokens of JSON: what people and models write, but not white space for ever.
+_WHITE_SPACE: Final = r"[ ]|\n[ \t]{0,20}"
+
+#: Brackets within brackets of a grammar: what reads them calls itself for each.
+_DEEPEST: Final = 100
+
+#: Work, in the library's units, that compiling may take (about a second at most), and one step of an answer.
+_LIMITS: Final = LLParserLimits(
+    initial_lexer_fuel=200_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+
+
+class Grammars:
+    """The formats of one model's requests, compiled. Safe to share between threads."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[Format, LLMatcher] = OrderedDict()
+
+    @cached_property
+    def vocabulary(self) -> LLTokenizer:
+        """The model's tokens as the library wants them. Making that takes a while."""
+        tokens = TokenizerWrapper(TokenBytes(self._tokenizer))
+        return LLTokenizer(tokens, eos_token=sorted(self._tokenizer.eos_ids) or None)
+
+    def constraint(self, format: Format, thinking: Tags | None = None, prompt: str = "") -> Constraint:
+        """What may follow in an answer to `prompt`. What is between the `thinking` tags is not part of it.
+
+        Raises `RequestError` that says what is wrong with the format.
+        """
+        told_apart = None
+        if thinking is not None:
+            begun = prompt.rstrip().endswith(thinking.opening)
+            opening = None if begun else self.matcher(self._opening(thinking.opening))
+            size = words(self.vocabulary.vocab_size)
+            told_apart = Thinking(opening, thinking.closing, self._tokenizer, size)
+        return Constraint(self.matcher(format), self.vocabulary, self._tokenizer, told_apart)
+
+    def _opening(self, tag: str) -> Format:
+        """The tag that thinking begins with: as a text, or as the control token that is spelled so."""
+        ids = self._tokenizer.encode(tag, add_special=False, first=False)
+        as_control = f" | <[{ids[0]}]>" if len(ids) == 1 and self._tokenizer.is_control(ids[0]) else ""
+        return Format("lark", f"start: {json.dumps(tag)}{as_control}")
+
+    def matcher(self, format: Format) -> LLMatcher:
+        """What follows an answer's tokens, at its beginning; the caller's own.
+
+        Raises `RequestError` that says what is wrong with the format.
+        """
+        with self._lock:
+            found = self._kept.get(format)
+            if found is not None:
+                self._kept.move_to_end(format)
+                return found.deep_copy()
+            _ = self.vocabulary
+        found = self._compiled(format)
+        with self._lock:
+            self._kept[format] = found
+            while len(self._kept) > _MOST_KEPT or sum(_size(key) for key in self._kept) > _MOST_KEPT_BYTES:
+                self._kept.popitem(last=False)
+        return found.deep_copy()
+
+    def _compiled(self, format: Format) -> LLMatcher:
+        match format.kind:
+            case "json_schema":
+                return self._schema(format.text)
+            case "regex":
+                return self._made(LLMatcher.grammar_from_regex(format.text), "the regular expression")
+            case "choice":
+                pattern = "|".join(map(_literal, json.loads(format.text)))
+                return self._made(LLMatcher.grammar_from_regex(pattern), "the choice")
+            case "lark":
+                _check_depth(format.text)
+                return self._made(LLMatcher.grammar_from_lark(format.text), "the grammar")
+            case "gbnf":
+                _check_depth(format.text)
+                return self._made(LLMatcher.grammar_from_lark(_lark(format.text)), "the grammar")
+
+    def _schema(self, text: str) -> LLMatcher:
+        checked = checked_schema(json.loads(text))
+        if isinstance(checked.schema, bool):
+            checked = checked_schema({} if checked.schema else {"enum": []})
+        grammar = LLMatcher.grammar_from_json_schema(
+            json.dumps(checked.schema), overrides={"whitespace_pattern": _WHITE_SPACE, "lenient": False}
+        )
+        try:
+            return self._made(grammar, "the schema")
+        except RequestError:
+            for pattern, place in checked.patterns:
+                if reason := LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern)):
+                    raise RequestError(
+                        f"format: the pattern at {place} cannot be used: {_short(reason)}"
+                    ) from None
+            raise
+
+    def _made(self, grammar: str, what: str) -> LLMatcher:
+        matcher = LLMatcher(self.vocabulary, grammar, log_level=0, limits=_LIMITS)
+        if not matcher.is_error():
+            matcher.compute_bitmask()  # some mistakes show here only, and what it found out is kept
+        if matcher.is_error():
+            raise RequestError(f"format: {what} cannot be used: {_short(matcher.get_error())}")
+        return matcher
+
+
+def _lark(gbnf: str) -> str:
+    try:
+        return str(any_to_lark(gbnf))
+    except Exception as error:  # the library raises plain ones
+        raise RequestError(f"format: the grammar cannot be read: {_short(str(error))}") from None
+
+
+def _literal(text: str) -> str:
+    """A regular expression of exactly `text`."""
+    return re.sub(r"[\\.+*?()|\[\]{}^$#&~-]", r"\\\g<0>", text)
+
+
+def _check_depth(text: str) -> None:
+    """Refuse what is nested so deeply that reading it could end the process. Quoted brackets count, too."""
+    depth = deepest = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")]}":
+            depth = max(depth - 1, 0)
+    if deepest > _DEEPEST:
+        raise RequestError(
+            f"format: brackets are nested {deepest} levels deep, and at most {_DEEPEST} are read"
+        )
+
+
+def _size(format: Format) -> int:
+    return len(format.text)
+
+
+def _short(reason: str) -> str:
+    """The library's message on one line, without the source that it quotes."""
+    line = re.sub(r" \d+ \| .*", "", " ".join(reason.split()))
+    return line.rpartition(" error: ")[2] if "regex parse error: " in line else line

@@ -1,0 +1,194 @@
+"""What may follow in one answer: its grammar, after what the model thinks."""
+
+from __future__ import annotations
+
+import math
+from enum import Enum, auto
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from puna.errors import FormatError
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher, LLTokenizer
+    from numpy.typing import NDArray
+
+    from puna.model.tokenizer import Tokenizer
+
+
+#: What models write between thinking and answer, once. It is not part of the answer.
+_GAPS = ("\n", "\n\n")
+
+
+class _Phase(Enum):
+    OPENING = auto()  # the opening tag of thinking, or the answer at once
+    THINKING = auto()
+    GAP = auto()  # right after the closing tag
+    ANSWER = auto()
+
+
+class Thinking:
+    """How a model's thinking is told from its answer, in terms of tokens."""
+
+    def __init__(self, opening: LLMatcher | None, closing: str, tokenizer: Tokenizer, size: int) -> None:
+        """`opening` matches the opening tag; None when the prompt ends in it. `size` is that of masks."""
+        self.opening = opening
+        self.closing = closing.encode()
+        self._tokenizer = tokenizer
+        self._size = size
+
+    @cached_property
+    def inside(self) -> NDArray[np.int32]:
+        """Everything but the end: an answer is still to come."""
+        return ~mask_of(self._tokenizer.eos_ids, self._size)
+
+    @cached_property
+    def gaps(self) -> frozenset[int]:
+        """Tokens that may stand between the closing tag and the answer."""
+        found = (self._tokenizer.encode(gap, add_special=False, first=False) for gap in _GAPS)
+        return frozenset(ids[0] for ids in found if len(ids) == 1)
+
+
+class Constraint:
+    """Follows the tokens of one answer, and says which may come next. For one thread at a time."""
+
+    def __init__(
+        self, matcher: LLMatcher, vocabulary: LLTokenizer, tokenizer: Tokenizer, thinking: Thinking | None
+    ) -> None:
+        self.matcher = matcher
+        self._vocabulary = vocabulary
+        self._tokenizer = tokenizer
+        self.words = words(vocabulary.vocab_size)
+        self._thinking = thinking
+        self._phase = _Phase.ANSWER
+        if thinking is not None:
+            self._phase = _Phase.OPENING if thinking.opening is not None else _Phase.THINKING
+        self._begun = False  # a part of the opening tag has come
+        self._tail = b""  # of what was thought, which the closing tag may have begun in
+        self._rejected: list[int] = []
+        self._prepared: NDArray[np.int32] | None = None  # [rows, words]: of the next tokens
+        self._row = 0
+
+    @property
+    def answering(self) -> bool:
+        """Whether the next token is one of the answer, for which `matcher` alone decides."""
+        return self._phase is _Phase.ANSWER
+
+    @property
+    def finished(self) -> bool:
+        """Whether the answer is complete, and nothing can follow."""
+        return self.answering and self.matcher.is_stopped()
+
+    def forced(self) -> list[int]:
+        """The tokens that must come next, as far as that is certain."""
+        if not self.answering or self.matcher.is_stopped():
+            return []
+        return self.matcher.compute_ff_tokens()
+
+    def prepare(self, masks: NDArray[np.int32] | None) -> None:
+        """Use `masks` [rows, words] for the next tokens; None: compute them when they are needed."""
+        self._prepared, self._row = masks, 0
+
+    def allowed(self) -> NDArray[np.int32]:
+        """The tokens that may come next: bit i of word w is for token 32 w + i.
+
+        Raises `FormatError` when following the grammar takes more than is allowed.
+        """
+        mask = self._mask()
+        if self._rejected:
+            mask = mask & ~mask_of(self._rejected, self.words)
+        return mask
+
+    def accept(self, token: int) -> bool:
+        """Follow `token`. False if it cannot stand after all: it is not among the `allowed` from now on."""
+        if not self._follow(token):
+            self._rejected.append(token)
+            return False
+        self._rejected.clear()
+        self._row += 1
+        return True
+
+    def _mask(self) -> NDArray[np.int32]:
+        thinking = self._thinking
+        match self._phase:
+            case _Phase.ANSWER:
+                if self._prepared is not None and self._row < len(self._prepared):
+                    self._check()
+                    row: NDArray[np.int32] = self._prepared[self._row]
+                    return row
+                return self._of(self.matcher)
+            case _Phase.OPENING:
+                assert thinking is not None
+                assert thinking.opening is not None
+                mask = self._of(thinking.opening)
+                return mask if self._begun else np.bitwise_or(mask, self._of(self.matcher))
+            case _Phase.THINKING:
+                assert thinking is not None
+                return thinking.inside
+            case _Phase.GAP:
+                assert thinking is not None
+                return np.bitwise_or(self._of(self.matcher), mask_of(thinking.gaps, self.words))
+
+    def _follow(self, token: int) -> bool:
+        thinking = self._thinking
+        match self._phase:
+            case _Phase.OPENING:
+                assert thinking is not None
+                assert thinking.opening is not None
+                if thinking.opening.try_consume_tokens([token]):
+                    self._begun = True
+                    if thinking.opening.is_stopped():
+                        self._phase = _Phase.THINKING
+                    return True
+                self._phase = _Phase.ANSWER
+            case _Phase.THINKING:
+                assert thinking is not None
+                return self._think(thinking, self._tail + self._tokenizer.piece(token))
+            case _Phase.GAP:
+                assert thinking is not None
+                self._phase = _Phase.ANSWER
+                if token in thinking.gaps:
+                    return True
+        if not self.matcher.consume_token(token):
+            self._check()
+        return True
+
+    def _think(self, thinking: Thinking, text: bytes) -> bool:
+        """Follow thinking that ends in `text`; False if the answer begins there with what it must not."""
+        before, found, rest = text.partition(thinking.closing)
+        if not found:
+            self._tail = before[max(len(before) - len(thinking.closing) + 1, 0) :]
+            return True
+        if begun := rest.lstrip():
+            tokens = self._vocabulary.tokenize_bytes(begun)
+            taken = self.matcher.try_consume_tokens(tokens)
+            if taken < len(tokens):
+                self.matcher.rollback(taken)
+                return False
+        self._phase = _Phase.ANSWER if rest else _Phase.GAP
+        return True
+
+    def _of(self, matcher: LLMatcher) -> NDArray[np.int32]:
+        mask = np.frombuffer(matcher.compute_bitmask(), np.int32)
+        self._check()
+        return mask[: self.words]
+
+    def _check(self) -> None:
+        if self.matcher.is_error():
+            reason = " ".join(self.matcher.get_error().split())
+            raise FormatError(f"the answer's format cannot be followed further: {reason}")
+
+
+def words(size: int) -> int:
+    """Words of a mask over `size` tokens."""
+    return math.ceil(size / 32)
+
+
+def mask_of(tokens: frozenset[int] | list[int], size: int) -> NDArray[np.int32]:
+    """The mask, of `size` words, of these tokens."""
+    mask = np.zeros(size, np.uint32)
+    for token in tokens:
+        mask[token // 32] |= np.uint32(1 << token % 32)
+    return mask.view(np.int32)

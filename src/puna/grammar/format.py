@@ -1,0 +1,117 @@
+"""The shape an answer is to have, as requests name it. What it means is found out where the model is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal
+
+import msgspec
+
+from puna.errors import RequestError, shown
+from puna.json_gauge import JsonGauge
+
+#: Bytes of a format, by its kind: what takes about a second to compile.
+LONGEST: Final = {
+    "json_schema": 1 << 18,
+    "regex": 1 << 14,
+    "choice": 1 << 18,
+    "lark": 1 << 16,
+    "gbnf": 1 << 16,
+}
+
+#: Strings to choose from.
+MOST_CHOICES: Final = 10_000
+
+Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf"]
+
+
+class Format(msgspec.Struct, frozen=True):
+    """What an answer must be: JSON of a schema, a match of a regular expression, a text of a grammar.
+
+    `text` is a JSON schema or a list of strings as JSON, a regular expression (Rust's syntax) that the whole
+    answer matches, or a grammar. It is as the client wrote it.
+    """
+
+    kind: Kind
+    text: str
+
+    @classmethod
+    def json_object(cls) -> Format:
+        """Any JSON object."""
+        return cls("json_schema", '{"type":"object"}')
+
+    @classmethod
+    def json_schema(cls, schema: Any) -> Format:
+        """JSON that a schema (a mapping, a boolean, or either as text) accepts. Raises `RequestError`."""
+        if isinstance(schema, str):
+            schema = _parsed(schema)
+        if not isinstance(schema, Mapping | bool):
+            raise RequestError(f"a JSON schema is an object or a boolean, not {shown(schema)}")
+        try:
+            text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RequestError(f"the JSON schema cannot be written as JSON: {error}") from None
+        return _checked(cls("json_schema", text))
+
+    @classmethod
+    def regex(cls, pattern: Any) -> Format:
+        """A text that `pattern` matches from its beginning to its end. Raises `RequestError`."""
+        return _checked(cls("regex", _text("a regular expression", pattern)))
+
+    @classmethod
+    def choice(cls, choices: Any) -> Format:
+        """One of `choices`. Raises `RequestError`."""
+        if isinstance(choices, str) or not isinstance(choices, Iterable):
+            raise RequestError(f"choices are a list of strings, not {shown(choices)}")
+        listed = list(choices)
+        if not listed or not all(isinstance(one, str) for one in listed):
+            raise RequestError(f"choices are a list of at least one string, not {shown(listed)}")
+        if len(listed) > MOST_CHOICES:
+            raise RequestError(f"at most {MOST_CHOICES:,} choices can be given, not {len(listed):,}")
+        return _checked(cls("choice", json.dumps(listed, ensure_ascii=False)))
+
+    @classmethod
+    def grammar(cls, grammar: Any) -> Format:
+        """A text of a grammar: in llama.cpp's GBNF if it has a `::=`, else in Lark. Raises `RequestError`."""
+        text = _text("a grammar", grammar)
+        return _checked(cls("gbnf" if "::=" in text else "lark", text))
+
+
+def format_of(value: Any) -> Format | None:
+    """What a `format` of Ollama's API asks for; None for nothing. Raises `RequestError`.
+
+    It is "json", or a JSON schema; in the library also its text, a class of pydantic's, or a `Format`.
+    """
+    if value is None or value == "" or isinstance(value, Format):
+        return value or None
+    if value == "json":
+        return Format.json_object()
+    if isinstance(value, Mapping):
+        return Format.json_schema(value)
+    raise RequestError(f'invalid format: {shown(value)}; expected "json" or a valid JSON Schema object')
+
+
+def _text(what: str, value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise RequestError(f"{what} is a text, not {shown(value)}")
+    return value
+
+
+def _parsed(text: str) -> Any:
+    try:
+        gauge = JsonGauge()
+        gauge.feed(text.encode(errors="replace"))
+        return json.loads(text)
+    except ValueError as error:
+        raise RequestError(f"the JSON schema is not valid JSON: {error}") from None
+
+
+def _checked(format: Format) -> Format:
+    try:
+        size = len(format.text.encode())
+    except UnicodeEncodeError:
+        raise RequestError("the format has lone surrogates, which are no characters") from None
+    if size > (most := LONGEST[format.kind]):
+        raise RequestError(f"the format has {size:,} bytes, and at most {most:,} of its kind are read")
+    return format

@@ -1,0 +1,195 @@
+"""Formats that are understood, those that are not, and that an adversary can say nothing else."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jsonschema
+import pytest
+
+from puna.errors import RequestError
+from puna.grammar import compiled
+from puna.grammar.compiled import Grammars
+from puna.grammar.format import Format
+from puna.model.tokenizer import Tokenizer
+from tests.schemas import random_schema
+
+Spoken = Callable[..., bytes | None]
+
+
+@pytest.mark.scenario(225)
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_is_drawn_satisfies_the_schema(grammars: Grammars, spoken: Spoken, seed: int) -> None:
+    dice = random.Random(seed)
+    schema = random_schema(dice)
+    said = spoken(grammars.constraint(Format.json_schema(schema)), dice)
+    if said is not None:  # white space and optional properties may take longer
+        validator = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker())
+        assert list(validator.iter_errors(json.loads(said))) == []
+
+
+def test_most_of_them_come_to_an_end(grammars: Grammars, spoken: Spoken) -> None:
+    ends = 0
+    for seed in range(40):
+        dice = random.Random(seed)
+        ends += spoken(grammars.constraint(Format.json_schema(random_schema(dice))), dice) is not None
+    assert ends >= 30
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("format", "pattern"),
+    [
+        (Format.regex(r"[A-C]\d{2,4}(x|yz)"), r"[A-C]\d{2,4}(x|yz)"),
+        (Format.choice(["a.b", "[c]", "ü\n", "^$|"]), r"a\.b|\[c\]|ü\n|\^\$\|"),
+        (Format.grammar('start: "<" NAME ">"\nNAME: /[a-z]{1,3}/'), "<[a-z]{1,3}>"),
+        (Format.grammar('root ::= "(" [0-9]+ ")" | "none"'), r"\([0-9]+\)|none"),
+        (Format.json_schema(True), r"(?s).*"),
+    ],
+)
+def test_other_formats(grammars: Grammars, spoken: Spoken, format: Format, pattern: str, seed: int) -> None:
+    said = spoken(grammars.constraint(format), random.Random(seed))
+    assert said is None or re.fullmatch(pattern, said.decode())
+
+
+def test_json_is_any_object(grammars: Grammars, spoken: Spoken) -> None:
+    values = [spoken(grammars.constraint(Format.json_object()), random.Random(seed)) for seed in range(20)]
+    assert all(isinstance(json.loads(value), dict) for value in values if value is not None)
+    assert any(value is not None for value in values)
+
+
+def test_formats_of_strings_that_nobody_knows_say_nothing(grammars: Grammars) -> None:
+    """JSON Schema has it so; and a property may be called format."""
+    schema = {
+        "type": "object",
+        "properties": {"format": {"type": "integer", "format": "int32"}, "b": {"format": "password"}},
+        "required": ["format"],
+    }
+    grammars.matcher(Format.json_schema(schema))
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "fits"),
+    [
+        ({"properties": {"a": {"type": "null"}}}, {"a": None, "b": 1}, False),
+        ({"type": "array", "items": {"properties": {"a": {}}}}, [{"b": 1}], False),
+        ({"anyOf": [{"type": "object", "properties": {"a": {}}}, {"type": "null"}]}, {"b": 1}, False),
+        ({"$ref": "#/$defs/a", "$defs": {"a": {"type": "object", "properties": {"a": {}}}}}, {"b": 1}, False),
+        ({"properties": {"a": {}}, "additionalProperties": True}, {"b": 1}, True),
+        ({"properties": {"a": {}}, "patternProperties": {"^b$": {}}}, {"b": 1}, True),
+        ({"allOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, {"a": 1, "b": 1}, True),
+        (
+            {"$ref": "#/$defs/a", "properties": {"b": {}}, "$defs": {"a": {"properties": {"a": {}}}}},
+            {"b": 1, "a": 2},
+            True,
+        ),
+        ({"anyOf": [{"properties": {"a": {}}}], "properties": {"b": {}}}, {"b": 1, "a": 1}, True),
+        ({"type": "object"}, {"b": 1}, True),
+    ],
+)
+def test_objects_have_no_other_properties_unless_the_schema_says_so(
+    grammars: Grammars, tokenizer: Tokenizer, schema: Any, value: Any, fits: bool
+) -> None:
+    """As Ollama has it; schemas that are put together may each know only some of them."""
+    matcher = grammars.matcher(Format.json_schema(schema))
+    taken = {json.dumps(one) for one in (value, dict(reversed(value.items())) if fits else value)}
+    found = set()
+    for text in taken:
+        tokens = tokenizer.encode(text, add_special=False)
+        found.add(matcher.validate_tokens(tokens) == len(tokens))
+    assert (True in found) == fits
+    jsonschema.validate(value, schema)
+
+
+LIST: Any = {"type": "object", "properties": {"next": {"$ref": "#"}}}
+
+WRONG: list[tuple[Any, str]] = [
+    ({"properties": {"a": {"not": {}}}}, 'the keyword "not" at #/properties/a is not supported'),
+    ({"items": {"uniqueItems": True}}, 'the keyword "uniqueItems" at #/items'),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"if": {}}}}, 'the keyword "if" at #/\\$defs/a'),
+    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf constraints are not supported"),
+    ({"$ref": "#"}, "no value satisfies the schema: #/\\$ref leads to itself without end"),
+    (LIST | {"required": ["next"]}, "#/properties/next/\\$ref leads to itself without end"),
+    ({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#"}]}}}, "leads to itself without end"),
+    ({"type": "array", "items": {"$ref": "#"}, "minItems": 1}, "leads to itself without end"),
+    ({"type": "object", "properties": {"a": False}, "required": ["a"]}, "no value satisfies the schema"),
+    ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "#/properties/a/\\$ref points to '#/\\$defs/b', which"),
+    ({"$ref": "https://example.com/s"}, "is in another document"),
+    ({"$ref": 3}, "#/\\$ref must be a string, not 3"),
+    ({"properties": {"a/b": {"pattern": "(x", "type": "string"}}}, "pattern at #/properties/a~1b/pattern"),
+    ({"type": "string", "pattern": "(?=a)b"}, "look-ahead"),
+    ({"type": "string", "pattern": "(" * 999 + ")" * 999}, "pattern at #/pattern .*nested parentheses"),
+    ({"patternProperties": {"[": {}}, "type": "object"}, "pattern at #/patternProperties"),
+    ({"properties": {"a": 3}}, "#/properties/a: a schema is an object or a boolean, not 3"),
+    ({"properties": []}, "#/properties must be an object"),
+    ({"anyOf": {}}, "#/anyOf must be an array"),
+    ({"type": "strin"}, "Invalid type: strin"),
+    ({"type": "string", "minLength": 5, "maxLength": 3}, "minLength"),
+    (False, "cannot be used"),
+]
+
+
+@pytest.mark.parametrize(("schema", "message"), WRONG, ids=[str(schema)[:60] for schema, _ in WRONG])
+def test_what_is_wrong_with_a_schema_is_named_with_its_place(
+    grammars: Grammars, schema: Any, message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        grammars.matcher(Format.json_schema(schema))
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        LIST,
+        {"anyOf": [{"type": "null"}, LIST | {"required": ["next"]}]},
+        {"properties": {"a": {"$ref": "#tail"}}, "$defs": {"x": {"$anchor": "tail", "type": "null"}}},
+        {"$ref": "#/$defs/a~1b/0", "$defs": {"a/b": [{"type": "null"}]}},
+        {"type": "array", "items": {"$ref": "#"}},
+        {"type": ["object", "null"], "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
+    ],
+    ids=str,
+)
+def test_references_that_come_to_an_end_are_followed(grammars: Grammars, schema: Any) -> None:
+    grammars.matcher(Format.json_schema(schema))
+
+
+@pytest.mark.parametrize(
+    ("format", "message"),
+    [
+        (Format.regex("a["), "the regular expression cannot be used"),
+        (Format.regex("(" * 5000 + ")" * 5000), "nested parentheses"),
+        (Format.grammar('foo: "a"'), "no start rule"),
+        (Format.grammar("start: start"), "the grammar cannot be used"),
+        (Format.grammar("root ::= ("), "the grammar cannot be read"),
+        (Format.grammar("root ::= nothing"), "Rule 'nothing' not found"),
+        (Format.grammar("start: " + "(" * 5000 + '"a"'), "nested 5000 levels"),
+    ],
+)
+def test_what_is_wrong_with_a_grammar_is_said(grammars: Grammars, format: Format, message: str) -> None:
+    with pytest.raises(RequestError, match=message):
+        grammars.matcher(format)
+
+
+def test_a_format_is_compiled_once_and_not_kept_for_ever(
+    grammars: Grammars, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    compile_one = Grammars._compiled
+    monkeypatch.setattr(
+        Grammars, "_compiled", lambda self, format: made.append(format.text) or compile_one(self, format)
+    )
+    monkeypatch.setattr(compiled, "_MOST_KEPT", 2)
+    for pattern in ("x1", "x2", "x1", "x1", "x3", "x1", "x2"):
+        grammars.matcher(Format.regex(pattern))
+    assert made == ["x1", "x2", "x3", "x2"]
+
+
+def test_answers_with_one_format_do_not_disturb_each_other(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    (letter,) = tokenizer.encode("a", add_special=False)
+    one, other = (grammars.matcher(Format.regex("ab")) for _ in range(2))
+    assert one.consume_token(letter)
+    assert other.consume_token(letter)

@@ -1,0 +1,162 @@
+"""Answers that follow thinking, forced tokens, and models that know no end."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from puna.gguf import open_gguf
+from puna.grammar.compiled import Grammars
+from puna.grammar.constraint import Constraint
+from puna.grammar.format import Format
+from puna.grammar.masks import Masks
+from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
+from puna.prompt.thinking import Tags, ThinkingParser
+from tests.tiny import TinyLlama, tiny_llama_gguf
+
+TAGS = Tags("<think>", "</think>")
+FORMAT = Format.regex(r"\[[0-9]{1,3}\]")
+
+
+def say(constraint: Constraint, tokenizer: Tokenizer, text: str) -> bool:
+    """Whether all tokens of `text` are allowed one after another, and taken."""
+    for token in tokenizer.encode(text, add_special=False, first=False):
+        if not allows(constraint, token) or not constraint.accept(token):
+            return False
+    return True
+
+
+def allows(constraint: Constraint, token: int) -> bool:
+    return bool(np.unpackbits(constraint.allowed().view(np.uint8), bitorder="little")[token])
+
+
+def test_the_answer_begins_after_the_thinking(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    constraint = grammars.constraint(FORMAT, TAGS)
+    assert say(constraint, tokenizer, "<think>\nhello {world}</thin </think>\n[12]")
+    assert constraint.finished
+
+
+def test_a_model_may_answer_without_thinking(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    constraint = grammars.constraint(FORMAT, TAGS)
+    assert say(constraint, tokenizer, "[1]")
+    assert constraint.finished
+
+
+def test_what_begins_like_thinking_must_be_it(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    constraint = grammars.constraint(FORMAT, TAGS)
+    assert say(constraint, tokenizer, "<thi")
+    assert not say(constraint, tokenizer, "[")
+
+
+def test_thinking_that_the_prompt_began_goes_on(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    constraint = grammars.constraint(FORMAT, TAGS, "user: hi\nassistant: <think>\n")
+    assert say(constraint, tokenizer, "hmm</think>[1]")
+    assert constraint.finished
+
+
+def test_nothing_but_the_answer_follows_thinking(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    constraint = grammars.constraint(FORMAT, TAGS, "<think>")
+    assert say(constraint, tokenizer, "hmm</think>\n")
+    for token in tokenizer.encode("\nx1", add_special=False):
+        assert not allows(constraint, token)
+
+
+def test_thinking_cannot_end_the_text(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    constraint = grammars.constraint(FORMAT, TAGS, "<think>")
+    assert say(constraint, tokenizer, "hmm")
+    assert not any(allows(constraint, token) for token in tokenizer.eos_ids)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whoever_thinks_at_random_answers_in_the_format(
+    grammars: Grammars, tokenizer: Tokenizer, spoken: Callable[..., bytes | None], seed: int
+) -> None:
+    """The closing tag is one that random tokens soon hit, and that their tokens run over."""
+    tags = Tags("<", " t")
+    said = spoken(grammars.constraint(FORMAT, tags), random.Random(seed), 3000)
+    assert said is not None
+    parser = ThinkingParser(tags)
+    (_, content), (_, rest) = parser.feed(said.decode(errors="replace")), parser.flush()
+    assert isinstance(json.loads(content + rest), list)
+
+
+def test_a_token_that_runs_over_into_a_wrong_answer_is_not_drawn(
+    grammars: Grammars, tokenizer: Tokenizer
+) -> None:
+    """ " the" closes the thinking and goes on with "he", which no answer begins with."""
+    constraint = grammars.constraint(FORMAT, Tags("<", " t"), "<")
+    (the,) = tokenizer.encode(" the", add_special=False)
+    assert allows(constraint, the)
+    assert not constraint.accept(the)
+    assert not allows(constraint, the)
+    assert say(constraint, tokenizer, " t[1]")
+    fitting = grammars.constraint(Format.regex("hey"), Tags("<", " t"), "<")
+    assert fitting.accept(the)
+    assert say(fitting, tokenizer, "y")
+    assert fitting.finished
+
+
+def test_forced_tokens_are_what_the_tokenizer_makes_of_the_text(
+    grammars: Grammars, tokenizer: Tokenizer
+) -> None:
+    constraint = grammars.constraint(Format.regex("(a|b) story once upon(x|y)"))
+    assert constraint.forced() == []
+    assert say(constraint, tokenizer, "a")
+    forced = constraint.forced()
+    whole = tokenizer.encode(" story once upon", add_special=False, first=False)
+    assert len(forced) >= 2
+    assert forced == whole[: len(forced)]
+
+
+def test_forced_texts_of_any_length_take_no_time(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    text = " the story" * 5_000
+    constraint = grammars.constraint(Format.json_schema({"const": text}))
+    forced = constraint.forced()
+    assert 8 < len(forced) < 256
+    assert json.dumps(text).encode().startswith(b"".join(map(tokenizer.piece, forced)))
+    assert say(constraint, tokenizer, json.dumps(text[:2000])[:-1])
+
+
+def test_masks_beside_a_pass_are_those_computed_alone(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    drafts = tokenizer.encode("[42]", add_special=False)
+    texts = ["", "[", "[4"]
+    formats = [FORMAT, Format.regex("\\[[0-9]{1,3}(a|b|\\])")]
+    masks = Masks()
+    prepared = [grammars.constraint(format) for format in formats for _ in texts]
+    alone = [grammars.constraint(format) for format in formats for _ in texts]
+    for one, other, text in zip(prepared, alone, texts * 2, strict=True):
+        assert say(one, tokenizer, text)
+        assert say(other, tokenizer, text)
+    guesses = [drafts[len(text) :] * (number % 2) for number, text in enumerate(texts * 2)]
+    with masks.beside(list(zip(prepared, guesses, strict=True))):
+        pass
+    for one, other, guess in zip(prepared, alone, guesses, strict=True):
+        for token in [*guess, None]:
+            if one.finished:
+                break
+            assert np.array_equal(one.allowed(), other.allowed())
+            if token is not None:
+                assert one.accept(token)
+                assert other.accept(token)
+    masks.close()
+
+
+def test_a_model_without_an_end_token_ends_with_its_format(tmp_path: Path) -> None:
+    path = tiny_llama_gguf(tmp_path / "endless.gguf", TinyLlama(layers=1), endless=True)
+    tokenizer = tokenizer_from_gguf(open_gguf(path))
+    constraint = Grammars(tokenizer).constraint(FORMAT)
+    assert say(constraint, tokenizer, "[7]")
+    assert constraint.finished
+
+
+def test_control_tokens_are_no_text(grammars: Grammars, tokenizer: Tokenizer) -> None:
+    constraint = grammars.constraint(Format.regex("(?s).*"))
+    for id in range(tokenizer.vocab_size):
+        wanted = bool(not tokenizer.is_control(id) or id in tokenizer.eos_ids)
+        if tokenizer.piece(id).isascii():
+            assert allows(constraint, id) == wanted
