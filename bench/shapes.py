@@ -149,6 +149,97 @@ def gemma3(
     return Shape("gemma3", hidden, vocab, keys, (tensors,) * layers)
 
 
+def qwen3moe(
+    hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, experts: int, experts_used: int,
+    vocab: int,
+) -> Shape:  # fmt: skip
+    """A Qwen 3 with experts of `feed_forward` numbers each."""
+    head_dim = 128
+    keys = {
+        "feed_forward_length": 3 * feed_forward,
+        "expert_feed_forward_length": feed_forward,
+        "expert_count": experts,
+        "expert_used_count": experts_used,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": 1e6,
+    }
+    tensors = {
+        "attn_norm.weight": Floats((hidden,)),
+        "attn_q.weight": (heads * head_dim, hidden),
+        "attn_k.weight": (kv_heads * head_dim, hidden),
+        "attn_v.weight": (kv_heads * head_dim, hidden),
+        "attn_q_norm.weight": Floats((head_dim,)),
+        "attn_k_norm.weight": Floats((head_dim,)),
+        "attn_output.weight": (hidden, heads * head_dim),
+        "ffn_norm.weight": Floats((hidden,)),
+        "ffn_gate_inp.weight": Floats((experts, hidden), 0.0, hidden**-0.5),
+        "ffn_gate_exps.weight": (experts, feed_forward, hidden),
+        "ffn_up_exps.weight": (experts, feed_forward, hidden),
+        "ffn_down_exps.weight": (experts, hidden, feed_forward),
+    }
+    return Shape("qwen3moe", hidden, vocab, keys, (tensors,) * layers)
+
+
+def deepseek2(
+    hidden: int, feed_forward: int, expert_size: int, layers: int, heads: int, experts: int,
+    experts_used: int, vocab: int,
+) -> Shape:  # fmt: skip
+    """A DeepSeek V2: latents of 512 numbers; experts in all layers but the first, two of them shared."""
+    rank, nope, rope, value, shared = 512, 128, 64, 128, 2
+    keys = {
+        "feed_forward_length": feed_forward,
+        "expert_feed_forward_length": expert_size,
+        "expert_count": experts,
+        "expert_used_count": experts_used,
+        "expert_shared_count": shared,
+        "expert_weights_scale": 1.0,
+        "expert_weights_norm": False,
+        "expert_gating_func": 1,
+        "leading_dense_block_count": 1,
+        "attention.head_count": heads,
+        "attention.head_count_kv": 1,
+        "attention.q_lora_rank": 0,
+        "attention.kv_lora_rank": rank,
+        "attention.key_length": rank + rope,
+        "attention.value_length": rank,
+        "attention.key_length_mla": nope + rope,
+        "attention.value_length_mla": value,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.dimension_count": rope,
+        "rope.freq_base": 10000.0,
+    }
+    attention = {
+        "attn_norm.weight": Floats((hidden,)),
+        "attn_q.weight": (heads * (nope + rope), hidden),
+        "attn_kv_a_mqa.weight": (rank + rope, hidden),
+        "attn_kv_a_norm.weight": Floats((rank,)),
+        "attn_k_b.weight": (heads, rank, nope),
+        "attn_v_b.weight": (heads, value, rank),
+        "attn_output.weight": (hidden, heads * value),
+        "ffn_norm.weight": Floats((hidden,)),
+    }
+    dense = {
+        "ffn_gate.weight": (feed_forward, hidden),
+        "ffn_up.weight": (feed_forward, hidden),
+        "ffn_down.weight": (hidden, feed_forward),
+    }
+    routed = {
+        "ffn_gate_inp.weight": Floats((experts, hidden), 0.0, hidden**-0.5),
+        "ffn_gate_exps.weight": (experts, expert_size, hidden),
+        "ffn_up_exps.weight": (experts, expert_size, hidden),
+        "ffn_down_exps.weight": (experts, hidden, expert_size),
+        "ffn_gate_shexp.weight": (shared * expert_size, hidden),
+        "ffn_up_shexp.weight": (shared * expert_size, hidden),
+        "ffn_down_shexp.weight": (hidden, shared * expert_size),
+    }
+    kinds = (attention | dense, *((attention | routed,) * (layers - 1)))
+    return Shape("deepseek2", hidden, vocab, keys, kinds)
+
+
 def with_head(shape: Shape) -> Shape:
     """With a prediction head, whose layer is as the last one."""
     head = {
@@ -171,4 +262,8 @@ SHAPES = {
     "delta-0.8b": qwen35(1024, 3584, 24, 8, 2, 16, 248320),  # Qwen 3.5 0.8B
     # Gemma 3 1B, but for a hidden size of whole super-blocks instead of 1152
     "windowed-1b": gemma3(1280, 6912, 26, 4, 1, 512, 262144),
+    # Qwen 3 30B-A3B at half the width, with a quarter of the layers
+    "experts-2.5b": qwen3moe(1024, 512, 12, 16, 4, 128, 8, 49152),
+    # DeepSeek V2 Lite with fewer layers, and experts of a third of the size
+    "latent-1.7b": deepseek2(2048, 5632, 512, 8, 16, 64, 6, 49152),
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from puna.errors import OptionError
-from puna.options import Options
+from puna.options import LLAMACPP, Options, Placement, engine_from_env
 
 
 def test_later_layers_win_and_null_is_skipped() -> None:
@@ -27,6 +27,25 @@ def test_options_that_change_nothing_are_named() -> None:
         'option "tempature" is unknown and ignored (did you mean "temperature"?)',
         'option "heat" is unknown and ignored',
     ]
+
+
+def test_where_a_model_is_to_be_changes_something_with_llama_cpp() -> None:
+    given = {"num_gpu": 99, "main_gpu": 1, "tensor_split": "3,1", "use_mmap": False, "low_vram": True}
+    assert len(Options.ignored(given)) == 4
+    assert Options.ignored(given, engine=LLAMACPP) == [
+        'option "low_vram" has no effect: models are computed by the processor'
+    ]
+    assert Options.merge(given).placement == Placement(99, 1, (3.0, 1.0), False)
+    assert Options.merge({"tensor_split": [1, 2]}).placement == Placement(tensor_split=(1.0, 2.0))
+
+
+def test_the_environment_chooses_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert engine_from_env() == "auto"
+    monkeypatch.setenv("PUNA_ENGINE", "llamacpp")
+    assert engine_from_env() == "llamacpp"
+    monkeypatch.setenv("PUNA_ENGINE", "ggml")
+    with pytest.raises(OptionError, match=r"PUNA_ENGINE: .* must be one of auto, puna, llamacpp, not 'ggml'"):
+        engine_from_env()
 
 
 def test_what_there_is_anyway_is_not_named() -> None:
@@ -57,6 +76,12 @@ def test_only_some_of_many_unknown_options_are_named() -> None:
         ("speculate", "always", "must be one of off, prompt, draft, mtp"),
         ("speculate", ["off"], "must be of type string"),
         ("draft", 7, "must be of type string"),
+        ("engine", "ollama", "must be one of auto, puna, llamacpp"),
+        ("main_gpu", 16, "between 0 and 15"),
+        ("tensor_split", "3;1", "must be numbers such as 3,1"),
+        ("tensor_split", 3, "must be of type array"),
+        ("tensor_split", [-1], "between 0 and"),
+        ("tensor_split", [1] * 17, "at most 16 numbers"),
         ("logit_bias", [1], "must be of type object"),
         ("logit_bias", {"-1": 1}, "must have token ids as keys, not '-1'"),
         ("logit_bias", {"1": "much"}, "must be of type float32"),

@@ -101,6 +101,8 @@ def write_encoder(
     for key, value in metadata.items():
         if value is not None:
             writer.add(f"{architecture}.{key}", value)
+    if (types := tensors.get("token_types.weight")) is not None:
+        writer.add("tokenizer.ggml.token_type_count", len(types))
     writer.add("tokenizer.ggml.model", "bert")
     writer.add("tokenizer.ggml.tokens", VOCABULARY)
     writer.add("tokenizer.ggml.token_type", [3 if token in SPECIALS else 1 for token in VOCABULARY])

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from puna.gguf import GGUFWriter
+from puna.gguf import GGMLType, GGUFWriter
 from tests.tiny import add_tokenizer, permute, vocabulary
 
 #: What modules of a layer are called in files.
@@ -160,8 +160,10 @@ class TinyDecoder:
         return {**found, "rope.freq_base": rope.get("rope_theta"), **self.metadata}
 
 
-def tiny_decoder_gguf(path: Path, tiny: TinyDecoder, *, model: Any = None) -> Path:
-    """Write the model to `path` and return that."""
+def tiny_decoder_gguf(
+    path: Path, tiny: TinyDecoder, *, model: Any = None, matrices: GGMLType = GGMLType.F32
+) -> Path:
+    """Write the model to `path` and return that; matrices whose rows are whole blocks get that type."""
     model = model or tiny.build()
     writer = GGUFWriter(path, tiny.architecture)
     for key, value in tiny.keys(model.config).items():
@@ -169,9 +171,14 @@ def tiny_decoder_gguf(path: Path, tiny: TinyDecoder, *, model: Any = None) -> Pa
             writer.add(f"{tiny.architecture}.{key}", value)
     add_tokenizer(writer)
     for name, array in tiny.tensors(model).items():
-        writer.add_tensor(name, array)
+        writer.add_tensor(name, array, matrices if holds(matrices, array) else GGMLType.F32)
     writer.write()
     return path
+
+
+def holds(kind: GGMLType, array: Any) -> bool:
+    """Whether a tensor is a matrix, or several, of whole blocks of a type."""
+    return array.ndim > 1 and array.shape[-1] % kind.block_size == 0
 
 
 #: A plain one of each, for tests that are not about what it has of its own.

@@ -20,24 +20,73 @@ class Input:
     """One position of a sequence: a token, or a part of an image that stands where a token would.
 
     Two inputs are equal, and share a cache entry, when `token` and `payload_hash` agree.
-    `same_batch` says that the n inputs *after* this one must be evaluated in the same batch as it. `span`
-    says that the n inputs from this one on all see each other, as the parts of an image may; it is not to
-    reach beyond what `same_batch` keeps together.
+    `same_batch` says that the n inputs *after* this one must be evaluated in the same batch as it, and
+    `together` that they are not to be torn apart where a text is cut. `span` says that the n inputs from this
+    one on all see each other, as the parts of an image may; it is not to reach beyond what `same_batch` keeps
+    together.
+
+    Where rotation has several axes, an image is not a line: `place` is where a part of it lies, from where it
+    begins, and `advance` by how much the place of what follows is further on.
     """
 
     token: int
     payload_hash: int = 0
     payload: Any = field(default=None, compare=False)
     same_batch: int = field(default=0, compare=False)
+    together: int = field(default=0, compare=False)
     span: int = field(default=0, compare=False)
+    place: tuple[int, ...] | None = field(default=None, compare=False)
+    advance: int = field(default=1, compare=False)
+
+    @property
+    def group(self) -> int:
+        """How many inputs after this one belong to it, whether or not they need one batch."""
+        return max(self.same_batch, self.together)
+
+    @property
+    def tokens_read(self) -> int:
+        """Tokens of text that it stands for."""
+        return len(self.payload) if isinstance(self.payload, SourceText) else 1
+
+
+@dataclass(slots=True, eq=False)
+class Image:
+    """An image in the input stream, and what the vision tower has made of it.
+
+    Images of the same `digest`, which is not 0, have the same content. `states` float32 [rows, width] are on
+    the host; None: it has not been encoded, or not since they were let go.
+    """
+
+    digest: int
+    pixels: Any  # as its tower wants them
+    rows: int
+    states: NDArray[np.float32] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ImagePart:
+    """The payload of an input: rows [begin, end) of an image."""
+
+    image: Image
+    begin: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.begin
+
+    def on(self, ops: Backend) -> ImageStates:
+        """As a model that computes with `ops` reads it. Raises `ValueError` before it is encoded."""
+        if self.image.states is None:
+            raise ValueError("an image was to be read that has not been encoded")
+        return ImageStates(ops.array(self.image.states[self.begin : self.end]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageStates:
-    """The payload of an image that text looks at through cross-attention.
+    """What a vision tower made of an image, or of a part of it: float32 [entries, hidden].
 
-    `states` float32 [entries, hidden] are what the vision tower made of it, projected to the width of the
-    text model; the images of a model need not have equally many.
+    They stand where tokens would, or text looks at them through cross-attention; the images of a model need
+    not have equally many.
     """
 
     states: Array
@@ -46,12 +95,23 @@ class ImageStates:
         return len(self.states)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class SourceText:
+    """The payload of the input an answer begins with, where an encoder reads the prompt: its `tokens`."""
+
+    tokens: tuple[int, ...]
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
 @dataclass(slots=True)
 class Batch:
     """The inputs of one forward pass, rows of several sequences one after another; all on the host.
 
     Rows of one sequence are adjacent and in order of position. A row sees itself and earlier positions
     of its sequence; the rows of a span, which are of one sequence (an image, say), also later ones of it.
+    `places` are what rotation goes by, where those are not the positions: [rows], or one for each axis.
     """
 
     tokens: NDArray[np.int32]  # [rows]
@@ -61,6 +121,7 @@ class Batch:
     payloads: list[tuple[int, Any]] = field(default_factory=list)  # (row, payload) of non-text inputs
     spans: list[tuple[int, int]] = field(default_factory=list)  # rows [begin, end) that all see each other
     drafts: dict[int, int] = field(default_factory=dict)  # of sequences that draft: how many rows, their last
+    places: NDArray[np.int32] | None = None  # [rows] or [rows, axes]
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -84,9 +145,12 @@ class Batch:
         """What a model that computes with `ops` reads. Hidden states go to `kept`, if all rows fit."""
         return BatchArrays(
             tokens=ops.array(self.tokens),
-            positions=ops.array(self.positions),
+            positions=ops.array(self.positions if self.places is None else self.places),
             outputs=None if self.outputs is None else ops.array(self.outputs),
-            payloads=self.payloads,
+            payloads=[
+                (row, payload.on(ops) if isinstance(payload, ImagePart) else payload)
+                for row, payload in self.payloads
+            ],
             kept=kept if kept is not None and len(self) <= kept.rows else None,
         )
 
@@ -126,7 +190,7 @@ class BatchArrays:
     """
 
     tokens: Array  # int32 [rows]
-    positions: Array  # int32 [rows]
+    positions: Array  # int32 [rows], or [rows, axes] where a row has a place on each axis of rotation
     outputs: Array | None  # int64 [wanted], rows whose logits are asked for; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)
     chosen: Array | None = None  # int64 [rows], which rows of the pass these are; None: all

@@ -95,6 +95,10 @@ class StoreError(PunaError):
     """The model store cannot be read or written (damaged manifest, disk full, permissions)."""
 
 
+class RegistryError(PunaError):
+    """A registry, or another source of models, refuses, cannot be reached, or sends something else."""
+
+
 class RequestError(PunaError):
     """The caller's request is invalid; the message names the part that is."""
 
@@ -115,8 +119,18 @@ class ContextLengthError(RequestError):
     """The prompt does not fit the context, and truncation was not allowed."""
 
 
+class ImageError(RequestError):
+    """An image cannot be read, or is more than is allowed."""
+
+
 class TemplateError(PunaError):
     """A chat template does not parse or fails when rendered."""
+
+
+class TemplateRefusalError(TemplateError):
+    """A chat template has something against the conversation, and says what (`raise_exception`)."""
+
+    status = 400
 
 
 class TemplateLimitError(RequestError):

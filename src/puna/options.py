@@ -14,6 +14,7 @@ import msgspec
 
 from puna.config import env
 from puna.errors import OptionError, shown
+from puna.unknown import unknown_and_ignored
 
 #: Levels of thinking, for models that take more than yes or no.
 THINK_LEVELS = ("high", "medium", "low", "max")
@@ -26,6 +27,23 @@ LONGEST_STOPS = 16_384
 MOST_BIASES = 16_384
 
 
+#: GPUs of one machine.
+MOST_GPUS = 16
+
+#: What may compute a model: Puna's own engine, llama.cpp, or whichever of them can, Puna's first.
+ENGINES = ("auto", "puna", "llamacpp")
+AUTO, PUNA, LLAMACPP = ENGINES
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """Where llama.cpp keeps a model. Puna's own engine computes on the processor, whatever is asked."""
+
+    num_gpu: int = -1  # layers on the GPU; negative: all, if there is one
+    main_gpu: int = 0  # the GPU that has all of them, unless `tensor_split` says otherwise
+    tensor_split: tuple[float, ...] = ()  # shares of each GPU
+    use_mmap: bool = True  # leave weights in the mapped file instead of reading them
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """All options of one generation. Lengths are in tokens.
 
@@ -33,11 +51,13 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     so a client that sends none gets the same greedy output from both.
     """
 
-    # Loading. num_ctx None: the server decides; num_thread 0: automatic.
+    # Loading. num_ctx None: the server decides; num_thread 0: automatic; engine None: `PUNA_ENGINE`.
     num_ctx: int | None = None
     num_batch: int = 512
+    engine: str | None = None
     num_gpu: int = -1
     main_gpu: int = 0
+    tensor_split: tuple[float, ...] = ()
     use_mmap: bool | None = None
     num_thread: int = 0
     draft: str | None = None  # draft model: a small model of the same family
@@ -89,21 +109,26 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
                     values[name] = _coerce(name, value)
         return cls(**values)
 
-    @staticmethod
-    def ignored(*layers: Mapping[str, Any] | None) -> list[str]:
-        """A sentence for each option in `layers` that changes nothing: unknown ones, and those for GPUs.
+    @property
+    def placement(self) -> Placement:
+        """Where the model is to be, if llama.cpp runs it."""
+        return Placement(self.num_gpu, self.main_gpu, self.tensor_split, self.use_mmap is not False)
 
-        Nothing is said of null, false, zero and -1, which ask for what there is anyway.
+    @staticmethod
+    def ignored(*layers: Mapping[str, Any] | None, engine: str = PUNA) -> list[str]:
+        """A sentence for each option in `layers` that changes nothing of a model that `engine` runs.
+
+        Those are unknown ones, and for Puna's own engine those for GPUs. Nothing is said of null, false,
+        zero and -1, which ask for what there is anyway.
         """
         given: dict[str, Any] = {}
         for layer in layers:
             given |= layer or {}
         asked = [name for name, value in given.items() if value and value != -1]  # -1: automatic
-        useless = [f'option "{name}" has no effect: {_USELESS[name]}' for name in asked if name in _USELESS]
-        unknown = [name for name in asked if name not in _TYPES and name not in _USELESS]
-        named = [_unknown(name[:_MAX_NAME]) for name in unknown[:_MAX_NAMED]]
-        rest = len(unknown) - len(named)
-        return useless + named + ([f"{rest} more unknown options are ignored"] if rest else [])
+        reasons = _USELESS if engine == LLAMACPP else _USELESS | _UNPLACED
+        useless = [f'option "{name}" has no effect: {reasons[name]}' for name in asked if name in reasons]
+        unknown = [name for name in asked if name not in _TYPES and name not in reasons]
+        return useless + unknown_and_ignored("option", unknown, _TYPES)
 
 
 def speculate_from_env() -> str | None:
@@ -119,11 +144,20 @@ def drafts_itself(default: str | None) -> bool:
     return default in (None, "mtp")
 
 
+def engine_from_env() -> str:
+    """The default for `engine` from `PUNA_ENGINE`. Raises `OptionError`."""
+    try:
+        return Options.merge({"engine": env("ENGINE") or None}).engine or AUTO
+    except OptionError as error:
+        raise OptionError(f"PUNA_ENGINE: {error}") from None
+
+
 _TYPES: dict[str, str] = {
-    "num_ctx": "integer", "num_batch": "integer", "num_gpu": "integer", "main_gpu": "integer",
-    "use_mmap": "boolean", "num_thread": "integer", "num_keep": "integer", "num_predict": "integer",
-    "draft": "string", "speculate": "string", "stop": "array", "seed": "integer",
-    "temperature": "float32", "top_k": "integer",
+    "num_ctx": "integer", "num_batch": "integer", "engine": "string", "num_gpu": "integer",
+    "main_gpu": "integer", "tensor_split": "shares", "use_mmap": "boolean",
+    "num_thread": "integer", "num_keep": "integer", "num_predict": "integer", "draft": "string",
+    "speculate": "string", "stop": "array",
+    "seed": "integer", "temperature": "float32", "top_k": "integer",
     "top_p": "float32", "min_p": "float32", "typical_p": "float32", "repeat_last_n": "integer",
     "repeat_penalty": "float32", "presence_penalty": "float32", "frequency_penalty": "float32",
     "logit_bias": "object", "banned_tokens": "tokens", "min_tokens": "integer",
@@ -136,39 +170,36 @@ _TYPES: dict[str, str] = {
 
 #: Options of Ollama's that change nothing here, and why.
 _USELESS = {
-    **dict.fromkeys(
-        ("num_gpu", "main_gpu", "tensor_split", "low_vram"), "models are computed by the processor"
-    ),
-    **dict.fromkeys(("use_mmap", "use_mlock", "numa"), "weights are always copied into memory when loaded"),
+    "low_vram": "models are computed by the processor",
+    **dict.fromkeys(("use_mlock", "numa"), "weights are always copied into memory when loaded"),
     **dict.fromkeys(("tfs_z", "penalize_newline"), "this way of sampling is not offered"),
     "f16_kv": "PUNA_KV_CACHE_TYPE chooses the type of cached keys and values",
     "logits_all": "logprobs of a request returns probabilities",
     "vocab_only": "'puna tokenize' needs no weights",
 }
 
-#: Unknown options that are named one by one, and how much of a name is shown.
-_MAX_NAMED = 8
-_MAX_NAME = 40
-
-
-def _unknown(name: str) -> str:
-    from difflib import get_close_matches
-
-    near = get_close_matches(name, _TYPES, n=1)
-    hint = f' (did you mean "{near[0]}"?)' if near else ""
-    return f'option "{name}" is unknown and ignored{hint}'
-
+#: Those of them that llama.cpp knows what to do with.
+_UNPLACED = {
+    **dict.fromkeys(("num_gpu", "main_gpu", "tensor_split"), "models are computed by the processor"),
+    "use_mmap": "weights are always copied into memory when loaded",
+}
 
 #: How to draft tokens for speculative decoding: not at all, by prompt lookup, with the draft model, or with
 #: the model's own heads of multi-token prediction.
 SPECULATE = ("off", "prompt", "draft", "mtp")
 
-_CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE}
+_CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE, "engine": ENGINES}
+
+#: Characters of `tensor_split` as a text.
+_LONGEST_SHARES = 1000
 
 #: Inclusive ranges. Ollama clamps or ignores values out of range; Puna raises an error.
 _RANGES: dict[str, tuple[float, float]] = {
     "num_ctx": (1, 2**31 - 1),
     "num_batch": (1, 2**20),
+    "num_gpu": (-(2**31), 2**31 - 1),
+    "main_gpu": (0, MOST_GPUS - 1),
+    "tensor_split": (0.0, 1e6),
     "num_thread": (0, 4096),
     "num_predict": (-2, 2**31 - 1),
     "num_keep": (-1, 2**31 - 1),
@@ -217,6 +248,8 @@ def _coerce(name: str, value: Any) -> Any:
         return _coerce_tokens(name, value)
     if kind == "object":
         return _coerce_by_token(name, value)
+    if kind == "shares":
+        return _coerce_shares(name, value)
     if kind == "string":
         if not isinstance(value, str):
             raise OptionError(f'option "{name}" must be of type string, not {shown(value)}')
@@ -248,6 +281,20 @@ def _coerce_tokens(name: str, value: Any) -> tuple[int, ...]:
     if len(value) > MOST_BIASES:
         raise OptionError(f'option "{name}" must have at most {MOST_BIASES:,} tokens, not {len(value):,}')
     return tuple(value)
+
+
+def _coerce_shares(name: str, value: Any) -> tuple[float, ...]:
+    """A number for each GPU; a Modelfile has them as one text, as in `3,1`."""
+    if isinstance(value, str):
+        try:
+            value = [float(part) for part in value[:_LONGEST_SHARES].split(",")]
+        except ValueError:
+            raise OptionError(f'option "{name}" must be numbers such as 3,1, not {shown(value)}') from None
+    if not isinstance(value, list | tuple):
+        raise OptionError(f'option "{name}" must be of type array, not {shown(value)}')
+    if len(value) > MOST_GPUS:
+        raise OptionError(f'option "{name}" must have at most {MOST_GPUS} numbers, not {len(value):,}')
+    return tuple(_coerce_number(name, "float32", number) for number in value)
 
 
 def _coerce_by_token(name: str, value: Any) -> tuple[tuple[int, float], ...]:

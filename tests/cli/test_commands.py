@@ -103,7 +103,6 @@ def test_list_cp_and_rm(shell: Shell) -> None:
         (("cp", "nix", "x"), 'model "nix" not found'),
         (("rm", "nix"), "model 'nix' not found"),
         (("stop", "nix"), 'couldn\'t find model "nix" to stop'),
-        (("run", "nix", "hello"), "model 'nix' not found: 'puna list'"),
         (("run", "tiny", "hello", "--keepalive", "soon"), "invalid duration"),
         (("run", "tiny", "hello", "--think"), "does not support thinking"),
         (("create", "q", "-f", "-", "-q", "q4_K_M"), "--quantize is not available"),
@@ -143,9 +142,10 @@ def test_standard_input_must_be_text(shell: Shell) -> None:
 def test_without_a_prompt_the_model_is_only_loaded(shell: Shell) -> None:
     assert shell.out("run", "tiny", "--keepalive", "-1m") == ""
     header, row = shell.out("ps").splitlines()
-    assert header.split() == ["NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "MEMORY", "TOKENS/S", "UNTIL"]
+    columns = ["NAME", "ID", "SIZE", "PROCESSOR", "ENGINE", "CONTEXT", "MEMORY", "TOKENS/S", "UNTIL"]
+    assert header.split() == columns
     assert row.split()[0] == "tiny:latest"
-    assert "100% CPU     256        " in row
+    assert "100% CPU     puna      256        " in row
     assert row.endswith("    Forever")
     (model,) = json.loads(shell.out("ps", "--json"))
     assert (model["name"], model["context_length"]) == ("tiny:latest", 256)
@@ -311,6 +311,9 @@ def test_a_model_file_becomes_a_model(shell: Shell, tiny_gguf: Path, tmp_path: P
     assert "which uses the file where it is" in third.stderr
     links = [blob for blob in (shell.home / "models" / "blobs").iterdir() if blob.is_symlink()]
     assert [link.resolve() for link in links] == [other]
+    other.touch()  # what the link was made for may have changed
+    fourth = shell.run("run", str(other), "hello", *GREEDY)
+    assert (fourth.returncode, fourth.stdout) == (0, third.stdout), fourth.stderr
     shell.out("rm", "tiny-llama.f32", "kept", name[1])
     assert not any(link.is_symlink() for link in links)
     assert other.exists()

@@ -149,6 +149,7 @@ def test_ps_without_a_server_shows_an_empty_table(
         "ID",
         "SIZE",
         "PROCESSOR",
+        "ENGINE",
         "CONTEXT",
         "MEMORY",
         "TOKENS/S",

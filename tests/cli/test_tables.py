@@ -47,14 +47,15 @@ def test_ps_shows_where_a_model_is_loaded_and_until_when() -> None:
         "expires_at": "2026-05-24T10:04:59.5Z",
     }
     assert tables.running_table([model], NOW).split("\n") == [
-        "NAME               ID              SIZE      PROCESSOR    CONTEXT    MEMORY    TOKENS/S    UNTIL",
-        "llama3.2:latest    a80c4f17acd5    3.4 GB    100% CPU     4096       -         -           "
-        "4 minutes from now",
+        "NAME               ID              SIZE      PROCESSOR    ENGINE    "
+        "CONTEXT    MEMORY    TOKENS/S    UNTIL",
+        "llama3.2:latest    a80c4f17acd5    3.4 GB    100% CPU     -         "
+        "4096       -         -           4 minutes from now",
     ]
-    own = {"memory": {"process": 2_200_000_000}, "tokens_per_second": 31.449}
+    own = {"engine": "puna", "memory": {"process": 2_200_000_000}, "tokens_per_second": 31.449}
     assert tables.running_table([model | own], NOW).split("\n")[1] == (
-        "llama3.2:latest    a80c4f17acd5    3.4 GB    100% CPU     4096       2.2 GB    31.4        "
-        "4 minutes from now"
+        "llama3.2:latest    a80c4f17acd5    3.4 GB    100% CPU     puna      "
+        "4096       2.2 GB    31.4        4 minutes from now"
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from puna.model.registry import supported
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "demo" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: The module that writes the tables of a JSON file.
@@ -19,6 +21,7 @@ REPORTS = {
     "docs/serving.json": "serving_report",
     "docs/accuracy.json": "accuracy_report",
     "docs/speculation.json": "speculation_report",
+    "docs/models.json": "parity_report",
     "demo/evaluation.json": "demo.evaluate",
 }
 SHOWN = re.compile(r"<!-- table: (?P<command>.+?) -->\n.*?<!-- end of table -->\n", re.S)
@@ -43,6 +46,14 @@ def test_pages_show_what_the_json_gives(name: str, report: str) -> None:
     module, pages = importlib.import_module(report), importlib.import_module("pages")
     shown = module.pages(read(name, module))
     assert {path: pages.inserted(path, module.COMMAND) for path in shown} == shown
+
+
+def test_every_architecture_is_measured_and_has_models_that_people_know() -> None:
+    report = importlib.import_module("parity_report")
+    run = report.read(ROOT / "docs" / "models.json")
+    assert set(report.FAMILIES) == set(supported())
+    assert set(run.differences) >= set(supported())
+    assert max(run.differences.values()) < 1e-3
 
 
 def test_the_chart_shows_what_the_json_gives() -> None:

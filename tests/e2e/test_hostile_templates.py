@@ -23,6 +23,8 @@ HELLO = [{"role": "user", "content": "hello"}]
 SLOW_TO_PARSE = "{% if true %}{{ messages }}{% endif %}" + "{{ 1 + 2 - 3 * 4 }}" * (
     (MAX_TEMPLATE_CHARACTERS - 100) // 19
 )
+#: One for each limit, of either language; the renderer's own tests have them all.
+ONE_OF_EACH = ("jinja: powers in one call of C", "go: a text that doubles", "jinja: much text", "go: loops")
 #: Jinja computes constants when it compiles; this one has 2 GB.
 HUGE = "{% if true %}{{ 'x' | center(2000000000) | length }}{% endif %}"
 
@@ -103,7 +105,8 @@ def test_a_template_that_takes_too_much_is_stopped_and_the_others_go_on(endless_
     with canary.singing(server):
         [runner] = server.runners()
         before = {pid: most_memory(pid) for pid in (server.process.pid, runner.pid)}
-        for name, (template, limit) in HOSTILE.items():
+        for name in ONE_OF_EACH:
+            template, limit = HOSTILE[name]
             heard = canary.pieces
             # On a machine with much else to do, waiting for the processor is over first.
             stopped = (limit, f"{PATIENCE_S:g} s") if limit == TIME else (limit,)
@@ -166,3 +169,39 @@ def test_the_server_goes_on_while_it_parses_a_template(server: Server) -> None:
         .json()["error"]
         .endswith("longer than 256000 characters")
     )
+
+
+BROKEN = {
+    "{% if %}": "line 1: Expected an expression",  # does not parse
+    "{% if true %}{{ 'x' + 1 }}{% endif %}": "line 1: can only concatenate str",  # cannot be rendered
+    "{{ .Messages.Name }}": "can't evaluate field Name",
+}
+
+
+@pytest.mark.parametrize("template", BROKEN)
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("more", [{}, {"_debug_render_only": True}])
+def test_what_is_wrong_with_a_requests_template_is_the_requests_error(
+    server: Server, template: str, stream: bool, more: dict[str, bool]
+) -> None:
+    body = {"model": "tiny", "prompt": "hi", "template": template, "stream": stream, **more}
+    reply = server.http.post("/api/generate", json=body)
+    assert reply.status_code == 400, reply.text
+    assert reply.json()["error"].startswith("template error: line 1")
+    assert BROKEN[template] in reply.json()["error"]
+
+
+def test_what_is_wrong_with_a_models_template_is_the_models_and_what_it_refuses_the_requests(
+    server: Server,
+) -> None:
+    templates = {
+        "failing": "{% if true %}{{ 'x' + 1 }}{% endif %}",
+        "refusing": "{% if true %}{{ raise_exception('no') }}{% endif %}",
+    }
+    for name, status in (("failing", 500), ("refusing", 400)):
+        server.client.create(model=name, from_="tiny", template=templates[name])
+        for path in ("/api/chat", "/v1/chat/completions"):
+            reply = server.http.post(path, json={"model": name, "messages": HELLO})
+            assert reply.status_code == status, reply.text
+            assert "template error: " in reply.text
+        server.client.delete(name)

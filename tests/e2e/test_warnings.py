@@ -44,6 +44,31 @@ def test_loading_and_embedding_name_them_too(server: Server) -> None:
         assert reply["warnings"] == SENTENCES
 
 
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/api/generate", {"prompt": "hello", "options": {"num_predict": 2}, "stream": False}),
+        ("/api/generate", {}),
+        ("/api/chat", {"messages": MESSAGES, "options": {"num_predict": 2}, "stream": False}),
+        ("/api/embed", {"input": "hello"}),
+        ("/api/embeddings", {"prompt": "hello"}),
+        ("/api/create", {"model": "again", "from": "tiny", "stream": False}),
+        ("/v1/completions", {"prompt": "hello", "max_tokens": 2}),
+        ("/v1/chat/completions", {"messages": MESSAGES, "max_tokens": 2}),
+        ("/v1/embeddings", {"input": "hello"}),
+    ],
+)
+def test_unknown_fields_are_named(server: Server, path: str, body: dict[str, Any]) -> None:
+    reply = server.http.post(path, json={"model": "tiny", "metadata": {"a": "b"}, "store": False, **body})
+    assert reply.status_code == 200, reply.text
+    assert reply.json()["warnings"] == ['field "metadata" is unknown and ignored']
+    if path == "/api/create":
+        server.client.delete("again")
+
+
 def test_openais_api_names_options_of_the_model(server: Server) -> None:
     server.client.create(model="onagpu", from_="tiny", parameters={"num_gpu": 99, "num_predict": 2})
     client = OpenAI(base_url=f"{server.url}/v1", api_key="any")

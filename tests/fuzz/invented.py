@@ -40,6 +40,7 @@ _MAMBA = {
     "ssm.conv_kernel": 4, "ssm.state_size": 16, "ssm.group_count": 2, "ssm.time_step_rank": 4,
     "ssm.inner_size": 64,
 }  # fmt: skip
+_DISTANCES = {"attention.relative_buckets_count": 8, "attention.head_count_kv": 4}
 _HALVES = {**_MAMBA, "attention.head_count_kv": [0, 0], "feed_forward_length": [0, 64]}
 #: What architectures have beside what all have; the layers of `mllama` are one of each kind.
 OWN: dict[str, dict[str, Any]] = {
@@ -53,10 +54,13 @@ OWN: dict[str, dict[str, Any]] = {
     "glm4moelite": {**_LATENTS, "attention.key_length": 20, "attention.value_length": 12},
     "granite": {"residual_scale": 0.2, "embedding_scale": 12.0, "logit_scale": 8.0, "attention.scale": 0.1},
     "granitehybrid": {**_MAMBA, "attention.head_count_kv": [0, 2]},
+    "jina-bert-v2": {},
+    "jina-bert-v3": {},
     "lfm2": _CONVOLUTION,
     "lfm2moe": {**_CONVOLUTION, **_EXPERTS, "leading_dense_block_count": 1, "expert_gating_func": 2},
     "llama": {},
     "llama4": {**_EXPERTS, "interleave_moe_layer_step": 2, "attention.chunk_size": 32},
+    "modern-bert": {**_WINDOW, "attention.sliding_window_pattern": 2},
     "mistral4": {**_LATENTS, **_YARN, "attention.temperature_scale": 0.1},
     "mamba2": {
         **_MAMBA,
@@ -67,6 +71,8 @@ OWN: dict[str, dict[str, Any]] = {
     "mllama": {"attention.cross_attention_layers": [1], "vision.max_num_tiles": 1, "vision.image_size": 56},
     "nemotron_h": _HALVES,
     "nemotron_h_moe": {**_HALVES, **_EXPERTS, "expert_shared_feed_forward_length": 64},
+    "nomic-bert": {},
+    "nomic-bert-moe": {**_EXPERTS, "moe_every_n_layers": 2},
     "olmo2": _YARN,
     "olmo3": {**_WINDOW, **_YARN},
     "phi3": {"rope.scaling.attn_factor": 1.2},
@@ -74,7 +80,19 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 64},
     "qwen3": _YARN,
     "qwen3moe": {**_EXPERTS, "expert_group_count": 2, "expert_group_used_count": 1},
+    "t5": {**_DISTANCES, "decoder_block_count": 1},
+    "t5encoder": _DISTANCES,
 }
+#: The architectures among these that embed.
+ENCODERS = (
+    "bert",
+    "jina-bert-v2",
+    "jina-bert-v3",
+    "modern-bert",
+    "nomic-bert",
+    "nomic-bert-moe",
+    "t5encoder",
+)
 
 
 @dataclass
@@ -134,7 +152,8 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
     """A model of `architecture` whose matrices are stored as `kind`, always with the same weights."""
     keys = {"general.architecture": architecture}
     keys |= {f"{architecture}.{key}": value for key, value in (_COMMON | OWN[architecture]).items()}
-    keys |= _TOKENIZERS["bert" if architecture == "bert" else tokenizer]()
+    keys |= _TOKENIZERS["t5" if architecture in ("t5", "t5encoder", "jina-bert-v3") else
+                        "bert" if architecture in ENCODERS else tokenizer]()  # fmt: skip
     model = Model(keys)
     rows = len(keys["tokenizer.ggml.tokens"])
     numbers = _Numbers(kind)
@@ -142,18 +161,24 @@ def invented(architecture: str, kind: GGMLType = GGMLType.F32, tokenizer: str = 
     model.tensors["token_embd.weight"] = numbers.matrix((rows, HIDDEN))
     if architecture == "bert":
         model.tensors["position_embd.weight"] = numbers.matrix((CONTEXT, HIDDEN))
+    if architecture in ENCODERS and architecture != "t5encoder":
         model.tensors["token_types.weight"] = numbers.matrix((2, HIDDEN))
     if architecture == "mllama":
         model.tensors["output.weight"] = numbers.matrix((rows - 1, HIDDEN))
-    for layer in range(2):  # for as long as nothing is known of them
-        model.tensors[f"blk.{layer}.placeholder"] = numbers.vector(1)
+    placeholders = [f"blk.{layer}.placeholder" for layer in range(2)]  # while nothing is known of layers
+    if architecture in ("t5", "t5encoder"):
+        placeholders = [f"enc.{name}" for name in placeholders]
+    if architecture == "t5":
+        placeholders.append("dec.blk.0.placeholder")
+    for name in placeholders:
+        model.tensors[name] = numbers.vector(1)
     with tempfile.TemporaryDirectory() as folder:
         path = raw.save(Path(folder), model.encode())
         with open_gguf(path) as file:
             architecture_class = model_for(architecture)
             options = architecture_class.read_options(file)
-            for layer in range(2):
-                del model.tensors[f"blk.{layer}.placeholder"]
+            for name in placeholders:
+                del model.tensors[name]
             architecture_class.load(_Inventor(model.tensors, numbers), options)
     return model
 
@@ -246,4 +271,8 @@ def _word_piece() -> dict[str, Any]:
     }
 
 
-_TOKENIZERS = {"gpt2": _byte_level, "llama": _sentence_piece, "bert": _word_piece}
+def _unigram() -> dict[str, Any]:
+    return _sentence_piece() | {"tokenizer.ggml.model": "t5", "tokenizer.ggml.remove_extra_whitespaces": True}
+
+
+_TOKENIZERS = {"gpt2": _byte_level, "llama": _sentence_piece, "bert": _word_piece, "t5": _unigram}

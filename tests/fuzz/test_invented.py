@@ -8,7 +8,7 @@ import pytest
 
 import puna
 from puna.model.registry import supported
-from tests.fuzz.invented import OWN, invented
+from tests.fuzz.invented import ENCODERS, OWN, invented
 from tests.gguf import gguf_bytes
 
 
@@ -20,7 +20,7 @@ def test_what_is_invented_is_supported() -> None:
 def test_an_invented_model_runs(architecture: str, tmp_path: Path) -> None:
     path = gguf_bytes.save(tmp_path, invented(architecture).encode())
     with puna.load(path, num_ctx=48, parallel=1) as model:
-        if architecture == "bert":
+        if architecture in ENCODERS:
             assert model.embed("once upon a time").shape == (64,)
         else:
             assert model.generate("once upon a time", num_predict=4).generated_tokens > 0

@@ -26,7 +26,8 @@ CHAT = [{"role": "user", "content": "hello"}]
 def test_options_are_those_of_the_server() -> None:
     sampling = set(Options.__struct_fields__) - {
         # decided when the model is loaded, or without a meaning here
-        "num_ctx", "num_batch", "num_gpu", "main_gpu", "use_mmap", "num_thread", "draft",
+        "num_ctx", "num_batch", "num_thread", "draft",
+        "engine", "num_gpu", "main_gpu", "tensor_split", "use_mmap",
     }  # fmt: skip
     treatment = {"truncate", "shift", "ignore_eos", "cache_prompt", "priority"}
     assert set(puna.RequestOptions.__annotations__) == sampling | treatment

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.ops.state_rows import int32, state_rows
 from tests.torch_ops import TorchOps
 
 SLOTS = 10
@@ -61,14 +62,7 @@ class Problem:
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
         """starts, sources and targets."""
-        starts: list[int] = []
-        sources: list[int] = []
-        targets: list[int] = []
-        for number, length in enumerate(self.lengths):
-            starts += [len(targets)] * length
-            sources += [self.places[number]] * length
-            targets += [-1] * (length - 1) + [self.places[len(self.lengths) + number]]
-        return int32(starts), int32(sources), int32(targets)
+        return state_rows(self.lengths, self.places)
 
     def run(self, ops: TorchOps, states: Tensor, targets: Tensor | None = None) -> Tensor:
         starts, sources, written = self.rows()
@@ -113,10 +107,6 @@ class Problem:
                 memories.append(memory)
                 row += 1
         return found, memories
-
-
-def int32(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 @pytest.mark.parametrize("lengths", [[], [1], [9], [3, 1, 5]], ids=str)

@@ -30,9 +30,12 @@ from tests.model.models.parity import (
 )
 from tests.ops.odd_backend import OddArray, OddBackend
 from tests.tiny_bert import TinyBert, tiny_bert_gguf
+from tests.tiny_encoders import TinyModernBert, TinyNomicBertMoe, tiny_encoder_gguf
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
+from tests.tiny_jina import TinyJinaBertV2
 from tests.tiny_mllama import TinyMllama, tiny_mllama_gguf
 from tests.tiny_models import ARCHITECTURES
+from tests.tiny_t5 import TinyT5, tiny_t5_gguf
 
 ODD = OddBackend()
 PROMPT, KEPT = list(range(30)), list(range(40, 60))
@@ -115,8 +118,31 @@ def contents(path: Path) -> list[Any]:
         return [(name, file.get_tensor(name).tolist()) for name in sorted(file.keys())]
 
 
-def test_texts_are_embedded(tmp_path: Path) -> None:
-    path = tiny_bert_gguf(tmp_path / "bert.gguf", TinyBert())
+def test_prompts_are_read_by_an_encoder(tmp_path: Path) -> None:
+    path = tiny_t5_gguf(tmp_path / "t5.gguf", TinyT5())
+    answers = []
+    for ops in (ODD, backend_named("reference")):
+        run = Run(load_model(path, ops=ops))
+        run.submit(0, PROMPT, num_predict=8)
+        run.submit(1, KEPT, num_predict=8)
+        run.finish()
+        answers.append((run.tokens(0), run.tokens(1)))
+    assert answers[0] == answers[1]
+
+
+#: Layers with rotations, windows, experts, and biases by distance.
+ENCODERS = {
+    "bert": lambda path: tiny_bert_gguf(path, TinyBert()),
+    "nomic-bert-moe": lambda path: tiny_encoder_gguf(path, TinyNomicBertMoe()),
+    "modern-bert": lambda path: tiny_encoder_gguf(path, TinyModernBert()),
+    "jina-bert-v2": lambda path: tiny_encoder_gguf(path, TinyJinaBertV2(kind="code")),
+    "t5encoder": lambda path: tiny_t5_gguf(path, TinyT5(decoder=False, gated=False)),
+}
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_texts_are_embedded(tmp_path: Path, name: str) -> None:
+    path = ENCODERS[name](tmp_path / "encoder.gguf")
     found = []
     for ops in (ODD, backend_named("reference")):
         run = Run(load_model(path, ops=ops))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from puna import _native
+from tests.ops.state_rows import int32, state_rows
 from tests.torch_ops import TorchOps
 
 SLOTS = 12
@@ -40,14 +41,7 @@ class Problem:
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
         """starts, sources and targets."""
-        starts: list[int] = []
-        sources: list[int] = []
-        targets: list[int] = []
-        for number, length in enumerate(self.lengths):
-            starts += [len(targets)] * length
-            sources += [self.places[number]] * length
-            targets += [-1] * (length - 1) + [self.places[len(self.lengths) + number]]
-        return int32(starts), int32(sources), int32(targets)
+        return state_rows(self.lengths, self.places)
 
     def run(self, ops: TorchOps, states: Tensor) -> Tensor:
         return ops.short_conv(self.projected, self.weight, self.bias, states, *self.rows())
@@ -65,10 +59,6 @@ class Problem:
             found.append(c[begin:end] * F.conv1d(inputs.T, kernels, bias, groups=channels).T)
             begin = end
         return torch.cat(found)
-
-
-def int32(values: list[int]) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 @pytest.mark.parametrize("lengths", [[], [1], [33], [1, 1, 1], [5, 1, 33, 2]], ids=str)

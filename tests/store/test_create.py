@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from puna.errors import InvalidNameError, RequestError, StoreError, UnsupportedModelError
+from puna.errors import InvalidNameError, ModelError, RequestError, StoreError, UnsupportedModelError
 from puna.store import ModelSpec, Store
 from tests.store.store_files import add, blob_names, minimal_gguf, sha256
 
@@ -202,6 +202,27 @@ def test_a_damaged_file_and_a_part_of_a_split_model_are_refused(
     with pytest.raises(RequestError, match=r"a\.gguf cannot be used: .*split model"):
         store.create("m", ModelSpec(files={"a.gguf": part}))
     assert store.list() == []
+
+
+def test_errors_name_a_blob_by_its_digest_and_not_where_it_lies(store: Store) -> None:
+    def refuse(path: Path) -> None:
+        raise ModelError(f"{path}: no tensors")
+
+    def vanish(path: Path) -> None:
+        path.unlink()
+        path.open()
+
+    digest = add(store, minimal_gguf())
+    for check, found in ((refuse, f"{digest}: no tensors"), (vanish, f"{digest} cannot be read")):
+        with pytest.raises((RequestError, StoreError), match=rf"a\.gguf cannot be used: {found}") as caught:
+            store.create("m", ModelSpec(files={"a.gguf": digest}), check=check)
+        assert str(store.root) not in str(caught.value)
+        add(store, minimal_gguf())
+    store.create("m", ModelSpec(files={"a.gguf": digest}))
+    store.blob_path(digest).write_bytes(b"GGUF" + b"\xff" * 50)
+    with pytest.raises(RequestError, match=rf"m:latest cannot be used: {digest}: .*version") as caught:
+        store.create("n", ModelSpec(from_model="m"))
+    assert str(store.root) not in str(caught.value)
 
 
 def test_a_malformed_digest_is_refused(store: Store) -> None:

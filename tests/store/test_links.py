@@ -11,6 +11,7 @@ import pytest
 from puna.errors import ModelError, RequestError, StoreError
 from puna.store import ModelSpec, Store
 from tests.store.store_files import add, minimal_gguf, sha256
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -57,6 +58,50 @@ def test_a_file_that_is_gone_or_has_changed_is_named(linked: Store, file: Path) 
         linked.get("m").runnable_path()
 
 
+def test_a_file_that_was_written_to_is_named_though_it_is_as_long_as_before(
+    linked: Store, file: Path
+) -> None:
+    link = linked.blob_path(sha256(minimal_gguf()))
+    before = file.stat()
+
+    def change() -> bool:
+        file.write_bytes(minimal_gguf()[::-1])
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+        return file.stat().st_ctime_ns > link.lstat().st_mtime_ns
+
+    wait_until(change, "a later time")
+    with pytest.raises(StoreError, match=f"its model file {file} was changed or moved after the model was"):
+        linked.get("m").runnable_path()
+    assert not linked.blob_seems_whole(sha256(minimal_gguf()))
+
+
+def test_a_file_in_the_place_of_another_is_named_however_old_it_is(store: Store, file: Path) -> None:
+    other = file.with_name("other")
+    other.write_bytes(minimal_gguf()[::-1])
+    os.utime(other, (1000, 1000))
+    store.blobs.link(file, sha256(minimal_gguf()))
+    store.create("m", ModelSpec(files={"model.gguf": sha256(minimal_gguf())}))
+    link = store.blob_path(sha256(minimal_gguf()))
+
+    def replace() -> bool:
+        other.rename(file)
+        file.rename(other)
+        return other.stat().st_ctime_ns > link.lstat().st_mtime_ns
+
+    wait_until(replace, "a later time")
+    other.rename(file)
+    with pytest.raises(StoreError, match="was changed or moved"):
+        store.get("m").runnable_path()
+
+
+def test_using_a_link_again_forgets_no_change(linked: Store) -> None:
+    digest = sha256(minimal_gguf())
+    link = linked.blob_path(digest)
+    os.utime(link, (1000, 1000), follow_symlinks=False)
+    linked.create("n", ModelSpec(files={"model.gguf": digest}))
+    assert (link.lstat().st_mtime, link.lstat().st_atime > 1000) == (1000, True)
+
+
 def test_a_link_to_nothing_is_replaced_by_what_is_uploaded(linked: Store, file: Path) -> None:
     file.unlink()
     add(linked, minimal_gguf())
@@ -78,6 +123,9 @@ def test_an_unused_link_is_pruned_by_its_own_age(store: Store, file: Path) -> No
     os.utime(file, (old, old))
     digest = sha256(minimal_gguf())
     store.blobs.link(file, digest)
+    assert store.prune() == 0
+    os.utime(store.blob_path(digest), (old, old), follow_symlinks=False)
+    assert store.blobs.touch(digest)
     assert store.prune() == 0
     os.utime(store.blob_path(digest), (old, old), follow_symlinks=False)
     assert store.prune() == 1

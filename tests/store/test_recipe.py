@@ -26,12 +26,17 @@ PARAMETER top_k 40
 PARAMETER top_k 41
 PARAMETER num_ctx -1
 PARAMETER use_mmap t
+PARAMETER engine llamacpp
+PARAMETER tensor_split 3,1
 PARAMETER stop a
 PARAMETER stop "b c"
 PARAMETER mirostat 2
 """
     values = parameter_values(parse(text))
-    assert values == {"temperature": 1.0, "top_k": 41, "num_ctx": -1, "use_mmap": True, "stop": ["a", "b c"]}
+    assert values == {
+        "temperature": 1.0, "top_k": 41, "num_ctx": -1, "use_mmap": True, "stop": ["a", "b c"],
+        "engine": "llamacpp", "tensor_split": "3,1",
+    }  # fmt: skip
     assert isinstance(values["temperature"], float)
 
 

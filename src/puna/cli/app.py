@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from puna.cli import arguments as take
-from puna.cli import key_app, terminal
+from puna.cli import engine_app, key_app, terminal
 from puna.cli.help import VARIABLES, PunaCommand, PunaGroup, RunCommand
 from puna.config import unknown_variables
 from puna.errors import RequestError
@@ -183,6 +183,22 @@ def create(
 
 
 @app.command(cls=PunaCommand)
+def pull(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="Name of the model, such as llama3.2 or llama3.2:1b.")
+    ],
+    insecure: Annotated[
+        bool,
+        typer.Option("--insecure", help="Allow a registry without TLS, or with a certificate of its own."),
+    ] = False,
+) -> None:
+    """Get a model from a registry."""
+    from puna.cli.pull import pull as pull_from_registry
+
+    pull_from_registry(model, insecure=insecure)
+
+
+@app.command(cls=PunaCommand)
 def show(
     model: take.Model,
     license: Annotated[bool, typer.Option("--license", help="Show only the license.")] = False,
@@ -269,109 +285,7 @@ def rm(
     remove_models(models)
 
 
-@app.command(cls=PunaCommand)
-def tokenize(
-    model: take.ModelOrFile,
-    text: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT...]", help="Text to tokenize (default: standard input)."),
-    ] = None,
-    jsonl: Annotated[
-        bool,
-        typer.Option("--jsonl", help='Read lines {"text": ...} and answer each with {"ids": [...]}.'),
-    ] = False,
-    add_special: Annotated[
-        bool,
-        typer.Option(
-            "--add-special/--no-add-special",
-            help="Add the tokens the model puts around text (BOS, EOS, CLS).",
-        ),
-    ] = True,
-    parse_special: Annotated[
-        bool,
-        typer.Option(
-            "--parse-special/--no-parse-special",
-            help="Read text like <|im_end|> as the control token it names.",
-        ),
-    ] = True,
-) -> None:
-    """Print the tokens of a text, without a server."""
-    from puna.cli.tokenize import tokenize as print_tokens
-
-    print_tokens(model, text, jsonl=jsonl, add_special=add_special, parse_special=parse_special)
-
-
-@app.command(cls=PunaCommand)
-def bench(
-    model: take.ModelOrFile,
-    prompt: Annotated[
-        int, typer.Option(metavar="N", help="Prompt length in tokens; 0 skips the prompt test.", min=0)
-    ] = 512,
-    generate: Annotated[
-        int, typer.Option(metavar="N", help="Tokens to generate; 0 skips the decode test.", min=0)
-    ] = 64,
-    parallel: Annotated[
-        str, typer.Option(metavar="N[,N...]", help="Number of parallel streams; speeds are their total.")
-    ] = "1",
-    threads: Annotated[
-        int, typer.Option(metavar="N", help="Number of threads; 0 uses all cores.", min=0)
-    ] = 0,
-    repetitions: Annotated[int, typer.Option(metavar="N", help="Number of measurements.", min=1)] = 5,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-) -> None:
-    """Measure prompt and decode speed, without a server."""
-    from puna.cli.bench import bench as run_bench
-    from puna.cli.bench import parse_counts
-
-    run_bench(model, prompt, generate, parse_counts(parallel), threads, repetitions, as_json=json)
-
-
-@app.command(cls=PunaCommand)
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
-    """Show what Puna runs on, what is wrong, and what would make it faster."""
-    from puna.cli.doctor import doctor as examine
-
-    examine(as_json=json)
-
-
-@app.command(cls=PunaCommand)
-def debug(
-    what: Annotated[
-        take.Topic,
-        typer.Argument(
-            metavar="WHAT",
-            help="`cache`: which sequences use which cells. `memory`: how much memory a model needs.",
-        ),
-    ],
-    model: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[MODEL]",
-            help="Name of a model; `cache` without it shows all loaded models.",
-            autocompletion=take.complete_model,
-        ),
-    ] = None,
-    num_ctx: Annotated[
-        int | None, typer.Option(metavar="N", help="With `memory`: context length in tokens.", min=1)
-    ] = None,
-    parallel: Annotated[
-        int | None, typer.Option(metavar="N", help="With `memory`: number of parallel requests.", min=1)
-    ] = None,
-) -> None:
-    """Show the caches of a running server, or how much memory a model needs.
-
-    A cache is drawn as its cells: the first line shows the sequence that uses each cell (A, B, ...; '*'
-    several; '.' none), the line below it the position stored there. Rows that only continue the row above
-    are left out.
-    """
-    if what is take.Topic.MEMORY:
-        from puna.cli.memory import print_memory
-
-        print_memory(model, num_ctx, parallel)
-        return
-    from puna.cli.debug import print_caches
-
-    print_caches(model)
+app.add_typer(engine_app.app)
 
 
 @app.command(cls=PunaCommand)

@@ -17,6 +17,7 @@ from puna.cli.local_models import existing_file
 from puna.cli.progress import Bar, StatusLines
 from puna.errors import GGUFError, ServerError, StoreError
 from puna.store import Store
+from puna.store.blobs import has_changed
 
 _CHUNK_BYTES = 1 << 20
 _MAX_CACHED = 200
@@ -36,6 +37,7 @@ def model_from_file(client: Client, text: str) -> str:
         if made_of is None:
             break
         if hexadecimal in made_of:
+            _renew_link(client, path, digest)
             return name
     linked = share(client, path, digest)
     if not linked:
@@ -73,6 +75,14 @@ def share(client: Client, path: Path, digest: str) -> bool:
     return False
 
 
+def _renew_link(client: Client, path: Path, digest: str) -> None:
+    """If the store has a link to a file with this digest, but not to it as it is now, have it so."""
+    blobs = Store().blobs
+    link = blobs.path(digest)
+    if client.host.is_local and link.is_symlink() and (not link.is_file() or has_changed(link)):
+        blobs.link(path, digest)
+
+
 def upload(client: Client, path: Path, digest: str) -> None:
     """Upload a file unless the server has it, showing a progress bar."""
     if client.has_blob(digest):
@@ -85,10 +95,10 @@ def upload(client: Client, path: Path, digest: str) -> None:
 def file_digest(path: Path) -> str:
     """`sha256:…` of a file. Digests of unchanged files are cached: hashing gigabytes takes seconds."""
     status = path.stat()
-    stamp = [status.st_size, status.st_mtime_ns]
+    stamp = [status.st_ino, status.st_ctime_ns, status.st_size]
     known = _read_cache()
-    if known.get(str(path), [None])[:2] == stamp:
-        return str(known[str(path)][2])
+    if known.get(str(path), [None])[:-1] == stamp:
+        return str(known[str(path)][-1])
     digest = hashlib.sha256()
     with Bar(f"reading {path.name}", status.st_size) as bar:
         for chunk in _chunks(path, bar):
@@ -112,7 +122,7 @@ def check_model(path: Path) -> None:
     Raises GGUFError and ModelError.
     """
     from puna.gguf import open_gguf
-    from puna.model.header import check_header
+    from puna.model.header import engine_for
     from puna.store.facts import facts_of
 
     with open_gguf(path) as file:
@@ -122,7 +132,7 @@ def check_model(path: Path) -> None:
                 "a single file; merge them first"
             )
         if facts_of(path).kind == "model":
-            check_header(file)
+            engine_for(file)
 
 
 def _modelfile(client: Client, name: str) -> str | None:

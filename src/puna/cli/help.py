@@ -22,6 +22,10 @@ VARIABLES = {
     "PUNA_MAX_LOADED_MODELS": "Maximum number of models in memory (default 3)",
     "PUNA_MAX_QUEUE": "Maximum number of requests waiting for a model, or for their turn (default 512)",
     "PUNA_MAX_BODY_MB": "Maximum size of a request in megabytes, except for model files (default 64)",
+    "PUNA_MAX_IMAGES": "Maximum number of images in a request (default 64)",
+    "PUNA_MAX_IMAGE_MB": "Maximum size of an image file in megabytes (default 20)",
+    "PUNA_MAX_IMAGE_MEGAPIXELS": "Maximum size of an image in millions of pixels (default 40)",
+    "PUNA_REMOTE_IMAGES": "1: fetch images that a request names by a public web address (default 0)",
     "PUNA_LOAD_TIMEOUT": "How long loading may go without progress (default 5m)",
     "PUNA_STEP_TIMEOUT": "How long a step may take before the model counts as hung (default 10m)",
     "PUNA_LOG_FILE": "Log to this file, which is renamed at 10 MiB (default: standard error)",
@@ -39,9 +43,11 @@ VARIABLES = {
     "PUNA_BODY_TIMEOUT": "How long the body of a request may take, uploads excepted (default 5m)",
     "PUNA_CLIENT_TIMEOUT": "How long a client may pause sending a body or reading an answer (default 60s)",
     "PUNA_ORIGINS": "Allowed origins of web pages, separated by commas",
+    "PUNA_PRIVATE_REGISTRIES": "Hosts in private networks that models may be pulled from (`*`: any)",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
     "PUNA_SPECULATE": "Default for speculative decoding: off, prompt, draft or mtp",
+    "PUNA_ENGINE": "What runs models: puna, llamacpp, or auto: llamacpp if puna cannot (default auto)",
     "PUNA_CPU": "Instruction set of the kernels: avx2, portable, ... (default: the best available)",
     "PUNA_OPS": "`reference` computes without the native kernels",
     "PUNA_REPLAY": "`0` makes decode steps call each kernel from Python, for comparison",
@@ -105,6 +111,10 @@ PAGES = {
             "PUNA_LOG_FILE",
             "PUNA_LOG_FORMAT",
             "PUNA_MAX_BODY_MB",
+            "PUNA_MAX_IMAGES",
+            "PUNA_MAX_IMAGE_MB",
+            "PUNA_MAX_IMAGE_MEGAPIXELS",
+            "PUNA_REMOTE_IMAGES",
             "PUNA_KV_CACHE_TYPE",
             "PUNA_API_KEYS",
             "PUNA_API_KEYS_FILE",
@@ -117,9 +127,11 @@ PAGES = {
             "PUNA_BODY_TIMEOUT",
             "PUNA_CLIENT_TIMEOUT",
             "PUNA_ORIGINS",
+            "PUNA_PRIVATE_REGISTRIES",
             "PUNA_NOPRUNE",
             "PUNA_DEBUG",
             "PUNA_SPECULATE",
+            "PUNA_ENGINE",
             "PUNA_CPU",
             "PUNA_OPS",
             "PUNA_REPLAY",
@@ -135,6 +147,18 @@ PAGES = {
             ),
         ),
         variables=_CLIENT,
+    ),
+    "pull": Page(
+        examples=(
+            ("From Ollama's registry", "puna pull llama3.2"),
+            ("A certain size", "puna pull llama3.2:1b"),
+            ("From another registry", "puna pull registry.example.com/team/model"),
+            (
+                "From one on this machine, without TLS",
+                "puna pull --insecure http://localhost:5000/team/model",
+            ),
+        ),
+        variables=(*_CLIENT, "PUNA_PRIVATE_REGISTRIES"),
     ),
     "show": Page(
         examples=(
@@ -218,7 +242,7 @@ PAGES = {
 #: The sections of the main help, with their commands in order.
 SECTIONS = {
     "Chat": ("run",),
-    "Models": ("list", "show", "create", "cp", "rm"),
+    "Models": ("pull", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop", "key"),
     "Tools": ("doctor", "tokenize", "bench", "debug", "version"),
 }

@@ -19,15 +19,15 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -
         raise RequestError("which model? Usage: puna debug memory MODEL")
     from puna.gguf import open_gguf
     from puna.kvcache.types import KVTypes
-    from puna.model.memory import Forecast
-    from puna.options import Options, drafts_itself
+    from puna.model.memory import forecast_for
+    from puna.options import Options, drafts_itself, engine_from_env
     from puna.server.settings import DEFAULT_PARALLEL, Settings
 
     settings = Settings.from_env()
     with open_gguf(model_path(model)) as file:
-        forecast = Forecast(
-            file, KVTypes.parse(settings.kv_cache_type), prediction_heads=drafts_itself(settings.speculate)
-        )
+        types = KVTypes.parse(settings.kv_cache_type)
+        heads = drafts_itself(settings.speculate)
+        forecast = forecast_for(file, types, engine=engine_from_env(), prediction_heads=heads)
     table = forecast.table(
         context=num_ctx or settings.context_length,
         parallel=parallel or settings.parallel or DEFAULT_PARALLEL,

@@ -10,7 +10,9 @@ from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter, losses, timings
 from puna.cli.client import Client
 from puna.cli.embed import embeds, print_embedding
+from puna.cli.image_paths import LOOK, take_images
 from puna.cli.interrupt import ctrl_c_ends_requests
+from puna.cli.pull import pull_model
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
 from puna.errors import ServerError
@@ -23,14 +25,14 @@ def read_prompt(words: Sequence[str]) -> str:
 
 
 def show_model(client: Client, model: str) -> dict[str, Any]:
-    """The reply of `/api/show`. Raises ServerError; for a missing model it says where to find one."""
+    """The reply of `/api/show`, of a model that is not here once it is pulled. Raises ServerError."""
     try:
         return client.post("/api/show", {"model": model})
     except ServerError as error:
-        if error.status_code == 404:
-            hint = "'puna list' shows the installed models, 'puna run FILE.gguf' runs a model file"
-            raise ServerError(f"{error}: {hint}", 404) from None
-        raise
+        if error.status_code != 404:
+            raise
+    pull_model(client, model)
+    return client.post("/api/show", {"model": model})
 
 
 def apply_model(settings: RunSettings, shown: Mapping[str, Any]) -> None:
@@ -47,6 +49,10 @@ def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
         return
     apply_model(settings, shown)
     body = settings.request() | {"prompt": prompt}
+    if "vision" in (shown.get("capabilities") or ()):
+        text, images = take_images(prompt)
+        if images:
+            body |= {"prompt": text or LOOK, "images": images}
     if settings.system is not None:
         body["system"] = settings.system
     printer = AnswerPrinter(word_wrap=settings.word_wrap, hide_thinking=settings.hide_thinking)

@@ -63,6 +63,7 @@ def _model_rows(shown: Mapping[str, Any], info: Mapping[str, Any]) -> Rows:
         ("embedding length", info.get(f"{architecture}.embedding_length")),
         ("quantization", details.get("quantization_level")),
         ("requires", shown.get("requires")),
+        ("engine", shown.get("engine")),
     ]
     return _filled(rows)
 

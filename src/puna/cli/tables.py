@@ -41,6 +41,7 @@ def running_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
             short_id(model),
             humanize.size(model["size"]),
             processor(model["size"], model.get("size_vram", 0)),
+            model.get("engine") or "-",
             str(model.get("context_length", 0)),
             memory(model),
             speed(model),
@@ -48,7 +49,9 @@ def running_table(models: Sequence[Mapping[str, Any]], now: datetime) -> str:
         )
         for model in models
     ]
-    return table(("NAME", "ID", "SIZE", "PROCESSOR", "CONTEXT", "MEMORY", "TOKENS/S", "UNTIL"), rows)
+    return table(
+        ("NAME", "ID", "SIZE", "PROCESSOR", "ENGINE", "CONTEXT", "MEMORY", "TOKENS/S", "UNTIL"), rows
+    )
 
 
 def short_id(model: Mapping[str, Any]) -> str:

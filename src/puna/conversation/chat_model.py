@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import msgspec
 
+from puna.batch import Image, Input
 from puna.conversation.newest import newest, size
 from puna.conversation.turns import Turns
 from puna.engine.engine import Engine
 from puna.engine.events import Embed, Failed, Generate, Prompted
-from puna.engine.requests import FittedPrompt, check_size, checked, most_text, tokenised
+from puna.engine.input_stream import read_text
+from puna.engine.requests import FittedPrompt, check_size, checked, most_text, text_size, tokenised
 from puna.engine.sequence import Sink
-from puna.errors import OutOfMemoryError, PunaError, RunnerError
+from puna.errors import OutOfMemoryError, PunaError, RequestError, RunnerError
 from puna.machine import is_out_of_memory
 from puna.prompt.choose import ChatTemplate, chat_template
 from puna.prompt.fit import fit_chat
 from puna.prompt.format import Traits
+from puna.prompt.image_tags import tagged
 from puna.prompt.messages import Chat, Insert
 from puna.prompt.model_facts import ModelFacts
 from puna.prompt.renderer.client import Renderer
@@ -26,6 +30,21 @@ log = logging.getLogger("puna.conversation")
 
 #: The request that is none: asking what the model's own template is like.
 _NOBODY = -1
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A text as the model reads it; `inputs` where there are images in it."""
+
+    tokens: list[int]
+    inputs: list[Input] | None = None
+
+    def after(self, context: list[int]) -> _Read:
+        """With the tokens of `context` before it."""
+        if not context:
+            return self
+        inputs = None if self.inputs is None else [*map(Input, context), *self.inputs]
+        return _Read([*context, *self.tokens], inputs)
 
 
 class ChatModel:
@@ -86,14 +105,15 @@ class ChatModel:
 
     def _prepare(self, request: Generate, sink: Sink, use: Callable[[FittedPrompt], None]) -> None:
         """Make the prompt of `request` and `use` it: at once, or when it is its turn with the renderer."""
+        request, images = self._images_of(request)
         if (traits := self._traits_of(request)) is not None:
-            use(self._plain(request, traits))
+            use(self._plain(request, traits, images))
             return
         template = chat_template(self._facts, request.template)
 
         def work() -> None:
             try:
-                use(self._rendered(request, template))
+                use(self._rendered(request, template, images))
             except PunaError as error:
                 sink(Failed.of(request.id, error))
             except Exception as error:  # a defect, which must not end this thread
@@ -109,6 +129,26 @@ class ChatModel:
             sink(Failed.of(request.id, RunnerError("the model was unloaded")))
 
         self._turns.add(request.id, template.digest, work, give_up)
+
+    def _images_of(self, request: Generate) -> tuple[Generate, list[Image]]:
+        """The request with tags in place of its images, and what these are.
+
+        Raises `ImageError`, and `RequestError` for a model that cannot see.
+        """
+        files: list[bytes] = request.images
+        if isinstance(chat := request.prompt, Chat):
+            messages, files = tagged(chat.messages)
+            request = msgspec.structs.replace(
+                request, prompt=msgspec.structs.replace(chat, messages=messages)
+            )
+        if not files:
+            return request, []
+        if self.engine.images is None:
+            raise RequestError(
+                f"{self.engine.loaded.path.name} cannot see: it has no vision tower; send it no images, "
+                "or use a model that has vision"
+            )
+        return request, self.engine.images.read(files)
 
     def _traits_of(self, request: Generate) -> Traits | None:
         """What the template of a request that is no conversation says; None if the renderer must be asked."""
@@ -126,22 +166,24 @@ class ChatModel:
             if not self._closing:
                 log.warning("the model's chat template cannot be used: %s", error)
 
-    def _rendered(self, request: Generate, template: ChatTemplate) -> FittedPrompt:
+    def _rendered(self, request: Generate, template: ChatTemplate, images: list[Image]) -> FittedPrompt:
         """Raises `TemplateError`, `TemplateLimitError`, `RendererError`, and what `Rendering.text` does."""
         match request.prompt:
             case Chat() as chat:
-                return self._chat(request, chat, template)
+                return self._chat(request, chat, template, images)
             case Insert() as gap:
                 with self._renderer.rendering(template, gap, request.think) as rendering:
                     text = rendering.text()
-                return self._text(request, rendering.traits, text)
+                return self._text(request, rendering.traits, text, [])
         with self._renderer.rendering(template) as rendering:
-            return self._plain(request, rendering.traits)
+            return self._plain(request, rendering.traits, images)
 
-    def _chat(self, request: Generate, chat: Chat, template: ChatTemplate) -> FittedPrompt:
+    def _chat(
+        self, request: Generate, chat: Chat, template: ChatTemplate, images: list[Image]
+    ) -> FittedPrompt:
         """The prompt of a conversation, from which messages are left out if it is too long."""
         context = request.context or []
-        tokens: dict[str, list[int]] = {}  # of the whole chat first, then of each shorter try
+        tries: dict[str, _Read] = {}  # of the whole chat first, then of each shorter try
         messages, missing_bytes = chat.messages, 0
         shorten = chat.shorten and request.truncate
         if shorten:
@@ -149,8 +191,8 @@ class ChatModel:
         check_size(sum(map(size, messages)), self._tokenizer, self.engine.context)
 
         def count(text: str) -> int:
-            tokens[text] = self._tokenizer.encode(text, add_special=not context)
-            return len(tokens[text])
+            tries[text] = self._read(text, images, add_special=not context)
+            return len(tries[text].tokens)
 
         shown = msgspec.structs.replace(chat, messages=messages)
         with self._renderer.rendering(template, shown, request.think) as rendering:
@@ -159,37 +201,46 @@ class ChatModel:
             else:
                 text = rendering.text()
                 count(text)
-        everything = next(iter(tokens.values()))
+        everything, read = next(iter(tries.values())), tries[text]
         # What was not even tokenised had at least so many.
         missing = -(-missing_bytes // self._tokenizer.longest_bytes)
-        dropped = missing + len(everything) - len(tokens[text])
-        return self._fitted(request, rendering.traits, [*context, *tokens[text]], text, dropped)
+        dropped = missing + len(everything.tokens) - len(read.tokens)
+        return self._fitted(request, rendering.traits, read.after(context), text, dropped)
 
-    def _plain(self, request: Generate, traits: Traits) -> FittedPrompt:
+    def _plain(self, request: Generate, traits: Traits, images: list[Image]) -> FittedPrompt:
         """The prompt of a request that is text or tokens. Raises `RequestError`, `ContextLengthError`."""
         match request.prompt:
             case str(text):
-                return self._text(request, traits, text)
+                return self._text(request, traits, text, images)
             case list(ids):
                 tokens = checked(tokenised(ids, self._tokenizer, self.engine.context), self._tokenizer)
                 text = self._tokenizer.decode(ids)
-                return self._fitted(request, traits, [*(request.context or ()), *tokens], text)
+                return self._fitted(request, traits, _Read(tokens).after(request.context or []), text)
         raise AssertionError("conversations are rendered")
 
-    def _text(self, request: Generate, traits: Traits, text: str) -> FittedPrompt:
+    def _text(self, request: Generate, traits: Traits, text: str, images: list[Image]) -> FittedPrompt:
         context = request.context or []
-        tokens = tokenised(text, self._tokenizer, self.engine.context, add_special=not context)
-        return self._fitted(request, traits, [*context, *tokens], text)
+        check_size(text_size(text), self._tokenizer, self.engine.context)
+        read = self._read(text, images, add_special=not context)
+        return self._fitted(request, traits, read.after(context), text)
+
+    def _read(self, text: str, images: list[Image], *, add_special: bool) -> _Read:
+        tower = self.engine.loaded.vision
+        if tower is None or not images:
+            return _Read(self._tokenizer.encode(text, add_special=add_special))
+        inputs = read_text(text, images, self._tokenizer, tower, add_special=add_special)
+        return _Read([item.token for item in inputs], inputs)
 
     def _fitted(
-        self, request: Generate, traits: Traits, tokens: list[int], text: str, dropped: int = 0
+        self, request: Generate, traits: Traits, read: _Read, text: str, dropped: int = 0
     ) -> FittedPrompt:
         stop = request.options.stop
         if stop is None:
             # A template's stop strings are the model's end, spelled out. A text with a format ends by itself.
             stop = () if request.ignore_eos or request.format is not None else traits.stop
         return FittedPrompt(
-            tokens=tokens,
+            tokens=read.tokens,
+            inputs=read.inputs,
             text=text,
             stop=stop,
             thinking=traits.thinking_tags if request.think else None,

@@ -96,7 +96,7 @@ class Answers:
             Done(
                 id=sequence.id,
                 reason=reason,
-                prompt_eval_count=sequence.prompt_length,
+                prompt_eval_count=sequence.prompt_tokens,
                 prompt_eval_duration=max(1, sequence.first_ns - sequence.admitted_ns),
                 eval_count=sequence.generated,
                 eval_duration=max(1, sequence.last_ns - sequence.first_ns),

@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from itertools import groupby
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from puna.batch import Batch, Input
+from puna.batch import Batch, ImagePart, Input
 from puna.engine.drafts import Draft
 from puna.engine.sequence import Generation, Sequence
 from puna.grammar.constraint import Constraint
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 #: Rows of a prompt per batch when logits of all of them are wanted: logits are large.
 _SCORED_TOGETHER = 64
@@ -72,14 +76,14 @@ def plan(
     pauses after `pauses[sequence]` inputs. Inputs that must stay together may exceed the budget.
     """
     streams = [BatchSlice(sequence, 1) for sequence in sequences if sequence.decoding]
-    prompts = [sequence for sequence in sequences if sequence.waiting and not sequence.decoding]
+    prompts = [sequence for sequence in sequences if sequence.ready and not sequence.decoding]
     prompts.sort(key=lambda sequence: sequence.rank)
     if not prompts or budget < 1:
         return streams
     slices: list[BatchSlice] = []
     for _, equals in groupby(prompts, lambda sequence: sequence.rank[0]):
         oldest, *others = equals
-        reserved = min(oldest.waiting, -(-budget // 2))
+        reserved = min(oldest.ready, -(-budget // 2))
         budget -= reserved
         for sequence in sorted(others, key=lambda sequence: sequence.waiting):
             if count := _fitting(sequence, budget, pauses):
@@ -89,6 +93,7 @@ def plan(
         count = _fitting(oldest, budget, pauses)
         if not count and oldest is prompts[0]:
             count = first_group(oldest.inputs, oldest.evaluated)
+            count = count if count <= oldest.ready else 0
         if count:
             slices.append(BatchSlice(oldest, count))
             budget -= count
@@ -98,7 +103,7 @@ def plan(
 def _fitting(sequence: Sequence, room: int, pauses: Mapping[Sequence, int] | None) -> int:
     """How many inputs of a prompt go into `room` rows of a batch."""
     begin = sequence.evaluated
-    room = min(room, sequence.waiting)
+    room = min(room, sequence.ready)
     pause = pauses.get(sequence, 0) if pauses else 0
     if pause > begin:
         room = min(room, pause - begin)
@@ -162,7 +167,39 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
         positions=np.array(positions, np.int32),
         sequences=np.array(sequences, np.int32),
         outputs=None if len(outputs) == len(inputs) else np.array(outputs, np.int64),
-        payloads=[(row, item.payload) for row, item in enumerate(inputs) if item.payload is not None],
+        payloads=_payloads(inputs),
         spans=[(row, row + item.span) for row, item in enumerate(inputs) if item.span > 1],
         drafts=drafts,
+        places=_places(slices),
     )
+
+
+def _payloads(inputs: Items[Input]) -> list[tuple[int, Any]]:
+    """(row, payload) of all that have one; neighbouring rows of an image are one part of it."""
+    payloads: list[tuple[int, Any]] = []
+    for row, item in enumerate(inputs):
+        if (part := item.payload) is None:
+            continue
+        if isinstance(part, ImagePart) and payloads:
+            first, before = payloads[-1]
+            if (
+                isinstance(before, ImagePart)
+                and before.image is part.image
+                and before.end == part.begin
+                and first + len(before) == row
+            ):
+                payloads[-1] = first, ImagePart(part.image, before.begin, part.end)
+                continue
+        payloads.append((row, part))
+    return payloads
+
+
+def _places(slices: Items[BatchSlice]) -> NDArray[np.int32] | None:
+    """What rotation goes by, if that is not the position for all rows."""
+    if not any(batch_slice.sequence.places for batch_slice in slices):
+        return None
+    parts = [batch_slice.sequence.placed(batch_slice.begin, batch_slice.rows) for batch_slice in slices]
+    if all(part.ndim == 1 for part in parts):
+        return np.concatenate(parts)
+    axes = max(part.shape[1] for part in parts if part.ndim == 2)
+    return np.concatenate([part if part.ndim == 2 else part[:, None].repeat(axes, axis=1) for part in parts])

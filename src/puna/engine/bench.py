@@ -14,9 +14,10 @@ from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Failed, Generate
 from puna.errors import GenerationError, RequestError
 from puna.kvcache.types import KVTypes
+from puna.model.base import TextModel
 from puna.model.load import load_model
 from puna.ops import default_backend
-from puna.options import Options
+from puna.options import Options, engine_from_env
 
 _SEED = 7
 #: Tokens in the context before decoding is timed.
@@ -33,8 +34,14 @@ class Bench:
         ops.set_threads(threads)
         types = KVTypes.from_env()
         loaded = load_model(
-            path, context=context, parallel=parallel, cache_types=types, prediction_heads=False, ops=ops
-        )  # whose drafts would be of random tokens
+            path,
+            context=context,
+            parallel=parallel,
+            cache_types=types,
+            prediction_heads=False,  # whose drafts would be of random tokens
+            ops=ops,
+            engine=engine_from_env(),
+        )
         if loaded.trained_context and context > loaded.trained_context:
             raise RequestError(
                 f"{context} tokens of context are needed, and the model was trained for "
@@ -73,7 +80,9 @@ class Bench:
         """
         engine, tokens = self._engine, self._tokens(depth)
         entry = engine.prefix_cache.acquire()
-        shapes = engine.loaded.model.kv_shapes()
+        if not isinstance(model := engine.loaded.model, TextModel):
+            raise RequestError(f"the cache of {model.engine} cannot be filled with random numbers")
+        shapes = model.kv_shapes()
         random = np.random.default_rng(_SEED)
         ops = engine.loaded.ops
         for start in range(0, depth, _CHUNK):

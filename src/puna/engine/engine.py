@@ -22,6 +22,7 @@ from puna.engine.drafts import Draft, Drafter
 from puna.engine.embedding import Embedding, prepare_embeddings
 from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
+from puna.engine.images import Images
 from puna.engine.prediction_heads import PredictionHeads
 from puna.engine.prefix_cache import PrefixCache
 from puna.engine.ranking import prepare_ranking
@@ -76,6 +77,10 @@ class Engine:
             batch=batch_size,
             types=cache_types,
         )
+        self.images: Images | None = None
+        if loaded.vision is not None:
+            self.images = Images(loaded.vision, batch_size)
+            batch_size = max(batch_size, loaded.vision.largest_group)
         self.loaded = loaded
         self.context = context
         self.parallel = parallel
@@ -155,7 +160,7 @@ class Engine:
             raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
         else:
             sequences = generations = prepare(
-                request, sink, tokenizer, self.context, self.loaded.ops, self._grammars, prompt
+                request, sink, self.loaded, self.context, self._grammars, prompt
             )
             self._speculation.enable(generations)
         with self._changed:
@@ -231,6 +236,8 @@ class Engine:
         self._executor.close()
         self._masks.close()
         self._speculation.close()
+        if self.images is not None:
+            self.images.close()
         self.cache.close()
 
     def _refuse_if_closing(self) -> None:
@@ -279,7 +286,11 @@ class Engine:
         """Schedule, execute, update. False when there was nothing to do."""
         self._take_incoming()
         slices = self.scheduler.schedule()
-        if not slices:
+        if self.images is not None and self._encode(self.images, slices):
+            slices = [each for each in slices if each.sequence.entry is not None]  # others may have failed
+            if not slices:
+                return True
+        elif not slices:
             return False
         self._speculation.propose(slices, self.prefix_cache.room)
         load, self.step_started = StepLoad.of(slices), time.monotonic()
@@ -290,6 +301,23 @@ class Engine:
         finally:
             self.step_started = None
         return True
+
+    def _encode(self, images: Images, slices: list[BatchSlice]) -> bool:
+        """Go on with an image that a running sequence has come to; False when there is none."""
+        running = self.scheduler.in_order
+        self.step_started = time.monotonic()
+        try:
+            return images.encode(running, self.scheduler.pace.patience_s(StepLoad.of(slices)))
+        except Exception as error:
+            if self._is_fatal(error):
+                raise
+            log.exception("an image could not be encoded")
+            for sequence in running:
+                if (unread := sequence.unread) is not None and unread.image is images.failed:
+                    self._fail(sequence, error)
+            return True
+        finally:
+            self.step_started = None
 
     def _take_incoming(self) -> None:
         with self._changed:

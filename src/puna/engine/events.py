@@ -49,6 +49,7 @@ class Generate(Message, frozen=True):
     template: str = ""  # instead of the model file's own
     context: list[int] | None = None  # tokens to put before the prompt
     format: Format | None = None  # the shape the answer has
+    images: list[bytes] = []  # files; of a prompt that is text, in which `[img-N]` stands for them
     think: bool | str | None = None  # whether, or how hard; where it is set, thinking is told from text
     truncate: bool = True
     shift: bool = True

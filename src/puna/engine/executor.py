@@ -59,11 +59,10 @@ class Executor:
         vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
         if not any(embeds):
             return _split(ops.numpy(self._replay.forward(batch))[:, :vocab], counts)
-        hidden = model.hidden(batch.on(ops, self._kept), self._cache)
         if all(embeds):
-            return _split(ops.numpy(hidden), counts)
-        predicted = np.flatnonzero(~np.repeat(embeds, counts))
-        logits = model.logits(hidden[ops.array(predicted)])
+            return _split(ops.numpy(model.hidden(batch.on(ops), self._cache)), counts)
+        predicted = ops.array(np.flatnonzero(~np.repeat(embeds, counts)))
+        hidden, logits = model.hidden_and_logits(batch.on(ops, self._kept), self._cache, predicted)
         predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]
         states = _split(ops.numpy(hidden), counts)
         predictions = _split(ops.numpy(logits)[:, :vocab], predicting)

@@ -1,6 +1,6 @@
 """Making a sequence fit its context: cutting a prompt, and dropping old inputs while generating.
 
-Inputs that must share a batch (an image and its markers) are never torn apart.
+Inputs that belong together (an image and its markers) are never torn apart.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ def _group_end(inputs: Items[Input], position: int) -> int:
     for index in range(len(inputs)):
         if index >= position and index >= end:
             break
-        if inputs[index].same_batch:
-            end = max(end, index + inputs[index].same_batch + 1)
+        if inputs[index].group:
+            end = max(end, index + inputs[index].group + 1)
     return max(position, end)
 
 

@@ -47,6 +47,15 @@ class Pace:
         due = self._stream_s * prompts * _CAUTION
         return max(1, min(int(due / self._token_s), self._most))
 
+    def patience_s(self, load: StepLoad) -> float:
+        """How long work beside a batch's may hold the next step up.
+
+        Beside decoding sequences that is as long as they take, beside prompts no time at all.
+        """
+        if load.decoding:
+            return self._stream_s * _CAUTION
+        return 0.0 if load.prompt else _LONGEST_S
+
     def measured(self, load: StepLoad, seconds: float) -> None:
         """A step took `seconds`. Those with drafts do not count: they depend on more than these two."""
         streams, tokens = load.decoding, load.prompt

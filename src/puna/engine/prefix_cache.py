@@ -186,7 +186,7 @@ class PrefixCache:
     @property
     def _saving(self) -> Saving:
         if not isinstance(self._cache, Saving):
-            raise NotSupportedError("this model caches nothing of a text, so there is nothing to save")
+            raise NotSupportedError("what this model caches of a text, if anything, cannot be saved")
         return self._cache
 
     def _restore(self, row: int, saved: Saved) -> None:

@@ -21,7 +21,7 @@ from puna.config import env_bool
 
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
-    from puna.model.base import TextModel
+    from puna.model.base import RunnableModel
     from puna.ops import Array, Backend, IndexBuffer
     from puna.ops.recording import Program
 
@@ -34,7 +34,7 @@ _MAX_ROWS = 64
 class Replay:
     """Runs a model's forward passes over one cache, replaying those it can."""
 
-    def __init__(self, model: TextModel, cache: Cache, kept: KeptStates | None = None) -> None:
+    def __init__(self, model: RunnableModel, cache: Cache, kept: KeptStates | None = None) -> None:
         """`kept` is where hidden states go, if they are wanted."""
         self._model = model
         self._cache = cache
@@ -51,6 +51,8 @@ class Replay:
         """
         rows = len(batch)
         if self._recorder is None or batch.outputs is not None or batch.payloads or rows > _MAX_ROWS:
+            return self._evaluate(batch)
+        if batch.places is not None and batch.places.ndim > 1:
             return self._evaluate(batch)
         generation = self._cache.generation
         if generation != self._generation:
@@ -138,7 +140,7 @@ class _Inputs:
 
     def take(self, batch: Batch) -> None:
         self.tokens.host[:] = batch.tokens
-        self.positions.host[:] = batch.positions
+        self.positions.host[:] = batch.positions if batch.places is None else batch.places
         self.tokens.upload()
         self.positions.upload()
 

@@ -11,10 +11,10 @@ from puna.engine.events import MOST_SAMPLES, Generate
 from puna.engine.fitting import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
-from puna.errors import ContextLengthError, RequestError
+from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.grammar.compiled import Grammars
+from puna.model.load import LoadedModel
 from puna.model.tokenizer import Tokenizer
-from puna.ops import Backend
 from puna.prompt.thinking import Tags
 from puna.sample import Sampler
 
@@ -29,19 +29,19 @@ _ALWAYS_BYTES = 1 << 20
 class FittedPrompt:
     """A prompt as tokens, and how to read what the model says to it."""
 
-    tokens: list[int]
+    tokens: list[int]  # at places of images, what stands for their parts
     text: str = ""
     stop: tuple[str, ...] = ()
     thinking: Tags | None = None  # between these it thinks
     dropped: int = 0  # tokens of messages that were left out to make the rest fit
+    inputs: list[Input] | None = None  # where there are images
 
 
 def prepare(
     request: Generate,
     sink: Sink,
-    tokenizer: Tokenizer,
+    loaded: LoadedModel,
     context: int,
-    ops: Backend,
     grammars: Grammars,
     prompt: FittedPrompt | None = None,
 ) -> list[Generation]:
@@ -51,16 +51,26 @@ def prepare(
     """
     if not 1 <= request.samples <= MOST_SAMPLES:
         raise RequestError(f"{request.samples} samples of one prompt: it must be 1 to {MOST_SAMPLES}")
-    options = request.options
+    options, tokenizer = request.options, loaded.tokenizer
+    if request.prompt_logprobs and loaded.model.encodes_prompts:
+        raise UnavailableError("this model's encoder reads the prompt: its tokens have no log-probabilities")
     prompt = prompt or _plain(request, tokenizer, context)
     tokens = checked(prompt.tokens, tokenizer)
-    inputs, truncated = [Input(token) for token in tokens], 0
+    inputs, truncated = prompt.inputs or [Input(token) for token in tokens], 0
     keep = len(tokens) if options.num_keep < 0 else options.num_keep + tokenizer.add_bos
     keep = min(keep, context - 1)
     if len(inputs) > context:
         if not request.truncate:
             raise too_long(len(inputs), context)
         inputs, truncated = truncate(inputs, context, keep)
+    read = [item.token for item in inputs if item.payload is None]
+    if loaded.model.encodes_prompts:
+        inputs = loaded.model.inputs(read)
+        keep = len(inputs)  # else a full context would forget the prompt
+        if context <= keep:
+            raise ContextLengthError(
+                f"num_ctx is {context}, which leaves no room for an answer: set a larger"
+            )
     longest = _LIMIT_CONTEXTS * context
     predict = longest if options.num_predict < 0 else min(options.num_predict, longest)
     limit = predict if predict or request.prompt_logprobs else None
@@ -70,12 +80,12 @@ def prepare(
         sampler = Sampler(
             msgspec.structs.replace(options, seed=seed),
             tokenizer.vocab_size,
-            ops,
+            loaded.ops,
             tokenizer,
             keeps_distribution=request.sampled_logprobs,
         )
-        for item in inputs:
-            sampler.accept(item.token)
+        for token in read:
+            sampler.accept(token)
         sequences.append(
             Generation(
                 request=request,

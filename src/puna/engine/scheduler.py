@@ -60,6 +60,11 @@ class Scheduler:
     def __iter__(self) -> Iterator[Sequence]:
         yield from (*self.running, *self.waiting)
 
+    @property
+    def in_order(self) -> list[Sequence]:
+        """The running sequences, the one served first at the front."""
+        return sorted(self.running, key=lambda sequence: sequence.rank)
+
     def add(self, sequence: Sequence) -> None:
         """Queue a new sequence."""
         self._arrived += 1
@@ -74,7 +79,7 @@ class Scheduler:
             if len(sequence.inputs) > self._context:
                 self._shift(sequence)
         self._make_room()
-        prompts = [sequence.waiting for sequence in self.running if not sequence.decoding]
+        prompts = [sequence.ready for sequence in self.running if not sequence.decoding]
         streams = len(self.running) - len(prompts)
         budget = min(self.pace.budget(streams, len(prompts)), sum(prompts))
         budget = min(budget, self._prefix_cache.room(streams + budget) - streams)

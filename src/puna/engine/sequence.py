@@ -5,8 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
-from puna.batch import Input
+import numpy as np
+
+from puna.batch import Image, ImagePart, Input
 from puna.engine.drafts import Drafting
 from puna.engine.events import Embed, Event, Generate
 from puna.engine.prefix_cache import PrefixEntry
@@ -16,12 +20,24 @@ from puna.engine.turns import Turn
 from puna.grammar.constraint import Constraint
 from puna.sample import Sampler
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 Sink = Callable[[Event], None]
 
 
 def key_of(item: Input) -> Key:
     """What identifies an input in the prefix tree."""
     return (item.token, item.payload_hash) if item.payload_hash else item.token
+
+
+@dataclass(slots=True)
+class ImageRange:
+    """Inputs [begin, end) of a sequence, from the first to the last that are parts of an image."""
+
+    begin: int
+    end: int
+    image: Image
 
 
 @dataclass(eq=False, kw_only=True)
@@ -42,17 +58,37 @@ class Sequence:
     exact: bool = True  # the cache holds what evaluating the inputs would give; not so after a shift
     waits_for: tuple[PrefixEntry, int] | None = None  # until this entry has that many inputs evaluated
     branch_point: int = 0  # leading inputs common with another prompt that could not be reused; 0: none
-    prompt_length: int = 0
+    prompt_length: int = 0  # inputs
+    prompt_tokens: int = 0
     cached: int = 0
     generated: int = 0
     shifted: int = 0
     admitted_ns: int = 0
     drafting: Drafting | None = None  # set if tokens may be drafted
+    images: list[ImageRange] = field(default_factory=list)  # in order
+    places: list[int] = field(default_factory=list)  # what rotation goes by; empty: the position
 
     def __post_init__(self) -> None:
         self.keys = [key_of(item) for item in self.inputs]
         self.grouped = any(item.same_batch for item in self.inputs)
         self.prompt_length = len(self.inputs)
+        self.prompt_tokens = sum(item.tokens_read for item in self.inputs)
+        self._locate()
+
+    def _locate(self) -> None:
+        """Note where images are, and what they do to the places of what follows them."""
+        self.images = []
+        for index, item in enumerate(self.inputs):
+            if not isinstance(part := item.payload, ImagePart):
+                continue
+            if part.begin and self.images and self.images[-1].image is part.image:
+                self.images[-1].end = index + 1
+            else:
+                self.images.append(ImageRange(index, index + 1, part.image))
+        self.places = []
+        if any(item.place is not None for item in self.inputs):
+            advances = [item.advance for item in self.inputs]
+            self.places = [0, *accumulate(advances[:-1])]
 
     @property
     def id(self) -> int:
@@ -72,6 +108,37 @@ class Sequence:
     def waiting(self) -> int:
         """Inputs still to be evaluated."""
         return len(self.inputs) - self.evaluated
+
+    @property
+    def unread(self) -> ImageRange | None:
+        """The next image to be evaluated that has not been encoded."""
+        evaluated = self.evaluated
+        return next(
+            (each for each in self.images if each.end > evaluated and each.image.states is None), None
+        )
+
+    @property
+    def ready(self) -> int:
+        """Inputs that can be evaluated next: those before an image that has not been encoded."""
+        unread = self.unread if self.images else None
+        return self.waiting if unread is None else max(unread.begin - self.evaluated, 0)
+
+    def placed(self, begin: int, rows: int) -> NDArray[np.int32]:
+        """What rotation goes by, of `rows` inputs from `begin` on, drafts after the last: [rows, (axes)]."""
+        if not self.places:
+            return np.arange(begin, begin + rows, dtype=np.int32)
+        known = self.places[begin : begin + rows]
+        while len(known) < rows:
+            known.append(known[-1] + 1 if known else self.places[-1] + 1)
+        inputs = self.inputs[begin : begin + rows]
+        axes = max((len(item.place) for item in inputs if item.place is not None), default=0)
+        if not axes:
+            return np.array(known, np.int32)
+        placed = np.array(known, np.int32)[:, None].repeat(axes, axis=1)
+        for row, item in enumerate(inputs):
+            if item.place is not None:
+                placed[row] += item.place
+        return placed
 
     @property
     def decoding(self) -> bool:
@@ -109,6 +176,8 @@ class Sequence:
 
     def append(self, token: int) -> None:
         """Add a generated token, to be evaluated next."""
+        if self.places:
+            self.places.append(self.places[-1] + self.inputs[-1].advance)
         self.inputs.append(Input(token))
         self.keys.append(token)
 
@@ -116,6 +185,8 @@ class Sequence:
         """Drop inputs [begin, end)."""
         del self.inputs[begin:end]
         del self.keys[begin:end]
+        if self.images:
+            self._locate()
         self.shifted += end - begin
         if self.drafting is not None:
             self.drafting.lookup = None

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from puna.errors import InsufficientMemoryError
+from puna.errors import InsufficientMemoryError, RequestError
 from puna.machine import available_memory
-from puna.model.memory import UNSTATED_CONTEXT, largest, small_cache
+from puna.model.memory import largest
 
 if TYPE_CHECKING:
     from puna.kvcache.cache import Cache
@@ -37,7 +37,7 @@ def choose_sizes(
 ) -> tuple[int, int]:
     """Tokens a sequence may have, and those all sequences may have together.
 
-    Without a `context`, that is what the model was trained for, as far as memory goes. Raises
+    Without a `context`, that is the model's `usual_context`, as far as memory goes. Raises
     `InsufficientMemoryError` when there is next to none.
     """
     trained = loaded.trained_context
@@ -46,9 +46,9 @@ def choose_sizes(
             log.warning("num_ctx %d is more than the model's %d; using that", context, trained)
             context = trained
         return context, max(parallel * context if capacity is None else capacity, context)
-    most = parallel * (trained or UNSTATED_CONTEXT)
+    most = parallel * loaded.usual_context
     if capacity is None:
-        small, allowed = small_cache(loaded.model, types), int(available_memory() * _SHARE_OF_MEMORY)
+        small, allowed = loaded.model.sample_cache(types), int(available_memory() * _SHARE_OF_MEMORY)
 
         def fits(cells: int) -> bool:
             return cache_bytes(small, parallel, cells, batch) <= allowed
@@ -59,7 +59,7 @@ def choose_sizes(
                 f"there is memory for {capacity} tokens of context, and {_LEAST_CONTEXT} are needed; free "
                 f"some memory, or use a smaller model ({loaded.path.name})"
             )
-    context = min(trained or UNSTATED_CONTEXT, capacity)
+    context = min(loaded.usual_context, capacity)
     return context, min(parallel * context, capacity)
 
 
@@ -79,7 +79,15 @@ def build_cache(
     the states of recurrent layers or what it keeps of a window, comes with every sequence: there are fewer
     where memory is short.
     """
-    small = small_cache(loaded.model, types)
+    most = loaded.model.most_sequences
+    if most is not None:
+        if parallel > most:
+            raise RequestError(
+                f"{loaded.model.engine} runs at most {most} requests at once, and {parallel} are wanted "
+                f"(PUNA_NUM_PARALLEL)"
+            )
+        remembered = min(remembered, most - parallel)
+    small = loaded.model.sample_cache(types)
     least = cache_bytes(small, parallel, capacity, batch)
     allowed = max(int(available_memory() * _SHARE_OF_MEMORY), least)
 

@@ -86,8 +86,8 @@ class Speculation:
             if wanted in _MISSING and wanted != self._generated_by:
                 raise RequestError(f'speculate is "{wanted}", and {_MISSING[wanted]}, or use "prompt"')
             mode = wanted or self._default
-            if mode not in ("prompt", self._generated_by):
-                mode = "format"
+            if mode not in ("prompt", self._generated_by) or (mode != "prompt" and sequence.images):
+                mode = "format"  # what generates drafts reads tokens alone
             if self._cache.most_drafts and (mode != "format" or sequence.constraint is not None):
                 sequence.drafting = Drafting(mode, dict(self._acceptance))
 

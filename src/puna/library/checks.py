@@ -6,7 +6,10 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec.structs
+
 from puna.errors import OptionError, RequestError
+from puna.library.images import image_file
 from puna.prompt.messages import Message, as_messages
 
 Prompt = str | Sequence[int]
@@ -76,7 +79,14 @@ def checked_messages(messages: Any) -> list[Message]:
                 f"message {number} of the chat has the unknown role {item['role']!r}; "
                 f"use one of {', '.join(ROLES)}"
             )
-    return as_messages(items)
+    return [_with_files(message) for message in as_messages(items)]
+
+
+def _with_files(message: Message) -> Message:
+    """With the bytes of its images."""
+    if not message.images:
+        return message
+    return msgspec.structs.replace(message, images=[image_file(image) for image in message.images])
 
 
 def checked_number(name: str, value: Any, least: int, most: int) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
@@ -15,10 +15,10 @@ from puna.library.model import Model
 from puna.model.load import load_model
 from puna.model.metadata import scalar
 from puna.ops import default_backend
-from puna.options import Options, drafts_itself, int_range, speculate_from_env
+from puna.options import Options, drafts_itself, engine_from_env, int_range, speculate_from_env
 from puna.prompt.author import Author
 from puna.prompt.capabilities import capabilities
-from puna.prompt.model_facts import read_facts
+from puna.prompt.model_facts import projector_for, read_facts
 from puna.prompt.renderer.client import Renderer
 from puna.store import Store, StoredModel
 
@@ -33,6 +33,12 @@ def load(
     num_thread: int = 0,
     kv_cache_type: str | None = None,
     draft: str | Path | None = None,
+    engine: Literal["auto", "puna", "llamacpp"] | None = None,
+    num_gpu: int | None = None,
+    main_gpu: int | None = None,
+    tensor_split: Sequence[float] | None = None,
+    use_mmap: bool | None = None,
+    projector: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
     """Load a model by name (`demo`, or any in the store) or by the path of a GGUF file.
@@ -47,17 +53,31 @@ def load(
             values as in "q8_0,q4_0". Default: `PUNA_KV_CACHE_TYPE`, else f16.
         draft: a small model of the same family that drafts tokens for this one, which is faster and changes
             no answer.
+        engine: what runs the model: Puna's own ("puna"), llama.cpp ("llamacpp", of `puna[llamacpp]`), or
+            llama.cpp where Puna's own cannot ("auto"). Default: as the stored model says, else `PUNA_ENGINE`.
+        num_gpu: with llama.cpp, how many layers are on the GPU; -1, the default: all, if there is one.
+        main_gpu: the GPU that has them.
+        tensor_split: shares of the layers of several GPUs, instead of `main_gpu`.
+        use_mmap: with llama.cpp, leave weights in the mapped file.
+        projector: the GGUF file of what the model sees with, where that is a file of its own.
         progress: called with (bytes done, bytes in total) while weights are read.
 
     Raises `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `OptionError`,
-    `InsufficientMemoryError`, ...
+    `InsufficientMemoryError`, `UnavailableError`, ...
     """
     if num_ctx is not None:
         checked_number("num_ctx", num_ctx, *int_range("num_ctx"))
     checked_number("parallel", parallel, 1, _MAX_PARALLEL)
     checked_number("num_thread", num_thread, *int_range("num_thread"))
     path, stored = _find(model)
-    chosen = Options.merge(stored.params if stored is not None else None)
+    given = {
+        "engine": engine,
+        "num_gpu": num_gpu,
+        "main_gpu": main_gpu,
+        "tensor_split": tensor_split,
+        "use_mmap": use_mmap,
+    }
+    chosen = Options.merge(stored.params if stored is not None else None, given)
     context = num_ctx or chosen.num_ctx
     draft = draft or chosen.draft
     ops = default_backend()
@@ -66,7 +86,12 @@ def load(
         if context is not None:
             context = min(context, scalar(file, "context_length", 0) or context)
         facts = read_facts(file)
-    author = Author.of(stored) if stored is not None else Author(path.name, lambda: capabilities(facts))
+    if projector is None and stored is not None:
+        projector = projector_for(stored.projector_paths, path)
+    sees = projector is not None
+    author = (
+        Author.of(stored) if stored is not None else Author(path.name, lambda: capabilities(facts, sees=sees))
+    )
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     renderer = Renderer()
     if not facts.embeds:
@@ -79,12 +104,15 @@ def load(
         cache_types=types,
         draft=_find(draft)[0] if draft else None,
         prediction_heads=drafts_itself(speculate),
+        projector=projector,
         ops=ops,
+        engine=chosen.engine or engine_from_env(),
+        placement=chosen.placement,
         progress=progress,
     )
-    engine = Engine(loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate)
-    engine.start()
-    return Model(ChatModel(engine, facts, renderer), author)
+    made = Engine(loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate)
+    made.start()
+    return Model(ChatModel(made, facts, renderer), author)
 
 
 def _find(model: str | Path) -> tuple[Path, StoredModel | None]:

@@ -66,7 +66,10 @@ _TREATMENT: Final = (
     "priority",
 )
 #: Options that are decided when a model is loaded.
-_AT_LOAD: Final = ("num_ctx", "num_thread", "draft")
+_AT_LOAD: Final = (
+    *("num_ctx", "num_thread", "draft"),
+    *("engine", "num_gpu", "main_gpu", "tensor_split", "use_mmap"),
+)
 
 
 def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -84,6 +84,8 @@ class Decoder(TextModel):
         hidden, scale = self.token_embedding(batch.tokens), self.options.embedding_scale
         if scale != 1:
             hidden = hidden * scale
+        if batch.payloads:
+            hidden = self.with_images(hidden, batch)
         ropes = self.layer_ropes(cache.context)
         for i, (layer, rope) in enumerate(zip(self.layers, ropes, strict=True)):
             last = i == len(self.layers) - 1  # only the rows to be sampled leave it, if no head reads others
@@ -94,6 +96,18 @@ class Decoder(TextModel):
             return normed
         batch.kept.put(normed if self.heads_read_normed else hidden)
         return normed if batch.outputs is None else normed[batch.outputs]
+
+    def with_images(self, hidden: Array, batch: BatchArrays) -> Array:
+        """`hidden` [rows, hidden] with the parts of images where they stand."""
+        parts, end = [], 0
+        for row, payload in batch.payloads:
+            if row > end:
+                parts.append(hidden[end:row])
+            parts.append(payload.states)
+            end = row + len(payload)
+        if end < len(hidden):
+            parts.append(hidden[end:])
+        return self.ops.concatenate(parts)
 
     def logits(self, hidden: Array) -> Array:
         return self._logits(self.output, hidden)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
-from puna.errors import ModelError, UnsupportedModelError, shown
+from puna.errors import ModelError, UnavailableError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, StringArray, open_gguf
 from puna.model.options import TextOptions
 from puna.model.registry import model_for
 from puna.model.tokenizer.load import tokenizer_kind
+from puna.options import AUTO, LLAMACPP, PUNA
+
+#: How to have llama.cpp.
+_INSTALL = "pip install 'puna[llamacpp]'"
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
@@ -18,13 +23,35 @@ def check_file(path: str | os.PathLike[str]) -> None:
     tokenizer or kind of file, `ModelError` for sizes that make no sense, and `TokenizerError`.
     """
     with open_gguf(path) as file:
+        engine_for(file)
+
+
+def engine_for(file: GGUFFile, wanted: str = AUTO) -> str:
+    """The engine that runs the model of an open file: `puna` wherever it can, unless the other is `wanted`.
+
+    Raises what `check_file` does, and `UnavailableError` when llama.cpp is wanted and not installed. Whether
+    llama.cpp can run a model is only known when it loads it.
+    """
+    if (kind := file.get("general.type", "model")) != "model":
+        raise UnsupportedModelError(f"{file.path.name}: this is a file of type {shown(kind)}, not a model")
+    installed = importlib.util.find_spec("llama_cpp") is not None
+    if wanted == LLAMACPP:
+        if not installed:
+            raise UnavailableError(f"the engine llamacpp is not installed: {_INSTALL}")
+        return LLAMACPP
+    try:
         check_header(file)
+    except UnsupportedModelError as error:
+        if wanted == PUNA:
+            raise
+        if not installed:
+            raise UnsupportedModelError(f"{error}; llama.cpp may run it: {_INSTALL}") from None
+        return LLAMACPP
+    return PUNA
 
 
 def check_header(file: GGUFFile) -> TextOptions:
-    """`check_file`, for a file that is open; returns the options of the model."""
-    if (kind := file.get("general.type", "model")) != "model":
-        raise UnsupportedModelError(f"{file.path.name}: this is a file of type {shown(kind)}, not a model")
+    """The options of the model of an open file. Raises what keeps Puna's own engine from running it."""
     try:
         architecture = model_for(file.architecture)
     except UnsupportedModelError as error:

@@ -85,6 +85,16 @@ class Images:
 
 
 @dataclass(frozen=True)
+class Source:
+    """Keys and values of the text that an encoder has read for a sequence, at most as long as its context."""
+
+    def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
+        return EncoderCache(
+            ops, shapes, sequences=sizes.sequences, longest=sizes.context, entries=len, types=sizes.types
+        )
+
+
+@dataclass(frozen=True)
 class WholeText:
     """Keys and values of the text being read, which are forgotten afterwards.
 
@@ -116,7 +126,7 @@ class Nothing:
     """Nothing at all: the layer does not mix tokens."""
 
 
-Attended = Everything | Window | Chunk | Images | WholeText
+Attended = Everything | Window | Chunk | Images | Source | WholeText
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,12 +16,21 @@ from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import available_memory
-from puna.model.base import TextModel
-from puna.model.header import check_header
-from puna.model.memory import Forecast, is_loaded
+from puna.model.base import RunnableModel
+from puna.model.memory import (
+    UNSTATED_CONTEXT,
+    Forecast,
+    MemoryForecast,
+    VisionForecast,
+    forecast_for,
+    is_loaded,
+    is_of_images,
+)
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
+from puna.model.vision.tower import VisionTower
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
+from puna.options import AUTO, Placement
 
 #: Tensors a text model does without: frequencies that follow from the options, tables as they are stored by
 #: old converters, and what a classifier has on top.
@@ -34,7 +44,7 @@ class LoadedModel:
     """A model, its tokenizer, and what it was trained for."""
 
     path: Path
-    model: TextModel
+    model: RunnableModel
     tokenizer: Tokenizer
     trained_context: int  # tokens; 0 = not stated
     weight_bytes: int
@@ -42,6 +52,9 @@ class LoadedModel:
     ranking: Pooling | None = None  # how it scores documents; None: not at all
     rank_template: str | None = None  # what it reads of them, with {query} and {document}
     draft: LoadedModel | None = None  # guesses what this one will say
+    vram_bytes: int = 0  # of the weights, on GPUs
+    warnings: tuple[str, ...] = ()  # what whoever uses it should know
+    vision: VisionTower | None = None  # makes of images what this one reads
 
     @property
     def ops(self) -> Backend:
@@ -53,10 +66,19 @@ class LoadedModel:
         """Whether it predicts tokens; if not, it embeds texts."""
         return self.model.generates
 
+    @property
+    def usual_context(self) -> int:
+        """Tokens of a sequence where nobody asks for a number, as far as memory goes.
+
+        That is what the model was trained for, unless its cache takes the memory for all of it at once.
+        """
+        trained = self.trained_context or UNSTATED_CONTEXT
+        return trained if self.model.grows else min(trained, UNSTATED_CONTEXT)
+
     def make_cache(
         self, *, sequences: int, context: int, capacity: int | None = None, types: KVTypes = HALVES
     ) -> Cache:
-        """The model's cache; see `TextModel.make_cache`. Without `capacity` all sequences can be full."""
+        """The model's cache; see `RunnableModel.make_cache`. Without `capacity` all sequences can be full."""
         capacity = sequences * context if capacity is None else capacity
         return self.model.make_cache(sequences=sequences, context=context, capacity=capacity, types=types)
 
@@ -71,34 +93,48 @@ def load_model(
     cache_types: KVTypes = HALVES,
     draft: str | Path | None = None,
     prediction_heads: bool = True,
+    projector: str | Path | None = None,
     ops: Backend | None = None,
+    engine: str = AUTO,
+    placement: Placement = Placement(),  # noqa: B008, frozen
     progress: Progress | None = None,
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
 
     Its `prediction_heads`, by which it can guess itself, are not loaded beside another model that guesses.
-    `ops` computes them, by default `default_backend()`.
+    What it sees images with is in the same file, or at `projector`.
+
+    `engine` computes it (see `engine_for`): Puna's own with `ops`, by default `default_backend()`, or
+    llama.cpp, as `placement` says.
 
     Memory must suffice for `parallel` sequences of `context` tokens (0: for the weights alone), with a cache
     of `cache_types`, in both models, and leave `reserved` bytes, which others have been promised. `progress`
     is called with (bytes done, bytes in total) as the weights of the first come in.
 
     Raises `GGUFError` (damaged file), `UnsupportedModelError`, `ModelError` (missing or misshapen
-    tensors), `TokenizerError`, `InsufficientMemoryError` and `NotSupportedError` (its heads do not fill the
-    blocks of a quantised cache).
+    tensors), `TokenizerError`, `InsufficientMemoryError`, `UnavailableError` (there is no llama.cpp) and
+    `NotSupportedError` (its heads do not fill the blocks of a quantised cache).
     """
     ops = ops or default_backend()
-    with open_gguf(path) as file:
-        forecast = _look_ahead(file, cache_types, ops, prediction_heads=prediction_heads and not draft)
+    with contextlib.ExitStack() as opened:
+        file = opened.enter_context(open_gguf(path))
+        beside_it = opened.enter_context(open_gguf(projector)) if projector else None
+        forecast = forecast_for(
+            file, cache_types, ops, beside_it, engine=engine, placement=placement,
+            prediction_heads=prediction_heads and not draft,
+        )  # fmt: skip
         needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
         drafts = 0
         if draft:
             with open_gguf(draft) as beside:
-                draft_needs = _look_ahead(beside, cache_types, ops, prediction_heads=False)
+                draft_needs = forecast_for(beside, cache_types, ops, prediction_heads=False)
                 table = draft_needs.table(context=context, parallel=parallel, batch=batch_size)
-            drafts = table.total - table.process  # which they share
+            drafts = table.host - table.process  # which they share
         forecast.check(needs, available_memory() - reserved, drafts)
-        loaded = _load(file, forecast, ops, progress)
+        if isinstance(forecast, Forecast):
+            loaded = _load(file, forecast, ops, progress)
+        else:
+            loaded = _load_elsewhere(file, forecast, ops, batch_size, placement, progress)
     if draft:  # for which there is memory: it was counted above
         loaded.draft = load_model(draft, cache_types=cache_types, ops=ops, prediction_heads=False)
     return loaded
@@ -111,15 +147,13 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
         model = forecast.architecture.load(source, forecast.options)
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
-    if unknown := source.unused(len(forecast.options.layers)):
-        names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
-        raise UnsupportedModelError(
-            f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
-            "computed without them, answers would be wrong"
-        )
-    pooling = read_pooling(file, generates=model.generates)
+    _refuse_unknown(file, source.unused(len(forecast.options.layers)))
+    vision = None
+    if forecast.vision is not None:
+        vision = _load_vision(forecast.vision, source, tokenizer)
+    pooling = None if model.encodes_prompts else read_pooling(file, generates=model.generates)
     loaded = LoadedModel(
-        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling
+        file.path, model, tokenizer, forecast.trained_context, forecast.weight_bytes, pooling, vision=vision
     )
     loaded.ranking = read_ranking(file, model.ranks_by)
     template = file.metadata.get("tokenizer.chat_template.rerank")
@@ -127,10 +161,50 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
     return loaded
 
 
-def _look_ahead(file: GGUFFile, cache_types: KVTypes, ops: Backend, *, prediction_heads: bool) -> Forecast:
-    """What the model in a file will take."""
-    check_header(file)
-    return Forecast(file, cache_types, ops, prediction_heads=prediction_heads)
+def _load_elsewhere(
+    file: GGUFFile,
+    forecast: MemoryForecast,
+    ops: Backend,
+    batch_size: int,
+    placement: Placement,
+    progress: Progress | None,
+) -> LoadedModel:
+    from puna.model.llamacpp.load import load  # who has no such model needs no llama.cpp
+
+    model, tokenizer, pooling = load(
+        file, forecast, ops, batch_size=batch_size, placement=placement, progress=progress
+    )
+    return LoadedModel(
+        file.path,
+        model,
+        tokenizer,
+        forecast.trained_context,
+        forecast.weight_bytes,
+        pooling,
+        vram_bytes=forecast.vram_bytes,
+        warnings=model.warnings,
+    )
+
+
+def _load_vision(forecast: VisionForecast, text: _FileSource, tokenizer: Tokenizer) -> VisionTower:
+    """The tower, whose tensors are those of images in the text model's file, or all of its own."""
+    source, file = text.continued(forecast.file), forecast.file
+    try:
+        tower = type(forecast.tower).load(source, forecast.tower.options)
+        tower.use(tokenizer)
+    except ModelError as error:
+        raise type(error)(f"{file.path}: {error}") from None
+    _refuse_unknown(file, [name for name in source.left if is_of_images(name)])
+    return tower
+
+
+def _refuse_unknown(file: GGUFFile, unknown: list[str]) -> None:
+    if unknown:
+        names = ", ".join(map(shown, unknown[:5])) + (", ..." if len(unknown) > 5 else "")
+        raise UnsupportedModelError(
+            f"{file.path}: {file.architecture} is not known to have {len(unknown)} of its tensors ({names}); "
+            "computed without them, answers would be wrong"
+        )
 
 
 class _FileSource:
@@ -144,13 +218,20 @@ class _FileSource:
         self._done = 0
         self._counted: set[str] = set()
 
+    def continued(self, file: GGUFFile) -> _FileSource:
+        """The tensors of `file`, which come in after those asked for here."""
+        source = _FileSource(file, self.ops, self._total, self._progress)
+        source._done = self._done
+        return source
+
+    @property
+    def left(self) -> list[str]:
+        """Tensors nobody has asked for."""
+        return [name for name in self._file.tensors if name not in self._counted]
+
     def unused(self, layers: int) -> list[str]:
         """Tensors nobody has asked for, without those that are no loss, or of layers from `layers` on."""
-        return [
-            name
-            for name in self._file.tensors
-            if name not in self._counted and is_loaded(name, layers) and not _HARMLESS.match(name)
-        ]
+        return [name for name in self.left if is_loaded(name, layers) and not _HARMLESS.match(name)]
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         tensor = self._file.tensors.get(name)

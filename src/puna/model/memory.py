@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -17,15 +18,20 @@ from typing import TYPE_CHECKING, Final
 from puna.errors import InsufficientMemoryError
 from puna.gguf import StringArray
 from puna.kvcache.types import HALVES, KVTypes
-from puna.model.base import TextModel
+from puna.model.header import engine_for
 from puna.model.metadata import scalar
 from puna.model.registry import model_for
+from puna.model.vision.options import OF_IMAGES
+from puna.model.vision.registry import tower_beside, tower_in
 from puna.ops import Backend, default_backend
+from puna.options import AUTO, PUNA, Placement
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile, TensorInfo
-    from puna.kvcache.cache import Cache
+    from puna.model.vision.tower import VisionTower
 
+#: What is kept of images that were encoded, in all (see `puna.engine.images`).
+IMAGE_STATE_BYTES: Final = 128 << 20
 #: The context of a model that does not state one.
 UNSTATED_CONTEXT: Final = 4096
 
@@ -36,11 +42,7 @@ _TOKEN_BYTES = 800
 _PROCESS_BYTES = 16 << 20
 #: Rows of the hidden size beside the results of products: the residual, its norm, sums.
 _HIDDEN_ROWS = 4
-#: Positions of the cache that is asked how large others would be.
-_SMALL = 512
-_LAYER = re.compile(r"blk\.(\d+)\.")
-#: Beginnings of names that belong to what looks at images.
-_OF_IMAGES = ("v.", "mm.")
+_LAYER = re.compile(r"(?:enc\.|dec\.)?blk\.(\d+)\.")
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,11 @@ class MemoryTable:
         """All of it, beside what a process has that has imported what it needs."""
         return sum(map(self.on, self.devices))
 
+    @property
+    def host(self) -> int:
+        """Of all of it, what is in the memory of this process."""
+        return self.on(self.devices[0])
+
     def on(self, device: str) -> int:
         """Bytes of `device`; what belongs to no part is where the first one is."""
         others = self.activations + self.tokenizer + self.process
@@ -89,72 +96,42 @@ class MemoryTable:
         return list(dict.fromkeys(part.device for part in self.parts))
 
 
-class Forecast:
-    """What the model in an open file takes, for any context, number of sequences and batch.
+@dataclass(frozen=True)
+class VisionForecast:
+    """The vision tower of a model, and what it will take."""
 
-    Its `prediction_heads` count if they are to be loaded. Raises `UnsupportedModelError` and `ModelError` for
-    a file that cannot be run, and `NotSupportedError` when its heads do not fill the blocks of a quantised
-    cache.
-    """
+    tower: VisionTower  # without weights
+    file: GGUFFile  # which has its tensors
+    file_bytes: int
+    weight_bytes: int  # as the kernels hold them
 
-    def __init__(
-        self,
-        file: GGUFFile,
-        types: KVTypes = HALVES,
-        ops: Backend | None = None,
-        *,
-        prediction_heads: bool = True,
-    ) -> None:
-        ops = ops or default_backend()
-        self._device = ops.device
-        self.architecture = model_for(file.architecture)
-        options = self.architecture.read_options(file)
-        self.options = options if prediction_heads else options.without_heads()
+
+class MemoryForecast(ABC):
+    """What the model in an open file takes, for any context, number of sequences and batch."""
+
+    def __init__(self, file: GGUFFile) -> None:
         self.trained_context: int = scalar(file, "context_length", 0)
         self._name = file.path.name
-        self._cache = small_cache(self.architecture(self.options, ops), types)
-        layers = len(self.options.layers)
-        self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name, layers)]
-        self._weights = _weights_by_part(self._tensors, ops)
-        mixing = max(layer.mixing_values for layer in self.options.layers)
-        self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
-        if self.options.prediction_heads:
-            self._row_values += self.options.hidden_size  # which heads go on from
-        self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
-        tokens = file.get("tokenizer.ggml.tokens")
-        self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
 
     @property
+    @abstractmethod
     def weight_bytes(self) -> int:
         """Bytes of the file that will be read."""
-        return sum(tensor.nbytes for tensor in self._tensors)
 
+    @property
+    def vram_bytes(self) -> int:
+        """Of these, those that go to a GPU."""
+        return 0
+
+    @abstractmethod
     def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
         """With at most the context the model was trained for; 0: without any cache."""
-        context = min(context, self.trained_context or context)
-        batch = min(batch, context) if context else batch
-        cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
-        layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))
-        parts = [
-            PartMemory(f"layer {i}", self._device, self._weights.get(i, 0), cache.get(i, 0) if context else 0)
-            for i in layers
-        ]
-        parts.insert(0, PartMemory("input", self._device, self._weights.get("input", 0), 0))
-        parts.append(PartMemory("output", self._device, self._weights.get("output", 0), 0))
-        return MemoryTable(
-            context=context,
-            parallel=parallel,
-            batch=batch,
-            parts=tuple(parts),
-            activations=_FLOAT_BYTES * (batch * self._row_values + 2 * parallel * self._logits),
-            tokenizer=self._vocab * _TOKEN_BYTES,
-        )
 
     def largest_context(self, *, parallel: int, batch: int, available: int) -> int:
         """The longest context `available` bytes are enough for; 0: not even the weights fit."""
         most = self.trained_context or UNSTATED_CONTEXT
         return largest(
-            lambda context: self.table(context=context, parallel=parallel, batch=batch).total <= available,
+            lambda context: self.table(context=context, parallel=parallel, batch=batch).host <= available,
             most,
         )
 
@@ -164,7 +141,7 @@ class Forecast:
         `draft` of them are for a model that guesses for this one.
         """
         available -= draft
-        if table.total <= available:
+        if table.host <= available:
             return
         beside = f" beside the draft model's {size_text(draft)}" if draft else ""
         advice = "use a smaller model, or free some memory"
@@ -177,18 +154,130 @@ class Forecast:
             advice += f"num_ctx {min(alone, table.context)} with one request at a time"
         context = f"{table.parallel} x {table.context}" if table.parallel > 1 else f"{table.context}"
         raise InsufficientMemoryError(
-            f"model requires more system memory ({size_text(table.total)}) than is available "
+            f"model requires more system memory ({size_text(table.host)}) than is available "
             f"({size_text(available)}{beside}): weights {size_text(table.weights)}, {context} tokens of "
             f"context {size_text(table.cache)}, activations of {table.batch} tokens "
             f"{size_text(table.activations)}; {advice} ({self._name})",
-            table.total,
+            table.host,
             available,
         )
 
 
-def small_cache(model: TextModel, types: KVTypes) -> Cache:
-    """A cache of the model's kind that takes next to nothing, to be asked how large others would be."""
-    return model.make_cache(sequences=1, context=_SMALL, capacity=_SMALL, types=types)
+class Forecast(MemoryForecast):
+    """The forecast for Puna's own engine.
+
+    Raises `UnsupportedModelError` and `ModelError` for a file that cannot be run, and `NotSupportedError`
+    when its heads do not fill the blocks of a quantised cache.
+    """
+
+    def __init__(
+        self,
+        file: GGUFFile,
+        types: KVTypes = HALVES,
+        ops: Backend | None = None,
+        projector: GGUFFile | None = None,
+        *,
+        prediction_heads: bool = True,
+    ) -> None:
+        """`projector` is the vision tower's file, where it has one of its own.
+
+        Without `prediction_heads` they are not to be loaded.
+        """
+        super().__init__(file)
+        ops = ops or default_backend()
+        self._device = ops.device
+        self.architecture = model_for(file.architecture)
+        options = self.architecture.read_options(file)
+        self.options = options if prediction_heads else options.without_heads()
+        layers = len(self.options.layers)
+        self._cache = self.architecture(self.options, ops).sample_cache(types)
+        self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name, layers)]
+        self._weights = _weights_by_part(self._tensors, ops)
+        mixing = max(layer.mixing_values for layer in self.options.layers)
+        self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
+        if self.options.prediction_heads:
+            self._row_values += self.options.hidden_size  # which heads go on from
+        self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
+        self.vision = _vision_in(file, projector, self.options.hidden_size, ops)
+        tokens = file.get("tokenizer.ggml.tokens")
+        self._vocab = len(tokens) if isinstance(tokens, StringArray) else 0
+
+    @property
+    def weight_bytes(self) -> int:
+        seeing = self.vision.file_bytes if self.vision is not None else 0
+        return sum(tensor.nbytes for tensor in self._tensors) + seeing
+
+    def table(self, *, context: int, parallel: int, batch: int) -> MemoryTable:
+        context = min(context, self.trained_context or context)
+        batch = context if self.architecture.encodes_prompts else batch  # each is read at once
+        batch = min(batch, context) if context else batch
+        cache = self._cache.layer_bytes(sequences=parallel, capacity=context * parallel, batch=batch)
+        layers = sorted({part for part in self._weights if isinstance(part, int)} | set(cache))
+        parts = [
+            PartMemory(f"layer {i}", self._device, self._weights.get(i, 0), cache.get(i, 0) if context else 0)
+            for i in layers
+        ]
+        parts.insert(0, PartMemory("input", self._device, self._weights.get("input", 0), 0))
+        parts.append(PartMemory("output", self._device, self._weights.get("output", 0), 0))
+        reading = 0
+        if self.vision is not None:
+            parts.append(PartMemory("vision", self._device, self.vision.weight_bytes, 0))
+            reading = self.vision.tower.memory_bytes(batch) + IMAGE_STATE_BYTES
+        return MemoryTable(
+            context=context,
+            parallel=parallel,
+            batch=batch,
+            parts=tuple(parts),
+            activations=_FLOAT_BYTES * (batch * self._row_values + 2 * parallel * self._logits) + reading,
+            tokenizer=tokenizer_bytes(self._vocab),
+        )
+
+
+def forecast_for(
+    file: GGUFFile,
+    types: KVTypes = HALVES,
+    ops: Backend | None = None,
+    projector: GGUFFile | None = None,
+    *,
+    engine: str = AUTO,
+    placement: Placement = Placement(),  # noqa: B008, frozen
+    prediction_heads: bool = True,
+) -> MemoryForecast:
+    """What the model in an open file takes where it will run; see `engine_for` for what that raises."""
+    if engine_for(file, engine) == PUNA:
+        return Forecast(file, types, ops, projector, prediction_heads=prediction_heads)
+    from puna.model.llamacpp.memory import LlamaCppForecast
+
+    return LlamaCppForecast(file, types, placement)
+
+
+def tokenizer_bytes(tokens: int) -> int:
+    """Of a vocabulary of so many tokens."""
+    return tokens * _TOKEN_BYTES
+
+
+def _vision_in(
+    file: GGUFFile, projector: GGUFFile | None, text_size: int, ops: Backend
+) -> VisionForecast | None:
+    kind = tower_in(file) if projector is None else tower_beside(projector, file.architecture)
+    if kind is None:
+        return None
+    where = projector or file
+    tower = kind(kind.read_options(where, text_size), ops)
+    tensors = [tensor for name, tensor in where.tensors.items() if is_of_images(name)]
+    return VisionForecast(
+        tower=tower,
+        file=where,
+        file_bytes=sum(tensor.nbytes for tensor in tensors),
+        weight_bytes=sum(_packed_vision_bytes(tensor, ops) for tensor in tensors),
+    )
+
+
+def _packed_vision_bytes(tensor: TensorInfo, ops: Backend) -> int:
+    """Convolutions and tables are made floats."""
+    if len(tensor.shape) == 2 and tensor.name.startswith(("v.blk.", "mm.")):
+        return ops.packed_bytes(tensor.type, tensor.shape)
+    return math.prod(tensor.shape) * _FLOAT_BYTES
 
 
 def largest(fits: Callable[[int], bool], most: int) -> int:
@@ -203,7 +292,12 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 def is_loaded(name: str, layers: int) -> bool:
     """Whether tensor `name` is of the text model, of which the first `layers` layers are loaded."""
     of_layer = _LAYER.match(name)
-    return not name.startswith(_OF_IMAGES) and not (of_layer and int(of_layer[1]) >= layers)
+    return not is_of_images(name) and not (of_layer and int(of_layer[1]) >= layers)
+
+
+def is_of_images(name: str) -> bool:
+    """Whether tensor `name` is the vision tower's."""
+    return name.startswith(OF_IMAGES)
 
 
 def size_text(count: int) -> str:

@@ -142,14 +142,15 @@ def table_rows(file: GGUFFile, tensor: str) -> int:
     return found.shape[0] if found else 0
 
 
-def block_count(file: GGUFFile) -> int:
-    """The number of layers. Raises `ModelError` unless there are tensors of as many."""
-    count = required(file, "block_count")
-    last = max((int(found[1]) for found in map(LAYER.match, file.tensors) if found), default=-1)
+def block_count(file: GGUFFile, prefix: str = "blk", *, key: str = "block_count", default: int = 0) -> int:
+    """The number of layers, of which there must be tensors, beginning with `prefix`. Raises `ModelError`."""
+    count = required(file, key, default)
+    layer = LAYER if prefix == "blk" else re.compile(rf"{re.escape(prefix)}\.(\d{{1,9}})\.")
+    last = max((int(found[1]) for found in map(layer.match, file.tensors) if found), default=-1)
     if count > last + 1:
-        raise invalid(file, "block_count", f"is {count}, but there are only tensors of {last + 1} layers")
+        raise invalid(file, key, f"is {count}, but there are only tensors of {last + 1} layers")
     if count <= last:
-        raise invalid(file, "block_count", f"is {count}, but there are tensors of layer {last}")
+        raise invalid(file, key, f"is {count}, but there are tensors of layer {last}")
     return count
 
 

@@ -181,6 +181,7 @@ class TextOptions:
         halves: bool = False,
         windowed: Sequence[bool] = (),
         predicts: bool = False,
+        blocks: str = "blk",
     ) -> Self:
         """From the metadata of `file`, the arguments standing for what it does not say.
 
@@ -189,9 +190,10 @@ class TextOptions:
         `rotates` say is not in files. Unless `all_attend`, layers may have 0 key/value heads, and remember
         something else; if there are `halves`, all may, and a layer may have no feed-forward network. The last
         layers may be those of prediction heads, which are kept if the architecture `predicts` with them.
-        Raises `ModelError` that names the key and its value, and `UnsupportedModelError`.
+        Names of layers' tensors begin with `blocks`. Raises `ModelError` that names the key and its value,
+        and `UnsupportedModelError`.
         """
-        count, hidden = block_count(file), required(file, "embedding_length")
+        count, hidden = block_count(file, blocks), required(file, "embedding_length")
         heads, kv_heads = _read_heads(file, count, all_attend, halves)
         dim_key = first_of(file, head_dims[0], "attention.head_dim")
         head_dim = required(file, dim_key, head_dim or max(hidden // max(*heads, 1), 1))
@@ -231,7 +233,7 @@ class TextOptions:
             if not (layer.feed_forward_size or layer.experts or halves):
                 raise invalid(file, "feed_forward_length", f"should be positive, but is 0 for layer {i}")
             suffix = "_swa" if windowed[i] and head_dim_swa != head_dim else ""
-            _check_tensors(file, i, layer, *(f"{key}{suffix}" for key in head_dims))
+            _check_tensors(file, f"{blocks}.{i}", layer, *(f"{key}{suffix}" for key in head_dims))
         check_extent(file, "token_embd.weight", 1, {"embedding_length": hidden})
         ahead = scalar(file, "nextn_predict_layers", 0)  # which predict tokens after the next one
         if not 0 <= ahead < count:
@@ -251,12 +253,19 @@ class TextOptions:
         )
 
 
-def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions, key: str, value: str) -> None:
+def _check_tensors(file: GGUFFile, prefix: str, layer: LayerOptions, key: str, value: str) -> None:
     """Raise `ModelError` when the sizes that memory depends on are not those of the layer's tensors.
 
     All others are compared as tensors are loaded, which would be too late for these: a model is admitted by
     what its options make it need. `key` and `value` are the keys that say how large its heads are.
     """
+    for tensor, axis, sizes in (
+        ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
+        ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
+    ):
+        check_extent(file, f"{prefix}.{tensor}.weight", axis, sizes)
+    if not layer.kv_heads:
+        return  # whatever mixes tokens there has other heads
     heads = "attention.head_count_kv"
     kept = {heads: layer.kv_heads, value: layer.value_dim}
     for tensor, axis, sizes in (
@@ -265,12 +274,11 @@ def _check_tensors(file: GGUFFile, index: int, layer: LayerOptions, key: str, va
         ("attn_v", 0, kept),
         ("cross_attn_v_proj", 0, kept),
         ("attn_output", 1, {"attention.head_count": layer.heads, value: layer.value_dim}),
-        ("ffn_gate_inp", 0, {"expert_count": layer.expert_count}),
-        ("ffn_down_exps", 2, {"expert_feed_forward_length": layer.expert_feed_forward_size}),
+        ("attn_o", 1, {"attention.head_count": layer.heads, value: layer.value_dim}),
     ):
-        check_extent(file, f"blk.{index}.{tensor}.weight", axis, sizes)
-    joined = file.tensors.get(f"blk.{index}.attn_qkv.weight")
-    if f"blk.{index}.ssm_conv1d.weight" in file.tensors:
+        check_extent(file, f"{prefix}.{tensor}.weight", axis, sizes)
+    joined = file.tensors.get(f"{prefix}.attn_qkv.weight")
+    if f"{prefix}.ssm_conv1d.weight" in file.tensors:
         joined = None  # of a layer that does not attend, whose heads are others
     rows = layer.query_size + layer.key_size + layer.value_size
     if joined is not None and joined.shape[0] != rows:

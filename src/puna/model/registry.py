@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
 from typing import Final
 
 from puna.errors import UnsupportedModelError, shown
@@ -33,7 +34,9 @@ _MODELS: Final = {
     "granitehybrid": ("granitehybrid", "GraniteHybrid"),
     "granitemoe": ("granite", "Granite"),
     "hunyuan-dense": ("hunyuan", "HunyuanDense"),
+    "jina-bert-v2": ("jina_bert_v2", "JinaBertV2"),
     "jina-bert-v3": ("jina_bert_v3", "JinaBertV3"),
+    "kimi-linear": ("kimi_linear", "KimiLinear"),
     "lfm2": ("lfm2", "Lfm2"),
     "lfm2moe": ("lfm2", "Lfm2"),
     "llama": ("llama", "Llama"),
@@ -54,7 +57,9 @@ _MODELS: Final = {
     "olmoe": ("olmoe", "Olmoe"),
     "phi3": ("phi3", "Phi3"),
     "qwen2": ("qwen2", "Qwen2"),
+    "qwen25vl": ("qwen2vl", "Qwen2VL"),
     "qwen2moe": ("qwen2moe", "Qwen2Moe"),
+    "qwen2vl": ("qwen2vl", "Qwen2VL"),
     "qwen3": ("qwen3", "Qwen3"),
     "qwen35": ("qwen3next", "Qwen3Next"),
     "qwen35moe": ("qwen3next", "Qwen3Next"),
@@ -63,14 +68,21 @@ _MODELS: Final = {
     "seed_oss": ("seed_oss", "SeedOss"),
     "smollm3": ("smollm3", "SmolLM3"),
     "starcoder2": ("starcoder2", "Starcoder2"),
+    "t5": ("t5", "T5"),
+    "t5encoder": ("t5encoder", "T5Encoder"),
 }
+
+_LONGEST_NAME: Final = 100  # of architectures that are compared with those there are
 
 
 def model_for(architecture: str) -> type[TextModel]:
     """The model of `architecture`. Raises `UnsupportedModelError` that names it and lists the supported."""
     if architecture not in _MODELS:
+        near = get_close_matches(architecture[:_LONGEST_NAME], _MODELS, n=1)
+        nearest = f", the nearest being {near[0]}" if near else ""
         raise UnsupportedModelError(
-            f"architecture {shown(architecture)} is not supported; supported: {', '.join(supported())}"
+            f"architecture {shown(architecture)} is not supported; "
+            f"supported: {', '.join(supported())}{nearest}"
         )
     module, name = _MODELS[architecture]
     model: type[TextModel] = getattr(importlib.import_module(f"puna.model.models.{module}"), name)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from puna.errors import ModelError, UnsupportedModelError, shown
-from puna.model.metadata import first_of, invalid, number, positive, required, scalar
+from puna.model.metadata import first_of, invalid, missing, number, positive, required, scalar
 from puna.ops import Rope, Yarn
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class RopeOptions:
     magnitude: float = 1.0  # of cosines and sines; that of `yarn` comes on top
     original_context: int = 0  # what the model was trained with before it was extended
     factored: bool = True  # whether the factors in the file, if there are any, are for it
+    sections: tuple[int, ...] = ()  # pairs that go by each axis of a place, where these are several
+    interleaved: bool = False  # axes take turns; else their pairs follow each other
 
     @property
     def pairs(self) -> int:
@@ -89,7 +91,28 @@ class RopeOptions:
             linear_factor=self.linear_factor,
             yarn=self.yarn,
             magnitude=self.magnitude,
+            sections=self.sections or None,
+            interleaved=self.interleaved,
         )
+
+
+def read_sections(file: GGUFFile, pairs: int) -> tuple[int, ...]:
+    """How many of a head's `pairs` rotate by time, height and width. Raises `ModelError`."""
+    key = first_of(file, "rope.dimension_sections", "rope.mrope_section", "mrope_sections")
+    values: Any = file.get(key)
+    if values is None:
+        raise missing(file, key)
+    sections = () if isinstance(values, str | int | float) else tuple(values[:5])
+    if (
+        len(sections) not in (3, 4)
+        or not all(type(size) is int and size >= 0 for size in sections)
+        or sum(sections) != pairs
+        or any(sections[3:])
+    ):
+        raise invalid(
+            file, key, f"should divide the {pairs} pairs of a head in three, but is {shown(values)}"
+        )
+    return sections[:3]
 
 
 def _base(file: GGUFFile, default: float) -> float:

@@ -7,6 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from puna.errors import ModelError
 from puna.kvcache.cache import LayerState
 from puna.nn.module import WeightSource
 from puna.ops import Array, Backend
@@ -75,6 +76,23 @@ class SiluConvolutions:
             )
             for i, (x, (weight, bias)) in enumerate(zip(inputs, self.parts, strict=True))
         ]  # fmt: skip
+
+
+class SeparateConvolutions(SiluConvolutions):
+    """With a tensor for each of three inputs: queries, keys and values."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        *channels, taps = shape
+        parts: list[tuple[Array, Array | None]] = []
+        for kind, count in zip("qkv", channels, strict=True):
+            kernels = source.values(f"{name}_{kind}.weight", (count, 1, taps))
+            if kernels is None:
+                raise ModelError(f"tensor '{name}_{kind}.weight' is missing")
+            parts.append((source.ops.array(np.ascontiguousarray(kernels.reshape(count, taps).T)), None))
+        return cls(source.ops, parts)
 
 
 def convolution_states(taps: int, *channels: int) -> tuple[tuple[str, tuple[int, ...]], ...]:

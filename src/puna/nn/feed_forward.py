@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Protocol
+from typing import ClassVar, Final, Protocol
 
 from puna.nn.layers import Linear, StackedLinear, linear_many
 from puna.nn.module import Module, weight
 from puna.ops import Array
+
+#: A gate as many times as steep as a sigmoid is 0 or 1, but where numbers are too small to matter.
+STEEP: Final = 2.0**20
 
 
 class FeedForwardOptions(Protocol):
@@ -56,12 +59,16 @@ class FusedFeedForward(FeedForward):
         return self.joined(hidden)
 
 
-class FusedExactGeluFeedForward(FusedFeedForward):
+class ExactGeluFeedForward(FeedForward):
     """With the GELU itself, where `geglu` is the approximation by a hyperbolic tangent."""
 
     def activated(self, gate: Array, up: Array) -> Array:
         activated: Array = self.ops.gelu(gate) * up
         return activated
+
+
+class FusedExactGeluFeedForward(ExactGeluFeedForward, FusedFeedForward):
+    """With both."""
 
 
 class PlainFeedForward(Module):
@@ -81,3 +88,11 @@ class SquaredReluFeedForward(PlainFeedForward):
 
     def forward(self, hidden: Array) -> Array:
         return self.down(self.ops.squared_relu(self.up(hidden)))
+
+
+class ReluFeedForward(PlainFeedForward):
+    """down(max(up(x), 0)), without gates, as in the first transformer (arXiv:1706.03762)."""
+
+    def forward(self, hidden: Array) -> Array:
+        up = self.up(hidden)
+        return self.down(up * self.ops.sigmoid(up * STEEP))

@@ -1,4 +1,4 @@
-"""Mixers whose memory does not grow with the context: gated delta networks."""
+"""Mixers whose memory does not grow with the context: gated delta networks, also those of Kimi Linear."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 
 from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache
-from puna.nn.convolution import SiluConvolutions
+from puna.nn.convolution import SeparateConvolutions, SiluConvolutions
 from puna.nn.layers import Linear, RMSNorm, StackedLinear, linear_many
+from puna.nn.mamba import HeadValues
 from puna.nn.module import Module, weight
 from puna.ops import Array, Rope
 
@@ -74,8 +75,56 @@ class GatedDeltaNetwork(Module):
             self.query_norm(query.reshape(count, o.key_heads, o.memory_dim)),
             self.key_norm(key.reshape(count, o.key_heads, o.memory_dim)),
             value.reshape(count, o.value_heads, o.memory_dim),
-            self.ops.softplus(alpha, self.decay), self.ops.sigmoid(beta), None, state.states["memory"],
+            self.decays(alpha), self.ops.sigmoid(beta), None, state.states["memory"],
             slots.starts, slots.sources, slots.targets, delta=True, tiled=o.tiled_heads,
         )  # fmt: skip
-        mixed = self.ops.swiglu(gate, self.norm(mixed).reshape(count, -1))
+        mixed = self.gated(self.norm(mixed).reshape(count, -1), gate)
         return self.output(mixed if rows is None else mixed[rows])
+
+    def decays(self, alpha: Array) -> Array:
+        """Logarithms of what memories are multiplied by: [rows, heads], or of each key [rows, heads, dim]."""
+        return self.ops.softplus(alpha, self.decay)
+
+    def gated(self, mixed: Array, gate: Array) -> Array:
+        """[rows, heads * dim] each, to the same."""
+        return self.ops.swiglu(gate, mixed)
+
+
+class KimiDeltaAttention(GatedDeltaNetwork):
+    """With a decay of each key (Kimi Team, arXiv:2510.26692), and tensors of other names.
+
+    Decays and gates are made by way of a vector as short as a key.
+    """
+
+    joined = gate = alpha = decay = None  # type: ignore[assignment]
+    query: Linear = weight("attn_q", "delta_key_size", "hidden_size")
+    key: Linear = weight("attn_k", "delta_key_size", "hidden_size")
+    value: Linear = weight("attn_v", "delta_value_size", "hidden_size")
+    to_decays: Linear = weight("ssm_f_a", "memory_dim", "hidden_size")
+    from_decays: Linear = weight("ssm_f_b", "delta_key_size", "memory_dim")
+    to_gates: Linear = weight("ssm_g_a", "memory_dim", "hidden_size")
+    from_gates: Linear = weight("ssm_g_b", "delta_value_size", "memory_dim")
+    step_bias: Array = weight("ssm_dt|ssm_dt.bias", "delta_key_size")
+    decay_of_heads: HeadValues = weight("ssm_a", "value_heads")  # below 0
+    convolutions: SeparateConvolutions = weight(
+        "ssm_conv1d", "delta_key_size", "delta_key_size", "delta_value_size", "taps"
+    )
+    output: Linear = weight("attn_output", "hidden_size", "delta_value_size")
+
+    def loaded(self) -> None:
+        self.alpha = self.from_decays
+        decays = np.repeat(self.ops.numpy(self.decay_of_heads.values), self.options.memory_dim)
+        self.decay = self.ops.array(decays)
+        super().loaded()
+
+    def project(self, hidden: Array) -> list[Array]:
+        *inputs, beta, decays, gates = linear_many(
+            hidden, self.query, self.key, self.value, self.beta, self.to_decays, self.to_gates
+        )
+        return [*inputs, self.from_gates(gates), beta, self.from_decays(decays)]
+
+    def decays(self, alpha: Array) -> Array:
+        return super().decays(alpha).reshape(len(alpha), self.options.value_heads, -1)
+
+    def gated(self, mixed: Array, gate: Array) -> Array:
+        return self.ops.sigmoid_gate(mixed, gate)

@@ -16,7 +16,7 @@ from puna.prompt.choose import chat_template, is_parsed
 from puna.prompt.format import Think
 from puna.prompt.framing import frame
 from puna.prompt.messages import Chat, Message
-from puna.prompt.model_facts import ModelFacts, facts_at
+from puna.prompt.model_facts import ModelFacts, facts_at, projector_for
 
 
 class _Config(Protocol):
@@ -73,7 +73,7 @@ class Author:
                 facts(),
                 template,
                 extra=model.config.capabilities or (),
-                sees=bool(model.projector_paths),
+                sees=bool(model.model_path and projector_for(model.projector_paths, model.model_path)),
             )
 
         def parsed() -> bool:

@@ -16,7 +16,7 @@ import jinja2.parser
 import jinja2.sandbox
 from jinja2.utils import Namespace
 
-from puna.errors import TemplateError, TemplateLimitError
+from puna.errors import TemplateError, TemplateLimitError, TemplateRefusalError
 from puna.prompt.concealed import GLOBALS, concealed, concealing, revealed
 from puna.prompt.limits import MAX_TEMPLATE_CHARACTERS, joined
 
@@ -70,8 +70,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
         return super().call(__context, revealed(__obj), *args, **kwargs)
 
 
+class _RefusalError(jinja2.exceptions.TemplateError):
+    """What a template itself raises."""
+
+
 def _raise(message: str) -> NoReturn:
-    raise jinja2.exceptions.TemplateError(message)
+    raise _RefusalError(message)
 
 
 def _tojson(
@@ -171,14 +175,17 @@ class JinjaTemplate:
         return _environment().from_string(self._tree)
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """The text. Raises TemplateError with the template's own message, or the line that failed.
+        """The text. Raises TemplateError naming the line that failed.
 
-        Raises TemplateLimitError if the text is too long; other bounds are the renderer's.
+        Raises TemplateRefusalError with the template's own message, and TemplateLimitError if the text is too
+        long; other bounds are the renderer's.
         """
         try:
             return joined(self._compiled.generate(values))
         except (TemplateLimitError, MemoryError):
             raise
+        except _RefusalError as error:
+            raise TemplateRefusalError(f"template error: {error}") from error
         except jinja2.exceptions.TemplateError as error:
             raise TemplateError(f"template error: {error}") from error
         except Exception as error:

@@ -12,7 +12,7 @@ from puna.errors import RequestError, shown
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):
-    """One message, in the shape of the native API.
+    """One message, in the shape of the native API; `images` are bytes of image files.
 
     `tool_calls` are `{"id"?, "function": {"name", "arguments": {...}}}`; `tool_name` and
     `tool_call_id` tell which call a message of role `tool` answers.

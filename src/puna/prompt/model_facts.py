@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -11,6 +12,7 @@ from puna.errors import GGUFError
 from puna.gguf import GGUFFile, open_gguf
 from puna.model.pooling import is_reranker
 from puna.model.tokenizer.special_ids import adds_bos
+from puna.model.vision.registry import PROJECTOR_ARCHITECTURE, has_tower, is_read_by, projector_type
 from puna.prompt.format import SpecialTokens
 
 _TEMPLATE = "tokenizer.chat_template"
@@ -40,6 +42,7 @@ class ModelFacts:
     ranks: bool = False
     sees: bool = False
     hears: bool = False
+    projector: str = ""  # the kind of a file that has a vision tower and nothing else
 
 
 def read_facts(file: GGUFFile) -> ModelFacts:
@@ -50,23 +53,34 @@ def read_facts(file: GGUFFile) -> ModelFacts:
         tokens=SpecialTokens(_spellings(file), adds_bos(file, str(file.get("tokenizer.ggml.model")))),
         embeds=file.get("pooling_type") is not None or is_reranker(file),
         ranks=is_reranker(file),
-        sees=file.get("vision.block_count") is not None,
+        sees=has_tower(file),
         hears=file.get("audio.block_count") is not None,
+        projector=projector_type(file) if file.architecture == PROJECTOR_ARCHITECTURE else "",
     )
+
+
+def projector_for(paths: Iterable[Path], model: Path | str) -> Path | None:
+    """The first of some files with vision towers that the model at `model` can see with, if one is."""
+    facts = facts_at(Path(model))
+    for path in paths:
+        tower = facts_at(path)
+        if facts and tower and is_read_by(tower.projector, facts.architecture):
+            return path
+    return None
 
 
 def facts_at(path: Path) -> ModelFacts | None:
     """Facts of the file at `path`; None if it is missing or damaged."""
     try:
         status = path.stat()
-        return _facts(path, status.st_mtime_ns, status.st_size)
+        return _facts(path, status.st_ino, status.st_ctime_ns, status.st_size)
     except (OSError, GGUFError):
         return None
 
 
 @lru_cache(maxsize=256)
-def _facts(path: Path, mtime_ns: int, size: int) -> ModelFacts:
-    # The time and size are only there so that a replaced file is read again.
+def _facts(path: Path, inode: int, changed_ns: int, size: int) -> ModelFacts:
+    # Which file it is, and how it was, are only there so that another or a changed one is read again.
     with open_gguf(path) as file:
         return read_facts(file)
 

@@ -26,7 +26,7 @@ from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
 from puna.ops import default_backend, missing_kernels
-from puna.options import drafts_itself
+from puna.options import PUNA, drafts_itself
 from puna.prompt.model_facts import ModelFacts, facts_at
 from puna.prompt.renderer.client import Renderer
 from puna.runner.frames import Channel, Frame
@@ -162,7 +162,10 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         cache_types=cache_types,
         draft=request.draft,
         prediction_heads=drafts_itself(request.speculate),
+        projector=request.projector,
         ops=ops,
+        engine=request.engine,
+        placement=request.placement,
         progress=report,
     )
     engine = Engine(
@@ -173,14 +176,17 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         cache_types=cache_types,
         speculate=request.speculate,
     )
+    own = loaded.model.engine == PUNA
     channel.send(
         Loaded(
             context_length=engine.context,
             parallel=engine.parallel,
             weight_bytes=engine.weight_bytes,
             cache_bytes=engine.cache_bytes,
-            kernels=ops.kernels,
-            warnings=(problem,) if (problem := missing_kernels()) else (),
+            kernels=ops.kernels if own else "ggml",
+            engine=loaded.model.engine,
+            vram_bytes=loaded.vram_bytes,
+            warnings=(problem,) if own and (problem := missing_kernels()) else loaded.warnings,
         )
     )
     return ChatModel(engine, facts, renderer)

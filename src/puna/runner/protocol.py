@@ -23,6 +23,7 @@ from puna.engine.events import (
 )
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
+from puna.options import AUTO, PUNA, Placement
 
 __all__ = [
     "IN_DOUBT",
@@ -76,8 +77,11 @@ class Load(Message, frozen=True):
     num_thread: int = 0
     kv_cache_type: str = "f16"
     draft: str = ""  # path of a model that guesses
+    projector: str = ""  # path of the vision tower, where it has a file of its own
     speculate: str | None = None  # how requests guess that do not say
     reserved: int = 0  # bytes of memory to leave, which other models' caches may come to take
+    engine: str = AUTO
+    placement: Placement = Placement()  # for llama.cpp
 
 
 class Cancel(Message, frozen=True):
@@ -122,7 +126,9 @@ class Loaded(Message, frozen=True):
     parallel: int
     weight_bytes: int
     cache_bytes: int
-    kernels: str = ""  # what computes: the instruction set of the kernels, or numpy
+    kernels: str = ""  # what computes: the instruction set of the kernels, numpy or (llama.cpp's) ggml
+    engine: str = PUNA  # which runs it
+    vram_bytes: int = 0  # of the weights, on GPUs
     warnings: tuple[str, ...] = ()  # what whoever uses the model should know
 
 

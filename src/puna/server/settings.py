@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-from puna.config import env, env_int, setting
+from puna.config import env, env_bool, env_int, setting
 from puna.errors import RequestError
 from puna.kvcache.types import KVTypes
-from puna.options import speculate_from_env
+from puna.options import AUTO, engine_from_env, speculate_from_env
 from puna.server.http.connections import ConnectionLimits
 from puna.server.http.cors import OriginRules, parse_origins
 from puna.server.keys.keyring import Keyring
@@ -50,8 +50,10 @@ class Settings:
     max_loaded: int = 3
     max_queue: int = 512
     max_body_bytes: int = 64 * 2**20  # of a request, files excepted
+    remote_images: bool = False  # whether images are fetched that a request only has the addresses of
     kv_cache_type: str = "f16"
     speculate: str | None = None
+    engine: str = AUTO
     origins: OriginRules = field(default_factory=lambda: parse_origins(""))
     hosts: tuple[str, ...] = ()  # names that web pages may know the server by; "*": any
     connections: ConnectionLimits = field(default_factory=ConnectionLimits)
@@ -61,7 +63,7 @@ class Settings:
     def from_env(cls) -> Settings:
         """Malformed numbers and durations count as absent, with a warning.
 
-        A bad origin, cache type, file of keys or way of guessing raises `PunaError`.
+        A bad origin, cache type, engine, file of keys or way of guessing raises `PunaError`.
         """
         parallel = env_int("NUM_PARALLEL", 0, instead=f"{DEFAULT_PARALLEL}, or 1 where memory is short")
         load_timeout_s = _env_duration_s("LOAD_TIMEOUT", cls.load_timeout_s)
@@ -79,8 +81,10 @@ class Settings:
             max_loaded=max_loaded if max_loaded > 0 else cls.max_loaded,
             max_queue=max_queue if max_queue >= 0 else cls.max_queue,
             max_body_bytes=max_body_mb * 2**20 if max_body_mb > 0 else cls.max_body_bytes,
+            remote_images=env_bool("REMOTE_IMAGES"),
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),
+            engine=engine_from_env(),
             origins=parse_origins(env("ORIGINS")),
             hosts=tuple(name.strip().lower() for name in env("ALLOWED_HOSTS").split(",") if name.strip()),
             connections=_connection_limits(),

@@ -7,6 +7,7 @@ import hashlib
 import os
 import re
 import tempfile
+import time
 from collections.abc import AsyncIterable, Iterable
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +36,14 @@ def file_digest(path: Path) -> str:
     """Digest of a file's content. Raises OSError."""
     with path.open("rb") as file:
         return "sha256:" + hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def has_changed(path: Path) -> bool:
+    """Whether the blob at `path` is a link to a file that was written to, or replaced, after it was linked.
+
+    Also if only its name or its rights have changed, which looks the same. Raises OSError.
+    """
+    return path.is_symlink() and path.stat().st_ctime_ns > path.lstat().st_mtime_ns
 
 
 class BlobWriter:
@@ -106,13 +115,18 @@ class Blobs:
             return False
         # In a store that is read-only or another user's, the time cannot be changed.
         with contextlib.suppress(OSError):
-            os.utime(path, follow_symlinks=False)
+            if path.is_symlink():
+                # The other time says since when the file is to be what it was (see `has_changed`).
+                os.utime(path, ns=(time.time_ns(), path.lstat().st_mtime_ns), follow_symlinks=False)
+            else:
+                os.utime(path)
         return True
 
     def link(self, path: Path, digest: str) -> None:
         """Let the file at `path`, which must have this digest, be the blob where it is.
 
-        Replaces the blob, if there is one. Raises StoreError.
+        Replaces the blob, if there is one. Raises StoreError. Whoever changes the file later is found out by
+        `has_changed`.
         """
         target = self.folder / normalize_digest(digest).replace(":", "-")
         with storage_errors("write into", self.folder):
@@ -157,9 +171,12 @@ class Blobs:
         return not existed
 
     def seems_whole(self, digest: str) -> bool:
-        """Whether the blob exists and, if it is a GGUF file, can be opened: a shortened one cannot."""
+        """Whether the blob exists, is no link to a file that has changed, and can be opened if it is GGUF.
+
+        A shortened one cannot.
+        """
         path = self.path(digest)
-        if not path.is_file():
+        if not path.is_file() or has_changed(path):
             return False
         with storage_errors("read", path), path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:

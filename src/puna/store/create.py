@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from puna import gojson
-from puna.errors import GGUFError, ModelError, RequestError
+from puna.errors import GGUFError, ModelError, RequestError, StoreError
 from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.config import ModelConfig
@@ -102,7 +103,9 @@ class _Assembly:
                     )
                 self._blobs.add_file(path)
             if layer.media_type in _KINDS.values():
-                self._facts.append(facts_of(self._blobs.path(layer.digest)))
+                path = self._blobs.path(layer.digest)
+                with _named_for_clients(parent.name, layer.digest, path):
+                    self._facts.append(facts_of(path))
             self._keep(
                 Layer(
                     media_type=layer.media_type,
@@ -121,20 +124,17 @@ class _Assembly:
             if not self._blobs.touch(digest):
                 raise RequestError(f"{file_name}: blob {digest} is not in the store; upload it first")
             path = self._blobs.path(digest)
-            with path.open("rb") as file:
-                magic = file.read(len(MAGIC))
-            if magic != MAGIC:
-                named = file_name.lower().endswith(".gguf")
-                problem = "supplied file was not in GGUF format" if named else "unknown type"
-                raise RequestError(f"{problem}: {file_name}; convert the model to GGUF first")
-            self._report("parsing GGUF")
-            try:
+            with _named_for_clients(file_name, digest, path):
+                with path.open("rb") as file:
+                    magic = file.read(len(MAGIC))
+                if magic != MAGIC:
+                    named = file_name.lower().endswith(".gguf")
+                    problem = "supplied file was not in GGUF format" if named else "unknown type"
+                    raise RequestError(f"{problem}: {file_name}; convert the model to GGUF first")
+                self._report("parsing GGUF")
                 facts = facts_of(path)
                 if facts.kind == "model":
                     self._check(path)
-            except (GGUFError, ModelError) as error:
-                # This includes parts of split models: in the store a part cannot find the others.
-                raise RequestError(f"{file_name} cannot be used: {error}") from error
             if only is not None and facts.kind != only:
                 raise RequestError(f"{file_name} is a {facts.kind}, not an {only}")
             self._facts.append(facts)
@@ -184,6 +184,21 @@ class _Assembly:
     def _keep(self, layer: Layer) -> None:
         self._report(f"using existing layer {layer.digest}")
         self._layers.append(layer)
+
+
+@contextlib.contextmanager
+def _named_for_clients(name: str, digest: str, path: Path) -> Iterator[None]:
+    """Errors of the blob at `path`, with what the client calls it instead of where it lies.
+
+    This includes parts of split models: in the store a part cannot find the others.
+    """
+    try:
+        yield
+    except (GGUFError, ModelError) as error:
+        reason = str(error).replace(str(path), digest).replace(path.name, digest)
+        raise RequestError(f"{name} cannot be used: {reason}") from error
+    except OSError as error:
+        raise StoreError(f"{name} cannot be used: {digest} cannot be read ({error.strerror})") from error
 
 
 def check_file_name(name: str) -> None:

@@ -28,12 +28,12 @@ class Facts:
 def facts_of(path: Path) -> Facts:
     """The facts of the GGUF file at `path`. Raises GGUFError or OSError."""
     status = path.stat()
-    return _facts(path, status.st_mtime_ns, status.st_size)
+    return _facts(path, status.st_ino, status.st_ctime_ns, status.st_size)
 
 
 @lru_cache(maxsize=256)
-def _facts(path: Path, mtime_ns: int, size: int) -> Facts:
-    # mtime_ns and size are only part of the cache key, so that a replaced file is read again.
+def _facts(path: Path, inode: int, changed_ns: int, size: int) -> Facts:
+    # Which file it is, and how it was, are only there so that another or a changed one is read again.
     with open_gguf(path) as file:
         return Facts(
             architecture=file.architecture,

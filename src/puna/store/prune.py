@@ -82,7 +82,9 @@ def sweep(manifests: Path, blobs: Path) -> int:
         in_use = _BLOB_NAME.fullmatch(entry.name) and entry.name.replace("-", ":").lower() in used
         with contextlib.suppress(OSError):
             own = entry.is_symlink() or entry.is_file(follow_symlinks=False)
-            if not in_use and own and entry.stat(follow_symlinks=False).st_mtime < oldest_kept:
+            status = entry.stat(follow_symlinks=False)
+            touched = max(status.st_mtime, status.st_atime) if entry.is_symlink() else status.st_mtime
+            if not in_use and own and touched < oldest_kept:
                 Path(entry.path).unlink()
                 removed += 1
     return removed

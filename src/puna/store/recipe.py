@@ -80,7 +80,8 @@ def _kinds() -> dict[str, type]:
     kinds: dict[str, type] = {}
     for key, hint in typing.get_type_hints(Options).items():
         if key in Options.__struct_fields__:
-            choices = {hint, *typing.get_args(hint)}
+            # A list is given as one text, unless it is of texts.
+            choices = set() if typing.get_origin(hint) is tuple else {hint, *typing.get_args(hint)}
             kinds[key] = next((kind for kind in (bool, int, float) if kind in choices), str)
     return kinds
 

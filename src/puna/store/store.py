@@ -116,7 +116,7 @@ class Store:
         `check` is called with each new model file, and raises ModelError for one that cannot be run; blobs of
         a spec that is refused are deleted, unless other models use them. Does not parse templates. Raises
         InvalidNameError, RequestError for an invalid spec, ModelNotFoundError for an unknown parent,
-        GGUFError for a damaged one, StoreError.
+        StoreError.
         """
         report = on_status or _silent
         wanted = _parse(name)
@@ -135,6 +135,22 @@ class Store:
             created = self.get(target)
         report("success")
         return created
+
+    def put_manifest(self, name: str | ModelName, data: bytes) -> bool:
+        """Let a manifest be the model `name`, replacing the model of that name; its blobs must be there.
+
+        Returns whether blobs of the replaced model were left over. Raises StoreError.
+        """
+        manifest = Manifest.decode(data, f"the manifest of {name}")
+        with self._writing():
+            if missing := next((digest for digest in manifest.digests() if not self.has_blob(digest)), None):
+                raise StoreError(
+                    f"blob {missing} of {name} is missing: it was deleted meanwhile; pull it again"
+                )
+            target = self._spelling(_parse(name))
+            left = self._digests(self._manifest_path(target)) - manifest.digests()
+            self._write_manifest(target, data)
+        return any(not self.has_blob(digest) for digest in left)
 
     def copy(self, source: str | ModelName, target: str | ModelName) -> None:
         """Copy a model to another name, overwriting the model of that name. Blobs are shared."""

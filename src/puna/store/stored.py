@@ -13,6 +13,7 @@ import msgspec
 
 from puna.errors import GGUFError, StoreError, UnsupportedModelError
 from puna.store import manifest as media
+from puna.store.blobs import has_changed
 from puna.store.config import ModelConfig
 from puna.store.facts import Facts, facts_of
 from puna.store.files import read_whole, storage_errors
@@ -94,6 +95,11 @@ class StoredModel:
             raise StoreError(
                 f"{self.name}: its model file {path.resolve()} has {size} bytes, not the {layer.size} it had "
                 "when the model was made; create or pull it again"
+            )
+        if has_changed(path):
+            raise StoreError(
+                f"{self.name}: its model file {path.resolve()} was changed or moved after the model was made "
+                "of it; 'puna run' with its path looks what it is now"
             )
         return path
 

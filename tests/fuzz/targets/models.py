@@ -11,7 +11,10 @@ from pathlib import Path
 import numpy as np
 
 import puna
-from puna.gguf import GGMLType
+from puna.gguf import GGMLType, open_gguf
+from puna.kvcache.types import HALVES
+from puna.model.llamacpp.memory import LlamaCppForecast
+from puna.options import Placement
 from tests.fuzz.case import Bounds
 from tests.fuzz.hostile_bytes import WORDS, damaged
 from tests.fuzz.invented import OWN, Model, Raw, Tensor, encoded, invented
@@ -47,6 +50,10 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     if dice.random() < 0.2:
         content = damaged(dice, content, most=3)
     path = raw.save(folder, content)
+    if dice.random() < 0.1:  # what llama.cpp would take is told from the same metadata
+        with open_gguf(path) as file:
+            LlamaCppForecast(file, HALVES, Placement(num_gpu=0)).table(context=4096, parallel=2, batch=512)
+        return
     os.environ["PUNA_OPS"] = "reference"
     sizes = {"num_ctx": dice.choice((1, 16, 64, 2**20)), "parallel": dice.choice((1, 2))}
     with puna.load(path, **sizes) as loaded:

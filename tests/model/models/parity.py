@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +12,7 @@ import torch
 from puna.batch import Batch
 from puna.engine.engine import Engine
 from puna.engine.events import Chunk, Event, Generate
+from puna.gguf import open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
@@ -19,6 +23,10 @@ FLOATS = KVTypes.parse("f32")
 
 
 _originals: dict[str, Any] = {}
+#: What originals said of texts: the same is asked whichever way ours reads them, and on every backend.
+_said: weakref.WeakKeyDictionary[Any, dict[tuple[int, ...], torch.Tensor]] = weakref.WeakKeyDictionary()
+#: The largest difference found of each architecture; see `check_close`.
+differences: dict[str, float] = {}
 
 
 def original(config: Any) -> Any:
@@ -30,8 +38,30 @@ def original(config: Any) -> Any:
 
 
 def reference_log_probabilities(theirs: Any, tokens: list[int]) -> torch.Tensor:
-    with torch.inference_mode():
-        return torch.log_softmax(theirs(torch.tensor([tokens])).logits[0], dim=-1)
+    """Log-probabilities after each of `tokens`, computed once for each text."""
+    said = _said.setdefault(theirs, {})
+    if (found := said.get(tuple(tokens))) is None:
+        with torch.inference_mode():
+            found = said[tuple(tokens)] = torch.log_softmax(theirs(torch.tensor([tokens])).logits[0], dim=-1)
+    return found
+
+
+def check_close(ours: LoadedModel, found: torch.Tensor, expected: torch.Tensor, limit: float = 1e-3) -> None:
+    """That log-probabilities, or hidden states of encoders, are those of the reference.
+
+    The largest difference of each architecture is noted for docs/models.md.
+    """
+    assert found.shape == expected.shape
+    difference = float((found - expected).abs().max())
+    architecture = _architecture(ours.path)
+    differences[architecture] = max(differences.get(architecture, 0.0), difference)
+    assert difference < limit
+
+
+@cache
+def _architecture(path: Path) -> str:
+    with open_gguf(path) as file:
+        return file.architecture
 
 
 def random_tokens(ours: LoadedModel, count: int, seed: int) -> list[int]:
@@ -89,7 +119,10 @@ def log_probabilities_after_reuse(
 
 
 def check_greedy(ours: LoadedModel, theirs: Any, *, count: int = 40) -> None:
-    """`count` tokens after each of several prompts, all at once in our engine, one by one in theirs."""
+    """That `count` tokens after each of several prompts, all at once in our engine, are the reference's.
+
+    Each must be the likeliest after those before it, so the reference need not say them one by one.
+    """
     prompts = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
     engine = Engine(ours, context=128, parallel=4, batch_size=16, cache_types=FLOATS)
     produced: dict[int, list[int]] = {number: [] for number in range(len(prompts))}
@@ -104,14 +137,7 @@ def check_greedy(ours: LoadedModel, theirs: Any, *, count: int = 40) -> None:
     while engine.step():
         pass
     for number, prompt in enumerate(prompts):
-        with torch.inference_mode():
-            ids = torch.tensor([prompt])
-            answer = theirs.generate(
-                ids,
-                attention_mask=torch.ones_like(ids),  # else every pad token in the prompt is masked
-                max_new_tokens=count,
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=0,
-            )
-        assert produced[number] == answer[0, len(prompt) :].tolist()
+        answer = produced[number]
+        assert len(answer) == count
+        expected = reference_log_probabilities(theirs, [*prompt, *answer])
+        assert answer == expected[len(prompt) - 1 : -1].argmax(dim=-1).tolist()

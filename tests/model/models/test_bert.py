@@ -18,7 +18,7 @@ from puna.ops import Backend
 from puna.options import Options
 from tests import forward
 from tests.engine.runs import Run
-from tests.model.models.parity import FLOATS, original, random_tokens
+from tests.model.models.parity import FLOATS, check_close, original, random_tokens
 from tests.tiny_bert import VOCABULARY, TinyBert, tiny_bert_gguf
 
 MODELS = {"mean": TinyBert(), "cls": TinyBert(heads=2, layers=3, feed_forward=80, pooling_type=2, seed=1)}
@@ -60,7 +60,7 @@ def test_hidden_states_agree_for_texts_side_by_side(pair: tuple[LoadedModel, Any
             cache.start_forward(batch)
             found = forward.states_of(ours.model, batch, cache)
         expected = torch.cat([states_of(theirs, text) for text in texts])[::3]
-        assert (found - expected).abs().max() < 1e-3
+        check_close(ours, found, expected)
         assert [cache.length(number) for number in range(3)] == [1, 40, 17]
 
 

@@ -13,6 +13,7 @@ import pytest
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from tests.model.models.parity import (
+    check_close,
     check_greedy,
     log_probabilities_after_reuse,
     original,
@@ -36,6 +37,7 @@ from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
 from tests.tiny_heads import MIMO2
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
+from tests.tiny_kimi import KIMI_LINEAR
 from tests.tiny_latent import (
     DEEPSEEK_V2,
     DEEPSEEK_V3,
@@ -231,6 +233,8 @@ MODELS = {
     "mistral4": MISTRAL4,
     "mimo2": MIMO2,
     "mimo2 fused": dataclasses.replace(MIMO2, fused=True, seed=63),
+    "kimi-linear": KIMI_LINEAR,
+    "kimi-linear, first files": dataclasses.replace(KIMI_LINEAR, form="joined", seed=72),
     "mamba2": MAMBA2,
     "falcon-h1": FALCON_H1,
     "falcon-h1 normed": FALCON_H1_NORMED,
@@ -286,7 +290,7 @@ def test_log_probabilities_agree_beside_another_sequence(
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 11)
     found = our_log_probabilities(ours, tokens, parts)
-    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens))
 
 
 @pytest.mark.parametrize("chunk", [256, 10])
@@ -295,7 +299,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     tokens = random_tokens(ours, 70, 12)
     found = log_probabilities_after_reuse(ours, tokens, 50, chunk=chunk)
     assert 20 <= len(found) <= 70  # what a window has forgotten, or came after a checkpoint, is read again
-    assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens)[-len(found) :])
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from tests import forward
 from tests.engine.runs import Run
-from tests.model.models.parity import FLOATS, original, random_tokens
+from tests.model.models.parity import FLOATS, check_close, original, random_tokens
 from tests.tiny_bert import VOCABULARY, write_encoder
 from tests.tiny_encoders import (
     TinyEncoder,
@@ -26,11 +26,15 @@ from tests.tiny_encoders import (
     encoder_tensors,
     tiny_encoder_gguf,
 )
+from tests.tiny_jina import TinyJinaBertV2
 
 MODELS: dict[str, TinyEncoder] = {
     "nomic-bert": TinyNomicBert(),
     "nomic-bert-moe": TinyNomicBertMoe(seed=5),
     "jina-bert-v3": TinyJinaBertV3(pooling_type=2, seed=1),
+    "jina-bert-v2": TinyJinaBertV2(seed=6),
+    "jina-bert-v2-code": TinyJinaBertV2(kind="code", seed=7),
+    "jina-bert-v2-plain": TinyJinaBertV2(kind="plain", pooling_type=2, seed=8),
     "modern-bert": TinyModernBert(seed=2),
     "modern-bert-silu": TinyModernBert(pooling_type=2, seed=3, activation="silu", window=7),
 }
@@ -73,7 +77,7 @@ def test_hidden_states_agree_for_texts_side_by_side(pair: tuple[LoadedModel, Any
             cache.start_forward(batch)
             found = forward.states_of(ours.model, batch, cache)
         expected = torch.cat([states_of(theirs, text) for text in texts])[::3]
-        assert (found - expected).abs().max() < 1e-3
+        check_close(ours, found, expected)
 
 
 def test_vectors_are_those_pooled_from_the_reference(pair: tuple[LoadedModel, Any]) -> None:

@@ -19,6 +19,7 @@ from puna.ops import Backend
 from puna.options import Options
 from tests.model.models.parity import (
     FLOATS,
+    check_close,
     check_greedy,
     log_probabilities_after_reuse,
     original,
@@ -74,8 +75,8 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]) -> None:
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 11)
-    difference = our_log_probabilities(ours, tokens, parts) - reference_log_probabilities(theirs, tokens)
-    assert difference.abs().max() < 1e-3
+    found = our_log_probabilities(ours, tokens, parts)
+    check_close(ours, found, reference_log_probabilities(theirs, tokens))
 
 
 def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any]) -> None:
@@ -83,7 +84,7 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     tokens = random_tokens(ours, 70, 12)
     found = log_probabilities_after_reuse(ours, tokens, 50)
     assert len(found) == 20
-    assert (found - reference_log_probabilities(theirs, tokens)[-20:]).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens)[-20:])
 
 
 def test_what_a_window_has_forgotten_of_a_prefix_is_read_again(pair: tuple[LoadedModel, Any]) -> None:
@@ -93,7 +94,7 @@ def test_what_a_window_has_forgotten_of_a_prefix_is_read_again(pair: tuple[Loade
     assert len(found) == (
         70 if any(isinstance(layer.remembers, Window) for layer in ours.model.options.layers) else 20
     )
-    assert (found - reference_log_probabilities(theirs, tokens)[-len(found) :]).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens)[-len(found) :])
 
 
 @pytest.mark.slow
@@ -206,7 +207,7 @@ def test_what_files_of_published_models_lack_is_made_up_for(
     ours, theirs = load(tmp_path, replace(config, hidden=64, feed_forward=64), **said)
     tokens = random_tokens(ours, 24, 17)
     found = our_log_probabilities(ours, tokens, [24])
-    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens))
 
 
 def test_files_may_leave_out_what_google_always_chose(tmp_path: Path) -> None:
@@ -218,7 +219,7 @@ def test_files_may_leave_out_what_google_always_chose(tmp_path: Path) -> None:
     ours, theirs = load(tmp_path, config, **dict.fromkeys(keys))
     tokens = random_tokens(ours, 40, 18)
     found = our_log_probabilities(ours, tokens, [40])
-    assert (found - reference_log_probabilities(theirs, tokens)).abs().max() < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens))
 
 
 PATTERN = "attention.sliding_window_pattern"

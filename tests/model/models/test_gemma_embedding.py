@@ -14,6 +14,7 @@ from puna.gguf import GGUFWriter
 from puna.model.load import LoadedModel, load_model
 from puna.ops import Backend
 from tests.engine.runs import Run
+from tests.model.models.parity import check_close
 from tests.tiny import add_tokenizer
 from tests.tiny_gemma3 import TinyGemma3, gemma3_metadata, gemma3_tensors
 
@@ -67,7 +68,7 @@ def test_vectors_are_those_of_the_reference(ours: LoadedModel, theirs: Any) -> N
             mean = body(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0)
         if ours.model.widening is not None:  # type: ignore[attr-defined]
             mean = narrowing @ (widening @ mean)
-        assert np.abs(vector - mean.numpy()).max() < 1e-3
+        check_close(ours, torch.from_numpy(vector), mean)
 
 
 def test_half_a_projection_is_refused(tmp_path: Path) -> None:

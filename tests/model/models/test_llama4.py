@@ -20,6 +20,7 @@ from puna.ops import Backend
 from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
+    check_close,
     check_greedy,
     log_probabilities_after_reuse,
     original,
@@ -94,7 +95,7 @@ def test_log_probabilities_agree(pair: tuple[LoadedModel, Any], parts: list[int]
     ours, theirs = pair
     tokens = random_tokens(ours, 70, 11)
     found = our_log_probabilities(ours, tokens, parts)
-    assert largest_difference(found, reference_log_probabilities(theirs, tokens)) < 1e-3
+    check_close(ours, found, reference_log_probabilities(theirs, tokens))
 
 
 def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any]) -> None:
@@ -103,10 +104,10 @@ def test_log_probabilities_agree_after_prefix_reuse(pair: tuple[LoadedModel, Any
     expected = reference_log_probabilities(theirs, tokens)
     found = log_probabilities_after_reuse(ours, tokens, 50)
     assert len(found) == 20
-    assert largest_difference(found, expected[50:]) < 1e-3
+    check_close(ours, found, expected[50:])
     again = log_probabilities_after_reuse(ours, tokens, 50, chunk=11)  # which leaves chunks behind
     assert len(again) in (20, 70)
-    assert largest_difference(again, expected[-len(again) :]) < 1e-3
+    check_close(ours, again, expected[-len(again) :])
 
 
 @pytest.mark.slow

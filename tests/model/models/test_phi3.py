@@ -9,7 +9,14 @@ import pytest
 
 from puna.model.load import load_model
 from puna.ops import Backend
-from tests.model.models.parity import FLOATS, original, random_tokens, read, reference_log_probabilities
+from tests.model.models.parity import (
+    FLOATS,
+    check_close,
+    original,
+    random_tokens,
+    read,
+    reference_log_probabilities,
+)
 from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 
 PAIRS, FIRST, CONTEXT = 6, 32, 256
@@ -58,4 +65,4 @@ def test_a_shift_turns_as_the_context_does(tmp_path: Path, context: int, count: 
     cache.remove(0, 3, 8)
     found = read(ours, cache, 0, tokens[count + 5 :])
     expected = reference_log_probabilities(theirs, [*tokens[:3], *tokens[8:]])
-    assert (found - expected[-len(found) :]).abs().max() < 1e-3
+    check_close(ours, found, expected[-len(found) :])

@@ -130,6 +130,14 @@ def test_tokens_of_users_are_found_before_anything_is_replaced(tmp_path: Path) -
     assert small(tmp_path).encode("a<x>a", add_special=False, parse_special=False) == [5, 8, 5]
 
 
+@pytest.mark.parametrize("removed", [True, False])
+def test_text_that_follows_other_text_gets_no_space_and_keeps_its_own(tmp_path: Path, removed: bool) -> None:
+    tokenizer = small(tmp_path, remove_extra_whitespaces=removed)
+    for text, ids in (("aa", [6]), (" aa", [5, 4]), ("a a", [4, 5])):
+        assert tokenizer.encode(text, add_special=False, first=False) == ids
+    assert tokenizer.encode("aa", add_special=False) == [5, 4]
+
+
 def test_control_tokens_are_spelled_only_on_request(tmp_path: Path) -> None:
     tokenizer = small(tmp_path)
     assert 1 not in tokenizer.encode("</s>", add_special=False, parse_special=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from tokenizers import Tokenizer as HuggingFace
 from tokenizers import models, normalizers, pre_tokenizers
 
 from puna.gguf import open_gguf
-from puna.model.tokenizer import Tokenizer
+from puna.model.tokenizer import Tokenizer, word_piece
 from tests.model.tokenizer.vocabularies import CONTROL, NORMAL, UNKNOWN, build, load
 
 
@@ -38,12 +39,14 @@ def both(test_data: Path) -> tuple[Tokenizer, HuggingFace]:
         st.text(max_size=60),
         st.text(st.characters(max_codepoint=0x250), max_size=80),
         st.text(alphabet="unbelievably, naïve TOKENS-漢字 \u0301x²$", max_size=60),
-    )
+    ),
+    long=st.sampled_from([word_piece.LONG_TEXT, 5]),
 )
-def test_ids_match_hugging_face(both: tuple[Tokenizer, HuggingFace], text: str) -> None:
+def test_ids_match_hugging_face(both: tuple[Tokenizer, HuggingFace], text: str, long: int) -> None:
     ours, theirs = both
     well_formed = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    assert ours.encode(text, add_special=False, parse_special=False) == theirs.encode(well_formed).ids
+    with mock.patch.object(word_piece, "LONG_TEXT", long):
+        assert ours.encode(text, add_special=False, parse_special=False) == theirs.encode(well_formed).ids
 
 
 def tiny(tmp_path: Path, **keys: object) -> Tokenizer:

@@ -55,7 +55,7 @@ def keys(model: bytes) -> dict[str, Any]:
         "padding_token_id": 0,
         "unknown_token_id": 2,
     }
-    if charsmap := _fields(normalizer, 2):
+    if any(charsmap := _fields(normalizer, 2)):
         found["precompiled_charsmap"] = np.frombuffer(charsmap[0], np.uint8)
     return found
 

@@ -12,7 +12,14 @@ from typing import Any
 import psutil
 import pytest
 
-from puna.errors import NotSupportedError, RendererError, RequestError, TemplateError, TemplateLimitError
+from puna.errors import (
+    NotSupportedError,
+    RendererError,
+    RequestError,
+    TemplateError,
+    TemplateLimitError,
+    TemplateRefusalError,
+)
 from puna.prompt.choose import ChatTemplate, is_jinja
 from puna.prompt.format import SpecialTokens
 from puna.prompt.messages import Chat, Insert, Message
@@ -98,7 +105,7 @@ def test_a_process_that_has_grown_is_replaced_between_requests(renderer: Rendere
         ("{% if 1 %}" * 5000 + "{% endif %}" * 5000, TemplateError, "nested too deeply"),
         ("{% if 1 %}{% endif %}" + "x" * 256_000, TemplateError, "longer than 256000 characters"),
         ("{{ .Prompt }}" + "x" * 256_000, TemplateError, "longer than 256000 characters"),
-        ("{% if true %}{% endif %}{{ raise_exception('not today') }}", TemplateError, "not today"),
+        ("{% if true %}{% endif %}{{ raise_exception('not today') }}", TemplateRefusalError, "not today"),
     ],
 )
 def test_errors_are_those_of_the_template(

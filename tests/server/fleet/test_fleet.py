@@ -89,8 +89,10 @@ def with_fleet(use: Callable[[Fleet, FakeLauncher], Awaitable[None]], **settings
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
-async def ask(fleet: Fleet, name: str, keep_alive_s: float | None = None, plan: LoadPlan = PLAN) -> None:
-    async with fleet.use(model(name), plan, keep_alive_s) as runner:
+async def ask(
+    fleet: Fleet, name: str, keep_alive_s: float | None = None, plan: LoadPlan = PLAN, client: str = ""
+) -> None:
+    async with fleet.use(model(name), plan, keep_alive_s, client=client) as runner:
         assert runner.alive
         await asyncio.sleep(0)
 
@@ -169,3 +171,51 @@ def test_a_launcher_that_fails_is_the_requests_error() -> None:
         assert fleet.loaded() == []
 
     with_fleet(use)
+
+
+async def with_many_loads(fleet: Fleet, launcher: FakeLauncher) -> list[asyncio.Task[None]]:
+    """Ten loads of one client, the first of which has begun."""
+    tasks = [asyncio.create_task(ask(fleet, f"m{number}", client="many")) for number in range(10)]
+    while not launcher.launched:
+        await asyncio.sleep(0)
+    return tasks
+
+
+@pytest.mark.parametrize("name", ["another", "m9"])
+def test_who_wants_many_models_does_not_hold_up_who_wants_one(name: str) -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        many = await with_many_loads(fleet, launcher)
+        await ask(fleet, name, client="one")
+        await asyncio.gather(*many)
+        order = [runner.path for runner in launcher.launched]
+        assert order.index(name) <= 2
+        assert len(order) == 10 + (name == "another")
+
+    with_fleet(use, max_loaded=20)
+
+
+def test_whoever_gave_up_many_loads_is_not_held_up_for_them() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        for task in await with_many_loads(fleet, launcher):
+            task.cancel()
+        tasks = [asyncio.create_task(ask(fleet, f"n{number}", client="other")) for number in range(10)]
+        await asyncio.sleep(0)
+        await ask(fleet, "m9", client="many")
+        await asyncio.gather(*tasks)
+        order = [runner.path for runner in launcher.launched]
+        assert order.index("m9") <= order.index("n1")
+
+    with_fleet(use, max_loaded=20)
+
+
+@pytest.mark.parametrize("steps", range(12))
+def test_a_load_that_is_given_up_at_any_moment_passes_its_turn_on(steps: int) -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        tasks = await with_many_loads(fleet, launcher)
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        for task in tasks[:5]:
+            task.cancel()
+        await asyncio.gather(*tasks[5:], ask(fleet, "another", client="one"))
+
+    with_fleet(use, max_loaded=20)

@@ -56,6 +56,26 @@ def test_only_other_load_options_mean_loading_again(
     assert plan(**loaded).serves(plan(**wanted), context_length) is serves
 
 
+@pytest.mark.parametrize(
+    ("loaded", "wanted", "runs", "serves"),
+    [
+        ({}, {"engine": "puna"}, "puna", True),
+        ({"engine": "puna"}, {}, "puna", True),
+        ({}, {"engine": "llamacpp"}, "puna", False),
+        ({}, {"engine": "llamacpp"}, "llamacpp", True),
+        ({"engine": "llamacpp"}, {}, "llamacpp", False),  # it may be one that Puna's own engine runs
+        ({}, {"engine": "puna"}, "llamacpp", False),
+        ({}, {"num_gpu": 4}, "puna", True),
+        ({}, {"num_gpu": 4}, "llamacpp", False),
+        ({}, {"use_mmap": True}, "llamacpp", True),
+    ],
+)
+def test_another_engine_or_place_means_loading_again(
+    loaded: dict[str, Any], wanted: dict[str, Any], runs: str, serves: bool
+) -> None:
+    assert plan(**loaded).serves(plan(**wanted), 4096, runs) is serves
+
+
 def test_another_draft_model_means_loading_again() -> None:
     with_draft = LoadPlan.of(Options(), 4096, "/models/small.gguf")
     assert with_draft.serves(with_draft, 4096)

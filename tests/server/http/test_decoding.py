@@ -75,6 +75,19 @@ def test_null_means_the_default_and_unknown_keys_are_ignored() -> None:
     assert (body.stream, body.options, body.prompt) == (True, {}, "")
 
 
+def test_unknown_fields_are_named_unless_they_ask_for_nothing() -> None:
+    body = b'{"MODEL":"m","temperature":0,"sufix":"x","user":"me","store":false,"seed":null,"tags":[],"a":""}'
+    assert parse(body, GenerateRequest).ignored == [
+        'field "temperature" is unknown and ignored (did you mean "options.temperature"?)',
+        'field "sufix" is unknown and ignored (did you mean "suffix"?)',
+        'field "user" is unknown and ignored',
+    ]
+    named = json.dumps({"x" * 100 + str(number): 1 for number in range(20)}).encode()
+    *first, last = parse(named, ChatRequest).ignored
+    assert (len(first), last) == (8, "12 more unknown fields are ignored")
+    assert max(map(len, first)) < 80
+
+
 def test_an_absent_context_differs_from_an_empty_one() -> None:
     assert parse(b"{}", GenerateRequest).context is None
     assert parse(b'{"context":[]}', GenerateRequest).context == []

@@ -63,20 +63,23 @@ def test_reasoning_effort_is_think(fields: dict[str, Any], think: object) -> Non
     assert chat(**fields).think == think
 
 
-def test_each_part_of_a_list_content_is_a_message() -> None:
+def test_images_stand_where_they_stood_between_texts() -> None:
     request = chat(
         {
             "role": "user",
             "content": [
                 {"type": "text", "text": "a"},
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
+                {"type": "text", "text": "b"},
             ],
         }
     )
-    assert [(m.role, m.content, m.images) for m in messages(request)] == [
-        ("user", "a", ()),
-        ("user", "", ["QUJD"]),
-    ]
+    assert [(m.role, m.content, m.images) for m in messages(request)] == [("user", "a[img]b", [b"ABC"])]
+
+
+def test_each_text_of_a_list_content_is_a_message() -> None:
+    request = chat({"role": "user", "content": [{"type": "text", "text": text} for text in "ab"]})
+    assert [(m.role, m.content) for m in messages(request)] == [("user", "a"), ("user", "b")]
 
 
 def test_a_tool_call_and_its_result_find_each_other() -> None:

@@ -10,6 +10,7 @@ from puna.cli import terminal
 from puna.cli.answer import AnswerPrinter
 from puna.cli.client import Client
 from puna.cli.embed import embeds, no_text
+from puna.cli.image_paths import LOOK, take_images
 from puna.cli.oneshot import apply_model, print_stream, report, show_model
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
@@ -80,7 +81,12 @@ class Session:
         What ends the answer early, Ctrl-C or the end of the server, keeps what has arrived. Raises PunaError
         if nothing has; the message is then removed again.
         """
-        self.messages.append({"role": "user", "content": text})
+        message: Message = {"role": "user", "content": text}
+        if "vision" in (self.shown.get("capabilities") or ()):
+            text, images = take_images(text)
+            if images:
+                message = {"role": "user", "content": text or LOOK, "images": images}
+        self.messages.append(message)
         printer = AnswerPrinter(word_wrap=self.settings.word_wrap, hide_thinking=self.settings.hide_thinking)
         items = self.client.stream("/api/chat", self.settings.request() | {"messages": self.messages})
         final = None

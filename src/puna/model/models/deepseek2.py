@@ -81,7 +81,7 @@ class DeepSeek2(Decoder):
         if rope_dim >= head_dim:
             raise invalid(file, "rope.dimension_count", f"is {rope_dim}, all {head_dim} numbers of a head")
         for i in range(len(options.layers)):
-            _check_tensors(file, i, latent_dim, rope_dim)
+            check_latents(file, i, latent_dim, rope_dim)
         original = scalar(file, "rope.scaling.original_context_length", 0)
         temperature = limit(file, "attention.temperature_scale", 0.0) if original else 0.0
         rope, sharpness = _rope(file, options.layers[0].rope), _sharpness(file)
@@ -123,7 +123,7 @@ def _sharpness(file: GGUFFile) -> float:
     return (1 + number(file, "rope.scaling.yarn_log_multiplier", 0.0) * math.log(factor)) ** 2
 
 
-def _check_tensors(file: GGUFFile, index: int, latent_dim: int, rope_dim: int) -> None:
+def check_latents(file: GGUFFile, index: int, latent_dim: int, rope_dim: int) -> None:
     """Raise `ModelError` when what is cached of a position is not as long as the tensors make it."""
     check_extent(file, f"blk.{index}.attn_kv_a_norm.weight", 0, {"attention.kv_lora_rank": latent_dim})
     made = file.tensors.get(f"blk.{index}.attn_kv_a_mqa.weight")

@@ -121,6 +121,9 @@ class Mllama(Decoder):
     layers: Sequence[PreNormLayer | CrossLayer] = blocks("blk", choose=layer_kind)
     output: Linear = weight("output", "output_size", "hidden_size")
 
+    def with_images(self, hidden: Array, batch: BatchArrays) -> Array:
+        return hidden  # images stand beside the text
+
     def logits(self, hidden: Array) -> Array:
         # What marks images is a token, but never the next one.
         return self.ops.pad(super().logits(hidden), self.options.vocab_size, -math.inf)

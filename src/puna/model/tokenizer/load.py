@@ -61,6 +61,13 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
     )
 
 
+def is_known(file: GGUFFile) -> bool:
+    """Whether `tokenizer_from_gguf` splits text as the model was trained to; else it guesses, or fails."""
+    pre = file.get(PREFIX + "pre", "")
+    named = pre in BY_NAME or pre in ("", "default")
+    return file.get(PREFIX + "model") in MODELS and (file.get(PREFIX + "model") != "gpt2" or named)
+
+
 def tokenizer_kind(file: GGUFFile) -> str:
     """Which of `MODELS` the tokenizer is. Raises TokenizerError and UnsupportedModelError."""
     model = file.get(PREFIX + "model")

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
 
 from sentencepiece import SentencePieceProcessor
 
@@ -73,10 +75,17 @@ class UnigramEncoder:
             space_prefix=space_prefix,
             remove_extra_spaces=remove_extra_spaces,
         )
-        self._library = _Library(vocabulary, scores, types, rules)
+        self._rules = rules
+        self._made = partial(_Library, vocabulary, scores, types)
+        self._libraries = {space_prefix: self._made(rules)}
 
     def encode(self, text: str, *, first: bool) -> list[int]:
-        return self._library.encode(text)
+        # Where extra spaces are removed, those that a text begins with are, and only a prefix can be one.
+        rules = self._rules
+        prefix = rules.space_prefix if first else rules.remove_extra_spaces and text[:1].isspace()
+        if prefix not in self._libraries:  # few texts follow others
+            self._libraries[prefix] = self._made(replace(rules, space_prefix=prefix))
+        return self._libraries[prefix].encode(text)
 
 
 class _Library:

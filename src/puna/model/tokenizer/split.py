@@ -11,7 +11,7 @@ import regex  # type: ignore[import-untyped]
 from puna.model.tokenizer.patterns import Digits
 
 #: Characters from which on it is worth the time to let go of Python's lock.
-_LONG_TEXT = 1 << 14
+LONG_TEXT = 1 << 14
 
 Split = Callable[[str], list[str]]
 
@@ -26,7 +26,7 @@ def _by_pattern(pattern: str) -> Split:
     # VERSION1 supports set operations, which one of the patterns needs.
     split = regex.compile(f"({pattern})", regex.VERSION1).split
     # In a long text, let other threads run between matches.
-    return lambda text: split(text, concurrent=len(text) > _LONG_TEXT)
+    return lambda text: split(text, concurrent=len(text) > LONG_TEXT)
 
 
 def _by_digits(step: Digits) -> Split:

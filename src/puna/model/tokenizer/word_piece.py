@@ -8,6 +8,7 @@ from tokenizers import normalizers
 from puna.errors import TokenizerError
 from puna.model.tokenizer.encoder import WordCache
 from puna.model.tokenizer.pieces import SPACE
+from puna.model.tokenizer.split import LONG_TEXT
 from puna.model.tokenizer.vocabulary import Vocabulary
 
 # As in BERT, every ASCII character except letters, digits, spaces and controls counts as punctuation.
@@ -40,13 +41,19 @@ class WordPieceEncoder:
     def encode(self, text: str, *, first: bool) -> list[int]:
         ids: list[int] = []
         cache = self._cache
-        for word in _WORD.findall(self._normalizer.normalize_str(text)):
+        for word in _WORD.findall(self._normalized(text), concurrent=len(text) > LONG_TEXT):
             known = cache.get(word)
             if known is None:
                 known = self._word(SPACE + word)
                 cache.put(word, known)
             ids += known
         return ids
+
+    def _normalized(self, text: str) -> str:
+        """The library lets no other thread run while it is at work, so it gets long texts in slices."""
+        # Each character becomes what it does alone: the marks whose order depends on others are left out.
+        starts = range(0, len(text), LONG_TEXT)
+        return "".join(self._normalizer.normalize_str(text[at : at + LONG_TEXT]) for at in starts)
 
     def _word(self, word: str) -> list[int]:
         """Ids of one word; just the unknown token if part of the word has no token."""

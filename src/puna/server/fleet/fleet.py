@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
 from puna.runner.protocol import Load
 from puna.server.fleet.crashes import Crashes
+from puna.server.fleet.loading import Loading, Loads
 from puna.server.fleet.looks import look
-from puna.server.fleet.queue import Loading, Queue
+from puna.server.fleet.queue import Queue
 from puna.server.fleet.resident import LoadPlan, ResidentModel, victim
 from puna.server.fleet.runner import Launcher, Runner
 from puna.server.fleet.watchdog import watch
@@ -42,7 +43,7 @@ class Fleet:
         self._crashes = Crashes()
         self._loaded: dict[str, ResidentModel] = {}
         self._loads: dict[tuple[str, LoadPlan], Loading] = {}
-        self._one_load = asyncio.Lock()
+        self._one_load = Loads()
         self._timers: dict[ResidentModel, asyncio.TimerHandle] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._queue = Queue(settings.max_queue)
@@ -128,7 +129,7 @@ class Fleet:
             fresh = entry is None or not entry.ready or not entry.serves(plan)
             if entry is None or fresh:
                 self._queue.check(client, self._waiting())
-                entry = await self._wait_for_load(model, path, plan)
+                entry = await self._wait_for_load(model, path, plan, client)
             else:
                 if entry.full:
                     self._queue.check(client, self._waiting() + 1)
@@ -172,7 +173,9 @@ class Fleet:
             raise
         return True
 
-    async def _wait_for_load(self, model: StoredModel, path: str, plan: LoadPlan) -> ResidentModel:
+    async def _wait_for_load(
+        self, model: StoredModel, path: str, plan: LoadPlan, client: str
+    ) -> ResidentModel:
         """The model, loaded by one task for all who wait for it, with one user more for the caller."""
         refusal = self._crashes.refusal(path, time.monotonic())
         if refusal is not None:
@@ -180,9 +183,9 @@ class Fleet:
         key = (path, plan)
         load = self._loads.get(key)
         if load is None:
-            task = asyncio.create_task(self._load(model, path, plan))
-            load = self._loads[key] = Loading(model.name, task)
-        load.waiters += 1
+            load = self._loads[key] = Loading(model.name)
+            load.task = asyncio.create_task(self._load(load, model, path, plan))
+        self._one_load.join(load, client)
         try:
             entry = await asyncio.shield(load.task)
             entry.users += 1
@@ -193,7 +196,7 @@ class Fleet:
                 raise RunnerError(_LEAVING) from None
             raise
         finally:
-            load.waiters -= 1
+            self._one_load.leave(load, client)
             if load.waiters == 0:
                 if self._loads.get(key) is load:
                     del self._loads[key]
@@ -212,11 +215,8 @@ class Fleet:
             task.add_done_callback(drop)
             task.cancel()
 
-    async def _load(self, model: StoredModel, path: str, plan: LoadPlan) -> ResidentModel:
-        """The model in memory, with one user.
-
-        One is read at a time. While a load waits for models to leave, others have their turn.
-        """
+    async def _load(self, load: Loading, model: StoredModel, path: str, plan: LoadPlan) -> ResidentModel:
+        """The model in memory, with one user. While it waits for models to leave, others have their turn."""
         began_s = time.monotonic()
         entry = ResidentModel(model=model, path=path, plan=plan, keep_alive_s=self._settings.keep_alive_s)
         entry.touch()
@@ -224,7 +224,7 @@ class Fleet:
         try:
             while True:
                 await self._ended()
-                async with self._one_load:
+                async with self._one_load.turn(load):
                     known = self._loaded.get(path)
                     if known is not None and known.ready and known.serves(plan):
                         known.users += 1
@@ -300,8 +300,11 @@ class Fleet:
             num_thread=entry.plan.num_thread,
             kv_cache_type=self._settings.kv_cache_type,
             draft=entry.plan.draft,
+            projector=entry.plan.projector,
             speculate=self._settings.speculate,
             reserved=await self._promised(besides=entry),
+            engine=entry.plan.engine,
+            placement=entry.plan.placement,
         )
         timeout_s = self._settings.load_timeout_s
         await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)

@@ -57,6 +57,7 @@ def own_fields(look: Look) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "responding": pong is not None,
         "parallel": info.parallel,
+        "engine": info.engine,
         "kernels": info.kernels,
         "memory": memory,
         "tokens": {

@@ -2,25 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Final
 
 from puna.errors import ServerBusyError
-from puna.server.fleet.resident import ResidentModel
-
-
-class Loading:
-    """A load that requests wait for; it is given up when the last of them leaves.
-
-    The task answers the model with one user more: the load's own hold on it, so that a model
-    with a keep-alive of 0 does not end before the requests that wait for it have taken it.
-    """
-
-    def __init__(self, name: str, task: asyncio.Task[ResidentModel]) -> None:
-        self.name = name  # of the model, for those who look
-        self.task = task
-        self.waiters = 0
 
 
 class Queue:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from puna.machine import usable_threads
-from puna.options import Options
+from puna.options import AUTO, LLAMACPP, PUNA, Options, Placement
 
 if TYPE_CHECKING:
     from puna.server.fleet.runner import Runner
@@ -24,29 +24,55 @@ _FOREVER_NS = 2**63 - 1
 class LoadPlan:
     """The options a model is loaded with. Another value of any of them means loading again.
 
-    `num_gpu`, `main_gpu` and `use_mmap` are not among them: they change nothing on a CPU.
+    `placement` is for llama.cpp: of a model that Puna's own engine runs it changes nothing.
     """
 
     num_ctx: int
     num_batch: int = 512
     num_thread: int = 0
     draft: str = ""  # path of the model that guesses
+    engine: str = AUTO
+    placement: Placement = Placement()  # noqa: RUF009, frozen
+    projector: str = ""  # path of what the model sees with, where that is a file of its own
 
     @classmethod
-    def of(cls, options: Options, default_num_ctx: int, draft: str = "") -> LoadPlan:
+    def of(
+        cls,
+        options: Options,
+        default_num_ctx: int,
+        draft: str = "",
+        default_engine: str = AUTO,
+        projector: str = "",
+    ) -> LoadPlan:
         num_ctx = default_num_ctx if options.num_ctx is None else options.num_ctx
-        return cls(num_ctx, min(options.num_batch, num_ctx), usable_threads(options.num_thread), draft)
+        return cls(
+            num_ctx,
+            min(options.num_batch, num_ctx),
+            usable_threads(options.num_thread),
+            draft,
+            options.engine or default_engine,
+            options.placement,
+            projector,
+        )
 
-    def serves(self, wanted: LoadPlan, context_length: int) -> bool:
-        """Whether a model loaded by this plan, with `context_length` tokens in force, is as `wanted` asks.
+    def serves(self, wanted: LoadPlan, context_length: int, engine: str = PUNA) -> bool:
+        """Whether a model loaded by this plan is as `wanted` asks, which `engine` has come to run.
 
-        Where the model's own limit cut `num_ctx` down, asking for anything above that limit is the same.
+        It has `context_length` tokens of context: where its own limit cut `num_ctx` down, asking for anything
+        above that limit is the same.
         """
+        # Without a wish it is Puna's own wherever that can run it.
+        if wanted.engine not in (self.engine, engine) and (wanted.engine, engine) != (AUTO, PUNA):
+            return False
+        if engine == LLAMACPP and wanted.placement != self.placement:
+            return False
         cut = context_length < self.num_ctx
         same_context = self.num_ctx == wanted.num_ctx or (cut and wanted.num_ctx >= context_length)
         batch, wanted_batch = min(self.num_batch, context_length), min(wanted.num_batch, context_length)
-        others = (batch, self.num_thread, self.draft) == (wanted_batch, wanted.num_thread, wanted.draft)
-        return same_context and others
+        others = (batch, self.num_thread, self.draft, self.projector)
+        return same_context and others == (
+            wanted_batch, wanted.num_thread, wanted.draft, wanted.projector,
+        )  # fmt: skip
 
 
 @dataclass(eq=False)
@@ -81,7 +107,9 @@ class ResidentModel:
         return 0 if self.runner is None else max(self.users - self.runner.info.parallel, 0)
 
     def serves(self, wanted: LoadPlan) -> bool:
-        return self.runner is not None and self.plan.serves(wanted, self.runner.info.context_length)
+        return self.runner is not None and self.plan.serves(
+            wanted, self.runner.info.context_length, self.runner.info.engine
+        )
 
     def touch(self) -> None:
         """Start the keep-alive time anew."""
@@ -96,6 +124,11 @@ class ResidentModel:
     @property
     def size_bytes(self) -> int:
         return 0 if self.runner is None else self.runner.info.weight_bytes + self.runner.info.cache_bytes
+
+    @property
+    def vram_bytes(self) -> int:
+        """Of `size_bytes`, those on GPUs."""
+        return 0 if self.runner is None else self.runner.info.vram_bytes
 
     @property
     def context_length(self) -> int:

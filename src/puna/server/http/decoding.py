@@ -6,27 +6,50 @@ import codecs
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError, model_validator
 from starlette.requests import Request
 
 from puna import gojson
 from puna.errors import RequestError, shown
-
-T = TypeVar("T", bound=BaseModel)
+from puna.options import Options
+from puna.unknown import unknown_and_ignored
 
 
 class Body(BaseModel):
-    """Base of all request bodies and their parts."""
+    """Base of all request bodies and their parts.
+
+    `ignored` has a sentence for each field of a body, not of its parts, that there is not.
+    """
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
+    _ignored: list[str] = PrivateAttr(default_factory=list)
+
+    @property
+    def ignored(self) -> list[str]:
+        return self._ignored
 
     @model_validator(mode="before")
     @classmethod
     def _fold_keys(cls, value: Any) -> Any:
-        names = {
-            (field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()
-        }
-        return fold_keys(value, names)
+        return fold_keys(value, cls._names())
+
+    @classmethod
+    def _names(cls) -> dict[str, str]:
+        """Fields as they are spelled, by their names in lower case."""
+        spelled = (field.alias or name for name, field in cls.model_fields.items())
+        return {name.lower(): name for name in spelled}
+
+    @classmethod
+    def _ignores(cls, value: Mapping[str, Any]) -> list[str]:
+        """Nothing is said of what is null, false or empty, which asks for nothing."""
+        names = cls._names()
+        asking = [key for key, item in value.items() if item or type(item) in (int, float)]
+        unknown = [key for key in asking if key.lower() not in names]
+        nested = [f"options.{name}" for name in Options.__struct_fields__] if "options" in names else []
+        return unknown_and_ignored("field", unknown, [*names.values(), *nested])
+
+
+T = TypeVar("T", bound=Body)
 
 
 async def read(request: Request, kind: type[T]) -> T:
@@ -39,9 +62,11 @@ def parse(data: bytes, kind: type[T]) -> T:
     if not isinstance(value, dict):
         raise RequestError(f"the request body must be a JSON object, not {_described(value)}")
     try:
-        return kind.model_validate(value)
+        body = kind.model_validate(value)
     except ValidationError as error:
         raise RequestError(_explained(error)) from error
+    body._ignored = kind._ignores(value)
+    return body
 
 
 def parse_json(data: bytes) -> Any:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,9 @@ from puna.errors import PunaError
 JSON: Final = "application/json; charset=utf-8"
 NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
+
+#: A list is encoded in pieces of about this size, which take a millisecond.
+_PIECE_BYTES: Final = 1 << 16
 
 _log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()
@@ -36,6 +40,33 @@ def text_reply(text: str, status: int = 200) -> Response:
 
 def empty(status: int, headers: Mapping[str, str] | None = None) -> Response:
     return Response(None, status, headers=headers)
+
+
+class ListReply:
+    """A response of one JSON object: `fields`, and as the last of them the list `name` of `items`.
+
+    It is encoded and sent piece by piece, and others are served in between, so `items` may be many, and come
+    from a generator. `fields` are a mapping or a struct with at least one field.
+    """
+
+    def __init__(self, fields: Any, name: str, items: Iterable[Any]) -> None:
+        self._fields = fields
+        self._name = name
+        self._items = items
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-type", JSON.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        piece = bytearray(encode(self._fields)[:-1] + b"," + encode(self._name) + b":[")
+        for number, item in enumerate(self._items):
+            if number > 0:
+                piece += b","
+            piece += encode(item)
+            if len(piece) >= _PIECE_BYTES:
+                await send({"type": "http.response.body", "body": bytes(piece), "more_body": True})
+                piece.clear()
+                await asyncio.sleep(0)  # sending gives nobody else a turn
+        await send({"type": "http.response.body", "body": bytes(piece + b"]}"), "more_body": False})
 
 
 class StreamReply:

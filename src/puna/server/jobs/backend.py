@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
@@ -13,16 +14,21 @@ import msgspec.structs
 
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
+from puna.prompt.model_facts import projector_for
 from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LoadPlan
 from puna.server.fleet.runner import Runner
 from puna.server.http.caller import caller
 from puna.server.http.request_facts import facts
+from puna.server.jobs.checks import template_errors
 from puna.server.jobs.merge import merged
 from puna.server.metrics import Metrics, Observation
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
+
+#: Pulls that run at the same time; more wait.
+_MOST_PULLS = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +38,8 @@ class Order:
     model: StoredModel
     options: Options
     keep_alive_s: float | None = None
-    warnings: Sequence[str] = ()  # options that change nothing
+    given: Sequence[Mapping[str, Any]] = ()  # what the options were read from
+    ignored: Sequence[str] = ()  # what else of the request changes nothing
     arrived_ns: int = field(default_factory=time.perf_counter_ns)
     client: str = field(default_factory=lambda: caller().client)
 
@@ -81,7 +88,12 @@ Part = Piece | Echo | Finished
 
 def warnings(order: Order, runner: Runner) -> list[str]:
     """What the answers to a request come with: what its model, and what its options have to say."""
-    return [*runner.info.warnings, *order.warnings]
+    return [*runner.info.warnings, *order.ignored, *Options.ignored(*order.given, engine=runner.info.engine)]
+
+
+def _template_errors(order: Order, *requests: Generate) -> contextlib.AbstractContextManager[None]:
+    """What is wrong with a template is an error of the request if it is not the model's own."""
+    return template_errors(came=any(one.template not in ("", order.model.template) for one in requests))
 
 
 class Backend:
@@ -92,6 +104,7 @@ class Backend:
         self.fleet = fleet
         self.settings = settings
         self.metrics = metrics
+        self.pulls = asyncio.Semaphore(_MOST_PULLS)
 
     def find(self, name: str) -> StoredModel:
         """The model a request names. Raises RequestError, InvalidNameError or ModelNotFoundError."""
@@ -106,19 +119,32 @@ class Backend:
         except ModelNotFoundError as error:
             raise ModelNotFoundError(f"model '{name}' not found") from error
 
-    def order(self, model: StoredModel, given: Mapping[str, Any], keep_alive_s: float | None = None) -> Order:
-        """The order of a request: its options are the model's own under those `given`."""
-        options = Options.merge(model.params, given)
-        return Order(model, options, keep_alive_s, Options.ignored(model.params, given))
+    def order(
+        self,
+        model: StoredModel,
+        given: Mapping[str, Any],
+        keep_alive_s: float | None = None,
+        ignored: Sequence[str] = (),
+    ) -> Order:
+        """The order of a request: its options are the model's own under those `given`.
 
-    def plan(self, options: Options) -> LoadPlan:
+        `ignored` says what else of the request changes nothing.
+        """
+        options = Options.merge(model.params, given)
+        return Order(model, options, keep_alive_s, (model.params, given), ignored)
+
+    def plan(self, order: Order) -> LoadPlan:
+        options, model = order.options, order.model
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
-        return LoadPlan.of(options, self.settings.context_length, draft)
+        projector = projector_for(model.projector_paths, model.runnable_path())
+        return LoadPlan.of(
+            options, self.settings.context_length, draft, self.settings.engine, str(projector or "")
+        )
 
     @contextlib.asynccontextmanager
     async def runner(self, order: Order) -> AsyncIterator[Runner]:
         """The runner of the model that `order` names, for as long as the block runs."""
-        plan = self.plan(order.options)
+        plan = self.plan(order)
         async with self.fleet.use(order.model, plan, order.keep_alive_s, client=order.client) as runner:
             yield runner
 
@@ -134,8 +160,9 @@ class Backend:
 
     async def render(self, order: Order, request: Generate) -> str:
         """The prompt alone, without generating."""
-        async with self.runner(order) as runner:
-            return (await runner.render(request)).text
+        with _template_errors(order, request):
+            async with self.runner(order) as runner:
+                return (await runner.render(request)).text
 
     async def generate(
         self, order: Order, requests: Sequence[Generate], *, echo: bool = False
@@ -154,9 +181,10 @@ class Backend:
                     _Answers(order, request, number, echo, loaded_ns, observation).parts(runner)
                     for request, number in zip(requests, first, strict=False)
                 ]
-                async with contextlib.aclosing(merged(answers)) as parts:
-                    async for part in parts:
-                        yield part
+                with _template_errors(order, *requests):
+                    async with contextlib.aclosing(merged(answers)) as parts:
+                        async for part in parts:
+                            yield part
 
 
 @dataclass

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import contextlib
+from collections.abc import Collection, Iterator
 from typing import Any
 
-from puna.errors import RequestError
+from puna.errors import RequestError, TemplateError
+from puna.images.limits import image_limits
 from puna.options import THINK_LEVELS
 from puna.server.http.limits import MOST_INPUTS
 
@@ -28,14 +30,29 @@ def check_think(value: Any) -> bool | str | None:
     return value
 
 
-def check_images(images: Collection[Any], name: str) -> None:
-    if images:
-        raise RequestError(f'"{name}" does not support images (vision) in this version of Puna')
+def check_images(images: Collection[Any], name: str, has: Collection[str]) -> None:
+    """Raises RequestError for images that the model cannot see, and ImageError for too many."""
+    if not images:
+        return
+    if "vision" not in has:
+        raise RequestError(f'"{name}" does not support images (vision)')
+    image_limits().check_count(len(images))
 
 
 def check_inputs(count: int) -> None:
     if count > MOST_INPUTS:
         raise RequestError(f"at most {MOST_INPUTS:,} texts can be embedded at once, not {count:,}")
+
+
+@contextlib.contextmanager
+def template_errors(*, came: bool) -> Iterator[None]:
+    """What is wrong with a template that `came` with a request is an error of the request."""
+    try:
+        yield
+    except TemplateError as error:
+        if came:
+            raise RequestError(str(error)) from error
+        raise
 
 
 def check_answers(name: str, has: Collection[str], endpoint: str) -> None:

@@ -12,13 +12,15 @@ from typing import Any, Literal
 import msgspec.structs
 
 from puna.engine.events import Generate, Prompt
-from puna.errors import RequestError, TemplateError
+from puna.errors import RequestError
 from puna.grammar.format import Format
+from puna.images.limits import image_limits
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
 from puna.prompt.messages import Chat
 from puna.server.jobs import checks
 from puna.server.jobs.backend import Backend, Order
+from puna.server.jobs.images import check_remote, fetched
 from puna.server.jobs.parsing import parsing
 from puna.server.settings import keep_alive_s
 from puna.store import StoredModel
@@ -46,6 +48,7 @@ class Asked:
     needs: Sequence[str] = ()  # capabilities
     raw: bool = False
     echo: bool = False
+    ignored: Sequence[str] = ()  # sentences about fields that change nothing
 
 
 @dataclass(frozen=True)
@@ -96,29 +99,27 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     think = author.think(checks.check_think(asked.think), asked.model)
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
-    checks.check_images(asked.images, asked.model)
-    order = backend.order(model, asked.options, keep_s)
+    check_remote(asked.images, backend.settings.remote_images)
+    checks.check_images(asked.images, asked.model, has)
+    order = backend.order(model, asked.options, keep_s, asked.ignored)
     if not asked.prompts:
         return Preload(order)
     whole = msgspec.structs.replace(
         request, options=order.options, think=think, template=author.template, format=asked.format
     )
 
-    def opened(prompt: Prompt) -> Prompt:
+    async def opened(prompt: Prompt) -> Prompt:
         if not isinstance(prompt, Chat):
             return prompt
+        prompt = await fetched(prompt, image_limits().file_bytes)
         return author.opened(prompt, system=asked.system, opening=request.context is None)
 
-    requests = [msgspec.structs.replace(whole, prompt=opened(prompt)) for prompt in asked.prompts]
+    requests = [msgspec.structs.replace(whole, prompt=await opened(prompt)) for prompt in asked.prompts]
     return Job(order, requests, asked.raw, asked.echo)
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:
-    try:
+    with checks.template_errors(came=bool(template)):
         if not author.is_parsed():
             await parsing(lambda: author.capabilities)
         return author.capabilities
-    except TemplateError as error:
-        if template:  # the request's own
-            raise RequestError(f"template error: {error}") from error
-        raise

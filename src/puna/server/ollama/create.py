@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
+import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import (
-    GGUFError,
     InvalidNameError,
-    ModelNotFoundError,
     RequestError,
     TemplateError,
     UnavailableError,
@@ -26,6 +25,7 @@ from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.parsing import parsing
+from puna.server.ollama.pull import pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
 
@@ -34,7 +34,7 @@ def routes(backend: Backend) -> list[Route]:
     async def create(request: Request) -> ASGIApp:
         body = await read(request, CreateRequest)
         spec = await parsing(lambda: _spec(backend, body))
-        statuses = _create(backend, body.wanted, spec)
+        statuses = _create(backend, body.wanted, spec, body.ignored)
         if body.stream:
             return StreamReply(await started(json_lines(statuses)), NDJSON, native_error_line)
         async with contextlib.aclosing(statuses):
@@ -63,10 +63,8 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
             check_template(body.template)
         except TemplateError as error:
             raise RequestError(f"template error: {error}") from error
-    if body.from_model and not backend.store.exists(body.from_model):
-        raise ModelNotFoundError(
-            f"model '{body.from_model}' not found; pulling models is not available yet in this version"
-        )
+    if body.from_model:
+        ModelName.parse(body.from_model.strip())
     return ModelSpec(
         from_model=body.from_model or None,
         files=body.files or {},
@@ -82,8 +80,17 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
     )
 
 
-async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerator[dict[str, Any], None]:
-    """Each status as the store reports it. A client that leaves does not stop the work half-way."""
+async def _create(
+    backend: Backend, name: str, spec: ModelSpec, warnings: Sequence[str]
+) -> AsyncGenerator[dict[str, Any], None]:
+    """Each status as the store reports it, the last one with `warnings`.
+
+    A client that leaves does not stop the work half-way.
+    """
+    if spec.from_model and not backend.store.exists(spec.from_model):
+        async for step in pulling(backend, spec.from_model):
+            if step.status != "success":
+                yield msgspec.to_builtins(step)
     loop = asyncio.get_running_loop()
     statuses: asyncio.Queue[str | None] = asyncio.Queue()
 
@@ -95,12 +102,10 @@ async def _create(backend: Backend, name: str, spec: ModelSpec) -> AsyncGenerato
 
         try:
             backend.store.create(name, spec, report, check_file)
-        except GGUFError as error:
-            raise RequestError(str(error)) from error  # the file came with the request
         finally:
             loop.call_soon_threadsafe(statuses.put_nowait, None)
 
     working = asyncio.ensure_future(asyncio.to_thread(work))
     while (status := await statuses.get()) is not None:
-        yield {"status": status}
+        yield {"status": status, **({"warnings": warnings} if warnings and status == "success" else {})}
     await working

@@ -10,12 +10,13 @@ from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp
 
 from puna.errors import EmbeddingError, GenerationError, RequestError, UnavailableError
 from puna.runner.protocol import Embed
 from puna.server.http.decoding import Body, read
 from puna.server.http.limits import Name
-from puna.server.http.replies import json_reply
+from puna.server.http.replies import ListReply, json_reply
 from puna.server.http.routing import route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend, Order
@@ -60,15 +61,14 @@ class EmbeddingsRequest(Body):
         return Embed(inputs=[self.prompt] if self.prompt else [], truncate=False, normalize=False)
 
 
-class EmbedReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The reply of `/api/embed`. Durations in nanoseconds.
+class EmbedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The reply of `/api/embed` but for its vectors. Durations in nanoseconds.
 
     `truncated` and `warnings` are Puna's own: tokens of the texts that were cut off because they were too
     long, and what else the client should know.
     """
 
     model: str
-    embeddings: list[tuple[float, ...]]
     total_duration: int = 0
     load_duration: int = 0
     prompt_eval_count: int = 0
@@ -77,11 +77,12 @@ class EmbedReply(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def embed(request: Request) -> Response:
+    async def embed(request: Request) -> ASGIApp:
         body = await read(request, EmbedRequest)
         wanted = body.request()
-        order = _order(backend, body)
-        return json_reply(_reply(body.model, await embeddings.embed(backend, order, wanted)))
+        found = await embeddings.embed(backend, _order(backend, body), wanted)
+        vectors = (embeddings.floats(vector.vector) for vector in found.vectors)
+        return ListReply(_facts(body.model, found), "embeddings", vectors)
 
     async def old_embeddings(request: Request) -> Response:
         body = await read(request, EmbeddingsRequest)
@@ -93,7 +94,8 @@ def routes(backend: Backend) -> list[Route]:
         except (RequestError, UnavailableError, EmbeddingError) as error:
             # Status 500, whatever it is that cannot be embedded: what clients of this endpoint know.
             raise GenerationError(str(error)) from error
-        return json_reply({"embedding": embeddings.floats(found.vectors[0].vector) if found.vectors else []})
+        vector = embeddings.floats(found.vectors[0].vector) if found.vectors else []
+        return json_reply({"embedding": vector, **({"warnings": found.warnings} if found.warnings else {})})
 
     return [
         route("/api/embed", embed, "POST"),
@@ -103,13 +105,12 @@ def routes(backend: Backend) -> list[Route]:
 
 def _order(backend: Backend, body: EmbedRequest | EmbeddingsRequest) -> Order:
     model = embeddings.find(backend, body.model)
-    return backend.order(model, body.options, keep_alive_s(body.keep_alive))
+    return backend.order(model, body.options, keep_alive_s(body.keep_alive), body.ignored)
 
 
-def _reply(name: str, found: Vectors) -> EmbedReply:
-    return EmbedReply(
+def _facts(name: str, found: Vectors) -> EmbedFacts:
+    return EmbedFacts(
         model=name,
-        embeddings=[embeddings.floats(vector.vector) for vector in found.vectors],
         total_duration=found.total_duration,
         load_duration=found.load_duration,
         prompt_eval_count=found.tokens,

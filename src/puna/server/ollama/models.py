@@ -12,6 +12,8 @@ from starlette.routing import Route
 
 from puna import __version__
 from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError
+from puna.gguf import open_gguf
+from puna.options import Options
 from puna.prompt.author import Author
 from puna.server.fleet.looks import Look, look, own_fields
 from puna.server.fleet.resident import ResidentModel
@@ -43,7 +45,7 @@ def routes(backend: Backend) -> list[Route]:
     async def show(request: Request) -> Response:
         body = await read(request, ShowRequest)
         model = backend.find(body.wanted)
-        value = await asyncio.to_thread(_show, model, body)
+        value = await asyncio.to_thread(_show, model, body, backend.settings.engine)
         if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
             value["model_info"]["general.basename"] = body.wanted
         return json_reply(value)
@@ -123,7 +125,19 @@ def _tag(model: StoredModel) -> dict[str, Any]:
     return value
 
 
-def _show(model: StoredModel, body: ShowRequest) -> dict[str, Any]:
+def _engine(model: StoredModel, default: str) -> str:
+    """What would run the model; nothing if it cannot be run."""
+    from puna.model.header import engine_for  # only who asks what a model is needs that
+
+    try:
+        wanted = Options.merge({"engine": model.params.get("engine")}).engine or default
+        with open_gguf(model.runnable_path()) as file:
+            return engine_for(file, wanted)
+    except (PunaError, OSError):
+        return ""
+
+
+def _show(model: StoredModel, body: ShowRequest, engine: str) -> dict[str, Any]:
     optional = {
         "license": "\n".join(model.license),
         "parameters": parameters_text(model.params),
@@ -135,6 +149,7 @@ def _show(model: StoredModel, body: ShowRequest) -> dict[str, Any]:
         "tensors": tensor_list(model),
         "capabilities": _capabilities(model),
         "requires": model.config.requires,
+        "engine": _engine(model, engine),  # Puna's own
     }
     return {
         "modelfile": modelfile_text(model, system=body.system or None, parameters=body.options),
@@ -153,7 +168,7 @@ def _running(entry: ResidentModel, seen: Look | None) -> dict[str, Any]:
         "digest": entry.model.digest,
         "details": entry.model.details,
         "expires_at": in_local_time(entry.expires_ns),
-        "size_vram": 0,
+        "size_vram": entry.vram_bytes,
         "context_length": entry.context_length,
     }
     if seen is not None:

@@ -30,7 +30,7 @@ def routes(backend: Backend) -> list[Route]:
         body = await read(request, OllamaRerankRequest)
         body.request()
         model = embeddings.find(backend, body.model)
-        order = backend.order(model, body.options, keep_alive_s(body.keep_alive))
+        order = backend.order(model, body.options, keep_alive_s(body.keep_alive), body.ignored)
         reply, found = await rerank(backend, order, body)
         timings = {"total_duration": found.total_duration, "load_duration": found.load_duration}
         return json_reply(reply | timings | {"prompt_eval_count": found.tokens})

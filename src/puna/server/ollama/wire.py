@@ -1,6 +1,7 @@
 """Request bodies of the native API, with the defaults that hold when a key is absent or null.
 
-Unknown keys are ignored and key case does not matter, as with the decoder that clients were written against.
+Unknown keys change nothing, and key case does not matter, as with the decoder that clients were written
+against.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from puna.prompt.messages import Chat, Insert
 from puna.prompt.messages import Message as PromptMessage
 from puna.server.http.decoding import Body
 from puna.server.http.limits import Files, Licences, Many, Messages, Name
+from puna.server.jobs.images import from_base64
 from puna.server.jobs.jobs import Asked
 from puna.server.jobs.own_fields import OwnFields, only_one
 
@@ -60,6 +62,7 @@ class GenerationBody(OwnFields):
             top_logprobs=self.top_logprobs,
             template=more.pop("template", ""),
             context=more.pop("context", None),
+            images=more.pop("request_images", []),
         )
         return Asked(
             model=self.model,
@@ -70,6 +73,7 @@ class GenerationBody(OwnFields):
             keep_alive=self.keep_alive,
             think=self.think,
             format=self._format(),
+            ignored=self.ignored,
             **more,
         )
 
@@ -88,24 +92,27 @@ class GenerateRequest(GenerationBody):
     images: Many[str] = Field(default_factory=list)
 
     def asked(self) -> Asked:
+        images = [from_base64(image) for image in self.images]
         return self._asked(
             "generate",
-            [self._prompt()] if self.prompt else [],
+            [self._prompt(images)] if self.prompt else [],
+            request_images=images if self.raw else [],
             template=self.template,
             context=self.context,
             system=self.system,
-            images=self.images,
+            images=images,
             needs=["insert"] if self.suffix else [],
             raw=self.raw,
         )
 
-    def _prompt(self) -> Prompt:
+    def _prompt(self, images: list[bytes]) -> Prompt:
         if self.raw:
             return self.prompt
         if self.suffix:
             return Insert(before=self.prompt, after=self.suffix)
         # A template given for the occasion may say something that must not be left out.
-        return Chat(messages=[PromptMessage(role="user", content=self.prompt)], shorten=not self.template)
+        message = PromptMessage(role="user", content=self.prompt, images=images)
+        return Chat(messages=[message], shorten=not self.template)
 
 
 class ChatRequest(GenerationBody):
@@ -113,13 +120,18 @@ class ChatRequest(GenerationBody):
     tools: Many[dict[str, Any]] = Field(default_factory=list)
 
     def asked(self) -> Asked:
-        messages = [msgspec.convert(message.model_dump(), PromptMessage) for message in self.messages]
+        messages = [_prompt_message(message) for message in self.messages]
         return self._asked(
             "chat",
             [Chat(messages=messages, tools=self.tools)] if messages else [],
-            images=[image for message in self.messages for image in message.images],
+            images=[image for message in messages for image in message.images],
             needs=["tools"] if self.tools else [],
         )
+
+
+def _prompt_message(message: Message) -> PromptMessage:
+    given = message.model_dump() | {"images": [from_base64(image) for image in message.images]}
+    return msgspec.convert(given, PromptMessage)
 
 
 class ModelRequest(Body):
@@ -131,6 +143,11 @@ class ModelRequest(Body):
     @property
     def wanted(self) -> str:
         return self.model or self.name
+
+
+class PullRequest(ModelRequest):
+    insecure: bool = False
+    stream: bool = True
 
 
 class ShowRequest(ModelRequest):
@@ -158,7 +175,6 @@ class CreateRequest(ModelRequest):
     renderer: str = ""
     parser: str = ""
     requires: str = ""
-    info: dict[str, Any] = Field(default_factory=dict)
     stream: bool = True
 
     @property

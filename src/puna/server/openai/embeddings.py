@@ -6,14 +6,13 @@ import base64
 from typing import Any, Final
 
 from starlette.requests import Request
-from starlette.responses import Response
 from starlette.routing import Route
 
 from puna.errors import RequestError
 from puna.runner.protocol import Embed
 from puna.server.http.decoding import Body, read
 from puna.server.http.limits import Name
-from puna.server.http.replies import json_reply
+from puna.server.http.replies import ListReply
 from puna.server.http.routing import route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend
@@ -59,29 +58,25 @@ class EmbeddingRequest(Body):
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def embed(request: Request) -> Response:
+    async def embed(request: Request) -> ListReply:
         body = await read(request, EmbeddingRequest)
         wanted, encoding = body.request(), body.encoding
         model = embeddings.find(backend, body.model)
-        order = backend.order(model, {})
+        order = backend.order(model, {}, ignored=body.ignored)
         found = await embeddings.embed(backend, order, wanted)
-        return json_reply(_reply(body.model, found, encoding))
+        return _reply(body.model, found, encoding)
 
     return [route("/v1/embeddings", embed, "POST")]
 
 
-def _reply(name: str, found: Vectors, encoding: str) -> dict[str, Any]:
+def _reply(name: str, found: Vectors, encoding: str) -> ListReply:
     warnings = {"warnings": found.warnings} if found.warnings else {}
-    return {
-        "object": "list",
-        "data": [
-            {"object": "embedding", "embedding": _encoded(vector.vector, encoding), "index": index}
-            for index, vector in enumerate(found.vectors)
-        ],
-        "model": name,
-        "usage": {"prompt_tokens": found.tokens, "total_tokens": found.tokens},
-        **warnings,
-    }
+    usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+    data = (
+        {"object": "embedding", "embedding": _encoded(vector.vector, encoding), "index": index}
+        for index, vector in enumerate(found.vectors)
+    )
+    return ListReply({"object": "list", "model": name, "usage": usage, **warnings}, "data", data)
 
 
 def _encoded(vector: bytes, encoding: str) -> str | tuple[float, ...]:

@@ -18,7 +18,7 @@ def routes(backend: Backend) -> list[Route]:
     async def ranked(request: Request) -> Response:
         body = await read(request, RerankRequest)
         body.request()
-        order = backend.order(embeddings.find(backend, body.model), {})
+        order = backend.order(embeddings.find(backend, body.model), {}, ignored=body.ignored)
         reply, _ = await rerank(backend, order, body)
         return json_reply(reply)
 

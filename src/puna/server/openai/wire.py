@@ -13,10 +13,12 @@ from puna.engine.events import MOST_SAMPLES, Prompt
 from puna.errors import RequestError, UnavailableError, shown
 from puna.grammar.format import Format
 from puna.options import THINK_LEVELS
+from puna.prompt.image_tags import PLACE
 from puna.prompt.messages import Chat, Insert, Message
 from puna.server.http.decoding import Body
 from puna.server.http.limits import Many, Messages, Name
 from puna.server.jobs.checks import check_top_logprobs
+from puna.server.jobs.images import from_url
 from puna.server.jobs.jobs import Asked
 from puna.server.jobs.own_fields import OwnFields, only_one, texts_or_tokens
 
@@ -86,6 +88,7 @@ class OpenAIRequest(OwnFields, SamplingFields):
     n: int = 1
     logit_bias: dict[str, Any] = Field(default_factory=dict)
     response_format: dict[str, Any] | None = None
+    engine: str | None = None  # Puna's own, as the option of the native API
 
     @property
     def format(self) -> Format | None:
@@ -118,6 +121,7 @@ class OpenAIRequest(OwnFields, SamplingFields):
             "stop": self.stops or None,
             "logit_bias": self.logit_bias or None,
             **{name: getattr(self, name) for name in SamplingFields.model_fields},
+            "engine": self.engine,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -151,6 +155,7 @@ class ChatCompletionRequest(OpenAIRequest):
             options=self.options(limit),
             images=[image for message in messages for image in message.images],
             needs=["tools"] if self.tools else [],
+            ignored=self.ignored,
         )
 
     def _think(self) -> bool | str | None:
@@ -218,6 +223,7 @@ class CompletionRequest(OpenAIRequest):
             needs=["insert"] if self.suffix else [],
             raw=raw,
             echo=self.echo,
+            ignored=self.ignored,
         )
 
     def _prompt(self, prompt: str | list[int], raw: bool) -> Prompt:
@@ -268,7 +274,7 @@ def _messages(message: ChatMessage, called: Mapping[str, str]) -> list[Message]:
     if isinstance(message.content, str) or (message.content is None and calls):
         parts = [Message(role=role, content=message.content or "")]
     elif isinstance(message.content, list):
-        parts = [_part(role, part) for part in message.content] or [Message(role=role)]
+        parts = _with_images([_part(role, part) for part in message.content]) or [Message(role=role)]
     else:
         kind = "null" if message.content is None else type(message.content).__name__
         raise RequestError(f"invalid message content type: {kind}; give a string or a list of parts")
@@ -282,6 +288,15 @@ def _messages(message: ChatMessage, called: Mapping[str, str]) -> list[Message]:
     return parts
 
 
+def _with_images(parts: list[Message]) -> list[Message]:
+    """`parts` as one message if there are images among them, each where it stood between the texts."""
+    if not any(part.images for part in parts) or any(PLACE in part.content for part in parts):
+        return parts
+    content = "".join(PLACE if part.images else part.content for part in parts)
+    images = [image for part in parts for image in part.images]
+    return [msgspec.structs.replace(parts[0], content=content, images=images)]
+
+
 def _part(role: str, part: Any) -> Message:
     kind = part.get("type") if isinstance(part, dict) else None
     if kind == "text" and isinstance(part.get("text"), str):
@@ -291,11 +306,7 @@ def _part(role: str, part: Any) -> Message:
         url = url.get("url") if isinstance(url, dict) else url
         if not isinstance(url, str):
             raise RequestError("invalid message format: image_url needs a url")
-        if url.startswith(("http://", "https://")):
-            raise RequestError(
-                "image URLs are not currently supported, please use base64 encoded data instead"
-            )
-        return Message(role=role, images=[url.partition(",")[2]])
+        return Message(role=role, images=[from_url(url)])
     if kind == "input_audio":
         raise UnavailableError("audio input (input_audio) is not available yet in this version")
     raise RequestError(f"invalid message format: a part of type {kind!r} is not known")

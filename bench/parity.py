@@ -1,0 +1,32 @@
+"""Holds every architecture against its reference, and writes docs/models.json and docs/models.md.
+
+    make docs-models
+
+The measuring is that of `tests/model/models`: tiny random models in float32, on all backends, prompts read
+whole, in parts, token by token, beside others and after a prefix was reused. Here only the largest difference
+of each architecture is kept.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from importlib.metadata import version
+
+import pytest
+from pages import DOCS, ROOT
+from parity_report import Run, write
+
+
+def main() -> int:
+    sys.path.insert(0, str(ROOT))
+    status = pytest.main([str(ROOT / "tests" / "model" / "models"), "-q", "-p", "no:xdist", *sys.argv[1:]])
+    if status:
+        return int(status)
+    differences = importlib.import_module("tests.model.models.parity").differences
+    write(Run(f"transformers {version('transformers')}", dict(sorted(differences.items()))), DOCS)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

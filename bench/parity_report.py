@@ -1,0 +1,132 @@
+"""The table of all architectures that Puna's own engine runs.
+
+python bench/parity_report.py        # regenerates the table from docs/models.json and the models' files
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pages import DOCS, ROOT, Pages, insert
+
+from puna.model.registry import model_for, supported
+
+COMMAND = "make docs-models"
+
+#: The models people know that have an architecture.
+FAMILIES = {
+    "bert": "BERT, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed, BGE rerankers",
+    "cohere2": "Command R7B, Command A",
+    "command-r": "Command R, Command R+, Aya 23",
+    "deepseek2": "DeepSeek V2, V2-Lite, V3, R1; Kimi K2",
+    "ernie4_5": "ERNIE 4.5",
+    "ernie4_5-moe": "ERNIE 4.5 with experts",
+    "exaone4": "EXAONE 4",
+    "falcon-h1": "Falcon-H1",
+    "gemma": "Gemma, CodeGemma",
+    "gemma-embedding": "EmbeddingGemma",
+    "gemma2": "Gemma 2",
+    "gemma3": "Gemma 3, MedGemma",
+    "gemma3n": "Gemma 3n",
+    "gemma4": "Gemma 4",
+    "glm4": "GLM-4",
+    "glm4moe": "GLM-4.5, 4.6, 4.7",
+    "glm4moelite": "GLM-4.7 Flash",
+    "gpt-oss": "gpt-oss",
+    "gptoss": "gpt-oss, files of Ollama's",
+    "granite": "Granite 3",
+    "granitehybrid": "Granite 4",
+    "granitemoe": "Granite 3 with experts",
+    "hunyuan-dense": "Hunyuan",
+    "jina-bert-v3": "Jina Embeddings 3",
+    "lfm2": "LFM2",
+    "lfm2moe": "LFM2-MoE",
+    "llama": "Llama 2, 3, 3.1, 3.2, 3.3; Mistral, Mixtral, TinyLlama, Yi, Vicuna, SmolLM 2",
+    "llama4": "Llama 4 Scout and Maverick, MobileLLM",
+    "mamba2": "Codestral Mamba",
+    "mimo2": "MiMo-V2-Flash, MiMo-V2.5",
+    "minimax-m2": "MiniMax-M2",
+    "mistral3": "Mistral 3, Ministral 3",
+    "mistral4": "Mistral 4",
+    "mllama": "Llama 3.2 Vision",
+    "modern-bert": "ModernBERT, GTE ModernBERT, Granite Embedding R2",
+    "nemotron_h": "Nemotron-H, Nemotron Nano 2",
+    "nemotron_h_moe": "Nemotron 3 Nano",
+    "nomic-bert": "Nomic Embed 1, 1.5",
+    "nomic-bert-moe": "Nomic Embed 2",
+    "olmo2": "OLMo 2",
+    "olmo3": "OLMo 3",
+    "olmoe": "OLMoE",
+    "phi3": "Phi-3, Phi-3.5, Phi-4, Phi-4-mini",
+    "qwen2": "Qwen2, Qwen2.5, DeepSeek R1 distilled into Qwen",
+    "qwen2moe": "Qwen1.5-MoE, Qwen2 57B",
+    "qwen3": "Qwen3, Qwen3 Embedding, Qwen3 Reranker",
+    "qwen35": "Qwen3.5, Qwen3.6",
+    "qwen35moe": "Qwen3.5, Qwen3.6 with experts",
+    "qwen3moe": "Qwen3 with experts, Qwen3-Coder",
+    "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
+    "seed_oss": "Seed-OSS",
+    "smollm3": "SmolLM3",
+    "starcoder2": "StarCoder 2",
+}
+
+#: What is only partly in transformers: the tests have the rest of it.
+_BESIDE = {"nomic-bert-moe": "its experts in torch"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """The largest difference of each architecture from its reference, all but its own code being the same."""
+
+    reference: str
+    differences: dict[str, float]
+
+
+def lines(architecture: str) -> int:
+    """Of the file that has it."""
+    module = model_for(architecture).__module__
+    return len((ROOT / "src" / f"{module.replace('.', '/')}.py").read_text().splitlines())
+
+
+def table(run: Run) -> str:
+    """The architectures as Markdown."""
+    text = [
+        f"Reference: {run.reference}.",
+        "",
+        "| `general.architecture` | models | largest difference | file | lines |",
+        "|---|---|---:|---|---:|",
+    ]
+    for name in supported():
+        model = model_for(name)
+        states = "" if model.generates else " (hidden states)"
+        beside = f"; {_BESIDE[name]}" if name in _BESIDE else ""
+        file = model.__module__.rpartition(".")[2]
+        text.append(
+            f"| `{name}` | {FAMILIES[name]}{beside} | {run.differences[name]:.0e}{states} "
+            f"| [{file}.py](../src/puna/model/models/{file}.py) | {lines(name)} |"
+        )
+    return "\n".join(text) + "\n"
+
+
+def pages(run: Run) -> Pages:
+    """What each page shows of the run."""
+    return {DOCS / "models.md": table(run)}
+
+
+def write(run: Run, folder: Path) -> None:
+    """Write models.json to `folder` and, if that is docs/, the table into models.md."""
+    (folder / "models.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
+    if folder.resolve() == DOCS:
+        insert(pages(run), COMMAND)
+    print(f"wrote models.json to {folder}")
+
+
+def read(path: Path) -> Run:
+    """Read a run written by `write`."""
+    return Run(**json.loads(path.read_text()))
+
+
+if __name__ == "__main__":
+    write(read(DOCS / "models.json"), DOCS)

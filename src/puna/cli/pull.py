@@ -1,0 +1,30 @@
+"""`puna pull`: a model from a registry, with a bar for each of its layers."""
+
+from __future__ import annotations
+
+from puna.cli.client import Client
+from puna.cli.progress import StatusLines
+from puna.cli.server_process import connect
+from puna.errors import ServerError
+from puna.store.names import ModelName
+
+
+def pull(name: str, *, insecure: bool) -> None:
+    """Bring the model `name` into the store of the server, which is started if none runs."""
+    ModelName.parse(name)
+    with connect() as client:
+        pull_model(client, name, insecure=insecure)
+
+
+def pull_model(client: Client, name: str, *, insecure: bool = False) -> None:
+    """Let the server pull, showing how far it is. Raises ServerError that says where models come from."""
+    try:
+        with StatusLines() as lines:
+            lines.follow(client.stream("/api/pull", {"model": name, "insecure": insecure}))
+    except ServerError as error:
+        host = ModelName.parse(name).host
+        raise ServerError(
+            f"model '{name}' cannot be had from {host}: {error}; "
+            "'puna list' shows the models on this machine, 'puna run FILE.gguf' runs a file",
+            error.status_code,
+        ) from error

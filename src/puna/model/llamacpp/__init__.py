@@ -1,0 +1,5 @@
+"""Models that llama.cpp computes, for Puna's engine: `puna.model.base.RunnableModel` on llama-cpp-python.
+
+Everything above a forward pass stays Puna's: scheduling, prefixes, sampling, text. llama.cpp has the weights,
+the caches and the arithmetic.
+"""

@@ -1,0 +1,80 @@
+"""The C interface of llama.cpp, as llama-cpp-python declares it; imported only where a model needs it."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections import deque
+from functools import cache
+from typing import Any, Final
+
+from puna.errors import UnavailableError
+
+_LEAST_VERSION: Final = "0.3.36"
+
+#: Levels of llama.cpp's messages, as those of `logging`. What it says of every load is of no interest.
+_LEVELS: Final = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.INFO, 4: logging.WARNING}
+_CONTINUED: Final = 5
+_KEPT_LINES: Final = 3
+
+_log = logging.getLogger("puna.llamacpp")
+
+
+@cache
+def bindings() -> Any:
+    """The functions and constants of llama.h. Raises `UnavailableError`."""
+    try:
+        found = importlib.import_module("llama_cpp.llama_cpp")
+    except Exception as error:  # its libraries cannot be loaded, say
+        raise UnavailableError(f"llama-cpp-python cannot be used: {error}") from error
+    if not hasattr(found, "LLAMA_LOAD_MODE_MMAP"):
+        raise UnavailableError(
+            f"this llama-cpp-python is too old, {_LEAST_VERSION} is needed: "
+            "pip install --upgrade 'puna[llamacpp]'"
+        )
+    _listen(found)
+    found.llama_backend_init()
+    return found
+
+
+class _Messages:
+    """llama.cpp's messages: passed on to our log, and the latest errors kept for those of ours.
+
+    They come from any thread and in the middle of each other: freeing a context is told, too, and may happen
+    whenever garbage is collected. So nothing is locked.
+    """
+
+    def __init__(self) -> None:
+        self._errors: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._level = logging.DEBUG
+
+    def hear(self, level: int, text: bytes, user_data: object) -> None:
+        # It quotes what it finds in files.
+        line = "".join(c if c.isprintable() else " " for c in text.decode(errors="replace")).strip()
+        ours = self._level if level == _CONTINUED else _LEVELS.get(level, logging.DEBUG)
+        self._level = ours
+        if line.strip("."):
+            _log.log(ours, "%s", line)
+            if ours == logging.WARNING:
+                self._errors.append(line)
+
+    def take_errors(self) -> str:
+        """What went wrong since this was last asked, or nothing."""
+        text = "; ".join(list(self._errors))
+        self._errors.clear()
+        return text
+
+
+_messages = _Messages()
+_callbacks: list[Any] = []  # which C keeps no reference of
+
+
+def _listen(found: Any) -> None:
+    callback = found.llama_log_callback(_messages.hear)
+    _callbacks.append(callback)
+    found.llama_log_set(callback, None)
+
+
+def complaint(otherwise: str) -> str:
+    """What llama.cpp said about its latest failure; `otherwise` if it said nothing."""
+    return _messages.take_errors() or otherwise

@@ -1,0 +1,206 @@
+"""What llama.cpp remembers, as a `Cache`: the books are Puna's, keys and values are with llama.cpp."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from puna.batch import Batch
+from puna.errors import CacheFullError, GenerationError, NotSupportedError
+from puna.kvcache.cache import Cache, LayerCache, check_removal
+from puna.kvcache.cells import Cells, table_shape
+from puna.kvcache.counts import CellCounts
+from puna.kvcache.whole_text import WholeTextCache
+
+if TYPE_CHECKING:
+    from puna.model.llamacpp.context import Context
+    from puna.model.llamacpp.memory import LayerSizes
+    from puna.ops import Backend
+
+
+class LlamaCppCache(Cache):
+    """Sequences in one pool of llama.cpp's cells, of which those with a common beginning share that.
+
+    The books (`Cells`) say how full it is and who shares what; llama.cpp decides for itself where things
+    are. A model that is `recurrent`, or partly, can only go on where a sequence ended.
+    """
+
+    def __init__(
+        self,
+        layers: Mapping[int, LayerSizes],
+        context: Context | None,
+        *,
+        sequences: int,
+        longest: int,
+        capacity: int,
+        recurrent: bool,
+    ) -> None:
+        """`longest` is the most positions of a sequence. Without a `context` it is only asked for sizes."""
+        self.context = longest
+        self.batch: Batch | None = None  # of the present pass
+        self._llama = context
+        self._sizes = layers
+        self._recurrent = recurrent
+        self._cells = Cells(capacity, longest, np.zeros(table_shape(sequences, longest), np.int32))
+        self._before: dict[int, int] = {}  # lengths of the sequences of the last pass before it
+        self._lost: set[int] = set()  # whose state a failed pass has left nobody knows where
+
+    @property
+    def generation(self) -> None:
+        return None  # there is nothing to record
+
+    @property
+    def layers(self) -> Iterable[int]:
+        return self._sizes.keys()
+
+    @property
+    def kind(self) -> str:
+        return "recurrent" if self._recurrent else "causal"
+
+    @property
+    def most_drafts(self) -> int:
+        return 0 if self._recurrent else super().most_drafts
+
+    @property
+    def forgets(self) -> bool:
+        return self._recurrent
+
+    # --- a pass ---------------------------------------------------------------------------------------
+
+    def plan_forward(self, batch: Batch) -> Callable[[], None]:
+        if lost := self._lost.intersection(batch.sequences.tolist()):
+            raise GenerationError(
+                f"what was computed of sequence {min(lost)} was lost with a pass that failed; send it again"
+            )
+        begins = np.flatnonzero(np.diff(batch.sequences, prepend=-1))
+        if (batch.positions[begins] != self._cells.length[batch.sequences[begins]]).any():
+            raise ValueError("a batch must continue its sequences")
+        self._cells.check_room(len(batch), self._cells.free)
+        return partial(self._begin, batch)
+
+    def _begin(self, batch: Batch) -> None:
+        self._before = {row: int(self._cells.length[row]) for row in set(batch.sequences.tolist())}
+        self._cells.append(batch.sequences, batch.positions, self._cells.allocate(len(batch)))
+        self.batch = batch
+
+    def undo_forward(self) -> None:
+        for sequence, length in self._before.items():
+            self._cells.truncate(sequence, length)
+            if not self.llama.remove(sequence, length):
+                self._lost.add(sequence)
+        self._before = {}
+
+    def layer(self, index: int) -> LayerCache:
+        raise NotSupportedError("what llama.cpp keeps of a layer is its own affair")
+
+    # --- between passes ---------------------------------------------------------------------------------
+
+    def room(self, wanted: int) -> int:
+        return min(wanted, self._cells.free)
+
+    def length(self, sequence: int) -> int:
+        return int(self._cells.length[sequence])
+
+    def resume_point(self, sequence: int, position: int) -> int:
+        length = self.length(sequence)
+        if self._recurrent:
+            return length if 0 < length <= position and sequence not in self._lost else 0
+        return min(position, length)
+
+    def copy_prefix(self, source: int, target: int, count: int) -> None:
+        self._forget(target)
+        if self._recurrent and count < self.length(source):
+            return  # its state is one of all its inputs
+        self._cells.share(source, target, count)
+        self.llama.copy(source, target, count)
+
+    def plan_removal(self, sequence: int, begin: int, end: int | None = None) -> Callable[[], None]:
+        check_removal(sequence, begin, end)
+        length = self.length(sequence)
+        if end is None or end >= length:
+            if begin and self._recurrent and begin < length:
+                raise NotSupportedError("a recurrent state cannot forget a part of its inputs")
+            return partial(self._truncate, sequence, begin) if begin else partial(self._forget, sequence)
+        if self._recurrent or not self.llama.can_shift:
+            raise NotSupportedError("this model's positions cannot be shifted")
+        if (self._cells.references[self._cells.table[sequence, end:length]] > 1).any():
+            raise NotSupportedError("other sequences hold what would have to be shifted")
+        return partial(self._cut, sequence, begin, end)
+
+    def _forget(self, sequence: int) -> None:
+        self._lost.discard(sequence)
+        self._truncate(sequence, 0)
+
+    def _truncate(self, sequence: int, begin: int) -> None:
+        if begin < self.length(sequence) or not begin:
+            self._cells.truncate(sequence, begin)
+            self.llama.remove(sequence, begin)
+
+    def _cut(self, sequence: int, begin: int, end: int) -> None:
+        self._cells.cut(sequence, begin, end)
+        self.llama.remove(sequence, begin, end)
+        self.llama.move(sequence, end, begin - end)
+
+    @property
+    def llama(self) -> Context:
+        """Where it all is."""
+        assert self._llama is not None, "made to be asked for sizes"
+        return self._llama
+
+    # --- figures ------------------------------------------------------------------------------------------
+
+    def counts(self) -> list[CellCounts]:
+        cells = self._cells
+        shared = int(np.count_nonzero(cells.references > 1))
+        return [CellCounts(self.kind, cells.capacity, cells.capacity - cells.free, shared)]
+
+    def layer_bytes(self, *, sequences: int, capacity: int, batch: int) -> dict[int, int]:
+        return {index: size.bytes(sequences, capacity) for index, size in self._sizes.items()}
+
+    @property
+    def allocated_bytes(self) -> int:
+        sizes = self.layer_bytes(sequences=len(self._cells.length), capacity=self._cells.capacity, batch=0)
+        return sum(sizes.values())
+
+    @property
+    def provided_bytes(self) -> int:
+        return self.allocated_bytes  # llama.cpp takes all of it at once
+
+    def close(self) -> None:
+        if self._llama is not None:
+            self._llama.close()
+
+
+class LlamaCppTexts(WholeTextCache):
+    """The cache of llama.cpp's encoders, which read each text whole and remember nothing."""
+
+    def __init__(self, ops: Backend, context: Context | None, *, sequences: int) -> None:
+        """Without a `context` it is only asked for sizes."""
+        super().__init__(ops, {}, sequences=sequences)
+        self.batch: Batch | None = None
+        self._llama = context
+
+    @property
+    def llama(self) -> Context:
+        assert self._llama is not None, "made to be asked for sizes"
+        return self._llama
+
+    def plan_forward(self, batch: Batch) -> Callable[[], None]:
+        begin = super().plan_forward(batch)
+        longest = int(np.bincount(batch.sequences).max())
+        if longest > (most := self.llama.sizes.rows):
+            raise CacheFullError(f"a text has {longest} tokens, and at most {most} are read in a pass")
+
+        def both() -> None:
+            begin()
+            self.batch = batch
+
+        return both
+
+    def close(self) -> None:
+        super().close()
+        if self._llama is not None:
+            self._llama.close()

@@ -1,0 +1,1 @@
+"""Vision towers: what makes of images what text models read. One file per architecture."""

@@ -1,0 +1,148 @@
+"""The eyes of LLaVA 1.5: CLIP (Radford et al., arXiv:2103.00020) but for its last layer, and two linears.
+
+Liu et al., arXiv:2310.03744. A picture is padded to a square; its patches are what stands in the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from puna.batch import Image, Input
+from puna.errors import UnsupportedModelError
+from puna.images import Picture
+from puna.images.pixels import BICUBIC, CLIP_MEAN, CLIP_STD, as_picture, padded, stretched
+from puna.model.metadata import flag, table_rows
+from puna.model.vision.options import VisionOptions
+from puna.model.vision.tower import Prepared, VisionTower, kept_together, rows_of
+from puna.nn.layers import LayerNorm, Linear, Unused
+from puna.nn.module import blocks, part, weight
+from puna.nn.vision.attention import Slices
+from puna.nn.vision.layers import (
+    Activation,
+    ExactGeluFeedForward,
+    GeluFeedForward,
+    LayerNormLayer,
+    PatchEmbedding,
+    Table,
+    VisionLayerOptions,
+    quick_gelu,
+    through,
+)
+from puna.ops import Array
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+class QuickGeluFeedForward(GeluFeedForward):
+    activation: Activation = staticmethod(quick_gelu)
+
+
+class SwappedFeedForward(QuickGeluFeedForward):
+    """As the first converters wrote it: what leads up is called down."""
+
+    up: Linear = weight("ffn_down", "feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_up", "hidden_size", "feed_forward_size")
+
+
+class QuickLayer(LayerNormLayer):
+    feed_forward: QuickGeluFeedForward = part()
+
+
+class SwappedLayer(LayerNormLayer):
+    feed_forward: SwappedFeedForward = part()
+
+
+class ExactLayer(LayerNormLayer):
+    feed_forward: ExactGeluFeedForward = part()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlavaLayerOptions(VisionLayerOptions):
+    kind: type[LayerNormLayer]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LlavaVisionOptions(VisionOptions):
+    projected_size: int  # between the two linears
+
+    @property
+    def positions(self) -> int:
+        """Those of the patches, and of what stands for all of them."""
+        return self.patches + 1
+
+    @property
+    def used_layers(self) -> int:
+        """All but the last. Converters mostly left that out: of CLIPs whole there are only even ones."""
+        count = len(self.layers)
+        return count - 1 if count % 2 == 0 else count
+
+
+def layer_kind(options: LlavaLayerOptions) -> type[LayerNormLayer]:
+    return options.kind
+
+
+class LlavaVision(VisionTower):
+    options: LlavaVisionOptions
+    embedding: PatchEmbedding = weight("v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size")
+    whole: Array = weight("v.class_embd", "hidden_size")
+    positions: Table = weight("v.position_embd", "positions", "hidden_size")
+    first_norm: LayerNorm = weight("v.pre_ln", "hidden_size")
+    last_norm: Unused | None = weight("v.post_ln", "hidden_size", optional=True)
+    last_bias: Array | None = weight("v.post_ln.bias", "hidden_size", optional=True)
+    layers: Sequence[LayerNormLayer] = blocks("v.blk", choose=layer_kind)
+    up: Linear = weight("mm.0", "projected_size", "hidden_size")
+    down: Linear = weight("mm.2", "text_size", "projected_size")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile, text_size: int) -> LlavaVisionOptions:
+        for name in ("model.image_newline", "mm.4.weight"):
+            if name in file.tensors:
+                raise UnsupportedModelError(
+                    f"{file.path}: tensor '{name}' belongs to LLaVA 1.6 or Yi-VL, which are not supported"
+                )
+        options = VisionOptions.read(
+            file, text_size, image_size=336, norm_eps=1e-5, mean=CLIP_MEAN, std=CLIP_STD,
+            feed_forward=("v.blk.0.ffn_up.weight",),
+        )  # fmt: skip
+        swapped = options.layers[0].feed_forward_size == options.hidden_size
+        size = table_rows(file, f"v.blk.0.ffn_{'down' if swapped else 'up'}.weight")
+        kind = SwappedLayer if swapped else ExactLayer if flag(file, "use_gelu", False) else QuickLayer
+        layers = tuple(
+            LlavaLayerOptions(**{**vars(layer), "feed_forward_size": size}, kind=kind)
+            for layer in options.layers
+        )
+        values = {**vars(options), "layers": layers}
+        return LlavaVisionOptions(**values, projected_size=table_rows(file, "mm.0.weight"))
+
+    def prepare(self, picture: Picture) -> Prepared:
+        o, (width, height) = self.options, picture.size
+        side = max(width, height)
+        square = padded(
+            np.asarray(picture), side, side, left=(side - width) // 2, top=(side - height) // 2,
+            colour=tuple(int(255 * mean) for mean in o.mean),
+        )  # fmt: skip
+        pixels = stretched(as_picture(square), o.image_size, o.image_size, BICUBIC)
+        return Prepared(pixels[None], o.patches)
+
+    def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
+        o = self.options
+        (patches,) = self.patch_rows(prepared.pixels)
+        whole = self.whole.reshape(1, o.hidden_size)
+        hidden = self.ops.concatenate([whole, self.embedding(patches)]) + self.positions.values
+        hidden = self.first_norm(hidden)
+        yield
+        reading = self.reading([[o.positions]] * len(self.layers), slice_rows)
+        hidden = yield from through(self.layers[: o.used_layers], hidden, reading)
+        return self.down(self.ops.gelu(self.up(hidden[1:])))
+
+    def place(self, image: Image) -> list[Input]:
+        return kept_together(rows_of(image), one_batch=False)
+
+    @property
+    def most_patches(self) -> int:
+        return self.options.positions

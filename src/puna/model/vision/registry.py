@@ -1,0 +1,84 @@
+"""Which vision tower a file has; only the one that is asked for is imported."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+    from puna.model.vision.tower import VisionTower
+
+#: Of files that have text and vision, by `general.architecture`: the file in this folder and the class in it.
+_TOWERS: Final = {
+    "gemma3": ("gemma3", "Gemma3Vision"),
+    "mistral3": ("pixtral", "PixtralVision"),
+    "qwen25vl": ("qwen25vl", "Qwen25Vision"),
+}
+
+#: Of files with a tower alone, by `clip.projector_type`; also what models their rows are read by.
+_PROJECTORS: Final = {
+    "gemma3": (("gemma3", "Gemma3Vision"), ("gemma3",)),
+    "mlp": (("llava", "LlavaVision"), ("llama",)),
+    "pixtral": (("pixtral", "PixtralVision"), ("llama", "mistral3")),
+    "qwen2.5vl_merger": (("qwen25vl", "Qwen25Vision"), ("qwen2vl",)),
+}
+
+PROJECTOR_ARCHITECTURE: Final = "clip"
+
+
+def tower_in(file: GGUFFile) -> type[VisionTower] | None:
+    """The tower of a model's own file; None when it has none, or one there is no code for."""
+    if not has_tower(file):
+        return None
+    return _class(*_TOWERS[file.architecture])
+
+
+def has_tower(file: GGUFFile) -> bool:
+    """Whether a model's own file has a tower there is code for."""
+    return (
+        file.architecture in _TOWERS
+        and file.get("vision.block_count") is not None
+        and any(name.startswith("v.") for name in file.tensors)
+    )
+
+
+def projector_type(file: GGUFFile) -> str:
+    """What a file with a tower alone calls its kind."""
+    for key in ("vision.projector_type", "projector_type"):
+        if isinstance(kind := file.get(key), str):
+            return kind
+    return "mlp"  # as files of LLaVA had it before there were others
+
+
+def is_read_by(kind: str, architecture: str) -> bool:
+    """Whether a text model reads what a tower of that kind makes of images, and there is code for it."""
+    return kind in _PROJECTORS and architecture in _PROJECTORS[kind][1]
+
+
+def tower_beside(file: GGUFFile, architecture: str) -> type[VisionTower]:
+    """The tower in a file of its own, for a text model of `architecture`. Raises `UnsupportedModelError`."""
+    from puna.errors import UnsupportedModelError, shown
+
+    if file.architecture != PROJECTOR_ARCHITECTURE:
+        raise UnsupportedModelError(
+            f"{file.path} is no projector: its architecture is {shown(file.architecture)}, not 'clip'"
+        )
+    kind = projector_type(file)
+    if kind not in _PROJECTORS:
+        raise UnsupportedModelError(
+            f"{file.path}: projectors of type {shown(kind)} are not supported; "
+            f"supported: {', '.join(sorted(_PROJECTORS))}"
+        )
+    tower, readers = _PROJECTORS[kind]
+    if architecture not in readers:
+        raise UnsupportedModelError(
+            f"{file.path}: a projector of type {shown(kind)} is for {' or '.join(readers)}, "
+            f"not for {shown(architecture)}"
+        )
+    return _class(*tower)
+
+
+def _class(module: str, name: str) -> type[VisionTower]:
+    tower: type[VisionTower] = getattr(importlib.import_module(f"puna.model.vision.{module}"), name)
+    return tower

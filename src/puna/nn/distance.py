@@ -1,0 +1,73 @@
+"""Attention that knows where tokens are from how far apart they are: a bias of its scores by distance."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from puna.nn.module import WeightSource
+from puna.ops import Array
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Distances in tokens from which on all share a bucket; files do not say it.
+_FAR = 128
+
+
+def linear_bias(heads: int, reach: int) -> NDArray[np.float32]:
+    """ALiBi (Press et al., arXiv:2108.12409): float32 [heads, 2 * reach + 1], the same to both sides.
+
+    What is added falls in proportion to the distance. The slopes of heads are a geometric series from 2^-8/n
+    on for a power of two n; heads beyond that take every second slope of the series for 2n.
+    """
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    slopes += [2 ** (-4 * (2 * head + 1) / power) for head in range(heads - power)]
+    distances = np.abs(np.arange(-reach, reach + 1))
+    return (-np.array(slopes)[:, None] * distances).astype(np.float32)
+
+
+class BucketBias:
+    """What is learned of each bucket of distances and head (Raffel et al., arXiv:1910.10683).
+
+    The shape is the number of buckets and that of heads; `options.sees_later` says whether a token sees what
+    comes after it. `values` float32 [heads, 257] are by distance.
+    """
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        table = source.values(f"{name}.weight", shape)
+        if table is None:
+            return None
+        chosen = table[_buckets(shape[0], sees_later=options.sees_later)]
+        return cls(source.ops.array(np.ascontiguousarray(chosen.T)))
+
+
+def _buckets(count: int, *, sees_later: bool) -> NDArray[np.int64]:
+    """The bucket of each distance from -_FAR to _FAR.
+
+    Half of the buckets, or a quarter on each side, are for a single distance; the others widen with it.
+    """
+    later = np.arange(-_FAR, _FAR + 1)
+    buckets = np.zeros(len(later), np.int64)
+    if sees_later:
+        count //= 2
+        buckets += count * (later > 0)
+        distance = np.abs(later)
+    else:
+        distance = np.maximum(-later, 0)
+    exact = max(count // 2, 1)
+    # In float32, as in the reference: a logarithm beside an integer decides about a bucket.
+    ratio = np.log(np.maximum(distance, 1).astype(np.float32) / np.float32(exact))
+    wide = ratio / np.float32(math.log(_FAR / exact)) * np.float32(count - exact)
+    wide_bucket = np.minimum(exact + wide.astype(np.int64), count - 1)
+    found: NDArray[np.int64] = buckets + np.where(distance < exact, distance, wide_bucket)
+    return found

@@ -1,0 +1,239 @@
+"""Layers of vision transformers (Dosovitskiy et al., arXiv:2010.11929), and what stands before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self
+
+import numpy as np
+
+from puna.nn.layers import LayerNorm, Linear, RMSNorm, linear_many
+from puna.nn.module import Module, WeightSource, part, weight
+from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
+from puna.ops import Array, Backend, Rope, Weight
+
+
+@dataclass(frozen=True, kw_only=True)
+class VisionLayerOptions:
+    hidden_size: int
+    feed_forward_size: int
+    heads: int
+    norm_eps: float
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.heads
+
+
+@dataclass(frozen=True)
+class Patches:
+    """What all layers are told about the patches they read."""
+
+    keys: PatchKeys
+    groups: Sequence[Groups]  # of each layer
+    slice_rows: int
+    rope: Rope | None = None
+    places: Array | None = None  # int32 [patches, axes], by which `rope` rotates
+
+
+class PatchEmbedding:
+    """A convolution whose steps are as large as its kernel: a product with each patch.
+
+    Patches are rows of numbers, channel by channel, as the weights [out, channels, size, size] are.
+    """
+
+    def __init__(self, linear: Linear) -> None:
+        self.linear = linear
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(f"{name}.weight", shape)
+        if values is None:
+            return None
+        matrix = Weight.from_values(f"{name}.weight", values.reshape(shape[0], -1))
+        source.ops.pack(matrix)
+        return cls(Linear(source.ops, matrix, source.vector(f"{name}.bias", shape[0])))
+
+    def __call__(self, patches: Array) -> Array:
+        """[patches, channels * size * size] to [patches, out]."""
+        return self.linear(patches)
+
+
+class FlatPatchEmbedding(PatchEmbedding):
+    """One whose weights are stored as a matrix [out, channels * size * size]."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        linear = Linear.from_source(source, name, (shape[0], int(np.prod(shape[1:]))), options)
+        return None if linear is None else cls(linear)
+
+
+class Table:
+    """A table of numbers [rows, columns]; its name may lack the `.weight`."""
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        for full in (f"{name}.weight", name):
+            found = source.values(full, shape)
+            if found is not None:
+                return cls(source.ops.array(np.ascontiguousarray(found, np.float32)))
+        return None
+
+
+class TransposedLinear(Linear):
+    """y = x W, W being [in, out] as stored."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        values = source.values(f"{name}.weight", shape)
+        if values is None:
+            return None
+        matrix = Weight.from_values(f"{name}.weight", np.ascontiguousarray(values.T))
+        source.ops.pack(matrix)
+        return cls(source.ops, matrix)
+
+
+def gelu_tanh(ops: Backend, x: Array) -> Array:
+    """GELU by its approximation with tanh: [rows, n] to the same."""
+    return ops.geglu(x, ops.array(np.ones(x.shape, np.float32)))
+
+
+def quick_gelu(ops: Backend, x: Array) -> Array:
+    """`x * sigmoid(1.702 x)`: [rows, n] to the same."""
+    return ops.sigmoid_gate(x, x * 1.702)
+
+
+def gelu(ops: Backend, x: Array) -> Array:
+    """GELU itself: [rows, n] to the same."""
+    return ops.gelu(x)
+
+
+Activation = Callable[[Backend, Array], Array]
+
+
+class VisionFeedForward(Protocol):
+    def forward(self, x: Array) -> Array:
+        """[rows, hidden] to the same."""
+
+
+class GeluFeedForward(Module):
+    """Two linears with GELU, by its approximation, between."""
+
+    options: VisionLayerOptions
+    activation: Activation = staticmethod(gelu_tanh)
+    up: Linear = weight("mlp.fc1|ffn_up", "feed_forward_size", "hidden_size")
+    down: Linear = weight("mlp.fc2|ffn_down", "hidden_size", "feed_forward_size")
+
+    def forward(self, x: Array) -> Array:
+        return self.down(self.activation(self.ops, self.up(x)))
+
+
+class ExactGeluFeedForward(GeluFeedForward):
+    activation: Activation = staticmethod(gelu)
+
+
+class SwiGluFeedForward(Module):
+    options: VisionLayerOptions
+    gate: Linear = weight("ffn_gate", "feed_forward_size", "hidden_size")
+    up: Linear = weight("ffn_up", "feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_down", "hidden_size", "feed_forward_size")
+
+    def forward(self, x: Array) -> Array:
+        gate, up = linear_many(x, self.gate, self.up)
+        return self.down(self.ops.swiglu(gate, up))
+
+
+class PatchAttention(Module):
+    options: VisionLayerOptions
+    query: Linear = weight("attn_q", "hidden_size", "hidden_size")
+    key: Linear = weight("attn_k", "hidden_size", "hidden_size")
+    value: Linear = weight("attn_v", "hidden_size", "hidden_size")
+    output: Linear = weight("attn_output|attn_out", "hidden_size", "hidden_size")
+
+    def project(self, x: Array) -> list[Array]:
+        """Queries, keys and values [rows, heads, head_dim] of patches."""
+        shape = len(x), self.options.heads, self.options.head_dim
+        return [each.reshape(shape) for each in linear_many(x, self.query, self.key, self.value)]
+
+
+class VisionLayer(Module):
+    """Attention, then a feed-forward network, each after a norm. Subclasses say which."""
+
+    options: VisionLayerOptions
+    attention_norm: LayerNorm | RMSNorm
+    attention: PatchAttention = part()
+    feed_forward_norm: LayerNorm | RMSNorm
+    feed_forward: VisionFeedForward
+
+    def forward(self, hidden: Array, patches: Patches) -> Slices[Array]:
+        """[patches, hidden] to the same."""
+        queries, groups = [], patches.groups[self.index]
+        for begin, end in pieces(len(hidden), patches.slice_rows):
+            query, key, value = self.attention.project(self.attention_norm(hidden[begin:end]))
+            if patches.rope is not None:
+                assert patches.places is not None
+                places = patches.places[begin:end]
+                self.ops.rope_(query, places, patches.rope)
+                self.ops.rope_(key, places, patches.rope)
+            patches.keys.put(begin, key, value)
+            queries.append(query)
+            yield
+        results, scale = [], self.options.head_dim**-0.5
+        for (begin, end), query in zip(pieces(len(hidden), patches.slice_rows), queries, strict=True):
+            found = patches.keys.attend(query, begin, groups, scale)
+            results.append(self._rest(hidden[begin:end], self.attention.output(found)))
+            yield
+        return self.ops.concatenate(results)
+
+    def _rest(self, hidden: Array, attended: Array) -> Array:
+        hidden, normed = self.feed_forward_norm.after_adding(attended, hidden)
+        total: Array = hidden + self.feed_forward.forward(normed)
+        return total
+
+
+class LayerNormLayer(VisionLayer):
+    """With layer norms, as CLIP and SigLIP have them."""
+
+    attention_norm: LayerNorm = weight("layer_norm1|ln1|attn_norm", "hidden_size")
+    feed_forward_norm: LayerNorm = weight("layer_norm2|ln2|ffn_norm", "hidden_size")
+    feed_forward: GeluFeedForward = part()
+
+
+class RMSNormLayer(VisionLayer):
+    """With the norms and the feed-forward network of Llama."""
+
+    attention_norm: RMSNorm = weight("attn_norm|ln1", "hidden_size")
+    feed_forward_norm: RMSNorm = weight("ffn_norm|ln2", "hidden_size")
+    feed_forward: SwiGluFeedForward = part()
+
+
+def through(layers: Sequence[VisionLayer], hidden: Array, patches: Patches) -> Slices[Array]:
+    """[patches, hidden] after all `layers`."""
+    for layer in layers:
+        hidden = yield from layer.forward(hidden, patches)
+    return hidden
+
+
+def pooled(grid: Array, size: int) -> Array:
+    """Means over squares of `size`: [height, width, n] to [height / size * width / size, n]."""
+    height, width, n = grid.shape
+    cut = grid.reshape(height // size, size, width // size, size, n)
+    total = cut[:, 0, :, 0]
+    for row in range(size):
+        for column in range(size):
+            if row or column:
+                total = total + cut[:, row, :, column]
+    mean: Array = (total * (1 / size**2)).reshape(-1, n)
+    return mean

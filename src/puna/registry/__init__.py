@@ -1,0 +1,1 @@
+"""Models from elsewhere: what registries have is pulled into the store."""

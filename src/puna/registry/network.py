@@ -1,0 +1,147 @@
+"""The way out: connections to other machines, never to those that only this machine can reach."""
+
+from __future__ import annotations
+
+import ipaddress
+import platform
+import socket
+import ssl
+import urllib.request
+from collections.abc import Callable, Collection
+from ipaddress import IPv4Address, IPv6Address
+
+import httpx
+
+from puna import __version__
+from puna.config import env
+from puna.errors import RegistryError
+
+#: Answers as `socket.getaddrinfo` gives them, for a name and a port.
+Resolve = Callable[[str, int], list[str]]
+
+_MAX_REDIRECTS = 10
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+USER_AGENT = f"puna/{__version__} ({platform.machine()} {platform.system().lower()})"
+
+
+def private_hosts() -> frozenset[str]:
+    """The hosts that may be reached although their addresses are not public: `PUNA_PRIVATE_REGISTRIES`.
+
+    Separated by commas, with a port or without; `*` means any.
+    """
+    return frozenset(host.strip().lower() for host in env("PRIVATE_REGISTRIES").split(",") if host.strip())
+
+
+def open_client(*, insecure: bool = False, stall_s: float = 30.0) -> httpx.Client:
+    """A client for registries. `insecure` allows plain HTTP and certificates nobody vouches for.
+
+    `stall_s` is how long a connection may be silent.
+    """
+    return httpx.Client(
+        transport=GuardedTransport(insecure=insecure, private=private_hosts()),
+        timeout=httpx.Timeout(stall_s, pool=None),
+        follow_redirects=True,
+        max_redirects=_MAX_REDIRECTS,
+        # What is compressed could become more than anything allows for.
+        headers={"user-agent": USER_AGENT, "accept-encoding": "identity"},
+    )
+
+
+class GuardedTransport(httpx.BaseTransport):
+    """Sends each request, redirected ones too, to an address that was looked at first.
+
+    A server that pulls what its clients name could otherwise be made to ask its own network. The name is
+    resolved once, here, and the connection goes to the address found: a second answer of the name server
+    changes nothing. Where the environment names a proxy, that resolves names and decides.
+    """
+
+    def __init__(
+        self, *, insecure: bool, private: Collection[str] = (), resolve: Resolve | None = None
+    ) -> None:
+        self._insecure = insecure
+        self._private = private
+        self._resolve = resolve or _resolve
+        # One for each host: a connection's certificate was only checked for the name it was made for.
+        self._direct: dict[tuple[str, str, int], httpx.HTTPTransport] = {}
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        if url.scheme not in ("http", "https"):
+            raise RegistryError(f"{url.scheme}: cannot be fetched; only https and http can")
+        if url.scheme == "http" and not self._insecure:
+            raise RegistryError(
+                f"insecure protocol http: {url.host} is asked without TLS only with --insecure"
+            )
+        port = url.port or (443 if url.scheme == "https" else 80)
+        if proxy := _proxy(url.scheme, url.host):
+            return self._transport(("proxy", proxy, 0), proxy).handle_request(request)
+        transport = self._transport((url.scheme, url.host, port))
+        failure: Exception | None = None
+        for address in self._addresses(url.host, port):
+            # Another request: redirects are relative to this one's name.
+            try:
+                return transport.handle_request(
+                    httpx.Request(
+                        request.method,
+                        url.copy_with(host=address),
+                        headers=request.headers,
+                        stream=request.stream,
+                        extensions={**request.extensions, "sni_hostname": url.host},
+                    )
+                )
+            except httpx.ConnectError as error:
+                failure = error
+        assert failure is not None
+        raise failure
+
+    def close(self) -> None:
+        for transport in self._direct.values():
+            transport.close()
+
+    def _transport(self, key: tuple[str, str, int], proxy: str | None = None) -> httpx.HTTPTransport:
+        if key not in self._direct:
+            self._direct[key] = httpx.HTTPTransport(verify=_certificates(self._insecure), proxy=proxy)
+        return self._direct[key]
+
+    def _addresses(self, host: str, port: int) -> list[str]:
+        """The addresses of `host` that may be connected to, in the resolver's order."""
+        try:
+            found = self._resolve(host, port)
+        except OSError as error:
+            raise httpx.ConnectError(f"cannot find {host}: {error.strerror or error}") from error
+        if not self._private or not {"*", host.lower(), f"{host.lower()}:{port}"} & set(self._private):
+            allowed = [address for address in found if is_public(address)]
+            if not allowed:
+                where = "" if host in found else f"{host} is at "
+                raise RegistryError(
+                    f"{where}{', '.join(found[:3])}, which is not a public address; "
+                    f"PUNA_PRIVATE_REGISTRIES={host} lets the server ask it"
+                )
+            return allowed
+        return found
+
+
+def is_public(address: str) -> bool:
+    """Whether an IP address belongs to the internet: not to this machine, its network, or a group."""
+    ip: IPv4Address | IPv6Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(ip, IPv6Address):
+        if ip in _NAT64:
+            ip = IPv4Address(int(ip) & 0xFFFFFFFF)
+        else:
+            ip = ip.ipv4_mapped or ip.sixtofour or ip
+    return ip.is_global and not ip.is_multicast
+
+
+def _resolve(host: str, port: int) -> list[str]:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(entry[4][0]) for entry in found))
+
+
+def _proxy(scheme: str, host: str) -> str | None:
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(scheme) or proxies.get("all")
+    return proxy if proxy and not urllib.request.proxy_bypass(host) else None
+
+
+def _certificates(insecure: bool) -> ssl.SSLContext:
+    return httpx.create_ssl_context(verify=not insecure)

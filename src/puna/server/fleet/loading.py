@@ -1,0 +1,92 @@
+"""Loads that requests wait for: one at a time, and clients take turns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+
+from puna.engine.turns import Turn, Turns
+from puna.server.fleet.resident import ResidentModel
+
+
+class Loading:
+    """A load that requests wait for; it is given up when the last of them leaves.
+
+    The task answers the model with one user more: the load's own hold on it, so that a model
+    with a keep-alive of 0 does not end before the requests that wait for it have taken it.
+    """
+
+    task: asyncio.Task[ResidentModel]
+
+    def __init__(self, name: str) -> None:
+        self.name = name  # of the model, for those who look
+        self.requests: Counter[str] = Counter()  # of each client
+        self.turns: dict[str, Turn] = {}  # of each client
+
+    @property
+    def waiters(self) -> int:
+        return self.requests.total()
+
+
+class Loads:
+    """Whose load is next: whoever wants many models does not hold up who wants one.
+
+    A load that several clients wait for has the earliest of their turns.
+    """
+
+    def __init__(self) -> None:
+        self._turns = Turns()
+        self._wanted: Counter[str] = Counter()  # loads that each client waits for
+        self._waiting: dict[Loading, asyncio.Future[None]] = {}
+        self._busy = False
+
+    def join(self, load: Loading, client: str) -> None:
+        """A request of `client` waits for `load` from now on."""
+        if client not in load.turns:
+            load.turns[client] = self._turns.take(client)
+            self._wanted[client] += 1
+        load.requests[client] += 1
+
+    def leave(self, load: Loading, client: str) -> None:
+        """A request of `client` waits no more, whether or not the model is there."""
+        load.requests[client] -= 1
+        if load.requests[client] == 0:
+            del load.turns[client]
+            self._wanted[client] -= 1
+            if self._wanted[client] == 0:
+                del self._wanted[client]
+                self._turns.emptied(client)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, load: Loading) -> AsyncIterator[None]:
+        """Wait for the turn of `load`, which is over at the end of the block."""
+        if self._busy:
+            called = self._waiting[load] = asyncio.get_running_loop().create_future()
+            try:
+                await called
+            except asyncio.CancelledError:
+                if self._waiting.pop(load, None) is None:  # called at the last moment
+                    self._call_next()
+                raise
+        self._busy = True
+        if load.turns:
+            self._turns.served(*_first(load))
+        try:
+            yield
+        finally:
+            self._call_next()
+
+    def _call_next(self) -> None:
+        # Others are cancelled, or about to be.
+        wanted = [load for load, called in self._waiting.items() if load.turns and not called.done()]
+        self._busy = bool(wanted)
+        if wanted:
+            load = min(wanted, key=lambda one: min(one.turns.values()))
+            self._waiting.pop(load).set_result(None)
+
+
+def _first(load: Loading) -> tuple[str, Turn]:
+    """The client whose turn is the first of those that wait for `load`, and its turn."""
+    return min(load.turns.items(), key=lambda item: item[1])

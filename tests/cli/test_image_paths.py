@@ -1,0 +1,40 @@
+"""Images named in what a user types."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from puna.cli.image_paths import take_images
+
+
+@pytest.mark.parametrize(
+    ("typed", "rest"),
+    [
+        ("what is in {0}", "what is in"),
+        ("'{1}' what is this?", "what is this?"),
+        ('compare "{1}" and {0}', "compare  and"),
+        ("{2} dropped", "dropped"),
+        ("file://{0} hm", "hm"),
+        ("no image here, only notes.png", "no image here, only notes.png"),
+        ("see {0}x.txt", "see {0}x.txt"),
+    ],
+)
+def test_paths_become_images(typed: str, rest: str, tmp_path: Path) -> None:
+    plain, spaced = tmp_path / "a.PNG", tmp_path / "with space.jpg"
+    plain.write_bytes(b"plain")
+    spaced.write_bytes(b"spaced")
+    names = str(plain), str(spaced), str(spaced).replace(" ", r"\ ")
+    expected = [
+        content
+        for place, content in sorted(
+            (typed.index(mark), content)
+            for mark, content in (("{0}", b"plain"), ("{1}", b"spaced"), ("{2}", b"spaced"))
+            if mark in typed and mark + "x" not in typed
+        )
+    ]
+    text, images = take_images(typed.format(*names))
+    assert [base64.b64decode(image) for image in images] == expected
+    assert text == rest.format(*names)

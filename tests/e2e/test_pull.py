@@ -1,0 +1,128 @@
+"""Pulling through the server: Ollama's client, the command line, and clients that leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import ollama
+import pytest
+
+from tests.e2e.servers import Server, running
+from tests.registry.registries import Published, Registry, serving
+
+pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def puller(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server that may pull from this machine."""
+    with running(tmp_path_factory.mktemp("models"), PUNA_PRIVATE_REGISTRIES="127.0.0.1") as server:
+        yield server
+
+
+@pytest.fixture
+def registry(tiny_file: Path) -> Iterator[Registry]:
+    with serving(Registry(Published.of(tiny_file.read_bytes()))) as registry:
+        yield registry
+
+
+def puna(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"PUNA_HOST": server.url, "PUNA_NOHISTORY": "1"}
+    return subprocess.run(
+        [sys.executable, "-m", "puna", *words], env=env, capture_output=True, text=True, timeout=120, input=""
+    )
+
+
+def test_ollamas_client_pulls_and_answers(puller: Server, registry: Registry) -> None:
+    steps = list(puller.client.pull(registry.name, insecure=True, stream=True))
+    assert [steps[0].status, steps[-1].status] == ["pulling manifest", "success"]
+    digest = registry.published.model_digest
+    layer = [step for step in steps if step.digest == digest][-1]
+    assert (layer.status, layer.completed) == (f"pulling {digest[7:19]}", layer.total)
+    name = registry.name.removeprefix("http://") + ":latest"
+    assert name in [model.model for model in puller.client.list().models]
+    assert puller.client.generate(name, "hello", options={"num_predict": 4}).eval_count == 4
+    assert puller.client.pull(registry.name, insecure=True).status == "success"
+    puller.unload()
+    puller.client.delete(name)
+
+
+def test_what_goes_wrong_is_said_in_the_stream_or_by_the_status(puller: Server, registry: Registry) -> None:
+    missing = {"model": f"http://{registry.address}/team/other", "insecure": True}
+    answer = puller.http.post("/api/pull", json=missing)
+    assert answer.status_code == 200
+    assert [json.loads(line) for line in answer.text.splitlines()] == [
+        {"status": "pulling manifest"},
+        {"error": "pull model manifest: file does not exist"},
+    ]
+    answer = puller.http.post("/api/pull", json=missing | {"stream": False})
+    assert (answer.status_code, answer.json()["error"]) == (500, "pull model manifest: file does not exist")
+    answer = puller.http.post("/api/pull", json={"model": "a model"})
+    assert (answer.status_code, answer.json()["error"]) == (400, "invalid model name")
+    with pytest.raises(ollama.ResponseError, match="insecure protocol http"):
+        puller.client.pull(registry.name)
+
+
+def test_a_strangers_pull_reaches_nothing_private(server: Server, registry: Registry) -> None:
+    with pytest.raises(ollama.ResponseError, match="not a public address"):
+        server.client.pull(registry.name, insecure=True)
+    assert registry.asked == []
+
+
+def test_the_command_line_pulls_and_runs_what_is_missing(puller: Server, registry: Registry) -> None:
+    done = puna(puller, "pull", "--insecure", registry.name)
+    assert (done.returncode, done.stdout) == (0, "")
+    lines = done.stderr.splitlines()
+    assert lines[0] == "pulling manifest"
+    assert f"pulling {registry.published.model_digest[7:19]}" in lines
+    assert lines[-1] == "success"
+    name = registry.name.removeprefix("http://")
+    ran = puna(puller, "run", name, "--num-predict", "4", "hello")
+    assert ran.returncode == 0, ran.stderr
+    other = puna(puller, "run", f"{registry.address}/team/other", "hello")
+    assert other.returncode == 1
+    assert "cannot be had from" in other.stderr
+    assert "puna run FILE.gguf" in other.stderr
+    puller.unload()
+    assert puna(puller, "rm", name).returncode == 0
+
+
+def test_a_client_that_leaves_ends_the_pull_and_the_next_one_goes_on(
+    puller: Server, registry: Registry
+) -> None:
+    model = registry.published.model_digest
+    template = registry.published.layer(1)
+    entered, left = threading.Event(), threading.Event()
+
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.path.endswith(template):
+            entered.set()
+            left.wait(60)
+        return False
+
+    registry.told = told
+    name = registry.name.removeprefix("http://") + ":latest"
+    with puller.asked("/api/pull", {"model": registry.name, "insecure": True}):
+        assert entered.wait(60)
+    left.set()
+    registry.told = lambda handler: False
+    puller.client.pull(registry.name, insecure=True)
+    assert name in [entry.model for entry in puller.client.list().models]
+    assert sum(path.endswith(model) for path, _ in registry.asked) == 1
+    puller.client.delete(name)
+
+
+def test_create_pulls_what_it_is_made_from(puller: Server, registry: Registry) -> None:
+    with pytest.raises(ollama.ResponseError, match="pull model manifest: "):  # it has no TLS
+        puller.client.create("mine", from_=f"{registry.address}/team/model", system="Be brief.")
+    puller.client.pull(registry.name, insecure=True)
+    made = puller.client.create("mine", from_=f"{registry.address}/team/model", system="Be brief.")
+    assert made.status == "success"
+    puller.client.delete("mine")

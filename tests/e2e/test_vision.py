@@ -1,0 +1,122 @@
+"""Images through the clients of both APIs and the command line, to a tiny model that sees."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import ollama
+import openai
+import pytest
+
+from tests.e2e.servers import Server, add_model, environment
+from tests.model.models.parity import original
+from tests.model.vision.seeing import file_of, picture
+from tests.tiny_vision import SEEING, Layout
+
+pytestmark = pytest.mark.e2e
+
+DRAWN = {"temperature": 1, "num_predict": 12, "seed": 1}
+ASK = "what is this?"
+
+
+@pytest.fixture(scope="module")
+def layouts(tmp_path_factory: pytest.TempPathFactory) -> list[Layout]:
+    config, folders = SEEING["gemma3"](), [tmp_path_factory.mktemp("seeing") for _ in range(2)]
+    return [config.write(folder, original(config), apart=apart) for apart, folder in enumerate(folders)]
+
+
+@pytest.fixture(scope="module")
+def server(server: Server, layouts: list[Layout]) -> Iterator[Server]:
+    together, apart = layouts
+    add_model(server, "seeing", together.model)
+    digests = {}
+    for path in (apart.model, apart.projector):
+        assert path is not None
+        digests[path.name] = server.client.create_blob(path)
+    server.client.create(model="apart", files=digests)
+    yield server
+    server.unload()
+    for name in ("seeing", "apart"):
+        server.client.delete(name)
+
+
+def chat(server: Server, *images: bytes, model: str = "seeing") -> ollama.ChatResponse:
+    message = {"role": "user", "content": ASK, "images": [base64.b64encode(each).decode() for each in images]}
+    return server.client.chat(model, messages=[message], options=DRAWN)
+
+
+def test_an_image_changes_the_answer_and_another_changes_it_again(server: Server) -> None:
+    answers = [chat(server, *map(file_of, pictures)) for pictures in ([], [picture(1)], [picture(2)])]
+    assert len({answer.message.content for answer in answers}) == 3
+    counts = [answer.prompt_eval_count or 0 for answer in answers]
+    assert counts[1] == counts[2] == counts[0] + 4 + 2 + 4  # rows, markers, and newlines of a byte each
+    assert chat(server, file_of(picture(1))).message.content == answers[1].message.content
+
+
+def test_every_way_to_send_an_image_is_the_same(server: Server, tmp_path: Path) -> None:
+    image = file_of(picture(1))
+    expected = chat(server, image).message.content
+    assert chat(server, image, model="apart").message.content == expected
+    data = base64.b64encode(image).decode()
+    assert server.client.generate("seeing", ASK, images=[data], options=DRAWN).response == expected
+    client = openai.OpenAI(base_url=server.url + "/v1/", api_key="unused", max_retries=0)
+    parts = [
+        {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{data}"}},
+        {"type": "text", "text": ASK},
+    ]
+    answer = client.chat.completions.create(
+        model="seeing",
+        messages=[{"role": "user", "content": parts}],
+        temperature=1,
+        top_p=0.9,
+        max_tokens=12,
+        seed=1,
+    )
+    assert answer.choices[0].message.content == expected
+    named = tmp_path / "a picture.png"
+    named.write_bytes(image)
+    escaped = str(named).replace(" ", r"\ ")
+    environ = environment(server.models) | {"PUNA_HOST": server.url, "PATH": os.environ["PATH"]}
+    said = subprocess.run(
+        [sys.executable, "-m", "puna", "run", "seeing", f"{ASK} {escaped}", "--temperature", "1",
+         "--num-predict", "12", "--seed", "1"],
+        env=environ, capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert said.stdout.strip() == expected.strip()
+
+
+def test_show_says_vision(server: Server) -> None:
+    for model in ("seeing", "apart"):
+        assert "vision" in (server.client.show(model).capabilities or [])
+    assert "vision" not in (server.client.show("tiny").capabilities or [])
+
+
+@pytest.mark.scenario(110)
+@pytest.mark.parametrize(
+    ("model", "image", "complaint"),
+    [
+        ("tiny", b"x", '"tiny" does not support images'),
+        ("seeing", b"no image", "is not of a format that is read"),
+        ("seeing", b"", "the image is empty"),
+    ],
+)
+def test_images_that_cannot_be_seen_are_refused(
+    server: Server, model: str, image: bytes, complaint: str
+) -> None:
+    with pytest.raises(ollama.ResponseError, match=complaint) as caught:
+        chat(server, image, model=model)
+    assert caught.value.status_code == 400
+
+
+def test_what_is_no_base64_and_addresses_are_refused(server: Server) -> None:
+    reply = server.http.post("/api/generate", json={"model": "seeing", "prompt": "x", "images": ["AA=?"]})
+    assert (reply.status_code, "illegal base64 data at input byte 3" in reply.text) == (400, True)
+    parts = [{"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}]
+    body = {"model": "seeing", "messages": [{"role": "user", "content": parts}]}
+    reply = server.http.post("/v1/chat/completions", json=body)
+    assert (reply.status_code, "PUNA_REMOTE_IMAGES=1" in reply.text) == (400, True)

@@ -1,0 +1,65 @@
+"""A hybrid in every type that files are written in, against transformers with the same weights in float32.
+
+Its layers are a gated delta network and attention, so the products of both have weights of that type.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from puna.gguf import GGMLType
+from puna.gguf.blocks import QUANTIZABLE, dequantize, quantize
+from puna.model.load import load_model
+from tests.model.models.parity import (
+    original,
+    our_log_probabilities,
+    random_tokens,
+    reference_log_probabilities,
+)
+from tests.tiny_decoders import holds, tiny_decoder_gguf
+from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
+
+#: Rows of 256, which every type holds.
+HYBRID = TinyHybrid(
+    "qwen3next", "qwen3_next",
+    {
+        **SETTINGS, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
+        "hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "mlp_only_layers": [0, 1],
+        "linear_key_head_dim": 64, "linear_value_head_dim": 64,
+        "rope_parameters": {"rope_theta": 1e6, "rope_type": "default", "partial_rotary_factor": 0.5},
+    },
+    {
+        **KEYS, "full_attention_interval": 2, "ssm.state_size": 64, "ssm.inner_size": 256,
+        "rope.dimension_count": 32, "expert_count": None, "expert_used_count": None,
+        "expert_feed_forward_length": None, "expert_shared_feed_forward_length": None,
+    },
+    norm_offset=1, layout="ssm_in", seed=80,
+)  # fmt: skip
+TYPES = sorted(QUANTIZABLE - {GGMLType.F32, GGMLType.F64})
+
+
+def rounded(model: Any, kind: GGMLType) -> Any:
+    """The model with the weights that a file of type `kind` has."""
+    found = copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in found.parameters():
+            if holds(kind, parameter):
+                values = dequantize(quantize(parameter.numpy(), kind), kind)
+                parameter.copy_(torch.from_numpy(values.reshape(parameter.shape)))
+    return found
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
+def test_log_probabilities_are_those_of_the_weights_in_the_file(tmp_path: Path, kind: GGMLType) -> None:
+    theirs = original(HYBRID)
+    ours = load_model(tiny_decoder_gguf(tmp_path / "model.gguf", HYBRID, model=theirs, matrices=kind))
+    tokens = random_tokens(ours, 40, 81)
+    found = our_log_probabilities(ours, tokens, [24, 1, 15])
+    difference = (found - reference_log_probabilities(rounded(theirs, kind), tokens)).abs()
+    # With activations of 8 bits this is 0.02 to 0.04, and where the weights are float 1e-6.
+    assert difference.mean() < (0.06 if kind.is_quantized else 1e-4)

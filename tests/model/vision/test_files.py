@@ -1,0 +1,71 @@
+"""Which files have a vision tower, and which of those beside a model it can see with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from puna.errors import ModelError, UnsupportedModelError
+from puna.model.load import load_model
+from puna.prompt.capabilities import capabilities
+from puna.prompt.model_facts import facts_at, projector_for
+from tests import tiny_vision
+from tests.model.models.parity import original
+from tests.tiny import tiny_llama_gguf
+from tests.tiny_vision import SEEING, Layout, write
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    config = SEEING["gemma3"]()
+    return config.write(tmp_path_factory.mktemp("together"), original(config))
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    config = SEEING["gemma3"]()
+    return config.write(tmp_path_factory.mktemp("apart"), original(config), apart=True)
+
+
+def test_capabilities_say_vision_where_there_is_a_tower(together: Layout, apart: Layout) -> None:
+    assert "vision" in capabilities(facts_at(together.model))
+    assert "vision" not in capabilities(facts_at(apart.model))
+    assert apart.projector is not None
+    assert projector_for([apart.model, apart.projector], apart.model) == apart.projector
+
+
+def test_a_tower_of_another_model_is_none(apart: Layout, tmp_path: Path) -> None:
+    llama = tiny_llama_gguf(tmp_path / "llama.gguf")
+    assert apart.projector is not None
+    assert projector_for([apart.projector], llama) is None
+    with pytest.raises(UnsupportedModelError, match="of type 'gemma3' is for gemma3, not for 'llama'"):
+        load_model(llama, projector=apart.projector)
+    with pytest.raises(UnsupportedModelError, match="is no projector: its architecture is 'llama'"):
+        load_model(llama, projector=llama)
+
+
+DAMAGE = {
+    "no divisor": ({"vision.attention.head_count": 7}, "is 7, which does not divide the 48 numbers"),
+    "many layers": ({"vision.block_count": 2**30}, "only tensors of 2 layers"),
+    "few layers": ({"vision.block_count": 1}, "there are tensors of layer 1"),
+    "large images": ({"vision.image_size": 2**30}, "'gemma3.vision.image_size' is"),
+    "other patches": ({"vision.patch_size": 7}, "'v.patch_embedding.weight' has 48x3x14x14 values"),
+    "no square": ({"mm.tokens_per_image": 5}, "an image becomes 5 tokens, which is no square"),
+    "two channels": ({"vision.num_channels": 2}, "images of 2 channels"),
+    "odd means": ({"vision.image_mean": [1.0]}, "should be three numbers"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE, ids=lambda name: name.replace(" ", "-"))
+def test_sizes_that_make_no_sense_are_refused(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata, complaint = DAMAGE[name]
+    config = SEEING["gemma3"]()
+    monkeypatch.setattr(
+        tiny_vision, "write", lambda path, kind, values, *more: write(path, kind, values | metadata, *more)
+    )
+    layout = config.write(tmp_path, original(config))
+    with pytest.raises(ModelError, match=complaint):
+        load_model(layout.model)

@@ -1,0 +1,75 @@
+"""Models that see against Hugging Face transformers, on tiny random weights in float32."""
+
+from __future__ import annotations
+
+import pytest
+
+from puna.batch import ImagePart
+from puna.model.load import load_model
+from tests.engine.runs import Watched
+from tests.model.models.parity import original
+from tests.model.vision.seeing import Pair, check_answer, check_scores, picture
+from tests.tiny_vision import SEEING
+
+
+@pytest.fixture(scope="module", params=SEEING)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    config = SEEING[request.param]()
+    theirs = original(config)
+    layout = config.write(tmp_path_factory.mktemp(request.param), theirs)
+    return Pair(load_model(layout.model, projector=layout.projector), theirs, request.param)
+
+
+TEXTS = {
+    "one": "hello [img-0] world",
+    "two, text between": "a[img-0] the story [img-1]b",
+    "first": "[img-0]what is this",
+    "last": "once upon[img-0]",
+    "the same twice": "a[img-0]b[img-0]c",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=[name.replace(" ", "-") for name in TEXTS])
+def test_every_position_agrees(pair: Pair, text: str) -> None:
+    run = pair.run()
+    check_scores(pair, run, 0, pair.inputs(run, text, picture(1), picture(2, 50, 90)))
+
+
+def test_a_second_turn_takes_up_the_first_and_reads_its_own_image(pair: Pair) -> None:
+    run = pair.run()
+    first = pair.inputs(run, "one [img-0] is", picture(1))
+    run.submit_inputs(0, first, logprobs=True, num_predict=4)
+    run.finish()
+    check_answer(pair, run, 0, first)
+    assert run.engine.images.encoded == 1
+    both = pair.inputs(run, "one [img-0] is this, and [img-1]?", picture(1), picture(3))
+    run.submit_inputs(1, both, logprobs=True, num_predict=4)
+    run.finish()
+    check_answer(pair, run, 1, both)
+    assert run.done(1).cached >= len(first) - 1
+    assert run.engine.images.encoded == 2
+
+
+def test_the_same_text_with_another_image_shares_what_comes_before(pair: Pair) -> None:
+    run = pair.run()
+    for number, seed in enumerate((1, 2)):
+        inputs = pair.inputs(run, "the same words [img-0] and more", picture(seed))
+        run.submit_inputs(number, inputs, logprobs=True, num_predict=4)
+        run.finish()
+        check_answer(pair, run, number, inputs)
+    begin = next(place for place, item in enumerate(inputs) if isinstance(item.payload, ImagePart))
+    assert 0 < run.done(1).cached <= begin
+
+
+def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
+    run = Watched(pair.ours, context=256, batch_size=8)
+    run.submit(0, "hello world", num_predict=24, logprobs=True)
+    run.engine.step()
+    inputs = pair.inputs(run, "look at [img-0] and at [img-1]!", picture(4), picture(5, 90, 40))
+    run.submit_inputs(1, inputs, logprobs=True, num_predict=4)
+    run.finish()
+    check_answer(pair, run, 1, inputs)
+    alone = pair.run()
+    alone.submit(0, "hello world", num_predict=24)
+    alone.finish()
+    assert run.tokens(0) == alone.tokens(0)

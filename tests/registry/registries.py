@@ -1,0 +1,177 @@
+"""Registries to pull from: Debian's docker-registry, and one that fails as it is told to."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import socket
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from puna.store.manifest import CONFIG, MANIFEST, MODEL, TEMPLATE
+from tests.waiting import wait_until
+
+
+def digest_of(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+@dataclass
+class Published:
+    """A model as registries have it: its manifest, and its blobs by digest."""
+
+    blobs: dict[str, bytes]
+    manifest: bytes
+
+    @classmethod
+    def of(cls, model: bytes, template: bytes = b"{{ .Prompt }}") -> Published:
+        config = json.dumps({"model_format": "gguf", "model_family": "llama"}).encode()
+        layers = [(MODEL, model), (TEMPLATE, template)]
+        value = {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST,
+            "config": {"mediaType": CONFIG, "digest": digest_of(config), "size": len(config)},
+            "layers": [
+                {"mediaType": kind, "digest": digest_of(data), "size": len(data)} for kind, data in layers
+            ],
+        }
+        blobs = {digest_of(data): data for data in (config, model, template)}
+        return cls(blobs, json.dumps(value).encode())
+
+    @property
+    def model_digest(self) -> str:
+        return self.layer(0)
+
+    def layer(self, index: int) -> str:
+        """The digest of a layer."""
+        return str(json.loads(self.manifest)["layers"][index]["digest"])
+
+
+@dataclass
+class Registry:
+    """A registry of one model, `team/model:latest`, in this process. `told` may answer instead of it."""
+
+    published: Published
+    ranges: bool = True
+    told: Callable[[BaseHTTPRequestHandler], bool] = lambda handler: False
+    asked: list[tuple[str, str]] = field(default_factory=list)  # paths and ranges
+    sent: int = 0  # bytes of blobs
+    address: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"http://{self.address}/team/model"
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        asked = handler.headers.get("range", "")
+        self.asked.append((handler.path, asked))
+        if self.told(handler):
+            return
+        if handler.path == "/v2/team/model/manifests/latest":
+            reply(handler, 200, self.published.manifest)
+            return
+        data = self.published.blobs.get(handler.path.rpartition("/")[2])
+        if data is None or not handler.path.startswith("/v2/team/model/blobs/"):
+            reply(handler, 404, b'{"errors":[{"code":"NOT_FOUND"}]}')
+            return
+        given = re.fullmatch(r"bytes=(\d+)-(\d+)", asked)
+        if given is None or not self.ranges:
+            reply(handler, 200, data)
+            self.sent += len(data)
+            return
+        start, end = int(given[1]), int(given[2]) + 1
+        reply(handler, 206, data[start:end], {"content-range": f"bytes {start}-{end - 1}/{len(data)}"})
+        self.sent += end - start
+
+
+def reply(
+    handler: BaseHTTPRequestHandler, status: int, data: bytes, headers: dict[str, str] | None = None
+) -> None:
+    handler.send_response(status)
+    for name, value in {"content-length": str(len(data)), **(headers or {})}.items():
+        handler.send_header(name, value)
+    handler.end_headers()
+    handler.wfile.write(data)
+
+
+@contextmanager
+def serving(registry: Registry) -> Iterator[Registry]:
+    """`registry`, at its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            registry.answer(self)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            pass  # clients that leave in the middle
+
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    registry.address = f"127.0.0.1:{server.server_port}"
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@contextmanager
+def docker_registry(folder: Path) -> Iterator[str]:
+    """The address of a `docker-registry` that keeps what it has in `folder`; skips if there is none."""
+    program = shutil.which("docker-registry")
+    if program is None:
+        pytest.skip("docker-registry is not installed (apt install docker-registry)")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    config = folder / "config.yml"
+    config.write_text(
+        "version: 0.1\nlog: {level: error}\n"
+        f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}\nhttp: {{addr: '{address}'}}\n"
+    )
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
+    try:
+        wait_until(lambda: _answers(address), "the registry")
+        yield address
+    finally:
+        process.terminate()
+        process.wait(timeout=10)
+
+
+def _answers(address: str) -> bool:
+    try:
+        return httpx.get(f"http://{address}/v2/").is_success
+    except httpx.TransportError:
+        return False
+
+
+def publish(address: str, published: Published, name: str = "team/model", tag: str = "latest") -> None:
+    """Put a model into a registry, by its protocol."""
+    with httpx.Client(base_url=f"http://{address}/v2/{name}/") as http:
+        for digest, data in published.blobs.items():
+            place = http.post("blobs/uploads/").raise_for_status().headers["location"]
+            joint = "&" if "?" in place else "?"
+            http.put(f"{place}{joint}digest={digest}", content=data).raise_for_status()
+        http.put(
+            f"manifests/{tag}", content=published.manifest, headers={"content-type": MANIFEST}
+        ).raise_for_status()

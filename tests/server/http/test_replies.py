@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import MutableMapping
+from typing import Any
+
+import pytest
+
+from puna.server.http.replies import ListReply
+
+FIELDS = {"model": 'a"b', "count": 3}
+
+
+async def sent(reply: ListReply) -> tuple[list[bytes], int]:
+    """The parts of the body, and how often somebody else had a turn while they were made."""
+    parts: list[bytes] = []
+    turns = 0
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.body":
+            parts.append(message["body"])
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    await reply({}, None, send)  # type: ignore[arg-type]
+    task.cancel()
+    return parts, turns
+
+
+@pytest.mark.parametrize("items", [[], [1], [[0.5, 1e-7], {"a": "ü"}]])
+def test_a_list_is_the_last_field_of_its_object(items: list[Any]) -> None:
+    parts, _ = asyncio.run(sent(ListReply(FIELDS, "items", items)))
+    assert json.loads(b"".join(parts)) == {**FIELDS, "items": items}
+
+
+def test_a_long_list_is_made_in_pieces_and_others_have_their_turn_after_each() -> None:
+    vectors = [[index / 7] * 1000 for index in range(100)]
+    parts, turns = asyncio.run(sent(ListReply(FIELDS, "items", iter(vectors))))
+    assert json.loads(b"".join(parts))["items"] == vectors
+    assert len(parts) > 20
+    assert max(map(len, parts)) < 100_000
+    assert turns >= len(parts) - 1
