@@ -47,6 +47,7 @@ FAMILIES = {
     "llama": "Llama 2, 3, 3.1, 3.2, 3.3; Mistral, Mixtral, TinyLlama, Yi, Vicuna, SmolLM 2",
     "llama4": "Llama 4 Scout and Maverick, MobileLLM",
     "mamba2": "Codestral Mamba",
+    "mimo2": "MiMo-V2-Flash, MiMo-V2.5",
     "minimax-m2": "MiniMax-M2",
     "mistral3": "Mistral 3, Ministral 3",
     "mistral4": "Mistral 4",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -240,12 +240,25 @@ def deepseek2(
     return Shape("deepseek2", hidden, vocab, keys, kinds)
 
 
+def with_head(shape: Shape) -> Shape:
+    """With a prediction head, whose layer is as the last one."""
+    head = {
+        **shape.layers[-1],
+        "nextn.eh_proj.weight": (shape.hidden, 2 * shape.hidden),
+        "nextn.enorm.weight": Floats((shape.hidden,)),
+        "nextn.hnorm.weight": Floats((shape.hidden,)),
+    }
+    keys = {**shape.keys, "nextn_predict_layers": 1}
+    return replace(shape, keys=keys, layers=(*shape.layers, head))
+
+
 SHAPES = {
     "135m": llama(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
     "135m-draft": llama(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # the same vocabulary, an eighth of the size
     "1b": llama(2048, 8192, 16, 32, 8, 64, 128256, 500000.0),  # Llama 3.2 1B
     "8x150m": llama(1024, 3584, 16, 16, 8, 64, 32000, 1e6, experts=8),  # a small Mixtral
     "3b": llama(3072, 8192, 28, 24, 8, 128, 128256, 500000.0),  # Llama 3.2 3B
+    "delta-0.1b-mtp": with_head(qwen35(512, 1536, 24, 4, 1, 4, 49152)),
     "delta-0.8b": qwen35(1024, 3584, 24, 8, 2, 16, 248320),  # Qwen 3.5 0.8B
     # Gemma 3 1B, but for a hidden size of whole super-blocks instead of 1152
     "windowed-1b": gemma3(1280, 6912, 26, 4, 1, 512, 262144),

@@ -1,9 +1,9 @@
 """Measures the gain of speculative decoding, and its cost where there is nothing to gain.
 
-    make bench-speculation                            # a 135M model; writes docs/speculation.json
-    python bench/speculation.py [--model 135m/q8_0] [--draft 135m-draft/q8_0 [--right 0.8]] [--streams 1,4]
-                                [--tokens 192] [--repetitions 5] [--threads 0] [--cpu]
-                                [--output FOLDER]
+    make bench-speculation                            # 135M models; writes docs/speculation.json
+    python bench/speculation.py [--model 135m/q8_0] [--mtp delta-0.1b-mtp/q8_0] [--draft 135m-draft/q8_0]
+                                [--right 0.8] [--streams 1,4] [--tokens 192] [--repetitions 5] [--threads 0]
+                                [--cpu] [--output FOLDER]
 
 Weights are random, so the answers are scripted: every token is sampled as usual and then replaced. Runs with
 and without speculation alternate; the output are the ratios of their medians.
@@ -12,8 +12,9 @@ and without speculation alternate; the output are the ratios of their medians.
     prose     the same prompt, and an answer of other text
     dice      random words: every prefix occurs often, but never predicts the next word
 
-With --draft, a draft model drafts instead of prompt lookup, and is right with the given probability. With
---cpu, for a busy machine, processor time is compared; use --threads 1.
+Prompt lookup drafts in --model, or with --draft a draft model. In --mtp the model's own prediction heads do,
+for `prose` alone: what they and a draft model say is replaced too, and right with the given probability, of
+heads also never. With --cpu, for a busy machine, processor time is compared; use --threads 1.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from models import random_model
 from report import processor
 from speculation_report import Result, Run, line, write
 
+from puna.engine.draft_model import DraftModel
 from puna.engine.engine import Engine
 from puna.engine.events import Done, Event, Generate
+from puna.engine.prediction_heads import PredictionHeads
 from puna.model.load import load_model
 from puna.ops import default_backend
 from puna.options import Options
@@ -73,36 +76,41 @@ class Scripted:
         self._sampler.sample(logits)
         return next(self._tokens)
 
-    def accept(self, token: int) -> None:
-        self._sampler.accept(token)
+    def accept(self, token: int, *, generated: bool) -> None:
+        self._sampler.accept(token, generated=generated)
 
 
 class Runner:
     """Runs scripted texts on one engine, with several parallel streams."""
 
     def __init__(
-        self, path: Path, streams: int, tokens: int, draft: Path | None, right: float, clock: Clock
+        self,
+        path: Path,
+        mode: str,
+        *,
+        streams: int,
+        tokens: int,
+        draft: Path | None,
+        right: float,
+        clock: Clock,
     ) -> None:
         self.loaded = load_model(path, draft=draft)
-        self.engine = Engine(
-            self.loaded,
-            context=_PROMPT + tokens + 8,
-            parallel=streams,
-            speculate="draft" if draft else "prompt",
-        )
+        self.engine = Engine(self.loaded, context=_PROMPT + tokens + 8, parallel=streams, speculate=mode)
         self._streams = streams
         self._ids: dict[str, int] = {}
         self._text: list[int] = []
         self._right = right
         self._clock = clock
         self._dice = random.Random(3)
-        if draft:
+        if mode == "draft":
             self._script_drafts()
+        elif mode == "mtp":
+            self._script_heads()
 
     def _script_drafts(self) -> None:
         """Make the draft model compute as usual, then return the script's next token or a wrong one."""
-        draft_model = self.engine._speculation._draft_model
-        assert draft_model is not None
+        draft_model = self.engine._drafter
+        assert isinstance(draft_model, DraftModel)
         forward = draft_model._forward
 
         def scripted(parts: Any) -> list[int]:
@@ -113,6 +121,24 @@ class Runner:
             return found
 
         draft_model._forward = scripted  # type: ignore[method-assign]
+
+    def _script_heads(self) -> None:
+        """Make the heads compute as usual, then say what the script says, or else what it never does."""
+        heads = self.engine._drafter
+        assert isinstance(heads, PredictionHeads)
+        draft = heads.draft
+
+        def scripted(wanted: Any) -> list[list[int]]:
+            found = draft(wanted)
+            for (sequence, _), tokens in zip(wanted, found, strict=True):
+                expected = self._text[len(sequence.inputs) :]
+                tokens[:] = [
+                    expected[i] if i < len(expected) and self._dice.random() < self._right else 0
+                    for i in range(len(tokens))
+                ]
+            return found
+
+        heads.draft = scripted  # type: ignore[method-assign]
 
     def run(self, prompt: list[str], answer: list[str], speculate: str | None) -> tuple[float, int, int]:
         """Seconds of decoding, and tokens drafted and accepted."""
@@ -147,8 +173,11 @@ class Runner:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="135m/q8_0", help="SHAPE/MIX as in bench/models.py")
+    parser.add_argument(
+        "--mtp", default="delta-0.1b-mtp/q8_0", help="SHAPE/MIX of a model with prediction heads"
+    )
     parser.add_argument("--draft", default="", help="SHAPE/MIX of a draft model")
-    parser.add_argument("--right", type=float, default=0.8, help="how often the draft model is right")
+    parser.add_argument("--right", type=float, default=0.8, help="how often heads and draft model are right")
     parser.add_argument("--streams", default="1,4")
     parser.add_argument("--tokens", type=int, default=192)
     parser.add_argument("--threads", type=int, default=0)
@@ -159,29 +188,47 @@ def main() -> None:
     clock = time.thread_time if chosen.cpu else time.perf_counter
     default_backend().set_threads(chosen.threads)
     folder = ROOT / "build" / "bench-models"
-    path = random_model(*chosen.model.split("/"), folder)
+    path, heads = (random_model(*each.split("/"), folder) for each in (chosen.model, chosen.mtp))
     draft = random_model(*chosen.draft.split("/"), folder) if chosen.draft else None
+    often, never = f"heads right in {chosen.right:.0%}", "heads never right"
+    lookup = "draft model" if draft else "prompt lookup"
     results = []
     for streams in map(int, chosen.streams.split(",")):
-        runner = Runner(path, streams, chosen.tokens, draft, chosen.right, clock)
-        for name, (prompt, answer) in texts(chosen.tokens, random.Random(7)).items():
-            seconds: dict[str | None, list[float]] = {"off": [], None: []}
-            drafted = accepted = 0
-            for repetition in range(chosen.repetitions + 1):
-                for speculate in ("off", None):
-                    took, drafted, accepted = runner.run(prompt, answer, speculate)
-                    if repetition:
-                        seconds[speculate].append(took)
-            results.append(Result(
-                streams, name, streams * chosen.tokens, seconds["off"], seconds[None], drafted, accepted
-            ))  # fmt: skip
-            print(line(results[-1]), flush=True)
-        runner.engine.close()
+        for source, model, mode, right in (
+            (lookup, path, "draft" if draft else "prompt", chosen.right),
+            (often, heads, "mtp", chosen.right),
+            (never, heads, "mtp", 0.0),
+        ):
+            runner = Runner(
+                model, mode, streams=streams, tokens=chosen.tokens, draft=draft if model is path else None,
+                right=right, clock=clock,
+            )  # fmt: skip
+            for name, (prompt, answer) in texts(chosen.tokens, random.Random(7)).items():
+                if mode == "mtp" and name != "prose":
+                    continue
+                result = measure(runner, prompt, answer, chosen.repetitions)
+                results.append(Result(streams, name, streams * chosen.tokens, *result, source))
+                print(line(results[-1]), flush=True)
+            runner.engine.close()
     if chosen.output:
         write(Run(
-            chosen.model, chosen.draft, default_backend().threads(),
-            "processor time" if chosen.cpu else "time", processor(), results,
+            chosen.model, default_backend().threads(), "processor time" if chosen.cpu else "time",
+            processor(), results,
         ), chosen.output)  # fmt: skip
+
+
+def measure(
+    runner: Runner, prompt: list[str], answer: list[str], repetitions: int
+) -> tuple[list[float], list[float], int, int]:
+    """Seconds without and with drafts, in turns, and tokens drafted and accepted the last time."""
+    seconds: dict[str | None, list[float]] = {"off": [], None: []}
+    drafted = accepted = 0
+    for repetition in range(repetitions + 1):
+        for speculate in ("off", None):
+            took, drafted, accepted = runner.run(prompt, answer, speculate)
+            if repetition:
+                seconds[speculate].append(took)
+    return seconds["off"], seconds[None], drafted, accepted
 
 
 if __name__ == "__main__":

@@ -26,6 +26,11 @@ class Result:
     speculative: list[float]
     drafted: int
     accepted: int
+    source: str = "prompt lookup"  # of the drafts
+
+    def speed(self, seconds: list[float]) -> float:
+        """Tokens per second where decoding takes one of these times."""
+        return self.tokens / statistics.median(seconds)
 
     @property
     def gain(self) -> float:
@@ -38,7 +43,6 @@ class Run:
     """All workloads of one model."""
 
     model: str
-    draft: str  # the draft model; empty for prompt lookup
     threads: int
     clock: str  # "time", or "processor time" of one thread
     processor: str
@@ -47,24 +51,25 @@ class Run:
 
 def line(result: Result) -> str:
     return (
-        f"{result.streams} streams  {result.text:6} {result.gain:5.2f}x  "
-        f"{result.tokens / statistics.median(result.speculative):7.1f} tokens/s  "
+        f"{result.streams} streams  {result.text:6} {result.source:24} {result.gain:5.2f}x  "
+        f"{result.speed(result.speculative):7.1f} tokens/s  "
         f"{result.accepted}/{result.drafted} accepted"
     )
 
 
 def table(run: Run) -> str:
     """The results as Markdown."""
-    source = f"draft model {run.draft}" if run.draft else "prompt lookup"
     text = [
-        f"Model {run.model}, {source}, {run.threads} threads, {run.processor}; medians of "
+        f"Model {run.model}, {run.threads} threads, {run.processor}; medians of "
         f"{len(run.results[0].plain)} alternating runs, {run.clock}.",
         "",
-        "| text | streams | times as fast | draft tokens accepted |",
-        "|---|---:|---:|---:|",
+        "| drafts | text | streams | tokens/s without | with | times as fast | draft tokens accepted |",
+        "|---|---|---:|---:|---:|---:|---:|",
     ]
     text += [
-        f"| {result.text} | {result.streams} | {result.gain:.2f} | {result.accepted} of {result.drafted} |"
+        f"| {result.source} | {result.text} | {result.streams} | {result.speed(result.plain):.0f} | "
+        f"{result.speed(result.speculative):.0f} | {result.gain:.2f} | "
+        f"{result.accepted} of {result.drafted} |"
         for result in run.results
     ]
     return "\n".join(text) + "\n"

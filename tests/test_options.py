@@ -73,7 +73,7 @@ def test_only_some_of_many_unknown_options_are_named() -> None:
         ("top_p", 1.5, "between 0 and 1"),
         ("use_mmap", 1, "must be of type boolean"),
         ("stop", "END", "must be of type array"),
-        ("speculate", "always", "must be one of off, prompt, draft"),
+        ("speculate", "always", "must be one of off, prompt, draft, mtp"),
         ("speculate", ["off"], "must be of type string"),
         ("draft", 7, "must be of type string"),
         ("engine", "ollama", "must be one of auto, puna, llamacpp"),

@@ -212,3 +212,18 @@ GPT_OSS = TinyDecoder(
     },
     {"post_attention_layernorm": "post_attention_norm"}, transposed=True, seed=21,
 )  # fmt: skip
+GLM4_MOE = TinyDecoder(
+    "glm4moe", "glm4_moe",
+    {
+        "pad_token_id": 0, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3,
+        "n_shared_experts": 1, "moe_intermediate_size": 32, "first_k_dense_replace": 1,
+        "routed_scaling_factor": 1.5, "norm_topk_prob": True, "n_group": 1, "topk_group": 1,
+        "use_qk_norm": False,
+        "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5, "rope_type": "default"},
+    },
+    {
+        "expert_count": 8, "leading_dense_block_count": 1, "expert_weights_scale": 1.5,
+        "expert_weights_norm": True, "expert_shared_count": 1, "rope.dimension_count": 8,
+    },
+    {"post_attention_layernorm": "post_attention_norm"}, seed=19,
+)  # fmt: skip

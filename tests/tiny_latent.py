@@ -86,6 +86,11 @@ DEEPSEEK_V3 = TinyLatent(
     },
     seed=46,
 )  # fmt: skip
+GLM4_MOE_LITE = TinyLatent(
+    "glm4moelite", "glm4_moe_lite",
+    {**SETTINGS, **WITHOUT_GROUPS, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
+    {"expert_gating_func": 2}, seed=50,
+)  # fmt: skip
 
 #: With groups of experts, each as good as its best one.
 DEEPSEEK_V2 = TinyLatent(

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from puna.gguf import GGMLType
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from puna.ops import Array, Backend
+    from puna.ops import Array, Backend, Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Batch:
     outputs: NDArray[np.int64] | None  # [wanted], rows whose logits are asked for, ascending; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)  # (row, payload) of non-text inputs
     spans: list[tuple[int, int]] = field(default_factory=list)  # rows [begin, end) that all see each other
+    drafts: dict[int, int] = field(default_factory=dict)  # of sequences that draft: how many rows, their last
     places: NDArray[np.int32] | None = None  # [rows] or [rows, axes]
 
     def __len__(self) -> int:
@@ -138,8 +141,8 @@ class Batch:
             outputs=np.array(outputs, np.int64),
         )
 
-    def on(self, ops: Backend) -> BatchArrays:
-        """What a model that computes with `ops` reads."""
+    def on(self, ops: Backend, kept: KeptStates | None = None) -> BatchArrays:
+        """What a model that computes with `ops` reads. Hidden states go to `kept`, if all rows fit."""
         return BatchArrays(
             tokens=ops.array(self.tokens),
             positions=ops.array(self.positions if self.places is None else self.places),
@@ -148,7 +151,34 @@ class Batch:
                 (row, payload.on(ops) if isinstance(payload, ImagePart) else payload)
                 for row, payload in self.payloads
             ],
+            kept=kept if kept is not None and len(self) <= kept.rows else None,
         )
+
+
+class KeptStates:
+    """Where a pass leaves the hidden states of all its rows, for heads that go on from them."""
+
+    def __init__(self, ops: Backend, rows: int, hidden_size: int) -> None:
+        self._ops = ops
+        self.rows = rows  # that a pass may have
+        self._states: Storage = ops.storage(GGMLType.F32, rows, (1, hidden_size))
+        self._states.provide(rows)
+        numbers = ops.index_buffer(rows)
+        numbers.host[:] = np.arange(rows)
+        numbers.upload()
+        self._numbers = numbers.array
+
+    def put(self, hidden: Array) -> None:
+        """Keep float32 [rows, hidden]."""
+        count, size = hidden.shape
+        self._ops.store_rows(self._states, self._numbers[:count], hidden.reshape(count, 1, size))
+
+    def read(self, rows: int) -> NDArray[np.float32]:
+        """A copy of the first `rows` of them, on the host."""
+        return self._ops.numpy(self._states.numbers(np.arange(rows))).reshape(rows, -1)
+
+    def close(self) -> None:
+        self._states.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +194,7 @@ class BatchArrays:
     outputs: Array | None  # int64 [wanted], rows whose logits are asked for; None: all
     payloads: list[tuple[int, Any]] = field(default_factory=list)
     chosen: Array | None = None  # int64 [rows], which rows of the pass these are; None: all
+    kept: KeptStates | None = None  # where the hidden states of all rows go; None: nobody wants them
 
     def wanted(self) -> BatchArrays:
         """Only the rows whose logits are asked for: for layers that remember nothing of the others."""

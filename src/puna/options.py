@@ -139,6 +139,11 @@ def speculate_from_env() -> str | None:
         raise OptionError(f"PUNA_SPECULATE: {error}") from None
 
 
+def drafts_itself(default: str | None) -> bool:
+    """Whether a model with prediction heads drafts with them, where `speculate` is `default`."""
+    return default in (None, "mtp")
+
+
 def engine_from_env() -> str:
     """The default for `engine` from `PUNA_ENGINE`. Raises `OptionError`."""
     try:
@@ -179,8 +184,9 @@ _UNPLACED = {
     "use_mmap": "weights are always copied into memory when loaded",
 }
 
-#: How to draft tokens for speculative decoding: not at all, by prompt lookup, or with the draft model.
-SPECULATE = ("off", "prompt", "draft")
+#: How to draft tokens for speculative decoding: not at all, by prompt lookup, with the draft model, or with
+#: the model's own heads of multi-token prediction.
+SPECULATE = ("off", "prompt", "draft", "mtp")
 
 _CHOICES: dict[str, tuple[str, ...]] = {"speculate": SPECULATE, "engine": ENGINES}
 

@@ -61,14 +61,17 @@ def answers(loaded: LoadedModel, speculate: str, *, count: int = 6, **settings: 
     return run
 
 
-def compare(loaded: LoadedModel, oracle: Oracle | None, **settings: Any) -> Run:
-    """The same requests without and with guessing, of which the first give away most of the answers."""
+def compare(loaded: LoadedModel, oracle: Oracle | None, *, mode: str = "draft", **settings: Any) -> Run:
+    """The same requests without and with guessing, of which the first give away most of the answers.
+
+    Without an oracle, `mode` says what guesses.
+    """
     plain = answers(loaded, "off", **settings)
     count = len(plain.events)
     for number in range(count if oracle is not None else 0):
         assert oracle is not None
         oracle.texts.append([*loaded.tokenizer.encode(PROMPTS[number]), *plain.tokens(number)])
-    guessed = answers(loaded, "prompt" if oracle is not None else "draft", **settings)
+    guessed = answers(loaded, "prompt" if oracle is not None else mode, **settings)
     for number in range(count):
         assert guessed.tokens(number) == plain.tokens(number)
         assert guessed.text(number) == plain.text(number)

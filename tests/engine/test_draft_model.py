@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from puna import demo
+from puna.engine.draft_model import DraftModel
 from puna.errors import RequestError
 from puna.model.load import LoadedModel, load_model
 from puna.ops import default_backend
@@ -40,8 +41,8 @@ def drafted(run: Run) -> tuple[int, int]:
 
 def leaked_by_draft(run: Run) -> int:
     """Cells of the draft model's cache in use when nothing runs and nothing is remembered."""
-    draft_model = run.engine._speculation._draft_model
-    assert draft_model is not None
+    draft_model = run.engine._drafter
+    assert isinstance(draft_model, DraftModel)
     draft_model.release_finished()
     while draft_model._prefix_cache.evict():
         pass
@@ -101,8 +102,8 @@ def test_a_long_prompt_is_read_by_and_by(
 def test_a_second_turn_finds_what_the_draft_model_has_read(tiny: LoadedModel, always: None) -> None:
     run = Run(tiny, draft=tiny)
     first, _ = run.one(PROMPTS[2], num_predict=20)
-    draft_model = run.engine._speculation._draft_model
-    assert draft_model is not None
+    draft_model = run.engine._drafter
+    assert isinstance(draft_model, DraftModel)
     read = []
     forward = draft_model._forward
     draft_model._forward = lambda parts: (read.append(sum(len(keys) for _, keys in parts)), forward(parts))[1]  # type: ignore[method-assign]
@@ -157,5 +158,13 @@ def test_models_that_cannot_take_back_are_refused(tmp_path: Path) -> None:
     lfm2 = load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf"))
     with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot take back"):
         Run(gemma, draft=gemma)
-    with pytest.raises(RequestError, match="cannot use a draft model: its recurrent layers"):
+    with pytest.raises(RequestError, match="cannot be a draft model: its cache cannot take back"):
         Run(lfm2, draft=lfm2)
+
+
+def test_a_model_drafts_for_one_with_recurrent_layers(
+    tiny: LoadedModel, recurrent: LoadedModel, always: None
+) -> None:
+    run = compare(recurrent, None, draft=tiny)
+    assert drafted(run)[0] > 50
+    assert run.leaked() == leaked_by_draft(run) == 0

@@ -120,10 +120,15 @@ def test_forced_tokens_are_drafted_and_come_true(
     assert len(run.rows) == guessed.eval_count - guessed.accepted
 
 
-def test_a_cache_that_cannot_roll_back_answers_in_formats_too(recurrent: LoadedModel) -> None:
+def test_recurrent_layers_take_back_drafts_of_formats_too(
+    recurrent: LoadedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = Run(recurrent).one("hello", format=Format.json_schema(POINT), seed=1, **HOT)[0]
+    guess_always(monkeypatch, random.Random(5))
     run = Run(recurrent)
-    _, done = run.one("hello", format=Format.json_schema(POINT), seed=1, **HOT)
-    assert done.drafted == 0
+    tokens, done = run.one("hello", format=Format.json_schema(POINT), seed=1, **HOT)
+    assert tokens == plain
+    assert done.drafted >= done.accepted > 0
     if done.reason == "stop":
         jsonschema.validate(json.loads(run.text(0)), POINT)
 

@@ -69,7 +69,7 @@ def test_fewer_are_remembered_when_each_needs_memory_of_its_own(
     def make(*, sequences: int, **_) -> RecurrentCache:
         return RecurrentCache(OPS, {0: {"state": (1024,)}}, sequences=sequences)
 
-    each = 28 * 1024 * 4
+    each = make(sequences=2).allocated_bytes - make(sequences=1).allocated_bytes
     monkeypatch.setattr(tiny.model, "make_cache", make)
     monkeypatch.setattr(
         sizing, "available_memory", lambda: (make(sequences=4).allocated_bytes + memory * 64 * each + 1) / 0.6

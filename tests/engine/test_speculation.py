@@ -21,7 +21,6 @@ from tests.engine.drafting import PROMPTS, Oracle, answers, compare, guess_alway
 from tests.engine.runs import Run
 from tests.forward import logits_of
 from tests.tiny_gemma3 import TinyGemma3, tiny_gemma3_gguf
-from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="numpy rounds by batch size")
@@ -131,9 +130,11 @@ def test_chunks_take_guesses_back(tmp_path: Path, oracle: Oracle) -> None:
     assert sum(run.done(number).drafted for number in range(6)) > 50
 
 
-def test_recurrent_layers_do_without_guesses(tmp_path: Path, oracle: Oracle) -> None:
-    run = compare(load_model(tiny_lfm2_gguf(tmp_path / "lfm2.gguf")), oracle)
-    assert not any(run.done(number).drafted for number in range(6))
+def test_recurrent_layers_take_guesses_back(recurrent: LoadedModel, oracle: Oracle) -> None:
+    run = compare(recurrent, oracle, num_predict=40)
+    accepted = sum(run.done(number).accepted for number in range(6))
+    assert 20 < accepted < sum(run.done(number).drafted for number in range(6))
+    assert run.leaked() == 0
 
 
 def test_the_demo_model_answers_the_same(oracle: Oracle) -> None:

@@ -33,6 +33,7 @@ from puna.kvcache.wrapper import WrapperCache
 from tests.kvcache.probe import NUMBERS, OPS, add_shift, column, seen_keys, stretches
 
 SEQUENCES, CONTEXT, WINDOW, CHUNK = 3, 24, 4, 5
+MOST_DRAFTS = 4
 ONE = KVShape(1, 1, 1)
 HOW = {"sequences": SEQUENCES, "context": CONTEXT, "types": NUMBERS, "shift": add_shift}
 FIRST_SEEN = {0: lambda p: 0, 1: lambda p: max(0, p - WINDOW + 1), 2: lambda p: p - p % CHUNK}
@@ -78,6 +79,8 @@ class Interleavings(RuleBasedStateMachine):
             batch.payloads = [
                 (data.draw(st.integers(0, len(owners) - 1)), [self.next + 0.5, self.next + 0.25])
             ]
+        several = [(s, count) for s, count in shares if 1 < count <= 1 + MOST_DRAFTS]
+        batch.drafts = {s: count - 1 for s, count in several if data.draw(st.booleans())}
         before = self.snapshot()
         try:
             self.cache.start_forward(batch)
@@ -94,6 +97,9 @@ class Interleavings(RuleBasedStateMachine):
             self.images[owners[row]][positions[row]] = payload
         for _ in range(2):  # a pass may be done again
             self.check_pass(batch, owners, positions, numbers)
+        for s, count in batch.drafts.items():
+            end = len(self.items[s])
+            assert all(self.cache.can_resume(s, end - rejected) for rejected in range(count + 1))
 
     def check_pass(self, batch: Batch, owners: list[int], positions: list[int], numbers: list[float]) -> None:
         rows = column(numbers)

@@ -122,7 +122,7 @@ def test_contents_of_a_recurrent_cache_are_states_after_their_positions() -> Non
     cache.copy_prefix(0, 1, 20)
     held = cache.contents()[0]
     assert held.sequences[1] == Held(held.sequences[0].cells[:2], [18, 19])
-    assert (held.held, held.capacity) == (4, 2 * (2 + 4))
+    assert (held.held, held.capacity) == (4, 2 * (2 + 7))
 
 
 def test_contents_of_a_wrapper_are_those_of_its_caches() -> None:

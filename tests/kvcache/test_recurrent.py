@@ -27,11 +27,16 @@ def reference(inputs: list[float]) -> float:
     return state
 
 
-def feed(cache, inputs: dict[int, list[float]]) -> dict[int, float]:
-    """One pass over inputs of several sequences; the states of layer 5 afterwards."""
+def feed(cache, inputs: dict[int, list[float]], drafts: dict[int, int] | None = None) -> dict[int, float]:
+    """One pass over inputs of several sequences; the states of layer 5 afterwards.
+
+    The last ones of a sequence may be drafts.
+    """
     sequences = [s for s, numbers in inputs.items() for _ in numbers]
     positions = [cache.length(s) + i for s, numbers in inputs.items() for i in range(len(numbers))]
-    cache.start_forward(Batch.of([0] * len(positions), positions, sequences, []))
+    batch = Batch.of([0] * len(positions), positions, sequences, [])
+    batch.drafts = drafts or {}
+    cache.start_forward(batch)
     return evaluate(cache, [number for numbers in inputs.values() for number in numbers], list(inputs))
 
 
@@ -199,6 +204,43 @@ def test_what_rows_read_and_write_is_said_in_buffers_that_stay() -> None:
     assert cache.generation is not None
     assert cache.generation > generation
     assert len(cache.state(2).slots.starts) == 200
+
+
+@pytest.mark.parametrize("right", range(5))
+def test_any_number_of_drafts_can_be_taken_back(right: int) -> None:
+    cache = made()
+    inputs = [1.0, 2.0, 3.0]
+    feed(cache, {0: inputs, 1: [9.0]})
+    drafts = [4.0, 5.0, 6.0, 7.0, 8.0]
+    feed(cache, {0: drafts, 1: [9.5]}, drafts={0: 4})
+    assert [cache.resume_point(0, position) for position in range(2, 9)] == [0, 0, 4, 5, 6, 7, 8]
+    cache.check()
+    cache.remove(0, 4 + right)
+    cache.check()
+    assert feed(cache, {0: [0.5], 1: [9.75]}) == {
+        0: reference([*inputs, *drafts[: 1 + right], 0.5]),
+        1: reference([9.0, 9.5, 9.75]),
+    }
+    assert cache.resume_point(0, 3 + right) == 0
+    cache.check()
+
+
+def test_a_failed_pass_leaves_no_drafts_behind() -> None:
+    cache = made()
+    feed(cache, {0: [1.0]})
+    feed(cache, {0: [2.0, 3.0]}, drafts={0: 1})
+    feed(cache, {0: [4.0, 5.0, 6.0]}, drafts={0: 2})
+    cache.undo_forward()
+    cache.check()
+    assert feed(cache, {0: [7.0]}) == {0: reference([1, 2, 3, 7])}
+
+
+@pytest.mark.parametrize(("rows", "drafts"), [(3, 1), (2, 2), (6, 5)])
+def test_drafts_follow_one_other_input(rows: int, drafts: int) -> None:
+    with pytest.raises(
+        ValueError, match=f"sequence 0 has {rows} rows, {drafts} drafts: 1 other and 4 drafts at most"
+    ):
+        feed(made(), {0: [1.0] * rows}, drafts={0: drafts})
 
 
 @pytest.mark.scenario(97)

@@ -46,7 +46,7 @@ VARIABLES = {
     "PUNA_PRIVATE_REGISTRIES": "Hosts in private networks that models may be pulled from (`*`: any)",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
-    "PUNA_SPECULATE": "Default for speculative decoding: off, prompt or draft",
+    "PUNA_SPECULATE": "Default for speculative decoding: off, prompt, draft or mtp",
     "PUNA_ENGINE": "What runs models: puna, llamacpp, or auto: llamacpp if puna cannot (default auto)",
     "PUNA_CPU": "Instruction set of the kernels: avx2, portable, ... (default: the best available)",
     "PUNA_OPS": "`reference` computes without the native kernels",

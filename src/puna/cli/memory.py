@@ -21,7 +21,7 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -
     from puna.gguf import open_gguf
     from puna.kvcache.types import KVTypes
     from puna.model.memory import forecast_for
-    from puna.options import Options, engine_from_env
+    from puna.options import Options, drafts_itself, engine_from_env
     from puna.server.settings import DEFAULT_PARALLEL, Settings
 
     settings = Settings.from_env()
@@ -31,7 +31,10 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -
         projector = projector_path(model, path)
         beside = opened.enter_context(open_gguf(projector)) if projector else None
         types = KVTypes.parse(settings.kv_cache_type)
-        forecast = forecast_for(file, types, projector=beside, engine=engine_from_env())
+        heads = drafts_itself(settings.speculate)
+        forecast = forecast_for(
+            file, types, projector=beside, engine=engine_from_env(), prediction_heads=heads
+        )
     table = forecast.table(
         context=num_ctx or settings.context_length,
         parallel=parallel or settings.parallel or DEFAULT_PARALLEL,

@@ -91,6 +91,7 @@ class Answers:
     ) -> None:
         _show(sequence, sequence.text.flush())
         sequence.ended()
+        drafting = sequence.drafting
         sequence.sink(
             Done(
                 id=sequence.id,
@@ -104,8 +105,9 @@ class Answers:
                 shifted=sequence.shifted,
                 stop=stop,
                 ending=[logprob for logprob in ending if logprob is not None],
-                drafted=sequence.drafting.drafted if sequence.drafting is not None else 0,
-                accepted=sequence.drafting.accepted if sequence.drafting is not None else 0,
+                drafted=drafting.drafted if drafting is not None else 0,
+                accepted=drafting.accepted if drafting is not None else 0,
+                drafted_by=drafting.mode if drafting is not None and drafting.drafted else "",
                 sample=sequence.sample,
             )
         )

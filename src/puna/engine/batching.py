@@ -150,6 +150,7 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
     positions: list[int] = []
     sequences: list[int] = []
     outputs: list[int] = []
+    drafts: dict[int, int] = {}
     for batch_slice in slices:
         entry = batch_slice.sequence.entry
         assert entry is not None, "only running sequences are planned"
@@ -157,6 +158,8 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
         outputs += [len(inputs) + row for row in batch_slice.outputs]
         inputs += batch_slice.sequence.inputs[begin : begin + batch_slice.count]
         inputs += [Input(token) for token in batch_slice.draft.tokens]
+        if batch_slice.draft.tokens:
+            drafts[entry.row] = len(batch_slice.draft.tokens)
         positions += range(begin, begin + batch_slice.rows)
         sequences += [entry.row] * batch_slice.rows
     return Batch(
@@ -166,6 +169,7 @@ def assemble(slices: Items[BatchSlice]) -> Batch:
         outputs=None if len(outputs) == len(inputs) else np.array(outputs, np.int64),
         payloads=_payloads(inputs),
         spans=[(row, row + item.span) for row, item in enumerate(inputs) if item.span > 1],
+        drafts=drafts,
         places=_places(slices),
     )
 

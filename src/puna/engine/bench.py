@@ -38,6 +38,7 @@ class Bench:
             context=context,
             parallel=parallel,
             cache_types=types,
+            prediction_heads=False,  # whose drafts would be of random tokens
             ops=ops,
             engine=engine_from_env(),
         )

@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from puna.errors import CacheFullError, RequestError
 from puna.kvcache.types import HALVES, KVTypes
 
 if TYPE_CHECKING:
+    from puna.engine.batching import BatchSlice
     from puna.engine.sequence import Sequence
     from puna.model.load import LoadedModel
 
@@ -54,6 +55,8 @@ class DraftModel:
 
     Raises `RequestError` when the model cannot draft for `target`.
     """
+
+    mode: ClassVar[str] = "draft"
 
     def __init__(
         self,
@@ -116,6 +119,12 @@ class DraftModel:
             else self.pass_cost(step_s) * _FIRST_INPUT_COST
         )
         return behind * read if behind > _SHORT_BACKLOG else 0.0
+
+    def observe(self, slices: Items[BatchSlice], rows: int) -> None:
+        """What the large model evaluates is of no use to it."""
+
+    def leave(self, sequence: Sequence) -> None:
+        """What is cached of a sequence stays until it has ended."""
 
     def draft(self, wanted: Items[tuple[Sequence, int]]) -> list[list[int]]:
         """Up to the given number of tokens after each sequence; none where too many inputs are missing."""

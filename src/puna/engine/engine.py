@@ -14,28 +14,32 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from puna.batch import KeptStates
 from puna.engine.answers import Answers, fail
 from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.draft_model import DraftModel
-from puna.engine.drafts import Draft
+from puna.engine.drafts import Draft, Drafter
 from puna.engine.embedding import Embedding, prepare_embeddings
 from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
+from puna.engine.prediction_heads import PredictionHeads
 from puna.engine.prefix_cache import PrefixCache
 from puna.engine.ranking import prepare_ranking
 from puna.engine.requests import FittedPrompt, prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
-from puna.engine.speculation import Speculation
+from puna.engine.speculation import MAX_DRAFT_TOKENS, Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
 from puna.grammar.compiled import Grammars
 from puna.grammar.masks import Masks
 from puna.kvcache.cache import Compacting
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
+from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel
+from puna.options import drafts_itself
 
 log = logging.getLogger("puna.engine")
 
@@ -94,7 +98,6 @@ class Engine:
         self.cache_bytes = cache_bytes(self.cache, rows, capacity, batch_size)  # includes the draft model's
         self.prefix_cache = PrefixCache(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
-        self._executor = Executor(loaded, self.cache)
         self.scheduler = Scheduler(
             self.cache,
             self.prefix_cache,
@@ -103,14 +106,10 @@ class Engine:
             prompt_only_slots=(rows - parallel) // 2,  # the other half is for conversations
             batch_size=batch_size,
         )
-        draft_model = None
+        self._drafter: Drafter | None = None
+        kept = None
         if loaded.draft is not None:
-            if not self.cache.can_roll_back:
-                raise RequestError(
-                    f"{loaded.path.name} cannot use a draft model: its recurrent layers cannot take back "
-                    "what was guessed wrong; load it without one"
-                )
-            draft_model = DraftModel(
+            self._drafter = draft_model = DraftModel(
                 loaded.draft,
                 loaded,
                 context=context,
@@ -122,8 +121,14 @@ class Engine:
             )
             self.weight_bytes += loaded.draft.weight_bytes
             self.cache_bytes += draft_model.cache_bytes
-        self._draft_model = draft_model
-        self._speculation = Speculation(self.cache, context, draft_model=draft_model, default=speculate)
+        elif drafts_itself(speculate) and isinstance(loaded.model, Decoder) and loaded.model.prediction_heads:
+            most = batch_size + parallel * (1 + MAX_DRAFT_TOKENS)
+            kept = KeptStates(loaded.ops, most, loaded.model.options.hidden_size)
+            self._drafter = PredictionHeads(
+                loaded.model, self.cache, kept, context=context, vocab_size=loaded.tokenizer.vocab_size
+            )
+        self._executor = Executor(loaded, self.cache, kept)
+        self._speculation = Speculation(self.cache, context, drafter=self._drafter, default=speculate)
         self._grammars = Grammars(loaded.tokenizer)
         self._masks = Masks()
         self._answers = Answers(loaded.tokenizer, context, loaded.ops)
@@ -189,9 +194,8 @@ class Engine:
     @property
     def provided_bytes(self) -> int:
         """Memory the caches take so far."""
-        return self.cache.provided_bytes + (
-            self._draft_model.provided_bytes if self._draft_model is not None else 0
-        )
+        beside = self._drafter.provided_bytes if self._drafter is not None else 0
+        return self.cache.provided_bytes + beside
 
     @property
     def active(self) -> int:
@@ -340,6 +344,7 @@ class Engine:
             self._retry(slices, error)
             return False
         self.scheduler.evaluated(slices)
+        self._speculation.observe(slices)
         for batch_slice, result in zip(slices, results, strict=True):
             self._update(batch_slice, result)
         return True
@@ -375,6 +380,7 @@ class Engine:
         if not batch_slice.complete:
             return
         if token is None:
+            self._speculation.leave(sequence)
             self.scheduler.leave(sequence)
         else:
             self.scheduler.append(sequence, token)

@@ -162,6 +162,7 @@ class Done(Message, frozen=True):
     ending: list[TokenLogprob] = []
     drafted: int = 0  # tokens that were guessed
     accepted: int = 0  # of these, those that came true
+    drafted_by: str = ""  # "prompt", "draft" or "mtp", as in `speculate`; "format": what that forces alone
     sample: int = 0
 
 

@@ -13,7 +13,7 @@ from puna.engine.embedding import Embedding
 from puna.engine.replay import Replay
 
 if TYPE_CHECKING:
-    from puna.batch import Batch
+    from puna.batch import Batch, KeptStates
     from puna.engine.batching import BatchSlice
     from puna.kvcache.cache import Cache
     from puna.model.load import LoadedModel
@@ -25,10 +25,12 @@ Rows = np.ndarray[tuple[int, int], np.dtype[np.float32]]
 class Executor:
     """Runs the forward passes of one model over one cache."""
 
-    def __init__(self, loaded: LoadedModel, cache: Cache) -> None:
+    def __init__(self, loaded: LoadedModel, cache: Cache, kept: KeptStates | None = None) -> None:
+        """`kept` is where the hidden states of passes go, if they are wanted."""
         self._loaded = loaded
         self._cache = cache
-        self._replay = Replay(loaded.model, cache)
+        self._kept = kept
+        self._replay = Replay(loaded.model, cache, kept)
         self.seconds = 0.0  # time of the last pass
 
     def execute(self, slices: list[BatchSlice]) -> list[Rows]:
@@ -60,7 +62,7 @@ class Executor:
         if all(embeds):
             return _split(ops.numpy(model.hidden(batch.on(ops), self._cache)), counts)
         predicted = ops.array(np.flatnonzero(~np.repeat(embeds, counts)))
-        hidden, logits = model.hidden_and_logits(batch.on(ops), self._cache, predicted)
+        hidden, logits = model.hidden_and_logits(batch.on(ops, self._kept), self._cache, predicted)
         predicting = [0 if embed else count for embed, count in zip(embeds, counts, strict=True)]
         states = _split(ops.numpy(hidden), counts)
         predictions = _split(ops.numpy(logits)[:, :vocab], predicting)

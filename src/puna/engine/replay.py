@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from puna.batch import Batch, BatchArrays
+from puna.batch import Batch, BatchArrays, KeptStates
 from puna.config import env_bool
 
 if TYPE_CHECKING:
@@ -34,9 +34,11 @@ _MAX_ROWS = 64
 class Replay:
     """Runs a model's forward passes over one cache, replaying those it can."""
 
-    def __init__(self, model: RunnableModel, cache: Cache) -> None:
+    def __init__(self, model: RunnableModel, cache: Cache, kept: KeptStates | None = None) -> None:
+        """`kept` is where hidden states go, if they are wanted."""
         self._model = model
         self._cache = cache
+        self._kept = kept
         self._recorder = model.ops.recorder() if env_bool("REPLAY", True) else None
         self._seen: Counter[int] = Counter()
         self._steps: dict[int, _Step] = {}  # by rows
@@ -99,10 +101,11 @@ class Replay:
         return recorded.result
 
     def _evaluate(self, batch: Batch) -> Array:
-        return self._model.forward(batch.on(self._model.ops), self._cache)
+        return self._model.forward(batch.on(self._model.ops, self._kept), self._cache)
 
     def _forward(self, tokens: Array, positions: Array) -> Array:
-        return self._model.forward(BatchArrays(tokens, positions, outputs=None), self._cache)
+        batch = BatchArrays(tokens, positions, outputs=None, kept=self._kept)
+        return self._model.forward(batch, self._cache)
 
     def _try(self, step: _Step, batch: Batch) -> Array:
         """Both ways; the program is kept if they agree to the bit."""

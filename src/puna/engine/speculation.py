@@ -16,9 +16,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Items
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from puna.engine.drafts import FORCED, FROM_MODEL, AcceptanceRates, Draft, Drafting
+from puna.engine.drafts import FORCED, GENERATED, AcceptanceRates, Draft, Drafter, Drafting
 from puna.engine.payoff import Candidate, Cost, StepEstimate
 from puna.engine.prompt_lookup import MATCH_LENGTHS, PromptLookup
 from puna.engine.sequence import Generation, Sequence
@@ -26,9 +26,13 @@ from puna.errors import RequestError
 
 if TYPE_CHECKING:
     from puna.engine.batching import BatchSlice, StepLoad
-    from puna.engine.draft_model import DraftModel
     from puna.kvcache.cache import Cache
 
+#: What is missing where a request asks for drafts in vain.
+_MISSING = {
+    "draft": 'this model was loaded without a draft model; name one with the option "draft"',
+    "mtp": "this model was loaded without prediction heads; use a file that has them",
+}
 #: Longer drafts are hardly ever accepted whole.
 MAX_DRAFT_TOKENS = 8
 #: Assumed acceptance rate before anything was drafted.
@@ -41,7 +45,7 @@ _BYSTANDERS = 0.05
 
 @dataclass
 class _Offer:
-    """What a sequence could draft: up to `most` tokens, which a draft model has yet to generate."""
+    """What a sequence could draft: up to `most` tokens, which may have yet to be generated."""
 
     batch_slice: BatchSlice
     drafting: Drafting
@@ -57,48 +61,43 @@ class _Offer:
 class Speculation:
     """Chooses what sequences draft, by what it has measured.
 
-    `default` is the mode of requests that name none; without it they use the draft model, if there is one.
+    `default` is the mode of requests that name none; without it they use the drafter, if there is one.
     """
 
     def __init__(
-        self, cache: Cache, context: int, *, draft_model: DraftModel | None = None, default: str | None = None
+        self, cache: Cache, context: int, *, drafter: Drafter | None = None, default: str | None = None
     ) -> None:
         self._cache = cache
         self._context = context
-        self._draft_model = draft_model
-        self._default = default or ("draft" if draft_model is not None else "off")
-        guesses = dict.fromkeys((FROM_MODEL, *MATCH_LENGTHS), _FIRST_ACCEPTANCE)
+        self._drafter = drafter
+        self._generated_by = drafter.mode if drafter is not None else ""
+        self._default = default or self._generated_by or "off"
+        guesses = dict.fromkeys((GENERATED, *MATCH_LENGTHS), _FIRST_ACCEPTANCE)
         self._acceptance: AcceptanceRates = {FORCED: 1.0, **guesses}  # of later sequences
         self._costs: defaultdict[int, Cost] = defaultdict(Cost)  # by the number of sequences
 
     def enable(self, sequences: Iterable[Generation]) -> None:
         """Enable drafting for new sequences whose request wants it, or forces tokens, if the cache allows it.
 
-        Raises `RequestError` when a request asks for a draft model that was not loaded.
+        Raises `RequestError` when a request asks for what was not loaded.
         """
         for sequence in sequences:
             wanted = sequence.request.options.speculate
-            if wanted == "draft" and self._draft_model is None:
-                raise RequestError(
-                    'speculate is "draft", and this model was loaded without a draft model; name one with '
-                    'the option "draft", or use "prompt"'
-                )
+            if wanted in _MISSING and wanted != self._generated_by:
+                raise RequestError(f'speculate is "{wanted}", and {_MISSING[wanted]}, or use "prompt"')
             mode = wanted or self._default
-            source: Literal["model", "lookup", "none"] = "none"
-            if mode == "prompt":
-                source = "lookup"
-            elif mode == "draft" and self._draft_model is not None and not sequence.images:
-                source = "model"  # which reads tokens alone
-            if self._cache.can_roll_back and (source != "none" or sequence.constraint is not None):
-                sequence.drafting = Drafting(source, dict(self._acceptance))
+            if mode not in ("prompt", self._generated_by) or (mode != "prompt" and sequence.images):
+                mode = "format"  # what generates drafts reads tokens alone
+            if self._cache.most_drafts and (mode != "format" or sequence.constraint is not None):
+                sequence.drafting = Drafting(mode, dict(self._acceptance))
 
     def propose(self, slices: Items[BatchSlice], room: Callable[[int], int]) -> None:
         """Add drafts to the slices of a step, as far as they pay.
 
         `room(wanted)` is how many of `wanted` rows the batch can have.
         """
-        if self._draft_model is not None:
-            self._draft_model.release_finished()
+        if self._drafter is not None:
+            self._drafter.release_finished()
         if not all(batch_slice.sequence.decoding for batch_slice in slices):
             return  # prompts fill a step with rows anyway
         able = [
@@ -118,10 +117,20 @@ class Speculation:
         for offer, count in chosen:
             offer.most = max(min(count, left), 0)
             left -= offer.most
-        self._draft([offer for offer, _ in chosen if offer.source == FROM_MODEL and offer.most])
+        self._draft([offer for offer, _ in chosen if offer.source == GENERATED and offer.most])
         for offer, _ in chosen:
             offer.batch_slice.draft = Draft(offer.source, offer.tokens[: offer.most])
             offer.drafting.drafted += len(offer.batch_slice.draft.tokens)
+
+    def observe(self, slices: Items[BatchSlice]) -> None:
+        """The slices of a step were evaluated."""
+        if self._drafter is not None:
+            self._drafter.observe(slices, sum(batch_slice.rows for batch_slice in slices))
+
+    def leave(self, sequence: Sequence) -> None:
+        """A sequence is about to end."""
+        if self._drafter is not None:
+            self._drafter.leave(sequence)
 
     def measured(self, load: StepLoad, seconds: float) -> None:
         """The pass of a step took `seconds`, without sampling, whose time depends on tokens alone."""
@@ -140,24 +149,24 @@ class Speculation:
                 rates[draft.source] += weight * (outcome - rates[draft.source])
 
     def close(self) -> None:
-        if self._draft_model is not None:
-            self._draft_model.close()
+        if self._drafter is not None:
+            self._drafter.close()
 
     def _offer(self, batch_slice: BatchSlice, drafting: Drafting) -> _Offer:
         """What could be drafted, limited to what could be used."""
         sequence = batch_slice.sequence
         assert isinstance(sequence, Generation)
-        most = min(MAX_DRAFT_TOKENS, self._context - len(sequence.inputs))
+        most = min(MAX_DRAFT_TOKENS, self._cache.most_drafts, self._context - len(sequence.inputs))
         if sequence.limit is not None:
             most = min(most, sequence.limit - sequence.generated - 1)
         if sequence.constraint is not None and (forced := sequence.constraint.forced()):
             return _Offer(batch_slice, drafting, FORCED, min(len(forced), most), forced)
-        if drafting.source == "none":
+        if drafting.mode == "format":
             return _Offer(batch_slice, drafting, FORCED, 0, [])
-        if drafting.source == "model":
-            assert self._draft_model is not None
-            most = min(most, self._draft_model.context - len(sequence.inputs))
-            return _Offer(batch_slice, drafting, FROM_MODEL, most, [])
+        if drafting.generated:
+            assert self._drafter is not None
+            most = min(most, self._drafter.context - len(sequence.inputs))
+            return _Offer(batch_slice, drafting, GENERATED, most, [])
         if drafting.lookup is None:
             drafting.lookup = PromptLookup(sequence.keys)
         source, tokens = drafting.lookup.look_up(max(most, 0))
@@ -168,11 +177,11 @@ class Speculation:
     ) -> list[tuple[_Offer, int]]:
         """Which offers to use, and how many tokens of each."""
         estimate = StepEstimate(streams)
-        pass_cost = self._draft_model.pass_cost(cost.step_s) if self._draft_model is not None else 0.0
+        pass_cost = self._drafter.pass_cost(cost.step_s) if self._drafter is not None else 0.0
         chosen: list[tuple[_Offer, int]] = []
         for price, group in (
-            (0.0, [offer for offer in offers if offer.source != FROM_MODEL]),
-            (pass_cost, [offer for offer in offers if offer.source == FROM_MODEL]),
+            (0.0, [offer for offer in offers if offer.source != GENERATED]),
+            (pass_cost, [offer for offer in offers if offer.source == GENERATED]),
         ):
             candidates = [offer.candidate for offer in group]
             counts = estimate.add(candidates, cost.row, pass_cost=price, longest=longest)
@@ -180,9 +189,9 @@ class Speculation:
         if offers and not chosen:
             offer = min(offers, key=lambda offer: offer.drafting.drafted)
             price = cost.row
-            if offer.source == FROM_MODEL:
-                assert self._draft_model is not None
-                price += pass_cost + self._draft_model.catch_up_cost(offer.batch_slice.sequence, cost.step_s)
+            if offer.source == GENERATED:
+                assert self._drafter is not None
+                price += pass_cost + self._drafter.catch_up_cost(offer.batch_slice.sequence, cost.step_s)
             if cost.may_probe(price):
                 return [(offer, 1)]
         return chosen
@@ -190,7 +199,7 @@ class Speculation:
     def _draft(self, offers: list[_Offer]) -> None:
         if not offers:
             return
-        assert self._draft_model is not None
-        drafts = self._draft_model.draft([(offer.batch_slice.sequence, offer.most) for offer in offers])
+        assert self._drafter is not None
+        drafts = self._drafter.draft([(offer.batch_slice.sequence, offer.most) for offer in offers])
         for offer, tokens in zip(offers, drafts, strict=True):
             offer.tokens = tokens

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -136,9 +137,21 @@ class Cache(ABC):
         self.plan_removal(sequence, begin, end)()
 
     @property
-    def can_roll_back(self) -> bool:
-        """Whether the newest inputs of the last pass can be removed again, however many."""
-        return True
+    def most_drafts(self) -> int:
+        """How many of the newest inputs of a sequence can be removed again after a pass (`Batch.drafts`)."""
+        return sys.maxsize
+
+    def start_side_pass(self, layer: int, batch: Batch, *, first: int) -> None:
+        """Begin a pass of one `layer`, that of a prediction head, between those of the model.
+
+        Rows are at positions that their sequences have already, where the layer's keys and values are
+        replaced, or follow them until `end_side_passes`. They see no position before `first`, and none that
+        is forgotten. Raises `CacheFullError` when there are too few free cells.
+        """
+        raise KeyError(f"layer {layer} has no keys")
+
+    def end_side_passes(self) -> None:  # noqa: B027 - a cache without such layers has nothing to forget
+        """Forget the rows that followed their sequences."""
 
     def can_resume(self, sequence: int, position: int) -> bool:
         """Whether an input at `position` would see all it has to."""

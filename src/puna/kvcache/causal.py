@@ -53,6 +53,7 @@ class CausalCache(CellCache):
         self._generation = 0
         self._make_row_buffers(64)
         self._lengths_before = self.cells.length.copy()  # before the last start_forward
+        self._lengths_beside: NDArray[np.int32] | None = None  # before side passes
         self._passes = 0
 
     @property
@@ -103,13 +104,24 @@ class CausalCache(CellCache):
         self._lengths_before = cells.length.copy()
         self._passes += 1
         cells.append(sequences, positions, placed)
+        self._fill_rows(sequences, placed, begins, ends)
+
+    def _fill_rows(
+        self,
+        sequences: NDArray[np.int32],
+        placed: NDArray[np.int32],
+        begins: NDArray[np.int32],
+        ends: NDArray[np.int32],
+    ) -> None:
+        """Say where the rows of the pass are, and which positions of their sequences they see."""
+        rows = len(sequences)
         if rows > self._row_buffers.host.shape[1]:
             self._make_row_buffers(2 * rows)
         if rows != len(self._batch_cells):
             self._show_rows(rows)
         buffers = self._row_buffers.host
         buffers[0, :rows] = placed
-        np.multiply(sequences, cells.table.shape[1], out=buffers[1, :rows])
+        np.multiply(sequences, self.cells.table.shape[1], out=buffers[1, :rows])
         buffers[1, :rows] += begins
         np.subtract(ends, begins, out=buffers[2, :rows])
         self._row_buffers.upload()
@@ -158,9 +170,30 @@ class CausalCache(CellCache):
                 f"{begins[row]} to {self.cells.first[sequence] - 1} are forgotten; ask can_resume first"
             )
 
+    def start_side_pass(self, layer: int, batch: Batch, *, first: int) -> None:
+        cells, sequences, positions = self.cells, batch.sequences, batch.positions
+        if (positions < cells.first[sequences]).any():
+            raise ValueError("a side pass has rows at positions that are forgotten")
+        following = positions >= cells.length[sequences]
+        fresh = self._allocate(int(following.sum()))
+        if self._lengths_beside is None:
+            self._lengths_beside = cells.length.copy()
+        self._passes += 1
+        cells.append(sequences[following], positions[following], fresh)
+        begins = np.maximum(self._first_visible(positions), np.maximum(cells.first[sequences], first))
+        self._fill_rows(sequences, cells.table[sequences, positions], begins, positions + 1)
+
+    def end_side_passes(self) -> None:
+        if self._lengths_beside is not None:
+            self._truncate_to(self._lengths_beside)
+            self._lengths_beside = None
+
     def undo_forward(self) -> None:
-        for sequence in np.flatnonzero(self.cells.length > self._lengths_before).tolist():
-            self.cells.truncate(sequence, int(self._lengths_before[sequence]))
+        self._truncate_to(self._lengths_before)
+
+    def _truncate_to(self, lengths: NDArray[np.int32]) -> None:
+        for sequence in np.flatnonzero(self.cells.length > lengths).tolist():
+            self.cells.truncate(sequence, int(lengths[sequence]))
 
     def layer(self, index: int) -> _Layer:
         return self._layers[index]

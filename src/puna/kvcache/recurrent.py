@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
@@ -29,15 +30,17 @@ if TYPE_CHECKING:
 
 #: The slot of the initial state: all zeros, never written.
 _INITIAL = 0
+#: Draft tokens a sequence may have in a pass: after each, and before them, a state is kept.
+_MOST_DRAFTS = 4
 
 
 class RecurrentCache(Cache):
     """States, by name and shape for each layer of `shapes`, of `sequences` sequences; float32.
 
     `shapes[3] == {"conv": (1024, 3)}` says that layer 3 has one state [1024, 3] per sequence, zero at first.
-    A batch may have any number of rows of each sequence. A sequence can be resumed at its end, one input
-    before that if its last pass had several rows, and at up to `checkpoints` checkpoints. Its middle cannot
-    be removed, since a state cannot forget: `NotSupportedError` says to evaluate the sequence again.
+    A sequence can be resumed at its end, one input before that if its last pass had several rows, before each
+    input that its last pass drafted, and at up to `checkpoints` checkpoints. Its middle cannot be removed,
+    since a state cannot forget: `NotSupportedError` says to evaluate the sequence again.
     """
 
     def __init__(
@@ -61,20 +64,21 @@ class RecurrentCache(Cache):
         self._slots = [_INITIAL] * sequences
         self._references[_INITIAL] += sequences
         self._lengths = [0] * sequences
-        # The state one input before the end, if the last pass had several rows: so a prompt that was just
-        # evaluated can be resumed before its last input, which answering it again takes.
+        # The state one input before the end, if the last pass had several rows: so a prompt can be resumed
+        # before its last input, which answering it again takes.
         self._previous: list[int | None] = [None] * sequences
+        # The states before each of the drafted inputs at the end, until the next pass.
+        self._before_drafts: list[list[int]] = [[] for _ in range(sequences)]
         self._checkpoints = [Checkpoints(checkpoints) for _ in range(sequences)]
-        self._undo: dict[
-            int, tuple[int, int, int | None]
-        ] = {}  # slot, length and previous slot before the last pass
+        # Slot, length and previous slot before the last pass.
+        self._undo: dict[int, tuple[int, int, int | None]] = {}
         self._provided = 0  # slots
         self._generation = 0
         self._make_row_buffers(64)
 
     def _slots_for(self, sequences: int) -> int:
-        """The initial one; of each sequence checkpoints, and the last two before and after a pass."""
-        return 1 + sequences * (self._max_checkpoints + 4)
+        """The initial one; of each sequence checkpoints, the last two before a pass, and those after it."""
+        return 1 + sequences * (self._max_checkpoints + 3 + _MOST_DRAFTS)
 
     def _make_states(self, index: int, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Storage]:
         states = {}
@@ -91,8 +95,8 @@ class RecurrentCache(Cache):
         return self._generation
 
     @property
-    def can_roll_back(self) -> bool:
-        return False  # the states within a pass of several rows are not kept
+    def most_drafts(self) -> int:
+        return _MOST_DRAFTS
 
     @property
     def layers(self) -> Iterable[int]:
@@ -119,28 +123,36 @@ class RecurrentCache(Cache):
                     f"sequence {sequence} continues at position {expected} without gaps, "
                     f"row {row} of the batch has position {positions[row]}"
                 )
-        return partial(self._begin, runs)
-
-    def _begin(self, runs: list[tuple[int, int, int]]) -> None:
-        self._commit()
         for sequence, begin, end in runs:
-            self._checkpoint(sequence, several=end - begin > 1)
-        long = sum(end - begin > 1 for _, begin, end in runs)
-        targets = self._free.take(len(runs) + long)
+            drafts = batch.drafts.get(sequence, 0)
+            if drafts and not drafts == end - begin - 1 <= _MOST_DRAFTS:
+                most = f"1 other and {_MOST_DRAFTS} drafts at most"
+                raise ValueError(f"sequence {sequence} has {end - begin} rows, {drafts} drafts: {most}")
+        return partial(self._begin, runs, batch.drafts)
+
+    def _begin(self, runs: list[tuple[int, int, int]], drafts: Mapping[int, int]) -> None:
+        self._commit()
+        kept = [end - 1 for _, _, end in runs]  # rows after which a state is kept
+        for sequence, begin, end in runs:
+            self._checkpoint(sequence, several=end - begin > 1 and sequence not in drafts)
+            kept += range(max(begin, end - 1 - drafts.get(sequence, 1)), end - 1)
+        targets = self._free.take(len(kept))
         self._references[targets] = 1
         self._provided = max(self._provided, int(targets[-1]) + 1)
-        ends, previous = targets[: len(runs)], iter(targets[len(runs) :].tolist())
-        self._fill_rows(runs, ends, targets[len(runs) :])
-        for (sequence, begin, end), target in zip(runs, ends.tolist(), strict=True):
+        self._fill_rows(runs, kept, targets)
+        ends, earlier = targets[: len(runs)].tolist(), iter(targets[len(runs) :].tolist())
+        for (sequence, begin, end), target in zip(runs, ends, strict=True):
             self._undo[sequence] = self._slots[sequence], self._lengths[sequence], self._previous[sequence]
+            before = list(islice(earlier, min(end - begin - 1, drafts.get(sequence, 1))))
+            self._before_drafts[sequence] = before if sequence in drafts else []
+            self._previous[sequence] = before[0] if before and sequence not in drafts else None
             self._slots[sequence] = target
             self._lengths[sequence] += end - begin
-            self._previous[sequence] = next(previous) if end - begin > 1 else None
 
     def _fill_rows(
-        self, runs: list[tuple[int, int, int]], targets: NDArray[np.int32], previous: NDArray[np.int32]
+        self, runs: list[tuple[int, int, int]], kept: list[int], targets: NDArray[np.int32]
     ) -> None:
-        """Say which slots the rows read and write; `previous` are for sequences with several rows."""
+        """Say which slots the rows read, and that those after the rows `kept` are written to `targets`."""
         begins = [begin for _, begin, _ in runs]
         ends = np.array([end for _, _, end in runs], dtype=np.int64)
         sources = [self._slots[sequence] for sequence, _, _ in runs]
@@ -152,8 +164,7 @@ class RecurrentCache(Cache):
         buffers = self._row_buffers.host
         buffers[:2, :rows] = np.repeat([begins, sources], ends - begins, axis=1)
         buffers[2, :rows] = -1
-        buffers[2, ends - 1] = targets
-        buffers[2, ends[ends - begins > 1] - 2] = previous
+        buffers[2, kept] = targets
         self._row_buffers.upload()
 
     def _make_row_buffers(self, rows: int) -> None:
@@ -184,13 +195,25 @@ class RecurrentCache(Cache):
             self._release(kept.record(position, slot))
 
     def _commit(self) -> None:
-        """The last pass will not be undone: release the states before it."""
+        """The last pass will not be undone, nor its drafts: release the states before them."""
         for slot, _, previous in self._undo.values():
             self._release([slot, previous])
+        for sequence in self._undo:
+            self._forget_drafts(sequence)
         self._undo = {}
+
+    def _recent(self, sequence: int) -> list[int]:
+        """The states before each of the last inputs, as far as they are kept."""
+        previous = self._previous[sequence]
+        return self._before_drafts[sequence] or ([] if previous is None else [previous])
+
+    def _forget_drafts(self, sequence: int) -> None:
+        self._release(self._before_drafts[sequence])
+        self._before_drafts[sequence] = []
 
     def undo_forward(self) -> None:
         for sequence, before in self._undo.items():
+            self._forget_drafts(sequence)
             self._release([self._slots[sequence], self._previous[sequence]])
             self._slots[sequence], self._lengths[sequence], self._previous[sequence] = before
         self._undo = {}
@@ -232,11 +255,9 @@ class RecurrentCache(Cache):
 
     def _slot_at(self, sequence: int, length: int) -> int:
         """The state after `length` inputs, which is kept."""
-        if length == self._lengths[sequence]:
-            return self._slots[sequence]
-        previous = self._previous[sequence]
-        if previous is not None and length == self._lengths[sequence] - 1:
-            return previous
+        recent = [*self._recent(sequence), self._slots[sequence]]
+        if 0 <= self._lengths[sequence] - length < len(recent):
+            return recent[length - self._lengths[sequence] - 1]
         slot = self._checkpoints[sequence].slot(length - 1) if length else _INITIAL
         assert slot is not None
         return slot
@@ -265,12 +286,13 @@ class RecurrentCache(Cache):
         self._references[slot] += 1
         late = self._checkpoints[sequence].prune(length - 1)
         self._release([self._slots[sequence], self._previous[sequence], *late])
+        self._forget_drafts(sequence)
         self._slots[sequence], self._lengths[sequence], self._previous[sequence] = slot, length, None
 
     def resume_point(self, sequence: int, position: int) -> int:
         if position >= self._lengths[sequence]:
             return self._lengths[sequence]
-        if position == self._lengths[sequence] - 1 and self._previous[sequence] is not None:
+        if position >= self._lengths[sequence] - len(self._recent(sequence)):
             return position
         best = self._checkpoints[sequence].best(position)
         return 0 if best is None else best + 1
@@ -368,6 +390,7 @@ class RecurrentCache(Cache):
         held = [_INITIAL, *self._slots, *(slot for slot, _, _ in self._undo.values())]
         held += [slot for slot in self._previous if slot is not None]
         held += [previous for _, _, previous in self._undo.values() if previous is not None]
+        held += [slot for slots in self._before_drafts for slot in slots]
         for kept in self._checkpoints:
             held += [slot for position in kept.positions if (slot := kept.slot(position)) is not None]
         if not np.array_equal(np.bincount(held, minlength=self._capacity), self._references):

@@ -54,8 +54,8 @@ class WholeTextCache(Cache):
         return None  # what a row sees depends on how long its text is
 
     @property
-    def can_roll_back(self) -> bool:
-        return False
+    def most_drafts(self) -> int:
+        return 0
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
         sequences, positions = batch.sequences, batch.positions

@@ -40,8 +40,15 @@ class WrapperCache(Cache):
         return None if None in generations else sum(number or 0 for number in generations)
 
     @property
-    def can_roll_back(self) -> bool:
-        return all(cache.can_roll_back for cache in self.caches)
+    def most_drafts(self) -> int:
+        return min(cache.most_drafts for cache in self.caches)
+
+    def start_side_pass(self, layer: int, batch: Batch, *, first: int) -> None:
+        self._layers[layer].start_side_pass(layer, batch, first=first)
+
+    def end_side_passes(self) -> None:
+        for cache in self.caches:
+            cache.end_side_passes()
 
     def plan_forward(self, batch: Batch) -> Callable[[], None]:
         return _all_of(cache.plan_forward(batch) for cache in self.caches)

@@ -15,7 +15,7 @@ from puna.library.model import Model
 from puna.model.load import load_model
 from puna.model.metadata import scalar
 from puna.ops import default_backend
-from puna.options import Options, engine_from_env, int_range, speculate_from_env
+from puna.options import Options, drafts_itself, engine_from_env, int_range, speculate_from_env
 from puna.prompt.author import Author
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import projector_for, read_facts
@@ -96,21 +96,21 @@ def load(
     renderer = Renderer()
     if not facts.embeds:
         renderer.start()  # while the model is read
+    speculate = speculate_from_env()
     loaded = load_model(
         path,
         context=context or 0,
         parallel=parallel,
         cache_types=types,
         draft=_find(draft)[0] if draft else None,
+        prediction_heads=drafts_itself(speculate),
         projector=projector,
         ops=ops,
         engine=chosen.engine or engine_from_env(),
         placement=chosen.placement,
         progress=progress,
     )
-    made = Engine(
-        loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate_from_env()
-    )
+    made = Engine(loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate)
     made.start()
     return Model(ChatModel(made, facts, renderer), author)
 

@@ -45,7 +45,7 @@ class RequestOptions(TypedDict, total=False):
     mirostat: Literal[0, 1, 2]
     mirostat_tau: float
     mirostat_eta: float
-    speculate: Literal["off", "prompt", "draft"]  # draft tokens: the same answer, sooner
+    speculate: Literal["off", "prompt", "draft", "mtp"]  # draft tokens: the same answer, sooner
     truncate: bool  # False: an error instead of cutting a prompt that is too long
     shift: bool  # False: end when the context is full, instead of dropping old tokens
     ignore_eos: bool  # go on after the model's end

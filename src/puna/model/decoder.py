@@ -7,6 +7,7 @@ Llama is this and nothing else.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from puna.errors import ModelError
 from puna.kvcache.cache import Cache, Shift
 from puna.model.base import TextModel
 from puna.nn.layers import Embedding, Linear, RMSNorm
-from puna.nn.module import weight
+from puna.nn.module import blocks, weight
+from puna.nn.prediction_head import PredictionHead
 from puna.nn.transformer_layer import Layer
 from puna.ops import Array, Rope
 
@@ -23,8 +25,12 @@ from puna.ops import Array, Rope
 class Decoder(TextModel):
     """An architecture declares its `layers`, as `blocks("blk")`."""
 
+    #: Whether prediction heads read hidden states after the norm before their logits.
+    heads_read_normed: ClassVar[bool] = True
+
     token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
     layers: Sequence[Layer]
+    prediction_heads: Sequence[PredictionHead] = blocks("blk", options="heads", begin="block_count")
     output_norm: RMSNorm = weight("output_norm", "hidden_size")
     output: Linear = weight("output", "vocab_size", "hidden_size", tied_to="token_embd")
     rope_factors: Array | None = weight("rope_freqs", "rope_pairs", optional=True)
@@ -50,10 +56,14 @@ class Decoder(TextModel):
             if not all(np.isfinite(rope.frequencies).all() for rope in ropes):
                 raise ModelError("the factors in tensor 'rope_freqs' or 'rope_factors' must not be 0 or NaN")
         self._ropes = [None if layer.rope is None else built[layer.rope] for layer in self.options.layers]
+        count = self.options.block_count
+        self.layers, ahead = self.layers[:count], self.layers[count:]
+        for head, layer in zip(self.prediction_heads, ahead, strict=True):
+            head.share(layer, self.token_embedding, self.output_norm, self.output)
 
     def layer_ropes(self, context: int) -> list[Rope | None]:
         """The rotation of each layer, where sequences have at most `context` positions."""
-        return [self._rope(index, context) for index in range(len(self._ropes))]
+        return [self._rope(index, context) for index in range(len(self.layers))]
 
     def _rope(self, layer: int, context: int) -> Rope | None:
         if (ropes := self._ropes[layer]) is None:
@@ -78,9 +88,14 @@ class Decoder(TextModel):
             hidden = self.with_images(hidden, batch)
         ropes = self.layer_ropes(cache.context)
         for i, (layer, rope) in enumerate(zip(self.layers, ropes, strict=True)):
-            last = i == len(self.layers) - 1  # only the rows to be sampled leave the last layer
-            hidden = layer.forward(hidden, batch, cache, rope, batch.outputs if last else None)
-        return self.output_norm(hidden)
+            last = i == len(self.layers) - 1  # only the rows to be sampled leave it, if no head reads others
+            rows = batch.outputs if last and batch.kept is None else None
+            hidden = layer.forward(hidden, batch, cache, rope, rows)
+        normed = self.output_norm(hidden)
+        if batch.kept is None:
+            return normed
+        batch.kept.put(normed if self.heads_read_normed else hidden)
+        return normed if batch.outputs is None else normed[batch.outputs]
 
     def with_images(self, hidden: Array, batch: BatchArrays) -> Array:
         """`hidden` [rows, hidden] with the parts of images where they stand."""
@@ -95,6 +110,24 @@ class Decoder(TextModel):
         return self.ops.concatenate(parts)
 
     def logits(self, hidden: Array) -> Array:
+        return self._logits(self.output, hidden)
+
+    def look_ahead(self, head: int, hidden: Array, batch: BatchArrays, cache: Cache) -> Array:
+        """What the next prediction head would read: float32 [wanted, hidden] of the rows `batch.outputs`.
+
+        Row t of `hidden` [rows, hidden] is what the layers (`BatchArrays.kept`), or the head before, made of
+        the position before row t of the batch.
+        """
+        module, index = self.prediction_heads[head], self.options.block_count + head
+        found = module.forward(hidden, batch, cache, self._rope(index, cache.context))
+        return module.norm(found) if self.heads_read_normed else found
+
+    def head_logits(self, head: int, hidden: Array) -> Array:
+        """Logits float32 [rows, vocab] after what `look_ahead` made of rows."""
+        module = self.prediction_heads[head]
+        return self._logits(module.output, hidden if self.heads_read_normed else module.norm(hidden))
+
+    def _logits(self, output: Linear, normed: Array) -> Array:
         scale, cap = self.options.logit_scale, self.options.logit_softcap
-        logits = self.output(hidden if scale == 1 else hidden * scale)
+        logits = output(normed if scale == 1 else normed * scale)
         return self.ops.softcap(logits, cap) if cap else logits

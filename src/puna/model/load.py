@@ -26,7 +26,6 @@ from puna.model.memory import (
     is_loaded,
     is_of_images,
 )
-from puna.model.metadata import LAYER
 from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.model.vision.tower import VisionTower
@@ -93,6 +92,7 @@ def load_model(
     reserved: int = 0,
     cache_types: KVTypes = HALVES,
     draft: str | Path | None = None,
+    prediction_heads: bool = True,
     projector: str | Path | None = None,
     ops: Backend | None = None,
     engine: str = AUTO,
@@ -101,6 +101,7 @@ def load_model(
 ) -> LoadedModel:
     """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
 
+    Its `prediction_heads`, by which it can guess itself, are not loaded beside another model that guesses.
     What it sees images with is in the same file, or at `projector`.
 
     `engine` computes it (see `engine_for`): Puna's own with `ops`, by default `default_backend()`, or
@@ -118,14 +119,16 @@ def load_model(
     with contextlib.ExitStack() as opened:
         file = opened.enter_context(open_gguf(path))
         beside_it = opened.enter_context(open_gguf(projector)) if projector else None
-        forecast = forecast_for(file, cache_types, ops, beside_it, engine=engine, placement=placement)
+        forecast = forecast_for(
+            file, cache_types, ops, beside_it, engine=engine, placement=placement,
+            prediction_heads=prediction_heads and not draft,
+        )  # fmt: skip
         needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
         drafts = 0
         if draft:
             with open_gguf(draft) as beside:
-                table = forecast_for(beside, cache_types, ops).table(
-                    context=context, parallel=parallel, batch=batch_size
-                )
+                draft_needs = forecast_for(beside, cache_types, ops, prediction_heads=False)
+                table = draft_needs.table(context=context, parallel=parallel, batch=batch_size)
             drafts = table.host - table.process  # which they share
         forecast.check(needs, available_memory() - reserved, drafts)
         if isinstance(forecast, Forecast):
@@ -133,7 +136,7 @@ def load_model(
         else:
             loaded = _load_elsewhere(file, forecast, ops, batch_size, placement, progress)
     if draft:  # for which there is memory: it was counted above
-        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops)
+        loaded.draft = load_model(draft, cache_types=cache_types, ops=ops, prediction_heads=False)
     return loaded
 
 
@@ -144,7 +147,7 @@ def _load(file: GGUFFile, forecast: Forecast, ops: Backend, progress: Progress |
         model = forecast.architecture.load(source, forecast.options)
     except ModelError as error:
         raise type(error)(f"{file.path}: {error}") from None
-    _refuse_unknown(file, source.unused(forecast.options.block_count))
+    _refuse_unknown(file, source.unused(len(forecast.options.layers)))
     vision = None
     if forecast.vision is not None:
         vision = _load_vision(forecast.vision, source, tokenizer)
@@ -227,14 +230,8 @@ class _FileSource:
         return [name for name in self._file.tensors if name not in self._counted]
 
     def unused(self, layers: int) -> list[str]:
-        """Tensors nobody has asked for, without those that are no loss: layers from `layers` only guess."""
-        return [
-            name
-            for name in self.left
-            if is_loaded(name)
-            and not _HARMLESS.match(name)
-            and not ((layer := LAYER.match(name)) and int(layer[1]) >= layers)
-        ]
+        """Tensors nobody has asked for, without those that are no loss, or of layers from `layers` on."""
+        return [name for name in self.left if is_loaded(name, layers) and not _HARMLESS.match(name)]
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
         tensor = self._file.tensors.get(name)

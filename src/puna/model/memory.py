@@ -176,18 +176,27 @@ class Forecast(MemoryForecast):
         types: KVTypes = HALVES,
         ops: Backend | None = None,
         projector: GGUFFile | None = None,
+        *,
+        prediction_heads: bool = True,
     ) -> None:
-        """`projector` is the vision tower's file, where it has one of its own."""
+        """`projector` is the vision tower's file, where it has one of its own.
+
+        Without `prediction_heads` they are not to be loaded.
+        """
         super().__init__(file)
         ops = ops or default_backend()
         self._device = ops.device
         self.architecture = model_for(file.architecture)
-        self.options = self.architecture.read_options(file)
+        options = self.architecture.read_options(file)
+        self.options = options if prediction_heads else options.without_heads()
+        layers = len(self.options.layers)
         self._cache = self.architecture(self.options, ops).sample_cache(types)
-        self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name)]
+        self._tensors = [tensor for name, tensor in file.tensors.items() if is_loaded(name, layers)]
         self._weights = _weights_by_part(self._tensors, ops)
         mixing = max(layer.mixing_values for layer in self.options.layers)
         self._row_values = _row_values(self._tensors, scalar(file, "expert_used_count", 0)) + mixing
+        if self.options.prediction_heads:
+            self._row_values += self.options.hidden_size  # which heads go on from
         self._logits = max((t.shape[0] for t in self._tensors if t.name == "token_embd.weight"), default=0)
         self.vision = _vision_in(file, projector, self.options.hidden_size, ops)
         tokens = file.get("tokenizer.ggml.tokens")
@@ -232,10 +241,11 @@ def forecast_for(
     *,
     engine: str = AUTO,
     placement: Placement = Placement(),  # noqa: B008, frozen
+    prediction_heads: bool = True,
 ) -> MemoryForecast:
     """What the model in an open file takes where it will run; see `engine_for` for what that raises."""
     if engine_for(file, engine) == PUNA:
-        return Forecast(file, types, ops, projector)
+        return Forecast(file, types, ops, projector, prediction_heads=prediction_heads)
     from puna.model.llamacpp.memory import LlamaCppForecast
 
     return LlamaCppForecast(file, types, placement)
@@ -279,9 +289,10 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
     return low
 
 
-def is_loaded(name: str) -> bool:
-    """Whether tensor `name` is the text model's."""
-    return not is_of_images(name)
+def is_loaded(name: str, layers: int) -> bool:
+    """Whether tensor `name` is of the text model, of which the first `layers` layers are loaded."""
+    of_layer = _LAYER.match(name)
+    return not is_of_images(name) and not (of_layer and int(of_layer[1]) >= layers)
 
 
 def is_of_images(name: str) -> bool:

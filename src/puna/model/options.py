@@ -103,13 +103,27 @@ class LayerOptions:
 
 
 @dataclass(frozen=True)
+class HeadOptions:
+    """What a prediction head has beside its layer. Names of sizes are those that `weight(...)` uses."""
+
+    vocab_size: int
+    hidden_size: int
+    norm_eps: float
+
+    @property
+    def joined_size(self) -> int:
+        return 2 * self.hidden_size
+
+
+@dataclass(frozen=True)
 class TextOptions:
     """What a model has once, and its layers."""
 
     vocab_size: int
     hidden_size: int
     norm_eps: float
-    layers: tuple[LayerOptions, ...]
+    layers: tuple[LayerOptions, ...]  # those of prediction heads last
+    prediction_heads: int = 0
     embedding_scale: float = 1.0
     logit_scale: float = 1.0
     logit_softcap: float = 0.0  # 0: none
@@ -117,7 +131,18 @@ class TextOptions:
 
     @property
     def block_count(self) -> int:
-        return len(self.layers)
+        """Layers that every token goes through, without those of prediction heads."""
+        return len(self.layers) - self.prediction_heads
+
+    @property
+    def heads(self) -> list[HeadOptions]:
+        """Of each prediction head."""
+        own = HeadOptions(self.vocab_size, self.hidden_size, self.norm_eps)
+        return [own] * self.prediction_heads
+
+    def without_heads(self) -> Self:
+        """The same model without its prediction heads."""
+        return dataclasses.replace(self, layers=self.layers[: self.block_count], prediction_heads=0)
 
     @property
     def last_to_remember(self) -> int:
@@ -155,6 +180,7 @@ class TextOptions:
         all_attend: bool = True,
         halves: bool = False,
         windowed: Sequence[bool] = (),
+        predicts: bool = False,
         blocks: str = "blk",
     ) -> Self:
         """From the metadata of `file`, the arguments standing for what it does not say.
@@ -162,9 +188,10 @@ class TextOptions:
         `head_dim` None is the hidden size divided among the heads, and `head_dims` are the keys of the sizes
         of a head's query and value, to which the heads of `windowed` layers may add `_swa`; what `neox` and
         `rotates` say is not in files. Unless `all_attend`, layers may have 0 key/value heads, and remember
-        something else; if there are `halves`, all may, and a layer may have no feed-forward network. Names of
-        layers' tensors begin with `blocks`. Raises `ModelError` that names the key and its value, and
-        `UnsupportedModelError`.
+        something else; if there are `halves`, all may, and a layer may have no feed-forward network. The last
+        layers may be those of prediction heads, which are kept if the architecture `predicts` with them.
+        Names of layers' tensors begin with `blocks`. Raises `ModelError` that names the key and its value,
+        and `UnsupportedModelError`.
         """
         count, hidden = block_count(file, blocks), required(file, "embedding_length")
         heads, kv_heads = _read_heads(file, count, all_attend, halves)
@@ -211,11 +238,14 @@ class TextOptions:
         ahead = scalar(file, "nextn_predict_layers", 0)  # which predict tokens after the next one
         if not 0 <= ahead < count:
             raise invalid(file, "nextn_predict_layers", f"is {ahead}, of {count} layers")
+        found = (f"blk.{i}.nextn.eh_proj.weight" in file.tensors for i in range(count - ahead, count))
+        predicting = ahead if predicts and all(found) else 0
         return cls(
             vocab_size=table_rows(file, "token_embd.weight"),
             hidden_size=hidden,
             norm_eps=norm_eps,
-            layers=layers[: count - ahead],
+            layers=layers[: count - ahead + predicting],
+            prediction_heads=predicting,
             embedding_scale=positive(file, "embedding_scale", embedding_scale),
             logit_scale=positive(file, "logit_scale", 1.0),
             logit_softcap=limit(file, "final_logit_softcapping", logit_softcap),

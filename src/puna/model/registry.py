@@ -43,6 +43,7 @@ _MODELS: Final = {
     "llama4": ("llama4", "Llama4"),
     "mamba": ("mamba", "MambaDecoder"),
     "mamba2": ("mamba2", "Mamba2Decoder"),
+    "mimo2": ("mimo2", "MiMo2"),
     "minimax-m2": ("minimax_m2", "MiniMaxM2"),
     "mistral3": ("mistral3", "Mistral3"),
     "mistral4": ("deepseek2", "DeepSeek2"),

@@ -64,6 +64,7 @@ class _BlocksField:
     prefix: str
     options: str
     choose: Callable[[Any], type[Module]] | None
+    begin: str
 
 
 def weight(name: str, *shape: str | int, optional: bool = False, tied_to: str | None = None) -> Any:
@@ -84,14 +85,18 @@ def part(prefix: str = "", *, choose: Callable[[Any], type[Module] | None] | Non
 
 
 def blocks(
-    prefix: str, *, options: str = "layers", choose: Callable[[Any], type[Module]] | None = None
+    prefix: str,
+    *,
+    options: str = "layers",
+    choose: Callable[[Any], type[Module]] | None = None,
+    begin: str = "",
 ) -> Any:
     """A list of modules with tensors `<prefix>.0.*`, `<prefix>.1.*`, ...
 
-    `options` names the field of the model's options that lists theirs. Where they are not all of one kind,
-    `choose(their options)` says which.
+    `options` names the field of the model's options that lists theirs, and `begin` the one with the number
+    of the first, if that is not 0. Where they are not all of one kind, `choose(their options)` says which.
     """
-    return _BlocksField(prefix, options, choose)
+    return _BlocksField(prefix, options, choose, begin)
 
 
 class Module:
@@ -120,7 +125,8 @@ class Module:
             elif isinstance(declared, _BlocksField):
                 (block,) = kind.__args__
                 inner, built = _join(prefix, declared.prefix), []
-                for i, own in enumerate(getattr(options, declared.options)):
+                begin = getattr(options, declared.begin) if declared.begin else 0
+                for i, own in enumerate(getattr(options, declared.options), begin):
                     chosen = declared.choose(own) if declared.choose else block
                     built.append(chosen.load(source, own, f"{inner}.{i}", i))
                 setattr(module, attribute, built)

@@ -26,7 +26,7 @@ from puna.kvcache.types import KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import load_model
 from puna.ops import default_backend, missing_kernels
-from puna.options import PUNA
+from puna.options import PUNA, drafts_itself
 from puna.prompt.model_facts import ModelFacts, facts_at
 from puna.prompt.renderer.client import Renderer
 from puna.runner.frames import Channel, Frame
@@ -161,6 +161,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         reserved=request.reserved,
         cache_types=cache_types,
         draft=request.draft,
+        prediction_heads=drafts_itself(request.speculate),
         projector=request.projector,
         ops=ops,
         engine=request.engine,

@@ -34,8 +34,9 @@ class Metrics:
         self._prompt = self._counter("prompt_tokens", "Tokens of finished prompts and embedded texts", model)
         self._cached = self._counter("cached_tokens", "Of those, taken from the cache", model)
         self._generated = self._counter("generated_tokens", "Tokens generated", model)
-        self._drafted = self._counter("drafted_tokens", "Tokens guessed in finished generations", model)
-        self._accepted = self._counter("accepted_tokens", "Of those, tokens that came true", model)
+        source = [*model, "source"]
+        self._drafted = self._counter("drafted_tokens", "Tokens guessed in finished generations", source)
+        self._accepted = self._counter("accepted_tokens", "Of those, tokens that came true", source)
         self._first = self._histogram(
             "time_to_first_token_seconds", "From a request's arrival to its first token", _FIRST_TOKEN_S
         )
@@ -122,8 +123,9 @@ class Observation:
         self._count(choice, max(done.eval_count, self._counted[choice]))
         if done.sample == 0:
             self._read(done.prompt_eval_count, done.cached)
-        self._metrics._drafted.labels(self._model).inc(done.drafted)
-        self._metrics._accepted.labels(self._model).inc(done.accepted)
+        if done.drafted:
+            self._metrics._drafted.labels(self._model, done.drafted_by).inc(done.drafted)
+            self._metrics._accepted.labels(self._model, done.drafted_by).inc(done.accepted)
 
     def embedded(self, events: Sequence[Embedded]) -> None:
         """The end, when vectors were asked for."""

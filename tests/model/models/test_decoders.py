@@ -23,6 +23,7 @@ from tests.model.models.parity import (
 )
 from tests.tiny_decoders import (
     GEMMA2,
+    GLM4_MOE,
     GPT_OSS,
     OLMO2,
     PHI3,
@@ -33,10 +34,19 @@ from tests.tiny_decoders import (
     tiny_decoder_gguf,
 )
 from tests.tiny_gemmas import TinyGemma3n, TinyGemma4
+from tests.tiny_heads import MIMO2
 from tests.tiny_hybrids import EXPERTS as EXPERTS_BESIDE
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
 from tests.tiny_kimi import KIMI_LINEAR
-from tests.tiny_latent import DEEPSEEK_V2, DEEPSEEK_V3, GROUPS, MISTRAL4, WITHOUT_GROUPS, TinyLatent
+from tests.tiny_latent import (
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    GLM4_MOE_LITE,
+    GROUPS,
+    MISTRAL4,
+    WITHOUT_GROUPS,
+    TinyLatent,
+)
 from tests.tiny_latent import SETTINGS as LATENT
 from tests.tiny_mamba import (
     FALCON_H1,
@@ -62,16 +72,6 @@ SHARED = {
     "shared_expert_intermediate_size": 48,
 }  # fmt: skip
 EXPERTS = {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
-GLM4_MOE = {
-    "pad_token_id": 0, "head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3, "n_shared_experts": 1,
-    "moe_intermediate_size": 32, "first_k_dense_replace": 1, "routed_scaling_factor": 1.5,
-    "norm_topk_prob": True, "n_group": 1, "topk_group": 1, "use_qk_norm": False,
-    "rope_parameters": {"rope_theta": 1e6, "partial_rotary_factor": 0.5, "rope_type": "default"},
-}  # fmt: skip
-GLM4_MOE_KEYS = {
-    "expert_count": 8, "leading_dense_block_count": 1, "expert_weights_scale": 1.5,
-    "expert_weights_norm": True, "expert_shared_count": 1, "rope.dimension_count": 8,
-}  # fmt: skip
 MODELS = {
     "qwen2": QWEN2,
     "qwen2 tied, yarn": TinyDecoder(
@@ -148,14 +148,12 @@ MODELS = {
          "post_mlp_layernorm": "post_ffw_norm"},
         seed=18,
     ),
-    "glm4moe": TinyDecoder(
-        "glm4moe", "glm4_moe", GLM4_MOE, GLM4_MOE_KEYS, {"post_attention_layernorm": "post_attention_norm"},
-        seed=19,
-    ),
-    "glm4moe normed, biased": TinyDecoder(
-        "glm4moe", "glm4_moe",
-        {**GLM4_MOE, "use_qk_norm": True, "attention_bias": True, "num_hidden_layers": 3},
-        GLM4_MOE_KEYS, {"post_attention_layernorm": "post_attention_norm"}, seed=20,
+    "glm4moe": GLM4_MOE,
+    "glm4moe normed, biased": dataclasses.replace(
+        GLM4_MOE, seed=20,
+        settings={
+            **GLM4_MOE.settings, "use_qk_norm": True, "attention_bias": True, "num_hidden_layers": 3
+        },
     ),
     "gpt-oss": GPT_OSS,
     "granitemoe": TinyDecoder(
@@ -233,12 +231,10 @@ MODELS = {
             "rope_theta": 1e4, **YARN, "mscale": 0.707, "mscale_all_dim": 0.707}},
         {**YARN_KEYS, "rope.scaling.yarn_log_multiplier": 0.0707}, form="joined", seed=49,
     ),
-    "glm4moelite": TinyLatent(
-        "glm4moelite", "glm4_moe_lite",
-        {**LATENT, **WITHOUT_GROUPS, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
-        {"expert_gating_func": 2}, seed=50,
-    ),
+    "glm4moelite": GLM4_MOE_LITE,
     "mistral4": MISTRAL4,
+    "mimo2": MIMO2,
+    "mimo2 fused": dataclasses.replace(MIMO2, fused=True, seed=63),
     "kimi-linear": KIMI_LINEAR,
     "kimi-linear, first files": dataclasses.replace(KIMI_LINEAR, form="joined", seed=72),
     "mamba": MAMBA,

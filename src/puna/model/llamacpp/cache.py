@@ -61,8 +61,8 @@ class LlamaCppCache(Cache):
         return "recurrent" if self._recurrent else "causal"
 
     @property
-    def can_roll_back(self) -> bool:
-        return not self._recurrent
+    def most_drafts(self) -> int:
+        return 0 if self._recurrent else super().most_drafts
 
     @property
     def forgets(self) -> bool:

@@ -73,6 +73,9 @@ class LlamaCppModel:
         self.generates = not forecast.whole and bool(c.llama_model_has_decoder(pointer))
         self._recurrent = bool(c.llama_model_is_recurrent(pointer) or c.llama_model_is_hybrid(pointer))
 
+    def inputs(self, tokens: Sequence[int]) -> list[Input]:
+        return [Input(token) for token in tokens]
+
     def make_cache(self, *, sequences: int, context: int, capacity: int, types: KVTypes) -> Cache:
         rows = min(self._batch_size, capacity) if self.generates else max(self._batch_size, context)
         sizes = ContextSizes(sequences, capacity, rows, whole=not self.generates)

@@ -71,15 +71,16 @@ class DeepSeek2(Decoder):
             # Then those are the sizes of what is cached; glm4moelite has it the other way round.
             names = "attention.key_length_mla", "attention.value_length_mla"
         options = TextOptions.read(
-            file, head_dims=names, norm_eps=1e-6, rope_base=1e6 if glm else 10000.0, routing=_routing(file)
-        )
+            file, head_dims=names, norm_eps=1e-6, rope_base=1e6 if glm else 10000.0, routing=_routing(file),
+            predicts=True,
+        )  # fmt: skip
         latent_dim = required(file, "attention.kv_lora_rank")
         rope_dim = required(file, "rope.dimension_count")
         query_rank = max(scalar(file, "attention.q_lora_rank", 0), 0)
         head_dim = options.layers[0].head_dim
         if rope_dim >= head_dim:
             raise invalid(file, "rope.dimension_count", f"is {rope_dim}, all {head_dim} numbers of a head")
-        for i in range(options.block_count):
+        for i in range(len(options.layers)):
             check_latents(file, i, latent_dim, rope_dim)
         original = scalar(file, "rope.scaling.original_context_length", 0)
         temperature = limit(file, "attention.temperature_scale", 0.0) if original else 0.0

@@ -43,6 +43,8 @@ class Glm4Moe(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, neox=True, rope_base=1e6, routing=Routing(0, sigmoid=True))
+        options = TextOptions.read(
+            file, neox=True, rope_base=1e6, routing=Routing(0, sigmoid=True), predicts=True
+        )
         normed = "blk.0.attn_q_norm.weight" in file.tensors
         return options.each(lambda _, layer: Glm4MoeLayerOptions(**vars(layer), normed=normed))

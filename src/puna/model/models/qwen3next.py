@@ -106,7 +106,9 @@ class Qwen3Next(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        options = TextOptions.read(file, neox=True, norm_eps=1e-6, rope_base=1e7, all_attend=False)
+        options = TextOptions.read(
+            file, neox=True, norm_eps=1e-6, rope_base=1e7, all_attend=False, predicts=True
+        )
         key_heads, value_heads = required(file, "ssm.group_count"), required(file, "ssm.time_step_rank")
         dim, taps = required(file, "ssm.state_size"), required(file, "ssm.conv_kernel")
         if value_heads % key_heads:
@@ -118,7 +120,7 @@ class Qwen3Next(Decoder):
                 f"{file.path}: '{file.architecture}.ssm.inner_size' {inner} is not supported: values must be "
                 f"as long as keys, {value_heads} times {dim}"
             )
-        recurrent = _recurrent(file, options)
+        recurrent = _recurrent(file, options) + [False] * options.prediction_heads
         sizes = key_heads * dim, key_heads * dim, value_heads * dim
         state = State((*convolution_states(taps, *sizes), ("memory", (value_heads, dim, dim))))
         tiled = flag(file, "ssm.v_head_reordered", file.architecture != "qwen3next")
@@ -142,7 +144,7 @@ def _recurrent(file: GGUFFile, options: TextOptions) -> list[bool]:
     count = options.block_count
     if file.get("attention.recurrent_layers") is not None:
         return list(flags(file, "attention.recurrent_layers", required(file, "block_count")))[:count]
-    if any(not layer.kv_heads for layer in options.layers):
-        return [not layer.kv_heads for layer in options.layers]
+    if any(not layer.kv_heads for layer in options.layers[:count]):
+        return [not layer.kv_heads for layer in options.layers[:count]]
     interval = required(file, "full_attention_interval", min(4, count))
     return [(i + 1) % interval != 0 for i in range(count)]

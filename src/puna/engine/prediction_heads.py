@@ -1,0 +1,274 @@
+"""Drafts by a model's own prediction heads, which go on from what its layers made of each position.
+
+A head is a layer more, whose keys and values lie in the cells of the model's cache: what is reused, shifted,
+saved or evicted of the model's is so of its heads'. A head's row is a token at its position, and reads what
+the layers (the first head), or the head before, made of the position before. Rows of a prompt are computed
+right after it, others when a draft needs them. What the first head says after the newest token is drafted,
+then what the next says after that, and the last head goes on from what it has said itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence as Items
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from puna.batch import Batch
+from puna.engine.payoff import Recent
+from puna.errors import CacheFullError
+from puna.model.layer_cache import Window
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from puna.batch import KeptStates
+    from puna.engine.batching import BatchSlice
+    from puna.engine.sequence import Sequence
+    from puna.kvcache.cache import Cache
+    from puna.model.decoder import Decoder
+    from puna.ops import Array
+
+log = logging.getLogger("puna.engine")
+
+#: Rows of a sequence that drafts nothing are computed together, this many or more.
+_READ_TOGETHER = 32
+
+
+@dataclass
+class _Unread:
+    """Hidden states [rows, hidden] of positions from `begin` on, which a head has yet to read.
+
+    Positions are counted as if the context had never been shifted.
+    """
+
+    begin: int
+    states: NDArray[np.float32]
+
+    @property
+    def end(self) -> int:
+        return self.begin + len(self.states)
+
+    def put(self, begin: int, states: NDArray[np.float32]) -> None:
+        """Add those of positions from `begin` on, in place of any that are there."""
+        if self.begin <= begin <= self.end:
+            self.states = np.concatenate([self.states[: begin - self.begin], states])
+        else:  # what came before was reused, and its states are not known
+            unknown = np.zeros((1, states.shape[1]), np.float32)
+            self.begin, self.states = begin - 1, np.concatenate([unknown, states])
+
+    def before(self, end: int) -> NDArray[np.float32]:
+        """Those of positions before `end`."""
+        return self.states[: max(end - self.begin, 0)]
+
+    def drop(self, end: int) -> None:
+        """Those of positions before `end` have been read."""
+        if self.begin < end:
+            self.begin, self.states = end, self.states[end - self.begin :]
+
+
+@dataclass
+class _Rows:
+    """Rows of a sequence for one head: tokens from `position` on, and what was made of the positions before.
+
+    The last `drafted` of them are guesses.
+    """
+
+    sequence: Sequence
+    position: int  # counted as in `_Unread`
+    tokens: list[int]
+    states: NDArray[np.float32]  # [rows, hidden]
+    drafted: int = 0
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+
+class PredictionHeads:
+    """Drafts greedily with the heads of `model`, for all sequences together.
+
+    `kept` has the hidden states of the model's last pass. Tokens are below `vocab_size`.
+    """
+
+    mode: ClassVar[str] = "mtp"
+
+    def __init__(
+        self, model: Decoder, cache: Cache, kept: KeptStates, *, context: int, vocab_size: int
+    ) -> None:
+        self.context = context
+        self._model = model
+        self._cache = cache
+        self._kept = kept
+        self._vocab_size = vocab_size
+        self._count = len(model.prediction_heads)
+        layers = model.options.layers[model.options.block_count :]
+        windows = [layer.remembers.size for layer in layers if isinstance(layer.remembers, Window)]
+        self._together = min([_READ_TOGETHER, *windows])  # while their cells are still there
+        self._unread: dict[Sequence, list[_Unread]] = {}  # of each head
+        self._broken = False
+        self._pass_s = Recent()
+
+    @property
+    def provided_bytes(self) -> int:
+        """Memory it takes beside the model's cache."""
+        return 0
+
+    def pass_cost(self, step_s: float) -> float:
+        """The cost of drafting one more token, as a fraction of a step of the model."""
+        return self._pass_s.value / step_s if self._pass_s.value else 1 / self._model.options.block_count
+
+    def catch_up_cost(self, sequence: Sequence, step_s: float) -> float:
+        """What a pass costs more if `sequence` has not drafted for a while: next to nothing."""
+        return 0.0
+
+    def observe(self, slices: Items[BatchSlice], rows: int) -> None:
+        """Note what the model made of the `rows` rows of `slices`, and read what is due of it."""
+        if self._broken or rows > self._kept.rows or not any(_drafts(one.sequence) for one in slices):
+            return
+        states, end = self._kept.read(rows), 0
+        due: list[tuple[Sequence, int]] = []
+        for batch_slice in slices:
+            sequence, first, end = batch_slice.sequence, end, end + batch_slice.rows
+            if not _drafts(sequence):
+                continue
+            if sequence not in self._unread:
+                self._unread[sequence] = [_Unread(-1, states[:0]) for _ in range(self._count)]
+            unread, begin = self._unread[sequence], batch_slice.begin + sequence.shifted
+            unread[0].put(begin, states[first:end])
+            newest = begin + batch_slice.count - 1
+            if batch_slice.count > 1 or newest - min(each.begin for each in unread) >= self._together:
+                due.append((sequence, newest))
+        self._read(due)
+
+    def leave(self, sequence: Sequence) -> None:
+        """A sequence is about to end: read the rest of it, from where others may go on."""
+        if sequence in self._unread:
+            self._read([(sequence, sequence.evaluated - 1 + sequence.shifted)])
+            self._unread.pop(sequence, None)
+
+    def release_finished(self) -> None:
+        """Forget sequences that no longer run."""
+        for sequence in [sequence for sequence in self._unread if sequence.entry is None]:
+            del self._unread[sequence]
+
+    def draft(self, wanted: Items[tuple[Sequence, int]]) -> list[list[int]]:
+        """Up to the given number of tokens after each sequence; none where a state is missing."""
+        drafts: list[list[int]] = [[] for _ in wanted]
+        try:
+            self._draft(wanted, drafts)
+        except CacheFullError as error:  # what was drafted so far is still good
+            log.debug("no room for drafts: %s", error)
+        except Exception:
+            self._give_up()
+            return [[] for _ in wanted]
+        finally:
+            self._cache.end_side_passes()
+        return drafts
+
+    def close(self) -> None:
+        self._unread.clear()
+        self._kept.close()
+
+    def _give_up(self) -> None:
+        log.exception("the prediction heads failed and are no longer used")
+        self._broken = True
+        self._unread.clear()
+
+    def _draft(self, wanted: Items[tuple[Sequence, int]], drafts: list[list[int]]) -> None:
+        newest = [len(sequence.inputs) - 1 + sequence.shifted for sequence, _ in wanted]
+        active = [
+            index
+            for index, (sequence, _) in enumerate(wanted)
+            if (unread := self._unread.get(sequence)) and unread[0].begin < newest[index] <= unread[0].end
+        ]
+        made: dict[int, NDArray[np.float32]] = {}  # of the newest token and the drafts after it
+        for depth in range(max(count for _, count in wanted)):
+            active = [index for index in active if depth < wanted[index][1]]
+            if not active:
+                return
+            head, parts = min(depth, self._count - 1), []
+            for index in active:
+                sequence, end, tokens = wanted[index][0], newest[index], drafts[index]
+                if depth >= self._count:  # the last head has read the tokens before
+                    parts.append(_Rows(sequence, end + depth, tokens[-1:], made[index][-1:], 1))
+                    continue
+                # The newest token's cell is the side pass's: the row is computed once more in its own.
+                rows = self._known_rows(sequence, head, end, read=end - 1)
+                if depth:
+                    states = np.concatenate([rows.states, made[index]])
+                    rows = _Rows(sequence, rows.position, [*rows.tokens, *tokens], states, depth)
+                parts.append(rows)
+            began = time.monotonic()
+            found, ends = self._forward(head, parts)
+            ops = self._model.ops
+            logits = ops.numpy(self._model.head_logits(head, found[ops.array(ends)]))
+            states = ops.numpy(found)
+            self._pass_s.add(time.monotonic() - began)
+            kept = depth if head + 1 < self._count else 0
+            for index, end, row in zip(active, ends.tolist(), logits, strict=True):
+                drafts[index].append(int(row[: self._vocab_size].argmax()))
+                made[index] = states[end - kept : end + 1].copy()
+
+    def _read(self, due: Items[tuple[Sequence, int]]) -> None:
+        """Have all heads read these sequences up to a position in each, which is evaluated."""
+        try:
+            for head in range(self._count):
+                parts = [self._known_rows(sequence, head, end, read=end) for sequence, end in due]
+                if parts := [rows for rows in parts if len(rows)]:
+                    self._forward(head, parts)
+        except Exception:
+            self._give_up()
+        finally:
+            self._cache.end_side_passes()
+
+    def _known_rows(self, sequence: Sequence, head: int, end: int, *, read: int) -> _Rows:
+        """The rows up to position `end` that a head has not read yet; those up to `read` are read now.
+
+        The first head begins at the second position of a sequence, each further one a position later.
+        """
+        unread = self._unread[sequence][head]
+        position = unread.begin + 1
+        states = unread.before(end)
+        unread.drop(min(read, unread.end))
+        begin = position - sequence.shifted
+        skipped = max(head + 1 - begin, 0)
+        inputs = sequence.inputs[begin + skipped : max(begin + len(states), 0)]
+        tokens = [min(max(item.token, 0), self._vocab_size - 1) for item in inputs]  # images may have others
+        return _Rows(sequence, position + skipped, tokens, states[skipped:])
+
+    def _forward(self, head: int, parts: Items[_Rows]) -> tuple[Array, NDArray[np.int64]]:
+        """What a head makes of rows for the next to go on from, and which are the last of each part.
+
+        If there is no next, it is only made of the last of each.
+        """
+        tokens: list[int] = []
+        positions: list[int] = []
+        sequences: list[int] = []
+        for rows in parts:
+            begin = rows.position - rows.sequence.shifted
+            assert rows.sequence.entry is not None
+            tokens += rows.tokens
+            positions += range(begin, begin + len(rows))
+            sequences += [rows.sequence.entry.row] * len(rows)
+        ends = np.cumsum([len(rows) for rows in parts]) - 1
+        ops, last = self._model.ops, head + 1 == self._count
+        batch = Batch.of(tokens, positions, sequences, [])
+        batch.outputs = ends if last else None
+        self._cache.start_side_pass(self._model.options.block_count + head, batch, first=head + 1)
+        hidden = ops.array(np.concatenate([rows.states for rows in parts]))
+        found = self._model.look_ahead(head, hidden, batch.on(ops), self._cache)
+        if last:
+            return found, np.arange(len(parts))
+        states = ops.numpy(found)
+        for rows, end in zip(parts, ends.tolist(), strict=True):
+            if known := len(rows) - rows.drafted:
+                first = end + 1 - len(rows)
+                self._unread[rows.sequence][head + 1].put(rows.position, states[first : first + known])
+        return found, ends
+
+
+def _drafts(sequence: Sequence) -> bool:
+    return sequence.drafting is not None and sequence.drafting.generated

@@ -1,0 +1,212 @@
+"""A model that drafts with its own prediction heads says the same as without, whatever they say."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+
+from puna.engine.prediction_heads import PredictionHeads
+from puna.errors import RequestError
+from puna.model.decoder import Decoder
+from puna.model.load import LoadedModel, load_model
+from puna.ops import default_backend
+from tests.engine.drafting import PROMPTS, compare, guess_always
+from tests.engine.runs import Run
+from tests.heads_reference import Reference
+from tests.tiny_decoders import tiny_decoder_gguf
+from tests.tiny_heads import MODELS
+
+pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="numpy rounds by batch size")
+
+#: One whose cells are all of a kind, one with recurrent layers, and one with windows and two heads.
+KINDS = ("glm4moe", "qwen35", "mimo2")
+
+
+@pytest.fixture(scope="session", params=KINDS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def agreeing(kind: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """Whose heads say mostly what the model will."""
+    tiny = dataclasses.replace(MODELS[kind], agreeing=True, own=False)
+    return loaded(tiny, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def wild(kind: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    """Whose heads say anything."""
+    return loaded(MODELS[kind], tmp_path_factory)
+
+
+def loaded(tiny: Any, folders: pytest.TempPathFactory) -> LoadedModel:
+    path = folders.mktemp("heads") / "model.gguf"
+    return load_model(tiny_decoder_gguf(path, tiny, model=Reference(tiny).model))
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    guess_always(monkeypatch, random.Random(5))
+
+
+def drafted(run: Run) -> tuple[int, int]:
+    """Tokens drafted and those accepted, over all requests."""
+    done = [run.done(number) for number in range(len(PROMPTS))]
+    return sum(one.drafted for one in done), sum(one.accepted for one in done)
+
+
+def heads_of(run: Run) -> PredictionHeads:
+    drafter = run.engine._drafter
+    assert isinstance(drafter, PredictionHeads)
+    return drafter
+
+
+def test_heads_that_agree_change_nothing_and_save_steps(agreeing: LoadedModel, always: None) -> None:
+    run = compare(agreeing, None, mode="mtp", num_predict=40)
+    tried, accepted = drafted(run)
+    assert 50 < accepted < tried
+    assert not heads_of(run)._broken
+    assert run.leaked() == 0
+
+
+def test_heads_that_say_anything_change_nothing(wild: LoadedModel, always: None) -> None:
+    run = compare(wild, None, mode="mtp")
+    tried, accepted = drafted(run)
+    assert tried > 100
+    assert accepted < tried / 4
+    assert not heads_of(run)._broken
+    assert run.leaked() == 0
+
+
+@pytest.mark.parametrize("shift", [True, False])
+def test_heads_follow_shifts(agreeing: LoadedModel, always: None, shift: bool) -> None:
+    run = compare(agreeing, None, mode="mtp", context=40, num_predict=60, num_keep=4, shift=shift)
+    assert any(run.done(number).shifted for number in range(6)) == shift
+    assert drafted(run)[1] > 30
+    assert not heads_of(run)._broken
+    assert run.leaked() == 0
+
+
+def test_few_cells_make_streams_wait_and_change_nothing(agreeing: LoadedModel, always: None) -> None:
+    run = compare(agreeing, None, mode="mtp", capacity=70, parallel=4)
+    assert drafted(run)[1] > 0
+    assert not heads_of(run)._broken
+    assert run.leaked() == 0
+
+
+def test_drafts_are_those_of_the_published_formula(
+    kind: str, wild: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside each other, at several depths, whether or not earlier ones were right."""
+    reference = Reference(MODELS[kind])
+    run = Run(wild)
+    heads = heads_of(run)
+    draft, found = heads.draft, []
+
+    def noted(wanted: Any) -> list[list[int]]:
+        drafts = draft(wanted)
+        found.extend(
+            ([item.token for item in sequence.inputs], tokens)
+            for (sequence, _), tokens in zip(wanted, drafts, strict=True)
+        )
+        return drafts
+
+    monkeypatch.setattr(heads, "draft", noted)
+    for number in range(2):
+        run.submit(number, PROMPTS[number], num_predict=12, temperature=float(number), seed=3)
+    run.finish()
+    assert max(len(tokens) for _, tokens in found) >= 4
+    for inputs, tokens in found:
+        assert tokens == reference.drafts(inputs, len(tokens))
+
+
+def test_a_second_turn_goes_on_from_what_heads_have_read(agreeing: LoadedModel, always: None) -> None:
+    run = Run(agreeing)
+    first, _ = run.one(PROMPTS[2], num_predict=20)
+    read: list[int] = []
+    forward = heads_of(run)._forward
+
+    def counted(head: int, parts: Any) -> Any:
+        read.append(max(len(rows) for rows in parts))
+        return forward(head, parts)
+
+    heads_of(run)._forward = counted  # type: ignore[method-assign]
+    turn = [*agreeing.tokenizer.encode(PROMPTS[2]), *first, 7, 8, 9, 10]
+    run.submit(1, turn, num_predict=20)
+    run.finish()
+    assert run.tokens(1) == Run(agreeing, speculate="off").one(turn, num_predict=20)[0]
+    assert run.done(1).cached > 20
+    assert run.done(1).accepted > 5
+    assert max(read) < 20 < len(turn)
+
+
+def test_samples_and_stops_and_penalties_are_those_without(agreeing: LoadedModel, always: None) -> None:
+    settings = {"samples": 3, "temperature": 0.9, "seed": 3, "num_predict": 24, "repeat_penalty": 1.2}
+    runs = [Run(agreeing, speculate=mode) for mode in ("off", "mtp")]
+    plain = runs[0].one(PROMPTS[1], **settings)[0]
+    stop = agreeing.tokenizer.decode(plain)[6:8]
+    for run in runs:
+        run.submit(1, PROMPTS[1], **settings, stop=[stop])
+        run.finish()
+    runs[1].submit(0, PROMPTS[1], **settings)
+    runs[1].finish()
+    for number in (0, 1):
+        for sample in range(3):
+            assert runs[0].tokens(number, sample) == runs[1].tokens(number, sample)
+            assert runs[0].done(number, sample).stop == runs[1].done(number, sample).stop
+    assert sum(runs[1].done(0, sample).accepted for sample in range(3)) > 0
+
+
+def test_steps_are_replayed_beside_heads(agreeing: LoadedModel, always: None) -> None:
+    run = compare(agreeing, None, mode="mtp")
+    assert any(step.proven for step in run.engine._executor._replay._steps.values())
+
+
+def test_a_model_with_heads_uses_them_unless_told_otherwise(agreeing: LoadedModel, always: None) -> None:
+    run = Run(agreeing)
+    assert run.one(PROMPTS[0])[1].drafted > 0
+    run.submit(1, PROMPTS[0], speculate="off")
+    run.finish()
+    assert run.done(1).drafted == 0
+    with pytest.raises(RequestError, match="without a draft model"):
+        run.submit(2, PROMPTS[0], speculate="draft")
+
+
+def test_heads_that_were_not_loaded_are_missed(tiny: LoadedModel) -> None:
+    with pytest.raises(RequestError, match="loaded without prediction heads"):
+        Run(tiny).submit(0, PROMPTS[0], speculate="mtp")
+    # But a default is no demand.
+    assert Run(tiny, speculate="mtp").one(PROMPTS[0])[1].drafted == 0
+
+
+def test_heads_that_fail_are_done_without(
+    agreeing: LoadedModel, always: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = Run(agreeing, speculate="off").one(PROMPTS[0])[0]
+    monkeypatch.setattr(Decoder, "head_logits", lambda *_: 1 / 0)
+    tokens, done = Run(agreeing).one(PROMPTS[0])
+    assert tokens == expected
+    assert done.drafted == 0
+
+
+def test_what_drafts_nothing_is_read_together(agreeing: LoadedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heads keep up with a sequence for which drafting does not pay, a few rows at a time."""
+    monkeypatch.setattr("puna.engine.speculation.Speculation.propose", lambda *_: None)
+    monkeypatch.setattr("puna.engine.prediction_heads._READ_TOGETHER", 8)
+    run = Run(agreeing)
+    heads = heads_of(run)
+    behind: list[int] = []
+    observe = heads.observe
+
+    def watched(slices: Any, rows: int) -> None:
+        observe(slices, rows)
+        behind.append(max(len(unread.states) for of in heads._unread.values() for unread in of))
+
+    monkeypatch.setattr(heads, "observe", watched)
+    run.one(PROMPTS[0], num_predict=30)
+    assert 4 < max(behind) <= 9
+    assert not heads._unread

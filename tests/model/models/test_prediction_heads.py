@@ -1,0 +1,123 @@
+"""Prediction heads against the published formula, in torch, on layers of transformers (arXiv:2412.19437)."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from puna.batch import Batch, KeptStates
+from puna.errors import ModelError
+from puna.gguf import open_gguf
+from puna.model.decoder import Decoder
+from puna.model.load import LoadedModel, load_model
+from puna.model.memory import Forecast
+from puna.ops import Backend
+from tests.heads_reference import Reference
+from tests.model.models.parity import FLOATS, random_tokens
+from tests.tiny_decoders import tiny_decoder_gguf
+from tests.tiny_heads import MODELS, TinyHeads
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend) -> Any:
+    """(ours, the reference)."""
+    tiny = MODELS[request.param]
+    reference = Reference(tiny)
+    path = tiny_decoder_gguf(tmp_path_factory.mktemp("heads") / "model.gguf", tiny, model=reference.model)
+    return load_model(path, ops=ops), reference
+
+
+def our_logits(ours: LoadedModel, tokens: list[int], parts: list[int]) -> list[torch.Tensor]:
+    """As `Reference.logits`, the tokens being read in `parts` beside another sequence."""
+    model, ops = ours.model, ours.ops
+    assert isinstance(model, Decoder)
+    cache = ours.make_cache(sequences=2, context=128, types=FLOATS)
+    kept = KeptStates(ops, 128, model.options.hidden_size)
+    heads = len(model.prediction_heads)
+    found: list[list[Any]] = [[] for _ in range(heads)]
+    made: list[Any] = [np.zeros((0, model.options.hidden_size), np.float32) for _ in range(heads + 1)]
+    begin = 0
+    for number, part in enumerate(parts):
+        end = begin + part
+        batch = Batch.of([7, *tokens[begin:end]], [number, *range(begin, end)], [0] + [1] * part, [part])
+        cache.start_forward(batch)
+        model.forward(batch.on(ops, kept), cache)
+        made[0] = np.concatenate([made[0], kept.read(1 + part)[1:]])
+        for head in range(heads):
+            first = max(begin, head + 1)
+            rows = list(range(first, end))
+            if not rows:
+                continue
+            side = Batch.of([tokens[row] for row in rows], rows, [1] * len(rows), [])
+            side.outputs = None
+            cache.start_side_pass(model.options.block_count + head, side, first=head + 1)
+            before = made[head][[row - 1 - head for row in rows]]
+            states = model.look_ahead(head, ops.array(before), side.on(ops), cache)
+            made[head + 1] = np.concatenate([made[head + 1], ops.numpy(states)])
+            found[head].append(torch.from_numpy(ops.numpy(model.head_logits(head, states)).copy()))
+            cache.end_side_passes()
+        begin = end
+    return [torch.cat(each) for each in found]
+
+
+@pytest.mark.parametrize("parts", [[40], [15, 1, 24]], ids=str)
+def test_logits_are_those_of_the_published_formula(pair: Any, parts: list[int]) -> None:
+    ours, reference = pair
+    tokens = random_tokens(ours, 40, 5)
+    expected = reference.logits(tokens)
+    for mine, theirs in zip(our_logits(ours, tokens, parts), expected, strict=True):
+        difference = torch.log_softmax(mine, -1) - torch.log_softmax(theirs, -1)
+        assert difference.abs().max() < 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Lacking(TinyHeads):
+    """Files of which lack a tensor of the head."""
+
+    tensor: str = ""
+
+    def tensors(self, model: Any) -> dict[str, np.ndarray]:
+        found = super().tensors(model)
+        return {name: array for name, array in found.items() if self.tensor not in name}
+
+
+def lacking(folder: Path, tensor: str) -> Path:
+    tiny = MODELS["glm4moe"]
+    model = Reference(tiny).model
+    return tiny_decoder_gguf(folder / "model.gguf", Lacking(tiny.decoder, tensor=tensor), model=model)
+
+
+def test_a_head_that_lacks_a_tensor_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"tensor 'blk\.2\.nextn\.hnorm\.weight' is missing"):
+        load_model(lacking(tmp_path, "nextn.hnorm"))
+
+
+def test_a_file_without_what_joins_a_head_has_none(tmp_path: Path) -> None:
+    loaded = load_model(lacking(tmp_path, "nextn.eh_proj"))
+    assert isinstance(loaded.model, Decoder)
+    assert not loaded.model.prediction_heads
+    assert loaded.model.options.block_count == len(loaded.model.layers) == 2
+
+
+def test_heads_are_counted_where_they_are_loaded(tmp_path: Path) -> None:
+    path = lacking(tmp_path, "nothing")
+    with open_gguf(path) as file:
+        every, few = Forecast(file, FLOATS), Forecast(file, FLOATS, prediction_heads=False)
+        own = sum(tensor.nbytes for name, tensor in file.tensors.items() if name.startswith("blk.2."))
+    assert every.weight_bytes - few.weight_bytes == own
+    tables = [each.table(context=64, parallel=2, batch=16) for each in (every, few)]
+    assert [[part.name for part in table.parts] for table in tables] == [
+        ["input", "layer 0", "layer 1", "layer 2", "output"],
+        ["input", "layer 0", "layer 1", "output"],
+    ]
+    assert tables[0].parts[3].cache == tables[0].parts[2].cache > 0
+    assert tables[0].activations - tables[1].activations >= 16 * every.options.hidden_size * 4
+    loaded = load_model(path, prediction_heads=False)
+    assert loaded.weight_bytes == few.weight_bytes
+    assert isinstance(loaded.model, Decoder)
+    assert not loaded.model.prediction_heads
