@@ -35,6 +35,9 @@ SETTINGS = {
     "PUNA_MAX_LOADED_MODELS": "2",
     "PUNA_MAX_QUEUE": "11",
     "PUNA_NUM_THREADS": "2",
+    # So that malloc gives large pieces back: it would keep 40 MB after the largest, and hide or feign a leak.
+    "MALLOC_MMAP_THRESHOLD_": "131072",
+    "MALLOC_TRIM_THRESHOLD_": "131072",
     "PYTHONWARNINGS": "always::ResourceWarning",  # so that what is not closed is in the log
 }
 #: All that the hostile client can do, by name.
