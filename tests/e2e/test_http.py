@@ -187,7 +187,12 @@ BAD = [
     ("/api/create", b'{"model": "new", "files": {"../a": "sha256:00"}}', 400, "file path must be relative"),
     ("/api/create", b'{"model": "new", "from": "tiny", "template": "{{ if"}', 400, "template error"),
     ("/api/create", b'{"model": "new", "from": "tiny", "quantize": "q4_K_M"}', 400, "quantize"),
-    ("/api/create", b'{"model": "new", "from": "nosuch"}', 404, "model 'nosuch' not found"),
+    (
+        "/api/create",
+        b'{"model": "new", "from": "127.0.0.1:1/a/nosuch", "stream": false}',
+        500,
+        "127.0.0.1 is not a public address",
+    ),
     ("/v1/chat/completions", b"", 400, "missing request body"),
     ("/v1/completions", b'{"model": "tiny", "prompt": ["a", 5]}', 400, "prompt must be a text"),
     ("/v1/messages", b"{}", 400, "not available yet"),

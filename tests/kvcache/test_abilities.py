@@ -48,6 +48,6 @@ def test_a_wrapper_does_what_its_caches_can() -> None:
 
 def test_what_cannot_be_restored_is_refused() -> None:
     remembered = PrefixCache(whole_text(), 1)
-    with pytest.raises(NotSupportedError, match="nothing to save"):
+    with pytest.raises(NotSupportedError, match="cannot be saved"):
         remembered.restore(Saved({}, {}), [1, 2, 3])
     assert remembered.find([1, 2, 3], 3).count == 0

@@ -12,10 +12,8 @@ from puna.cli.client import Client
 from puna.cli.embed import embeds, print_embedding
 from puna.cli.image_paths import LOOK, take_images
 from puna.cli.interrupt import ctrl_c_ends_requests
-from puna.cli.pull import pull_model
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
-from puna.errors import ServerError
 
 
 def read_prompt(words: Sequence[str]) -> str:
@@ -25,13 +23,7 @@ def read_prompt(words: Sequence[str]) -> str:
 
 
 def show_model(client: Client, model: str) -> dict[str, Any]:
-    """The reply of `/api/show`, of a model that is not here once it is pulled. Raises ServerError."""
-    try:
-        return client.post("/api/show", {"model": model})
-    except ServerError as error:
-        if error.status_code != 404:
-            raise
-    pull_model(client, model)
+    """The reply of `/api/show`. Raises ServerError."""
     return client.post("/api/show", {"model": model})
 
 

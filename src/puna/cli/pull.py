@@ -16,6 +16,16 @@ def pull(name: str, *, insecure: bool) -> None:
         pull_model(client, name, insecure=insecure)
 
 
+def pull_missing(client: Client, name: str) -> None:
+    """Pull the model `name` if the server does not have it. Raises ServerError."""
+    try:
+        client.post("/api/show", {"model": name})
+    except ServerError as error:
+        if error.status_code != 404:
+            raise
+        pull_model(client, name)
+
+
 def pull_model(client: Client, name: str, *, insecure: bool = False) -> None:
     """Let the server pull, showing how far it is. Raises ServerError that says where models come from."""
     try:

@@ -8,6 +8,7 @@ from puna.cli import terminal
 from puna.cli.files import check_model, model_from_file
 from puna.cli.local_models import existing_file, is_model_file
 from puna.cli.oneshot import read_prompt, run_once
+from puna.cli.pull import pull_missing
 from puna.cli.server_process import connect
 from puna.cli.settings import RunSettings
 
@@ -26,6 +27,8 @@ def run_command(settings: RunSettings, words: Sequence[str]) -> None:
     with client:
         if is_model_file(settings.model):
             settings.model = model_from_file(client, settings.model)
+        else:
+            pull_missing(client, settings.model)
         if chat:
             converse(client, settings)
         else:

@@ -110,10 +110,9 @@ class GuardedTransport(httpx.BaseTransport):
         if not self._private or not {"*", host.lower(), f"{host.lower()}:{port}"} & set(self._private):
             allowed = [address for address in found if is_public(address)]
             if not allowed:
-                where = "" if host in found else f"{host} is at "
+                place = host if host in found else f"{host} is at {', '.join(found[:3])}, which"
                 raise RegistryError(
-                    f"{where}{', '.join(found[:3])}, which is not a public address; "
-                    f"PUNA_PRIVATE_REGISTRIES={host} lets the server ask it"
+                    f"{place} is not a public address; PUNA_PRIVATE_REGISTRIES={host} lets the server ask it"
                 )
             return allowed
         return found
