@@ -14,32 +14,29 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from puna.batch import KeptStates
 from puna.engine.answers import Answers, fail
 from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.draft_model import DraftModel
-from puna.engine.drafts import Draft, Drafter
+from puna.engine.drafters import drafter_for
+from puna.engine.drafts import Draft
 from puna.engine.embedding import Embedding, prepare_embeddings
 from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
-from puna.engine.prediction_heads import PredictionHeads
 from puna.engine.prefix_cache import PrefixCache
 from puna.engine.ranking import prepare_ranking
 from puna.engine.requests import FittedPrompt, prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
-from puna.engine.speculation import MAX_DRAFT_TOKENS, Speculation
+from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RequestError, RunnerError
 from puna.grammar.compiled import Grammars
 from puna.grammar.masks import Masks
 from puna.kvcache.cache import Compacting
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
-from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel
-from puna.options import drafts_itself
 
 log = logging.getLogger("puna.engine")
 
@@ -70,12 +67,7 @@ class Engine:
         speculate: str | None = None,
     ) -> None:
         context, capacity = choose_sizes(
-            loaded,
-            context=context,
-            capacity=capacity,
-            parallel=parallel,
-            batch=batch_size,
-            types=cache_types,
+            loaded, context=context, capacity=capacity, parallel=parallel, batch=batch_size, types=cache_types
         )
         self.images: Images | None = None
         if loaded.vision is not None:
@@ -106,27 +98,20 @@ class Engine:
             prompt_only_slots=(rows - parallel) // 2,  # the other half is for conversations
             batch_size=batch_size,
         )
-        self._drafter: Drafter | None = None
-        kept = None
-        if loaded.draft is not None:
-            self._drafter = draft_model = DraftModel(
-                loaded.draft,
-                loaded,
-                context=context,
-                capacity=capacity,
-                parallel=parallel,
-                remembered=remembered,
-                batch=batch_size,
-                cache_types=cache_types,
-            )
+        self._drafter, kept = drafter_for(
+            loaded,
+            self.cache,
+            context=context,
+            capacity=capacity,
+            parallel=parallel,
+            remembered=remembered,
+            batch_size=batch_size,
+            cache_types=cache_types,
+            speculate=speculate,
+        )
+        if loaded.draft is not None and isinstance(self._drafter, DraftModel):
             self.weight_bytes += loaded.draft.weight_bytes
-            self.cache_bytes += draft_model.cache_bytes
-        elif drafts_itself(speculate) and isinstance(loaded.model, Decoder) and loaded.model.prediction_heads:
-            most = batch_size + parallel * (1 + MAX_DRAFT_TOKENS)
-            kept = KeptStates(loaded.ops, most, loaded.model.options.hidden_size)
-            self._drafter = PredictionHeads(
-                loaded.model, self.cache, kept, context=context, vocab_size=loaded.tokenizer.vocab_size
-            )
+            self.cache_bytes += self._drafter.cache_bytes
         self._executor = Executor(loaded, self.cache, kept)
         self._speculation = Speculation(self.cache, context, drafter=self._drafter, default=speculate)
         self._grammars = Grammars(loaded.tokenizer)
