@@ -61,6 +61,9 @@ from tests.tiny_mamba import (
     NEMOTRON_H_MOE,
 )
 
+#: Together they take half a minute.
+pytestmark = pytest.mark.slow
+
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 YARN_KEYS = {
     "rope.scaling.type": "yarn",

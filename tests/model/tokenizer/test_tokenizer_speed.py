@@ -27,6 +27,9 @@ from tests.model.tokenizer.vocabularies import (
 )
 from tests.work import calls, proportional
 
+#: Together they take a quarter of a minute.
+pytestmark = pytest.mark.slow
+
 SIZE = 500_000
 PART = 40_000
 #: Four times the text may take so many times the calls.
