@@ -11,7 +11,7 @@ from puna.model.load import load_model
 from tests.engine.runs import Watched
 from tests.model.models.parity import original
 from tests.model.vision.seeing import Pair, check_answer, check_scores, picture
-from tests.tiny_vision import SEEING
+from tests.tiny_vision.models import SEEING
 
 
 @pytest.fixture(scope="module", params=SEEING)
@@ -19,7 +19,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     config = SEEING[request.param]()
     theirs = original(config)
     layout = config.write(tmp_path_factory.mktemp(request.param), theirs)
-    return Pair(load_model(layout.model, projector=layout.projector), theirs, request.param)
+    return Pair(load_model(layout.model, projector=layout.projector), theirs, config)
 
 
 TEXTS = {
@@ -82,6 +82,6 @@ def test_a_tower_beside_the_text_model_agrees_too(kind: str, tmp_path: Path) -> 
     config = SEEING[kind]()
     theirs = original(config)
     layout = config.write(tmp_path, theirs, apart=True)
-    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, kind)
+    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)
     run = pair.run()
     check_scores(pair, run, 0, pair.inputs(run, "hello [img-0] world", picture(6, 70, 40)))
