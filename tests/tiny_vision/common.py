@@ -19,6 +19,9 @@ from tests.tiny import CHATML, TinyLlama, add_tokenizer, llama_tensors, vocabula
 #: What stands for a part of an image where transformers is asked: no token of any tiny vocabulary.
 PART = 5000
 
+#: Width and height of pictures that were read, by the digests of their images.
+SHOWN: dict[int, tuple[int, int]] = {}
+
 Tensors = dict[str, np.ndarray]
 
 
@@ -92,13 +95,17 @@ def channels_first(options: VisionOptions, image: Image) -> torch.Tensor:
 class TextOf:
     """The text model inside another, with the names it has alone."""
 
-    def __init__(self, model: Any, prefix: str) -> None:
+    def __init__(self, model: Any, prefix: str, output: str = "lm_head.") -> None:
+        self.config = model.config
         self._model = model
-        self._prefix = prefix
+        self._names = {prefix: "model.", output: "lm_head."}
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            name.replace(self._prefix, "model."): tensor for name, tensor in self._model.state_dict().items()
+            ours + name.removeprefix(theirs): tensor
+            for name, tensor in self._model.state_dict().items()
+            for theirs, ours in self._names.items()
+            if name.startswith(theirs)
         }
 
 

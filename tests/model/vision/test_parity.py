@@ -11,6 +11,7 @@ from puna.model.load import load_model
 from tests.engine.runs import Watched
 from tests.model.models.parity import original
 from tests.model.vision.seeing import Pair, check_answer, check_scores, picture
+from tests.tiny_lfm2 import TinyLfm2
 from tests.tiny_vision.models import SEEING
 
 
@@ -60,7 +61,9 @@ def test_the_same_text_with_another_image_shares_what_comes_before(pair: Pair) -
         run.finish()
         check_answer(pair, run, number, inputs)
     begin = next(place for place, item in enumerate(inputs) if isinstance(item.payload, ImagePart))
-    assert 0 < run.done(1).cached <= begin
+    assert run.done(1).cached <= begin
+    # What remembers a state, and not every position, can be taken up only where that was kept.
+    assert run.done(1).cached > 0 or isinstance(pair.config.text, TinyLfm2)
 
 
 def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
