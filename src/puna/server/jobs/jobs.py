@@ -102,6 +102,8 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
         think = None
         ignored.append(f'"{asked.model}" does not support thinking')
     think = author.think(think, asked.model)
+    if any(isinstance(one, Chat) and one.documents for one in asked.prompts) and not author.takes_documents():
+        ignored.append("documents are ignored: the model's template has no place for them")
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
     check_remote(asked.images, backend.settings.remote_images)
