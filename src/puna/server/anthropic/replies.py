@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from puna.server.http.replies import encode
 from puna.server.jobs.backend import Finished
 from puna.server.jobs.segments import Segment, Step
 
@@ -37,7 +36,13 @@ class MessageShape:
 
     def started(self, prompt_tokens: int) -> Iterator[Event]:
         usage = {"input_tokens": prompt_tokens, "output_tokens": 0}
-        message = {**self._head, "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        message: Event = {
+            **self._head,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
         yield {"type": "message_start", "message": message}
         yield {"type": "ping"}
 
@@ -73,10 +78,6 @@ class MessageShape:
         if done.stop is not None and done.stop in self._stops:
             return {"stop_reason": "stop_sequence", "stop_sequence": done.stop}
         return {"stop_reason": "tool_use" if called else "end_turn", "stop_sequence": None}
-
-
-def sse(event: Event) -> bytes:
-    return b"event: " + event["type"].encode() + b"\ndata: " + encode(event) + b"\n\n"
 
 
 def _usage(end: Finished) -> dict[str, int]:

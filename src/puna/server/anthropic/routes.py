@@ -11,11 +11,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.server.anthropic.replies import MessageShape, sse
+from puna.server.anthropic.replies import MessageShape
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.http.decoding import read
 from puna.server.http.error_replies import anthropic_error_event
-from puna.server.http.replies import SSE, StreamReply, json_reply, started
+from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend, Finished, Piece
 from puna.server.jobs.jobs import Job, job, one_job
@@ -26,7 +26,10 @@ def routes(backend: Backend) -> list[Route]:
     async def messages(request: Request) -> ASGIApp:
         body = await read(request, MessagesRequest)
         todo = one_job(await job(backend, body.asked()))
-        shape, segments = MessageShape(body.model, body.stop_sequences), Segments(thinking=body.thinks)
+        shape, segments = (
+            MessageShape(body.model, body.stop_sequences),
+            Segments(thinking=body.shows_thinking),
+        )
         if body.stream:
             events = _events(backend, shape, segments, todo)
             return StreamReply(await started(events), SSE, anthropic_error_event)
@@ -65,17 +68,17 @@ async def _events(
                 begun = True
                 counted = item.prompt_tokens if isinstance(item, Piece) else _counted(item)
                 for event in shape.started(counted):
-                    yield sse(event)
+                    yield named_event(event)
             if isinstance(item, Piece):
                 for step in segments.feed(item):
                     for event in shape.events(step):
-                        yield sse(event)
+                        yield named_event(event)
             elif isinstance(item, Finished):
                 for step in segments.finish():
                     for event in shape.events(step):
-                        yield sse(event)
+                        yield named_event(event)
                 for event in shape.ended(segments.has_calls, item):
-                    yield sse(event)
+                    yield named_event(event)
 
 
 def _counted(item: object) -> int:

@@ -50,8 +50,13 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
     betas: Any = None
 
     @property
+    def shows_thinking(self) -> bool:
+        """Whether there are blocks of thinking: nobody gets them without asking."""
+        return self.thinks and (self.thinking is None or self.thinking.display != "omitted")
+
+    @property
     def thinks(self) -> bool:
-        """Whether thinking is asked for: nobody else gets blocks of it."""
+        """Whether thinking is asked for."""
         if self.thinking is not None and self.thinking.type:
             return self.thinking.type != "disabled"
         return bool(self.output_config.effort)

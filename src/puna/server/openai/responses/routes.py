@@ -16,14 +16,14 @@ from puna.errors import PunaError, RequestError, ResponseNotFoundError, StoreErr
 from puna.server.http.caller import caller
 from puna.server.http.decoding import read
 from puna.server.http.error_replies import openai_error_event
-from puna.server.http.replies import SSE, StreamReply, encode, json_reply, started
+from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend, Finished, Piece
 from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.segments import Segments
 from puna.server.openai.responses.items import Item, input_items, resolved
 from puna.server.openai.responses.kept import Document, KeptResponses
-from puna.server.openai.responses.shape import Event, ResponseShape, response_of
+from puna.server.openai.responses.shape import ResponseShape, response_of
 from puna.server.openai.responses.wire import ResponsesRequest
 
 _MOST_LISTED: Final = 100
@@ -153,17 +153,17 @@ class _Answering:
                     if not begun:
                         begun = True
                         for event in self._shape.started():
-                            yield _sse(event)
+                            yield named_event(event)
                     steps = self._segments.feed(item) if isinstance(item, Piece) else self._segments.finish()
                     for step in steps:
                         for event in self._shape.steps(step):
-                            yield _sse(event)
+                            yield named_event(event)
                     if isinstance(item, Finished):
-                        yield _sse(self._shape.ended(await self._kept_response(item)))
+                        yield named_event(self._shape.ended(await self._kept_response(item)))
         except PunaError as error:
             if not begun:
                 raise
-            yield _sse(self._shape.failed(error))
+            yield named_event(self._shape.failed(error))
 
     def _parts(self) -> AsyncGenerator[Any, None]:
         return self._backend.generate(self._todo.order, self._todo.requests)
@@ -182,7 +182,3 @@ class _Answering:
             why = str(error)
         response |= {"store": False, "warnings": [*response.get("warnings", ()), f"not stored: {why}"]}
         return response
-
-
-def _sse(event: Event) -> bytes:
-    return b"event: " + event["type"].encode() + b"\ndata: " + encode(event) + b"\n\n"
