@@ -43,7 +43,7 @@ VARIABLES = {
     "PUNA_BODY_TIMEOUT": "How long the body of a request may take, uploads excepted (default 5m)",
     "PUNA_CLIENT_TIMEOUT": "How long a client may pause sending a body or reading an answer (default 60s)",
     "PUNA_ORIGINS": "Allowed origins of web pages, separated by commas",
-    "PUNA_PRIVATE_REGISTRIES": "Hosts in private networks that models may be pulled from (`*`: any)",
+    "PUNA_PRIVATE_REGISTRIES": "Registries in private networks that models may come from or go to (`*`: any)",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
     "PUNA_SPECULATE": "Default for speculative decoding: off, prompt, draft or mtp",
@@ -160,6 +160,13 @@ PAGES = {
         ),
         variables=(*_CLIENT, "PUNA_PRIVATE_REGISTRIES"),
     ),
+    "push": Page(
+        examples=(
+            ("Into your account at Ollama's registry", "puna cp mine NAME/mine && puna push NAME/mine"),
+            ("Into another registry", "puna push registry.example.com/team/model"),
+        ),
+        variables=(*_CLIENT, "PUNA_PRIVATE_REGISTRIES"),
+    ),
     "show": Page(
         examples=(
             ("Architecture, size, context, parameters", "puna show demo"),
@@ -242,7 +249,7 @@ PAGES = {
 #: The sections of the main help, with their commands in order.
 SECTIONS = {
     "Chat": ("run",),
-    "Models": ("pull", "list", "show", "create", "cp", "rm"),
+    "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop", "key"),
     "Tools": ("doctor", "tokenize", "bench", "debug", "version"),
 }

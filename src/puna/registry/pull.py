@@ -4,34 +4,20 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 
-import httpx
-import msgspec
-
 from puna.errors import RegistryError, StoreError
-from puna.registry.download import Download, Fetch, Patience, PullCancelledError, check
+from puna.registry.download import Download, Fetch, Patience, TransferCancelledError, check
 from puna.registry.partial import Partial
-from puna.registry.remote import RefusedError, Registry
+from puna.registry.remote import Registry
+from puna.registry.report import Progress, Report, told, without_tls
 from puna.store import ModelName, Store, StoredModel
 from puna.store.files import storage_errors
 from puna.store.manifest import Layer, Manifest
 
 _MOST_LAYERS = 1000
-
-
-class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a pull or push is at; `total` and `completed` count the bytes of the blob `digest`."""
-
-    status: str
-    digest: str = ""
-    total: int = 0
-    completed: int = 0
-
-
-Report = Callable[[Progress], None]
 
 
 def pull(
@@ -47,14 +33,12 @@ def pull(
 
     A spelling with `http://` means a registry without TLS, which needs `insecure`. Only what the store does
     not have is fetched, and what an interrupted pull has left is used. Several threads and processes may pull
-    at once. Raises InvalidNameError, RegistryError, StoreError, and PullCancelledError after `cancelled` is
-    set.
+    at once. Raises InvalidNameError, RegistryError, StoreError, and TransferCancelledError after `cancelled`
+    is set.
     """
     puller = _Puller(store, report, cancelled or threading.Event(), patience or Patience())
     model = ModelName.parse(name.strip())
-    plain = name.strip().lower().startswith("http://")
-    if plain and not insecure:
-        raise RegistryError('insecure protocol http: add --insecure (in the API, "insecure": true) to use it')
+    plain = without_tls(name, insecure)
     report(Progress("pulling manifest"))
     with Registry(model, insecure=insecure, plain=plain) as registry:
         with told("pull model manifest: "):
@@ -69,21 +53,6 @@ def pull(
         report(Progress("removing unused layers"))
     report(Progress("success"))
     return store.get(model)
-
-
-@contextmanager
-def told(what: str = "") -> Iterator[None]:
-    """What a registry or the way to it refuses, as an error for people, which begins with `what`."""
-    try:
-        yield
-    except RefusedError as refusal:
-        if refusal.status == 404:
-            raise RegistryError(f"{what}file does not exist") from None
-        if refusal.status in (401, 403):
-            raise RegistryError(f"{what}unauthorized: access denied ({refusal})") from None
-        raise RegistryError(f"{what}{refusal}") from None
-    except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise RegistryError(f"{what}{str(error) or type(error).__name__}") from error
 
 
 def _checked(manifest: Manifest) -> Manifest:
@@ -127,8 +96,7 @@ class _Puller:
                 file.finish()
 
     def _tell(self, layer: Layer, completed: int) -> None:
-        short = layer.digest.removeprefix("sha256:")[:12]
-        self._report(Progress(f"pulling {short}", layer.digest, layer.size, completed))
+        self._report(Progress.of_blob("pulling", layer.digest, layer.size, completed))
 
     def _claimed(self, layer: Layer, held: ExitStack) -> Partial | None:
         """The layer's file to download into; None once the store has the layer, if another pull brings it."""
@@ -143,7 +111,7 @@ class _Puller:
                 continue
             self._tell(layer, min(sum(part.completed for part in file.noted()), layer.size))
             if self._cancelled.wait(2 * self._patience.report_s):
-                raise PullCancelledError
+                raise TransferCancelledError
         return None
 
     def _check_space(self, layers: tuple[Layer, ...]) -> None:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import msgspec
 
 from puna.errors import RegistryError
 from puna.registry.network import open_client
+from puna.registry.tokens import Tokens, beginning
 from puna.store.manifest import MANIFEST
 from puna.store.names import ModelName
 
 #: Bytes of a manifest; those of real models have a few thousand.
 _MOST_MANIFEST = 4 << 20
-_MOST_TOKEN = 64 << 10
 #: Bytes of a registry's error that are worth repeating.
 _MOST_QUOTED = 300
-
-_PARAMETER = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class RefusedError(Exception):
@@ -37,14 +32,28 @@ class Registry:
     """The repository of one model in its registry. Close it when done; safe to use from several threads."""
 
     def __init__(
-        self, name: ModelName, *, insecure: bool = False, plain: bool = False, stall_s: float = 30.0
+        self,
+        name: ModelName,
+        *,
+        insecure: bool = False,
+        plain: bool = False,
+        writes: bool = False,
+        stall_s: float = 30.0,
     ) -> None:
-        """`insecure` allows plain HTTP, which `plain` asks for, and unknown certificates."""
+        """`insecure` allows plain HTTP, which `plain` asks for, and unknown certificates.
+
+        Who `writes` has a key for registries that ask for one, a new one if need be.
+        """
         self.name = name
         self._client = open_client(insecure=insecure, stall_s=stall_s)
         self._scheme = "http" if plain else "https"
         self._may_fall_back = insecure and not plain
-        self._token = ""
+        self._tokens = Tokens(self._client, may_create_key=writes)
+
+    @property
+    def public_key(self) -> str:
+        """The key we have shown the registry; empty if it did not ask."""
+        return self._tokens.public_key
 
     def __enter__(self) -> Registry:
         return self
@@ -85,53 +94,73 @@ class Registry:
         with self.stream("GET", self.url(f"blobs/{digest}"), headers=headers) as answer:
             yield answer
 
+    def put_manifest(self, data: bytes) -> None:
+        """Let the manifest be the model's; the registry must have its blobs. Raises as `stream`."""
+        headers = {"content-type": MANIFEST, "content-length": str(len(data))}
+        url = self.url(f"manifests/{self.name.tag}")
+        with self.stream("PUT", url, headers=headers, content=lambda: [data], redirected=False):
+            pass
+
+    def reach(self) -> None:
+        """Find out whether the registry answers, without TLS if it must be and may.
+
+        Raises RegistryError, RefusedError, or httpx.TransportError.
+        """
+        if self._may_fall_back:
+            try:
+                self._client.head(self.url("tags/list"))
+            except httpx.ConnectError:
+                self._scheme = "http"
+
+    def has(self, digest: str) -> bool:
+        """Whether the registry has a blob."""
+        try:
+            with self.stream("HEAD", self.url(f"blobs/{digest}")):
+                return True
+        except RefusedError as refusal:
+            if refusal.status == 404:
+                return False
+            raise
+
     @contextmanager
     def stream(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, **more: object
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: Callable[[], Iterable[bytes]] | None = None,
+        redirected: bool = True,
+        authorised: bool = True,
     ) -> Iterator[httpx.Response]:
-        """The answer to a request, authorised if the registry asks for that. Raises RefusedError."""
+        """The answer to a request, `authorised` if the registry asks for that. Raises RefusedError.
+
+        `content` is called for each try. Redirections are the answer unless they are to be followed.
+        """
         for fresh in (False, True):
             sent = dict(headers or {})
-            token = self._token
+            ours = authorised and urlsplit(url).netloc == self.name.host
+            token = self._tokens.token if ours else ""
             if token:
                 sent["authorization"] = f"Bearer {token}"
-            with self._client.stream(method, url, headers=sent, **more) as answer:  # type: ignore[arg-type]
-                if answer.status_code == 401 and not fresh and answer.url.host == urlsplit(url).hostname:
-                    self._token = self._new_token(answer.headers.get("www-authenticate", ""))
-                    if self._token != token:
-                        continue
+            body = content() if content is not None else None
+            request = self._client.build_request(method, url, headers=sent, content=body)
+            answer = self._client.send(request, stream=True, follow_redirects=redirected)
+            try:
+                if (
+                    answer.status_code == 401
+                    and ours
+                    and not fresh
+                    and answer.url.host == urlsplit(url).hostname
+                    and self._tokens.renew(answer.headers.get("www-authenticate", ""), url)
+                ):
+                    continue
                 if answer.is_error:
                     raise RefusedError(answer.status_code, _quoted(answer))
                 yield answer
                 return
-
-    def _new_token(self, challenge: str) -> str:
-        """What the realm that a challenge names gives to anybody; empty if it names none."""
-        kind, _, rest = challenge.partition(" ")
-        asked = dict(_PARAMETER.findall(rest))
-        realm = asked.pop("realm", "")
-        if kind.lower() != "bearer" or not realm:
-            return ""
-        query = [("service", asked["service"])] if "service" in asked else []
-        query += [("scope", scope) for scope in asked.get("scope", "").split()]
-        with self._client.stream("GET", realm, params=query) as answer:
-            data = b"" if answer.is_error else beginning(answer, _MOST_TOKEN)
-        try:
-            reply = msgspec.json.decode(data, type=dict[str, Any])
-        except msgspec.DecodeError:
-            return ""
-        token = reply.get("token") or reply.get("access_token")
-        return token if isinstance(token, str) else ""
-
-
-def beginning(answer: httpx.Response, most: int) -> bytes:
-    """The first `most` bytes of an answer that is being read."""
-    data = bytearray()
-    for chunk in answer.iter_raw():
-        data += chunk
-        if len(data) >= most:
-            break
-    return bytes(data[:most])
+            finally:
+                answer.close()
 
 
 def _quoted(answer: httpx.Response) -> str:
