@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncGenerator, Callable
 
@@ -16,11 +15,10 @@ from puna.registry.pull import pull
 from puna.registry.push import push
 from puna.registry.report import Progress, Report
 from puna.server.http.decoding import read
-from puna.server.http.error_replies import native_error_line
-from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.threads import in_own_thread
+from puna.server.ollama.progress import progress_reply
 from puna.server.ollama.wire import TransferRequest
 from puna.store import ModelName
 
@@ -32,7 +30,7 @@ def routes(backend: Backend) -> list[Route]:
     async def pulled(request: Request) -> ASGIApp:
         body = await read(request, TransferRequest)
         _check_name(body.wanted)
-        return await _reply(pulling(backend, body.wanted, insecure=body.insecure), body.stream)
+        return await progress_reply(pulling(backend, body.wanted, insecure=body.insecure), body.stream)
 
     async def pushed(request: Request) -> ASGIApp:
         body = await read(request, TransferRequest)
@@ -43,7 +41,7 @@ def routes(backend: Backend) -> list[Route]:
         def work(report: Report, cancelled: threading.Event) -> None:
             push(backend.store, body.wanted, report, insecure=body.insecure, cancelled=cancelled)
 
-        return await _reply(_followed(backend, work), body.stream)
+        return await progress_reply(_followed(backend, work), body.stream)
 
     return [route("/api/pull", pulled, "POST"), route("/api/push", pushed, "POST")]
 
@@ -86,14 +84,6 @@ async def _followed(backend: Backend, work: _Work) -> AsyncGenerator[Progress, N
         finally:
             cancelled.set()
         await working
-
-
-async def _reply(steps: AsyncGenerator[Progress, None], stream: bool) -> ASGIApp:
-    if stream:
-        return StreamReply(await started(json_lines(steps)), NDJSON, native_error_line)
-    async with contextlib.aclosing(steps):
-        heard = [step async for step in steps]
-    return json_reply(heard[-1], content_type="application/json")
 
 
 def _check_name(name: str) -> None:
