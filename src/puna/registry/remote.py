@@ -23,9 +23,16 @@ _MOST_QUOTED = 300
 class RefusedError(Exception):
     """A registry's answer that is an error: its status and what it says."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, code: str = "") -> None:
         super().__init__(f"{status}: {text}" if text else str(status))
         self.status = status
+        self.code = code  # what the hub calls it
+
+    @classmethod
+    def of(cls, answer: httpx.Response) -> RefusedError:
+        """The error that an answer is."""
+        text = " ".join(beginning(answer, _MOST_QUOTED).decode(errors="replace").split())
+        return cls(answer.status_code, text, answer.headers.get("x-error-code", ""))
 
 
 class Registry:
@@ -38,17 +45,21 @@ class Registry:
         insecure: bool = False,
         plain: bool = False,
         writes: bool = False,
+        endpoint: str = "",
+        token: str = "",
         stall_s: float = 30.0,
     ) -> None:
         """`insecure` allows plain HTTP, which `plain` asks for, and unknown certificates.
 
+        `endpoint` is asked instead of the name's host, with the `token` we have for it: its URL, which may be
+        in a private network or without TLS, since whoever set up this machine chose it.
         Who `writes` has a key for registries that ask for one, a new one if need be.
         """
         self.name = name
-        self._client = open_client(insecure=insecure, stall_s=stall_s)
-        self._scheme = "http" if plain else "https"
-        self._may_fall_back = insecure and not plain
-        self._tokens = Tokens(self._client, may_create_key=writes)
+        self._client = open_client(insecure=insecure, stall_s=stall_s, endpoint=endpoint)
+        self._base = endpoint or f"{'http' if plain else 'https'}://{name.host}"
+        self._may_fall_back = insecure and not plain and not endpoint
+        self._tokens = Tokens(self._client, token, may_create_key=writes)
 
     @property
     def public_key(self) -> str:
@@ -63,7 +74,7 @@ class Registry:
 
     def url(self, path: str) -> str:
         name = self.name
-        return f"{self._scheme}://{name.host}/v2/{name.namespace}/{name.model}/{path}"
+        return f"{self._base}/v2/{name.namespace}/{name.model}/{path}"
 
     def manifest(self) -> bytes:
         """The manifest of the model's tag, as the registry has it.
@@ -75,7 +86,7 @@ class Registry:
         except httpx.ConnectError:
             if not self._may_fall_back:
                 raise
-            self._scheme = "http"  # a registry without TLS, as one tries it out at home
+            self._base = f"http://{self.name.host}"  # without TLS, as one tries it out at home
             return self._manifest()
 
     def _manifest(self) -> bytes:
@@ -110,7 +121,7 @@ class Registry:
             try:
                 self._client.head(self.url("tags/list"))
             except httpx.ConnectError:
-                self._scheme = "http"
+                self._base = f"http://{self.name.host}"
 
     def has(self, digest: str) -> bool:
         """Whether the registry has a blob."""
@@ -139,7 +150,7 @@ class Registry:
         """
         for fresh in (False, True):
             sent = dict(headers or {})
-            ours = authorised and urlsplit(url).netloc == self.name.host
+            ours = authorised and urlsplit(url).netloc == urlsplit(self._base).netloc
             token = self._tokens.token if ours else ""
             if token:
                 sent["authorization"] = f"Bearer {token}"
@@ -156,12 +167,8 @@ class Registry:
                 ):
                     continue
                 if answer.is_error:
-                    raise RefusedError(answer.status_code, _quoted(answer))
+                    raise RefusedError.of(answer)
                 yield answer
                 return
             finally:
                 answer.close()
-
-
-def _quoted(answer: httpx.Response) -> str:
-    return " ".join(beginning(answer, _MOST_QUOTED).decode(errors="replace").split())

@@ -41,11 +41,16 @@ def without_tls(name: str, insecure: bool) -> bool:
 
 
 @contextmanager
-def told(what: str = "") -> Iterator[None]:
-    """What a registry or the way to it refuses, as an error for people, which begins with `what`."""
+def told(what: str = "", *, passing: bool = False) -> Iterator[None]:
+    """What a registry or the way to it refuses, as an error for people, which begins with `what`.
+
+    With `passing`, what the registry itself refuses stays as it is.
+    """
     try:
         yield
     except RefusedError as refusal:
+        if passing:
+            raise
         if refusal.status == 404:
             raise RegistryError(f"{what}file does not exist") from None
         if refusal.status in (401, 403):

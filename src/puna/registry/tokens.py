@@ -23,8 +23,9 @@ _PARAMETER = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 class Tokens:
     """The newest token for one repository, and the way to another one."""
 
-    def __init__(self, client: httpx.Client, *, may_create_key: bool = False) -> None:
-        self.token = ""
+    def __init__(self, client: httpx.Client, token: str = "", *, may_create_key: bool = False) -> None:
+        """`token` is one that we have before anybody asks."""
+        self.token = token
         self.public_key = ""  # of the identity we have shown
         self._client = client
         self._may_create_key = may_create_key
@@ -34,7 +35,7 @@ class Tokens:
         kind, _, rest = challenge.partition(" ")
         asked = dict(_PARAMETER.findall(rest))
         realm = asked.pop("realm", "")
-        if kind.lower() != "bearer" or not realm:
+        if kind.lower() != "bearer" or urlsplit(realm).scheme not in ("http", "https"):
             return False
         query = [("service", asked["service"])] if "service" in asked else []
         query += [("scope", scope) for scope in asked.get("scope", "").split()]

@@ -194,6 +194,11 @@ class Store:
             self._drop_empty(path.parent)
             self._release(digests)
 
+    def drop_unused(self, digests: set[str]) -> None:
+        """Delete those of the blobs that no model uses. Raises StoreError."""
+        with self._writing():
+            self._release(digests)
+
     def prune(self) -> int:
         """Delete unused blobs and remains of interrupted writes. Returns the number of deleted files.
 
