@@ -92,13 +92,17 @@ def channels_first(options: VisionOptions, image: Image) -> torch.Tensor:
 class TextOf:
     """The text model inside another, with the names it has alone."""
 
-    def __init__(self, model: Any, prefix: str) -> None:
+    def __init__(self, model: Any, prefix: str, output: str = "lm_head.", config: Any = None) -> None:
+        self.config = model.config if config is None else config
         self._model = model
-        self._prefix = prefix
+        self._names = {prefix: "model.", output: "lm_head."}
 
     def state_dict(self) -> dict[str, Any]:
         return {
-            name.replace(self._prefix, "model."): tensor for name, tensor in self._model.state_dict().items()
+            ours + name.removeprefix(theirs): tensor
+            for name, tensor in self._model.state_dict().items()
+            for theirs, ours in self._names.items()
+            if name.startswith(theirs)
         }
 
 
