@@ -1,7 +1,7 @@
 """Jina Embeddings 2 and Rerankers 1: BERT without positions.
 
-Günther et al., arXiv:2310.19923: what attention adds falls with distance, and GELUs are gated. The models for code norm their queries and keys, of all heads together, and
-what attention has added a second time.
+Günther et al., arXiv:2310.19923: what attention adds falls with distance, and GELUs are gated. The models for
+code norm their queries and keys, of all heads together, and what attention has added a second time.
 """
 
 from __future__ import annotations
