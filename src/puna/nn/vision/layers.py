@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from puna.nn.feed_forward import gelu_tanh
 from puna.nn.layers import LayerNorm, Linear, RMSNorm, Values, linear_many
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
@@ -95,11 +96,6 @@ class ProjectorNorm(LayerNorm):
 
     def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
         super().__init__(ops, weight, bias, 1e-5)
-
-
-def gelu_tanh(ops: Backend, x: Array) -> Array:
-    """GELU by its approximation with tanh: [rows, n] to the same."""
-    return ops.geglu(x, ops.array(np.ones(x.shape, np.float32)))
 
 
 def quick_gelu(ops: Backend, x: Array) -> Array:
