@@ -19,6 +19,9 @@ from tests.tiny import CHATML, TinyLlama, add_tokenizer, llama_tensors, vocabula
 #: What stands for a part of an image where transformers is asked: no token of any tiny vocabulary.
 PART = 5000
 
+#: Width and height of pictures that were read, by the digests of their images.
+SHOWN: dict[int, tuple[int, int]] = {}
+
 Tensors = dict[str, np.ndarray]
 
 

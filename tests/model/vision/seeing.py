@@ -15,7 +15,7 @@ from puna.engine.input_stream import read_text
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
 from tests.model.models.parity import check_close
-from tests.tiny_vision.common import PART
+from tests.tiny_vision.common import PART, SHOWN
 
 
 def picture(seed: int, width: int = 80, height: int = 60) -> PIL.Image.Image:
@@ -45,6 +45,7 @@ class Pair:
         """What a text with `[img-N]` becomes."""
         assert run.engine.images is not None
         images = run.engine.images.read([file_of(each) for each in pictures])
+        SHOWN.update({image.digest: each.size for image, each in zip(images, pictures, strict=True)})
         return read_text(text, images, self.ours.tokenizer, self.ours.vision)
 
     def reference(self, inputs: list[Input]) -> torch.Tensor:

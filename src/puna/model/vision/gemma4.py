@@ -33,7 +33,7 @@ from puna.nn.vision.layers import (
     pooled,
     through,
 )
-from puna.nn.vision.positions import axial_rope
+from puna.nn.vision.rotation import axial_rope
 from puna.ops import Array
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from puna.nn.module import blocks, weight
 from puna.nn.vision.attention import Slices
 from puna.nn.vision.clip import ExactLayer
 from puna.nn.vision.layers import FlatPatchEmbedding, Table, through
-from puna.nn.vision.positions import axial_rope
+from puna.nn.vision.rotation import axial_rope
 from puna.ops import Array
 
 if TYPE_CHECKING:

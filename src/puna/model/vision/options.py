@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.images.pixels import HALVES
-from puna.model.metadata import first_of, flag, invalid, positive, required, table_rows
-from puna.nn.vision.clip import ClipLayerOptions, ExactLayer, QuickLayer, SwappedLayer
+from puna.model.metadata import first_of, flag, invalid, positive, required
+from puna.nn.vision.clip import ClipLayerOptions, ExactLayer, QuickLayer
 from puna.nn.vision.layers import VisionLayerOptions
 
 if TYPE_CHECKING:
@@ -115,15 +115,29 @@ class VisionOptions:
         )
 
 
+def merge_factor(file: GGUFFile, options: VisionOptions, default: int = 2) -> int:
+    """Patches of the side of what becomes one row. Raises `ModelError` where an image is not that many."""
+    key = "vision.projector.scale_factor"
+    merge = required(file, key, default)
+    if options.side % merge:
+        raise invalid(file, key, f"is {merge}, which does not divide the {options.side} patches of a side")
+    return merge
+
+
+def with_named_layers(file: GGUFFile, options: VisionOptions) -> dict[str, Any]:
+    """The fields of `options`, its layers knowing which way round their tensors are named."""
+    first, down = options.layers[0], file.tensors.get("v.blk.0.ffn_down.weight")
+    if first.feed_forward_size != options.hidden_size or down is None or down.shape[0] == options.hidden_size:
+        return vars(options)
+    layer = replace(first, feed_forward_size=down.shape[0], swapped=True)
+    return {**vars(options), "layers": (layer,) * len(options.layers)}
+
+
 def with_clip_layers(file: GGUFFile, options: VisionOptions) -> dict[str, Any]:
     """The fields of `options` with layers of CLIP, which say how they activate and are named."""
-    swapped = options.layers[0].feed_forward_size == options.hidden_size
-    size = table_rows(file, f"v.blk.0.ffn_{'down' if swapped else 'up'}.weight")
-    kind = SwappedLayer if swapped else ExactLayer if flag(file, "use_gelu", False) else QuickLayer
-    layers = tuple(
-        ClipLayerOptions(**{**vars(layer), "feed_forward_size": size}, kind=kind) for layer in options.layers
-    )
-    return {**vars(options), "layers": layers}
+    kind = ExactLayer if flag(file, "use_gelu", False) else QuickLayer
+    named = with_named_layers(file, options)
+    return named | {"layers": tuple(ClipLayerOptions(**vars(layer), kind=kind) for layer in named["layers"])}
 
 
 def _layers(file: GGUFFile) -> int:

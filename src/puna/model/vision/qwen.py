@@ -22,7 +22,7 @@ from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker
 from puna.nn.layers import Linear
 from puna.nn.module import WeightSource
 from puna.nn.vision.layers import PatchEmbedding
-from puna.nn.vision.positions import axial_rope
+from puna.nn.vision.rotation import axial_rope
 from puna.ops import Array
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from puna.model.vision.tower import Prepared, square_root
 from puna.nn.layers import LayerNorm, Linear
 from puna.nn.module import Module, WeightSource, blocks, weight
 from puna.nn.vision.attention import Slices
+from puna.nn.vision.interpolation import resized_positions
 from puna.nn.vision.layers import LayerNormLayer, Table
-from puna.nn.vision.positions import resized
 from puna.ops import Array
 
 if TYPE_CHECKING:
@@ -117,7 +117,8 @@ class Qwen3Vision(QwenTower):
         places = patch_places(*prepared.grid, o.merge)
         height, width = (size * o.merge for size in prepared.grid)
         table = self.ops.numpy(self.positions.values).reshape(o.table_side, o.table_side, -1)
-        positions = resized(table, height, width)[places[:, 0], places[:, 1]]
+        positions = resized_positions(table, height, width, corners=True)
+        positions = positions[places[:, 0] * width + places[:, 1]]
         hidden = self.embedding(patches) + self.ops.array(positions)
         yield
         reading = self.reading([[len(patches)]] * len(self.layers), slice_rows, self._rope, places)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from puna.nn.layers import Linear
-from puna.nn.module import part, weight
+from puna.nn.module import part
 from puna.nn.vision.layers import (
     Activation,
     ExactGeluFeedForward,
     GeluFeedForward,
     LayerNormLayer,
+    SwappedFeedForward,
     VisionLayerOptions,
     quick_gelu,
 )
@@ -20,19 +20,16 @@ class QuickGeluFeedForward(GeluFeedForward):
     activation: Activation = staticmethod(quick_gelu)
 
 
-class SwappedFeedForward(QuickGeluFeedForward):
-    """As the first converters wrote it: what leads up is called down."""
+class SwappedQuickFeedForward(SwappedFeedForward):
+    activation: Activation = staticmethod(quick_gelu)
 
-    up: Linear = weight("ffn_down", "feed_forward_size", "hidden_size")
-    down: Linear = weight("ffn_up", "hidden_size", "feed_forward_size")
+
+def quick_feed_forward(options: VisionLayerOptions) -> type[GeluFeedForward]:
+    return SwappedQuickFeedForward if options.swapped else QuickGeluFeedForward
 
 
 class QuickLayer(LayerNormLayer):
-    feed_forward: QuickGeluFeedForward = part()
-
-
-class SwappedLayer(LayerNormLayer):
-    feed_forward: SwappedFeedForward = part()
+    feed_forward: GeluFeedForward = part(choose=quick_feed_forward)
 
 
 class ExactLayer(LayerNormLayer):
