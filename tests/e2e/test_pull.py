@@ -48,7 +48,7 @@ def test_ollamas_client_pulls_and_answers(puller: Server, registry: Registry) ->
     assert (layer.status, layer.completed) == (f"pulling {digest[7:19]}", layer.total)
     name = registry.name.removeprefix("http://") + ":latest"
     assert name in [model.model for model in puller.client.list().models]
-    assert puller.client.generate(name, "hello", options={"num_predict": 4}).eval_count == 4
+    assert 1 <= (puller.client.generate(name, "hello", options={"num_predict": 4}).eval_count or 0) <= 4
     assert puller.client.pull(registry.name, insecure=True).status == "success"
     puller.unload()
     puller.client.delete(name)

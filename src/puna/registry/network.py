@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import socket
-import ssl
 import urllib.request
 from collections.abc import Callable, Collection
 
@@ -13,7 +12,7 @@ import httpx
 from puna import __version__
 from puna.config import env
 from puna.errors import RegistryError
-from puna.hosts import is_public
+from puna.hosts import SCHEME_PORTS, is_public
 
 #: Answers as `socket.getaddrinfo` gives them, for a name and a port.
 Resolve = Callable[[str, int], list[str]]
@@ -64,13 +63,13 @@ class GuardedTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        if url.scheme not in ("http", "https"):
+        if url.scheme not in SCHEME_PORTS:
             raise RegistryError(f"{url.scheme}: cannot be fetched; only https and http can")
         if url.scheme == "http" and not self._insecure:
             raise RegistryError(
                 f"insecure protocol http: {url.host} is asked without TLS only with --insecure"
             )
-        port = url.port or (443 if url.scheme == "https" else 80)
+        port = url.port or SCHEME_PORTS[url.scheme]
         if proxy := _proxy(url.scheme, url.host):
             return self._transport(("proxy", proxy, 0), proxy).handle_request(request)
         transport = self._transport((url.scheme, url.host, port))
@@ -98,7 +97,7 @@ class GuardedTransport(httpx.BaseTransport):
 
     def _transport(self, key: tuple[str, str, int], proxy: str | None = None) -> httpx.HTTPTransport:
         if key not in self._direct:
-            self._direct[key] = httpx.HTTPTransport(verify=_certificates(self._insecure), proxy=proxy)
+            self._direct[key] = httpx.HTTPTransport(verify=not self._insecure, proxy=proxy)
         return self._direct[key]
 
     def _addresses(self, host: str, port: int) -> list[str]:
@@ -127,7 +126,3 @@ def _proxy(scheme: str, host: str) -> str | None:
     proxies = urllib.request.getproxies()
     proxy = proxies.get(scheme) or proxies.get("all")
     return proxy if proxy and not urllib.request.proxy_bypass(host) else None
-
-
-def _certificates(insecure: bool) -> ssl.SSLContext:
-    return httpx.create_ssl_context(verify=not insecure)

@@ -141,7 +141,7 @@ class _Puller:
                     return file
                 file.discard()
                 continue
-            self._tell(layer, min(sum(part.completed for part in file.noted()), layer.size))
+            self._tell(layer, min(file.noted_bytes, layer.size))
             if self._cancelled.wait(2 * self._patience.report_s):
                 raise PullCancelledError
         return None
@@ -149,8 +149,7 @@ class _Puller:
     def _check_space(self, layers: tuple[Layer, ...]) -> None:
         """Raise StoreError if what is missing cannot fit."""
         missing = {layer.digest: layer for layer in layers if not self._store.has_blob(layer.digest)}.values()
-        files = [Partial(self._store.blob_path(layer.digest), layer.size) for layer in missing]
-        there = sum(part.completed for file in files for part in file.noted())
+        there = sum(Partial(self._store.blob_path(layer.digest), layer.size).noted_bytes for layer in missing)
         needed = sum(layer.size for layer in missing) - there
         with storage_errors("look at", self._store.root):
             self._store.blobs.folder.mkdir(parents=True, exist_ok=True)

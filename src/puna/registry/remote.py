@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -52,7 +52,7 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self._client.close()
 
-    def url(self, path: str) -> str:
+    def _url(self, path: str) -> str:
         name = self.name
         return f"{self._scheme}://{name.host}/v2/{name.namespace}/{name.model}/{path}"
 
@@ -70,32 +70,24 @@ class Registry:
             return self._manifest()
 
     def _manifest(self) -> bytes:
-        with self.stream(
-            "GET", self.url(f"manifests/{self.name.tag}"), headers={"accept": MANIFEST}
-        ) as answer:
-            data = beginning(answer, _MOST_MANIFEST + 1)
+        with self._get(f"manifests/{self.name.tag}", {"accept": MANIFEST}) as answer:
+            data = _beginning(answer, _MOST_MANIFEST + 1)
         if len(data) > _MOST_MANIFEST:
             raise RegistryError(f"the manifest of {self.name} has more than {_MOST_MANIFEST >> 20} MB")
         return data
 
-    @contextmanager
-    def blob(self, digest: str, start: int, end: int) -> Iterator[httpx.Response]:
+    def blob(self, digest: str, start: int, end: int) -> AbstractContextManager[httpx.Response]:
         """The bytes from `start` to before `end` of a blob, or all of it where the server knows no ranges."""
-        headers = {"range": f"bytes={start}-{end - 1}"}
-        with self.stream("GET", self.url(f"blobs/{digest}"), headers=headers) as answer:
-            yield answer
+        return self._get(f"blobs/{digest}", {"range": f"bytes={start}-{end - 1}"})
 
     @contextmanager
-    def stream(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, **more: object
-    ) -> Iterator[httpx.Response]:
-        """The answer to a request, authorised if the registry asks for that. Raises RefusedError."""
+    def _get(self, path: str, headers: Mapping[str, str]) -> Iterator[httpx.Response]:
+        """What is at a path of the repository, authorised if it asks for that. Raises RefusedError."""
+        url = self._url(path)
         for fresh in (False, True):
-            sent = dict(headers or {})
             token = self._token
-            if token:
-                sent["authorization"] = f"Bearer {token}"
-            with self._client.stream(method, url, headers=sent, **more) as answer:  # type: ignore[arg-type]
+            sent = {**headers, "authorization": f"Bearer {token}"} if token else headers
+            with self._client.stream("GET", url, headers=sent) as answer:
                 if answer.status_code == 401 and not fresh and answer.url.host == urlsplit(url).hostname:
                     self._token = self._new_token(answer.headers.get("www-authenticate", ""))
                     if self._token != token:
@@ -115,7 +107,7 @@ class Registry:
         query = [("service", asked["service"])] if "service" in asked else []
         query += [("scope", scope) for scope in asked.get("scope", "").split()]
         with self._client.stream("GET", realm, params=query) as answer:
-            data = b"" if answer.is_error else beginning(answer, _MOST_TOKEN)
+            data = b"" if answer.is_error else _beginning(answer, _MOST_TOKEN)
         try:
             reply = msgspec.json.decode(data, type=dict[str, Any])
         except msgspec.DecodeError:
@@ -124,7 +116,7 @@ class Registry:
         return token if isinstance(token, str) else ""
 
 
-def beginning(answer: httpx.Response, most: int) -> bytes:
+def _beginning(answer: httpx.Response, most: int) -> bytes:
     """The first `most` bytes of an answer that is being read."""
     data = bytearray()
     for chunk in answer.iter_raw():
@@ -135,4 +127,4 @@ def beginning(answer: httpx.Response, most: int) -> bytes:
 
 
 def _quoted(answer: httpx.Response) -> str:
-    return " ".join(beginning(answer, _MOST_QUOTED).decode(errors="replace").split())
+    return " ".join(_beginning(answer, _MOST_QUOTED).decode(errors="replace").split())

@@ -8,10 +8,10 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from puna.nn.layers import LayerNorm, Linear, RMSNorm, linear_many
+from puna.nn.layers import LayerNorm, Linear, RMSNorm, Values, linear_many
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
-from puna.ops import Array, Backend, Rope, Weight
+from puna.ops import Array, Backend, Rope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +53,8 @@ class PatchEmbedding:
         values = source.values(f"{name}.weight", shape)
         if values is None:
             return None
-        matrix = Weight.from_values(f"{name}.weight", values.reshape(shape[0], -1))
-        source.ops.pack(matrix)
-        return cls(Linear(source.ops, matrix, source.vector(f"{name}.bias", shape[0])))
+        bias = source.vector(f"{name}.bias", shape[0])
+        return cls(Linear.of_values(source, name, values.reshape(shape[0], -1), bias))
 
     def __call__(self, patches: Array) -> Array:
         """[patches, channels * size * size] to [patches, out]."""
@@ -73,21 +72,10 @@ class FlatPatchEmbedding(PatchEmbedding):
         return None if linear is None else cls(linear)
 
 
-class Table:
+class Table(Values):
     """A table of numbers [rows, columns]; its name may lack the `.weight`."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        for full in (f"{name}.weight", name):
-            found = source.values(full, shape)
-            if found is not None:
-                return cls(source.ops.array(np.ascontiguousarray(found, np.float32)))
-        return None
+    suffixes = (".weight", "")
 
 
 class TransposedLinear(Linear):
@@ -98,11 +86,7 @@ class TransposedLinear(Linear):
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
         values = source.values(f"{name}.weight", shape)
-        if values is None:
-            return None
-        matrix = Weight.from_values(f"{name}.weight", np.ascontiguousarray(values.T))
-        source.ops.pack(matrix)
-        return cls(source.ops, matrix)
+        return None if values is None else cls.of_values(source, name, np.ascontiguousarray(values.T))
 
 
 def gelu_tanh(ops: Backend, x: Array) -> Array:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncGenerator
 
@@ -14,11 +13,10 @@ from starlette.types import ASGIApp
 from puna.errors import InvalidNameError
 from puna.registry.pull import Progress, pull
 from puna.server.http.decoding import read
-from puna.server.http.error_replies import native_error_line
-from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.threads import in_own_thread
+from puna.server.ollama.progress import progress_reply
 from puna.server.ollama.wire import PullRequest
 from puna.store import ModelName
 
@@ -30,12 +28,7 @@ def routes(backend: Backend) -> list[Route]:
             ModelName.parse(body.wanted.strip())
         except InvalidNameError as error:
             raise InvalidNameError("invalid model name") from error
-        steps = pulling(backend, body.wanted, insecure=body.insecure)
-        if body.stream:
-            return StreamReply(await started(json_lines(steps)), NDJSON, native_error_line)
-        async with contextlib.aclosing(steps):
-            heard = [step async for step in steps]
-        return json_reply(heard[-1], content_type="application/json")
+        return await progress_reply(pulling(backend, body.wanted, insecure=body.insecure), body.stream)
 
     return [route("/api/pull", answer, "POST")]
 
