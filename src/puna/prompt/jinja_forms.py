@@ -165,6 +165,8 @@ def _simple_schema(schema: Any) -> Any:
         simple["type"] = None
     if simple.get("type") == "array" and not isinstance(simple.get("items"), dict):
         simple["items"] = {"type": None}
+    if simple.get("type") == "object":
+        simple.setdefault("additionalProperties", {"type": None})
     return simple
 
 
