@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -59,6 +59,10 @@ class SwappedLayer(LayerNormLayer):
 
 class ExactLayer(LayerNormLayer):
     feed_forward: ExactGeluFeedForward = part()
+
+
+#: Pixels of the side of a picture beyond which it is made smaller before it is padded.
+_LARGEST_SIDE: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +123,11 @@ class LlavaVision(VisionTower):
         return LlavaVisionOptions(**values, projected_size=table_rows(file, "mm.0.weight"))
 
     def prepare(self, picture: Picture) -> Prepared:
-        o, (width, height) = self.options, picture.size
+        o = self.options
+        if (longest := max(picture.size)) > _LARGEST_SIDE:  # a line of pixels would become a square of them
+            width, height = (max(size * _LARGEST_SIDE // longest, 1) for size in picture.size)
+            picture = as_picture(stretched(picture, width, height, BICUBIC))
+        width, height = picture.size
         side = max(width, height)
         square = padded(
             np.asarray(picture), side, side, left=(side - width) // 2, top=(side - height) // 2,
