@@ -14,7 +14,6 @@ from puna.registry.report import Report, told
 from puna.store import Store
 from puna.store.verify import Damage
 
-
 #: Somebody waits for it, and can ask again.
 _HASTE: Final = Patience(tries=2)
 
