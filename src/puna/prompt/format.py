@@ -35,9 +35,10 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     #: The family whose markup the template writes, and for "template" the markup of calls itself.
     family: str = ""
     call_tags: Tags | None = None
-    #: Whether the template has a place for tools, and for the text after a gap.
+    #: Whether the template has a place for tools, for the text after a gap, and for documents.
     takes_tools: bool = False
     takes_suffix: bool = False
+    takes_documents: bool = False
 
 
 class ChatFormat(ABC):
@@ -53,6 +54,7 @@ class ChatFormat(ABC):
         messages: Sequence[Message | Mapping[str, Any]],
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] = (),
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:
