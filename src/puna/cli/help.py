@@ -44,7 +44,9 @@ VARIABLES = {
     "PUNA_BODY_TIMEOUT": "How long the body of a request may take, uploads excepted (default 5m)",
     "PUNA_CLIENT_TIMEOUT": "How long a client may pause sending a body or reading an answer (default 60s)",
     "PUNA_ORIGINS": "Allowed origins of web pages, separated by commas",
-    "PUNA_PRIVATE_REGISTRIES": "Hosts in private networks that models may be pulled from (`*`: any)",
+    "PUNA_PRIVATE_REGISTRIES": "Registries in private networks that models may come from or go to (`*`: any)",
+    "HF_TOKEN": "Token for gated and private models of Hugging Face",
+    "HF_ENDPOINT": "Another hub to use in the place of https://huggingface.co",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
     "PUNA_SPECULATE": "Default for speculative decoding: off, prompt, draft or mtp",
@@ -130,6 +132,8 @@ PAGES = {
             "PUNA_CLIENT_TIMEOUT",
             "PUNA_ORIGINS",
             "PUNA_PRIVATE_REGISTRIES",
+            "HF_TOKEN",
+            "HF_ENDPOINT",
             "PUNA_NOPRUNE",
             "PUNA_DEBUG",
             "PUNA_SPECULATE",
@@ -155,10 +159,19 @@ PAGES = {
             ("From Ollama's registry", "puna pull llama3.2"),
             ("A certain size", "puna pull llama3.2:1b"),
             ("From another registry", "puna pull registry.example.com/team/model"),
+            ("From Hugging Face", "puna pull hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
+            ("A file from the web", "puna pull https://example.com/files/model.gguf"),
             (
                 "From one on this machine, without TLS",
                 "puna pull --insecure http://localhost:5000/team/model",
             ),
+        ),
+        variables=(*_CLIENT, "PUNA_PRIVATE_REGISTRIES", "HF_TOKEN", "HF_ENDPOINT"),
+    ),
+    "push": Page(
+        examples=(
+            ("Into your account at Ollama's registry", "puna cp mine NAME/mine && puna push NAME/mine"),
+            ("Into another registry", "puna push registry.example.com/team/model"),
         ),
         variables=(*_CLIENT, "PUNA_PRIVATE_REGISTRIES"),
     ),
@@ -227,6 +240,8 @@ PAGES = {
         examples=(
             ("Everything about this installation", "puna doctor"),
             ("For programs", "puna doctor --json"),
+            ("Whether the models' files are whole", "puna doctor --store"),
+            ("Fetch what is damaged again", "puna doctor --store --heal"),
         ),
         variables=("PUNA_HOST", "PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
     ),
@@ -244,7 +259,7 @@ PAGES = {
 #: The sections of the main help, with their commands in order.
 SECTIONS = {
     "Chat": ("run",),
-    "Models": ("pull", "list", "show", "create", "cp", "rm"),
+    "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop", "key"),
     "Tools": ("doctor", "tokenize", "bench", "debug", "version"),
 }

@@ -10,7 +10,6 @@ from puna.errors import UnavailableError
 from puna.server.http.routing import route
 
 _MISSING = {
-    "/api/push": "pushing models to a registry",
     "/v1/audio/transcriptions": "transcribing audio",
 }
 

@@ -27,8 +27,8 @@ from puna.server.metrics import Metrics, Observation
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
 
-#: Pulls that run at the same time; more wait.
-_MOST_PULLS = 4
+#: Pulls and pushes that run at the same time; more wait.
+_MOST_TRANSFERS = 4
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Backend:
         self.fleet = fleet
         self.settings = settings
         self.metrics = metrics
-        self.pulls = asyncio.Semaphore(_MOST_PULLS)
+        self.transfers = asyncio.Semaphore(_MOST_TRANSFERS)
 
     def find(self, name: str) -> StoredModel:
         """The model a request names. Raises RequestError, InvalidNameError or ModelNotFoundError."""

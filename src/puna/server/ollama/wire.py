@@ -147,7 +147,7 @@ class ModelRequest(Body):
         return self.model or self.name
 
 
-class PullRequest(ModelRequest):
+class TransferRequest(ModelRequest):
     insecure: bool = False
     stream: bool = True
 
