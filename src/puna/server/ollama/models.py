@@ -150,6 +150,10 @@ def _show(model: StoredModel, body: ShowRequest, engine: str) -> dict[str, Any]:
         "capabilities": _capabilities(model),
         "requires": model.config.requires,
         "engine": _engine(model, engine),  # Puna's own
+        "adapters": [
+            {"id": number, "name": each.name, "scale": each.scale}
+            for number, each in enumerate(model.adapters)
+        ],
     }
     return {
         "modelfile": modelfile_text(model, system=body.system or None, parameters=body.options),
