@@ -195,8 +195,12 @@ BAD = [
     ),
     ("/v1/chat/completions", b"", 400, "missing request body"),
     ("/v1/completions", b'{"model": "tiny", "prompt": ["a", 5]}', 400, "prompt must be a text"),
-    ("/v1/messages", b"{}", 400, "not available yet"),
-    ("/v1/responses", b"", 400, "not available yet"),
+    ("/v1/messages", b"{}", 400, "model is required"),
+    ("/v1/messages", b'{"model": "tiny"}', 400, "max_tokens is required and must be positive"),
+    ("/v1/messages", b'{"model": "tiny", "max_tokens": 1}', 400, "messages is required"),
+    ("/v1/responses", b"", 400, "missing request body"),
+    ("/v1/responses", b'{"model": "tiny"}', 400, "input must be a text or a list"),
+    ("/v1/audio/transcriptions", b"", 400, "not available yet"),
 ]
 
 

@@ -15,8 +15,9 @@ import pytest
 
 from puna.errors import RegistryError
 from puna.registry import partial
-from puna.registry.download import PullCancelledError
-from puna.registry.pull import Progress, pull
+from puna.registry.download import TransferCancelledError
+from puna.registry.pull import pull
+from puna.registry.report import Progress
 from puna.store import Store
 from tests.registry.pulling import HASTY, holds, is_empty, pulled
 from tests.registry.registries import Published, Registry, docker_registry, publish, serving
@@ -225,7 +226,7 @@ def test_a_cancelled_pull_leaves_what_came(store: Store, published: Published) -
 
     registry.told = told
     with serving(registry):
-        with pytest.raises(PullCancelledError):
+        with pytest.raises(TransferCancelledError):
             pulled(store, registry.name, cancelled=cancelled)
         registry.told = lambda handler: False
         registry.asked.clear()

@@ -120,16 +120,26 @@ class Prompted(Message, frozen=True):
     first: str = ""
 
 
-class Chunk(Message, frozen=True):
-    """Text that is final: never half a character, never the start of a stop string or of a thinking tag.
+class CallDelta(msgspec.Struct, frozen=True):
+    """More of a tool call. All deltas of one call come before those of the next."""
 
-    `thinking` comes before the text. `tokens` and `logprobs` belong to the tokens whose text begins in this
-    chunk, or begins to be held back with it.
+    index: int  # of the call within the answer, from 0
+    id: str = ""  # in the call's first delta only, as is the name
+    name: str = ""
+    arguments: str = ""  # more of the JSON text of its arguments, which are an object
+
+
+class Chunk(Message, frozen=True):
+    """Output that is final: never half a character, never the start of a stop string or of a model's markup.
+
+    `thinking` comes before the text, and `calls` come after it. `tokens` and `logprobs` belong to the tokens
+    whose text begins in this chunk, or begins to be held back with it.
     """
 
     id: int
     text: str
     thinking: str = ""
+    calls: list[CallDelta] = []
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     sample: int = 0

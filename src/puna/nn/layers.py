@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,15 @@ class Linear:
             return None
         source.ops.pack(weight)
         return cls(source.ops, weight, source.vector(f"{name}.bias", shape[0]))
+
+    @classmethod
+    def of_values(
+        cls, source: WeightSource, name: str, values: NDArray[np.float32], bias: Array | None = None
+    ) -> Self:
+        """With the weights `values` [out, in], which were made of the tensor `name`."""
+        weight = Weight.from_values(f"{name}.weight", values)
+        source.ops.pack(weight)
+        return cls(source.ops, weight, bias)
 
     def __call__(self, x: Array) -> Array:
         """[rows, in] to [rows, out]."""
@@ -135,6 +144,36 @@ class InterleavedLinear(StackedLinear):
         return cls(linears)
 
 
+class Values:
+    """The numbers of a tensor, float32; a subclass may arrange them in another way."""
+
+    #: What follows the name of the weight in that of the tensor.
+    suffixes: ClassVar[tuple[str, ...]] = (".weight",)
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        for suffix in cls.suffixes:
+            found = source.values(f"{name}{suffix}", cls.stored_shape(shape))
+            if found is not None:
+                return cls(source.ops.array(np.ascontiguousarray(cls.arranged(found, options), np.float32)))
+        return None
+
+    @classmethod
+    def stored_shape(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that the tensor has in files."""
+        return shape
+
+    @classmethod
+    def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
+        """What is kept of the tensor's `values`, by the options of the module that declares it."""
+        return values
+
+
 class Embedding:
     """A row of the [vocab, hidden] table per token, dequantised."""
 
@@ -189,14 +228,18 @@ def unit_norm(ops: Backend, width: int, eps: float) -> RMSNorm:
 
 
 class Unused:
-    """A tensor that files have though nothing is computed with it. The field, which is optional, is None."""
+    """A tensor that files have though nothing is computed with it. The field, which is optional, is None.
+
+    The tensor's name may lack the `.weight`.
+    """
 
     @classmethod
     def from_source(cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any) -> None:
-        if len(shape) == 2:
-            source.matrix(f"{name}.weight", (shape[0], shape[1]))
-        else:
-            source.vector(f"{name}.weight", shape[0])
+        for full in (f"{name}.weight", name):
+            if len(shape) == 2:
+                source.matrix(full, (shape[0], shape[1]))
+            else:
+                source.vector(full, shape[0])
 
 
 class LayerNorm:

@@ -12,7 +12,7 @@ import msgspec.structs
 
 from puna.errors import RequestError
 from puna.prompt.capabilities import capabilities
-from puna.prompt.choose import chat_template, is_parsed
+from puna.prompt.choose import chat_template, is_parsed, traits
 from puna.prompt.format import Think
 from puna.prompt.framing import frame
 from puna.prompt.messages import Chat, Message
@@ -55,6 +55,7 @@ class Author:
     system: str | None = None
     opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
     options: Mapping[str, Any] = field(default_factory=dict)
+    takes_documents: Callable[[], bool] = lambda: False  # whether the template has a place for them
     is_parsed: Callable[[], bool] = lambda: False  # what the capabilities take is known: they take no time
 
     @classmethod
@@ -79,7 +80,10 @@ class Author:
         def parsed() -> bool:
             return is_parsed(chat_template(facts() or ModelFacts(), template))
 
-        return cls(model.name, find, template, model.system, model.messages, model.params, parsed)
+        def documents() -> bool:
+            return traits(chat_template(facts() or ModelFacts(), template)).takes_documents
+
+        return cls(model.name, find, template, model.system, model.messages, model.params, documents, parsed)
 
     @cached_property
     def capabilities(self) -> tuple[str, ...]:

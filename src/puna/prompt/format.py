@@ -32,9 +32,10 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     #: The tags around thinking in the output, if the model thinks.
     thinking_tags: Tags | None = None
-    #: Whether the template has a place for tools, and for the text after a gap.
+    #: Whether the template has a place for tools, for the text after a gap, and for documents.
     takes_tools: bool = False
     takes_suffix: bool = False
+    takes_documents: bool = False
 
 
 class ChatFormat(ABC):
@@ -50,6 +51,7 @@ class ChatFormat(ABC):
         messages: Sequence[Message | Mapping[str, Any]],
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] = (),
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:

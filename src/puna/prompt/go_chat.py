@@ -38,9 +38,11 @@ class GoFormat(ChatFormat):
         messages: Sequence[Message | Mapping[str, Any]],
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] = (),
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:
+        # No template of this language has a place for documents.
         system, merged = collated(as_messages(messages))
         if "messages" not in self.identifiers:
             return self._turn_by_turn(merged, _think_values(think))

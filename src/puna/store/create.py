@@ -35,11 +35,13 @@ class ModelSpec:
 
     Either `from_model` (an existing model whose layers are inherited; it takes precedence) or `files` (name
     -> digest of uploaded GGUF blobs) is required. Empty strings keep the inherited value; `parameters` are
-    merged key by key, licences and adapters appended, `messages` replaced.
+    merged key by key, licences and adapters appended, `messages` replaced. `origins` say where files came
+    from, if that is to be noted instead of where they lie.
     """
 
     from_model: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)  # of GGUF, or of what PEFT saves in a folder
     adapter_scales: Mapping[str, float] = field(default_factory=dict)  # by their names; else 1
     template: str | None = None
@@ -71,7 +73,7 @@ def build(
     if parent is not None:
         assembly.inherit(parent)
     elif spec.files:
-        assembly.add_files(spec.files)
+        assembly.add_files(spec.files, origins=spec.origins)
     else:
         raise RequestError("neither 'from' or 'files' was specified")
     assembly.add_adapters(spec, convert)
@@ -126,7 +128,9 @@ class _Assembly:
                 )
             )
 
-    def add_files(self, files: Mapping[str, str], only: str | None = None) -> None:
+    def add_files(
+        self, files: Mapping[str, str], only: str | None = None, origins: Mapping[str, str] | None = None
+    ) -> None:
         """Add GGUF blobs given as name -> digest; with `only`, all must be of that kind."""
         for file_name, given in files.items():
             check_file_name(file_name)
@@ -153,7 +157,7 @@ class _Assembly:
                     media_type=_KINDS[facts.kind],
                     digest=digest,
                     size=path.stat().st_size,
-                    origin=str(path),
+                    origin=(origins or {}).get(file_name, str(path)),
                 )
             )
 

@@ -100,11 +100,10 @@ class LlavaVision(VisionTower):
 
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> LlavaVisionOptions:
-        for name in ("model.image_newline", "mm.4.weight"):
-            if name in file.tensors:
-                raise UnsupportedModelError(
-                    f"{file.path}: tensor '{name}' belongs to LLaVA 1.6 or Yi-VL, which are not supported"
-                )
+        if "mm.4.weight" in file.tensors:
+            raise UnsupportedModelError(
+                f"{file.path}: tensor 'mm.4.weight' belongs to Yi-VL, which is not supported"
+            )
         options = VisionOptions.read(
             file, text_size, image_size=336, norm_eps=1e-5, mean=CLIP_MEAN, std=CLIP_STD,
             feed_forward=("v.blk.0.ffn_up.weight",),
@@ -130,8 +129,12 @@ class LlavaVision(VisionTower):
         return Prepared(pixels[None], o.patches)
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
-        o = self.options
         (patches,) = self.patch_rows(prepared.pixels)
+        return (yield from self.read(patches, slice_rows))
+
+    def read(self, patches: Array, slice_rows: int) -> Slices[Array]:
+        """What of one square of patches stands in the text: [patches, text_size]."""
+        o = self.options
         whole = self.whole.reshape(1, o.hidden_size)
         hidden = self.ops.concatenate([whole, self.embedding(patches)]) + self.positions.values
         hidden = self.first_norm(hidden)

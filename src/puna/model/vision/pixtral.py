@@ -24,7 +24,7 @@ from puna.nn.layers import Linear, RMSNorm, Unused
 from puna.nn.module import WeightSource, blocks, weight
 from puna.nn.vision.attention import Slices
 from puna.nn.vision.layers import PatchEmbedding, RMSNormLayer, through
-from puna.ops import Array, Rope, Weight
+from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -46,9 +46,7 @@ class BlockLinear(Linear):
         if values is None:
             return None
         turned = np.ascontiguousarray(values.reshape(out, channels, block).swapaxes(1, 2))
-        matrix = Weight.from_values(f"{name}.weight", turned.reshape(out, -1))
-        source.ops.pack(matrix)
-        return cls(source.ops, matrix)
+        return cls.of_values(source, name, turned.reshape(out, -1))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,7 +24,7 @@ from puna.nn.layers import Linear, RMSNorm
 from puna.nn.module import WeightSource, blocks, weight
 from puna.nn.vision.attention import Slices
 from puna.nn.vision.layers import PatchEmbedding, RMSNormLayer, through
-from puna.ops import Array, Rope, Weight
+from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -48,9 +48,7 @@ class FramesEmbedding(PatchEmbedding):
         second = source.values(other, shape)
         if second is None:
             raise ModelError(f"tensor '{other}' is missing")
-        matrix = Weight.from_values(f"{name}.weight", (first + second).reshape(shape[0], -1))
-        source.ops.pack(matrix)
-        return cls(Linear(source.ops, matrix))
+        return cls(Linear.of_values(source, name, (first + second).reshape(shape[0], -1)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,10 +9,10 @@ from typing import Any, Protocol, Self
 import numpy as np
 
 from puna.nn.feed_forward import gelu_tanh
-from puna.nn.layers import LayerNorm, Linear, RMSNorm, linear_many
+from puna.nn.layers import LayerNorm, Linear, RMSNorm, Values, linear_many
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
-from puna.ops import Array, Backend, Rope, Weight
+from puna.ops import Array, Backend, Rope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +21,7 @@ class VisionLayerOptions:
     feed_forward_size: int
     heads: int
     norm_eps: float
+    swapped: bool = False  # as the first converters named feed-forward networks: what leads up is called down
 
     @property
     def head_dim(self) -> int:
@@ -54,9 +55,8 @@ class PatchEmbedding:
         values = source.values(f"{name}.weight", shape)
         if values is None:
             return None
-        matrix = Weight.from_values(f"{name}.weight", values.reshape(shape[0], -1))
-        source.ops.pack(matrix)
-        return cls(Linear(source.ops, matrix, source.vector(f"{name}.bias", shape[0])))
+        bias = source.vector(f"{name}.bias", shape[0])
+        return cls(Linear.of_values(source, name, values.reshape(shape[0], -1), bias))
 
     def __call__(self, patches: Array) -> Array:
         """[patches, channels * size * size] to [patches, out]."""
@@ -74,21 +74,10 @@ class FlatPatchEmbedding(PatchEmbedding):
         return None if linear is None else cls(linear)
 
 
-class Table:
+class Table(Values):
     """A table of numbers [rows, columns]; its name may lack the `.weight`."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        for full in (f"{name}.weight", name):
-            found = source.values(full, shape)
-            if found is not None:
-                return cls(source.ops.array(np.ascontiguousarray(found, np.float32)))
-        return None
+    suffixes = (".weight", "")
 
 
 class TransposedLinear(Linear):
@@ -99,11 +88,14 @@ class TransposedLinear(Linear):
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
         values = source.values(f"{name}.weight", shape)
-        if values is None:
-            return None
-        matrix = Weight.from_values(f"{name}.weight", np.ascontiguousarray(values.T))
-        source.ops.pack(matrix)
-        return cls(source.ops, matrix)
+        return None if values is None else cls.of_values(source, name, np.ascontiguousarray(values.T))
+
+
+class ProjectorNorm(LayerNorm):
+    """What projectors begin with: a norm with PyTorch's own epsilon, whichever the tower has."""
+
+    def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
+        super().__init__(ops, weight, bias, 1e-5)
 
 
 def quick_gelu(ops: Backend, x: Array) -> Array:
@@ -134,6 +126,15 @@ class GeluFeedForward(Module):
 
     def forward(self, x: Array) -> Array:
         return self.down(self.activation(self.ops, self.up(x)))
+
+
+class SwappedFeedForward(GeluFeedForward):
+    up: Linear = weight("ffn_down", "feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_up", "hidden_size", "feed_forward_size")
+
+
+def gelu_feed_forward(options: VisionLayerOptions) -> type[GeluFeedForward]:
+    return SwappedFeedForward if options.swapped else GeluFeedForward
 
 
 class ExactGeluFeedForward(GeluFeedForward):
@@ -204,7 +205,7 @@ class LayerNormLayer(VisionLayer):
 
     attention_norm: LayerNorm = weight("layer_norm1|ln1|attn_norm", "hidden_size")
     feed_forward_norm: LayerNorm = weight("layer_norm2|ln2|ffn_norm", "hidden_size")
-    feed_forward: GeluFeedForward = part()
+    feed_forward: GeluFeedForward = part(choose=gelu_feed_forward)
 
 
 class RMSNormLayer(VisionLayer):

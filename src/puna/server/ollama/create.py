@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -20,12 +19,11 @@ from puna.errors import (
 )
 from puna.prompt.choose import check_template
 from puna.server.http.decoding import read
-from puna.server.http.error_replies import native_error_line
-from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.parsing import parsing
-from puna.server.ollama.pull import pulling
+from puna.server.ollama.progress import progress_reply
+from puna.server.ollama.transfers import pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
 
@@ -35,11 +33,7 @@ def routes(backend: Backend) -> list[Route]:
         body = await read(request, CreateRequest)
         spec = await parsing(lambda: _spec(backend, body))
         statuses = _create(backend, body.wanted, spec, body.ignored)
-        if body.stream:
-            return StreamReply(await started(json_lines(statuses)), NDJSON, native_error_line)
-        async with contextlib.aclosing(statuses):
-            heard = [status async for status in statuses]
-        return json_reply(heard[-1], content_type="application/json")
+        return await progress_reply(statuses, body.stream)
 
     return [route("/api/create", create, "POST")]
 
