@@ -10,7 +10,7 @@ import numpy as np
 
 from puna.engine.events import Embed, Generate
 from puna.library.checks import Prompt, checked_messages, checked_number, checked_prompt, checked_prompts
-from puna.library.options import RequestOptions, split_options
+from puna.library.options import RequestOptions, checked_adapters, split_options
 from puna.options import Options
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
@@ -77,6 +77,7 @@ class Requests:
         dimensions: int | None,
         truncate: bool,
         pooling: str | None,
+        lora: Mapping[str, float] | None = None,
     ) -> Embed:
         prompts = [inputs] if is_one(inputs) else inputs
         return Embed(
@@ -86,6 +87,7 @@ class Requests:
             dimensions=0 if dimensions is None else checked_number("dimensions", dimensions, 1, 2**31 - 1),
             truncate=truncate,
             pooling=pooling,
+            lora=checked_adapters(lora),
         )
 
     def _generate(
