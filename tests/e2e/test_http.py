@@ -172,7 +172,7 @@ BAD = [
     ),
     (
         "/api/chat",
-        b'{"model":"tiny","messages":[{"role":"user","content":"x"}],"tools":[{}]}',
+        b'{"model":"tiny","messages":[{"role":"user","content":"x"}],"tools":[{"function":{"name":"f"}}]}',
         400,
         "support tools",
     ),

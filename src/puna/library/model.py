@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
@@ -275,6 +275,7 @@ class Model:
         dimensions: int | None = None,
         truncate: bool = True,
         pooling: Literal["mean", "cls", "last"] | None = None,
+        lora: Mapping[str, float] | None = None,
     ) -> NDArray[np.float32]:
         """The vector [size] of a text (or of its token ids), or vectors [inputs, size] of a list of them.
 
@@ -282,9 +283,10 @@ class Model:
         is given. A text longer than the context is cut at its end, or with `truncate=False` raises
         `ContextLengthError`. `pooling` says which of the model's hidden states a vector is made of: all
         ("mean"), the first ("cls") or the last one; by default those the model was trained for, or the last.
+        `lora` are scales of adapters by their names, as in `RequestOptions`.
         Raises `UnavailableError` for a model that cannot embed.
         """
-        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling)
+        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling, lora)
         return stacked(list(Events(self._chat, request)), is_one(inputs))
 
     async def aembed(
@@ -295,9 +297,10 @@ class Model:
         dimensions: int | None = None,
         truncate: bool = True,
         pooling: Literal["mean", "cls", "last"] | None = None,
+        lora: Mapping[str, float] | None = None,
     ) -> NDArray[np.float32]:
         """`embed`, for asyncio. Cancelling the task stops the work."""
-        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling)
+        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling, lora)
         return stacked([event async for event in AsyncEvents(self._chat, request)], is_one(inputs))
 
     # --- prompts in files --------------------------------------------------------------------------

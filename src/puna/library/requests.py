@@ -17,7 +17,7 @@ from puna.library.checks import (
     checked_prompt,
     checked_prompts,
 )
-from puna.library.options import RequestOptions, split_options
+from puna.library.options import RequestOptions, checked_adapters, split_options
 from puna.options import Options
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
@@ -94,6 +94,7 @@ class Requests:
         dimensions: int | None,
         truncate: bool,
         pooling: str | None,
+        lora: Mapping[str, float] | None = None,
     ) -> Embed:
         prompts = [inputs] if is_one(inputs) else inputs
         return Embed(
@@ -103,6 +104,7 @@ class Requests:
             dimensions=0 if dimensions is None else checked_number("dimensions", dimensions, 1, 2**31 - 1),
             truncate=truncate,
             pooling=pooling,
+            lora=checked_adapters(lora),
         )
 
     def _generate(
