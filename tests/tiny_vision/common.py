@@ -95,8 +95,8 @@ def channels_first(options: VisionOptions, image: Image) -> torch.Tensor:
 class TextOf:
     """The text model inside another, with the names it has alone."""
 
-    def __init__(self, model: Any, prefix: str, output: str = "lm_head.") -> None:
-        self.config = model.config
+    def __init__(self, model: Any, prefix: str, output: str = "lm_head.", config: Any = None) -> None:
+        self.config = model.config if config is None else config
         self._model = model
         self._names = {prefix: "model.", output: "lm_head."}
 
