@@ -56,8 +56,8 @@ def test_a_second_turn_takes_up_the_first_and_reads_its_own_image(pair: Pair) ->
 def test_the_same_text_with_another_image_shares_what_comes_before(pair: Pair) -> None:
     run = pair.run()
     for number, seed in enumerate((1, 2, 3)):  # states of recurrent layers are kept where two texts part
-        inputs = pair.inputs(run, "and yet the same words [img-0]", picture(seed))
-        run.submit_inputs(number, inputs, logprobs=True, num_predict=4)
+        inputs = pair.inputs(run, "once more the same words [img-0] now", picture(seed))
+        run.submit_inputs(number, inputs, logprobs=True, num_predict=1)
         run.finish()
         check_answer(pair, run, number, inputs)
     begin = next(place for place, item in enumerate(inputs) if isinstance(item.payload, ImagePart))
