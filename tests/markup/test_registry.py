@@ -29,7 +29,7 @@ PUBLISHED = {
     "GLM-4.6": "glm",
     "GLM-5.2": "glm",
     "GigaChat3-10B-A1.8B": "gigachat",
-    "HuggingFaceTB-SmolLM3-3B": "hermes",
+    "HuggingFaceTB-SmolLM3-3B": "plain",
     "Kimi-K2-Instruct": "kimi",
     "LFM2-8B-A1B": "lfm2",
     "LFM2.5-Instruct": "lfm2",
