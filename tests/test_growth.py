@@ -102,6 +102,10 @@ def answering(family: str, unit: str, count: int) -> Callable[[], None]:
     return run
 
 
+def answers_of(family: str, unit: str) -> Callable[[int], Callable[[], Any]]:
+    return lambda count: lambda: answering(family)([unit] * count)
+
+
 def tool_turns(count: int) -> bytes:
     turns = [
         {"role": "tool", "tool_call_id": f"{i}", "content": ""}
@@ -144,9 +148,7 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "blanks before an answer": lambda n: lambda: thinking([" " * 1000] * n),
     "the beginning of a tag": lambda n: lambda: thinking(["<think>", *["</think"] * n]),
     **{
-        f"{family}: {what}": (lambda family, unit: lambda n: lambda: answering(family)([unit] * n))(
-            family, unit
-        )
+        f"{family}: {what}": answers_of(family, unit)
         for family, what, unit in (
             ("hermes", "openings", "<tool_call>"),
             ("hermes", "broken calls", '<tool_call>{"name": "f", "arguments": {"a": <'),
