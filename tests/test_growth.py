@@ -144,19 +144,12 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "blanks before an answer": lambda n: lambda: thinking([" " * 1000] * n),
     "the beginning of a tag": lambda n: lambda: thinking(["<think>", *["</think"] * n]),
     **{
-        f"{family}: {what}": (lambda family, unit: lambda n: lambda: answering(family)([unit] * n))(
-            family, unit
-        )
+        f"{family}: {what}": partial(answering, family, unit)
         for family, what, unit in (
             ("hermes", "openings", "<tool_call>"),
             ("hermes", "broken calls", '<tool_call>{"name": "f", "arguments": {"a": <'),
-            ("hermes", "open strings", '<tool_call>{"name": "f", "arguments": {"a": "\\"'),
-            ("hermes", "an argument", '<tool_call>{"name": "f", "arguments": {"a": "' + "b" * 40),
-            ("hermes", "white space", " \n"),
             ("qwen3-coder", "open values", "<function=f><parameter=a>\n"),
-            ("glm", "keys", "<tool_call>f<arg_key>a</arg_key>"),
             ("lfm2", "lists", "<|tool_call_start|>[f(a=["),
-            ("llama3", "brackets", '{"name": "f", "parameters": {'),
             ("harmony", "headers", "<|channel|>commentary to=functions.f<|message|>["),
         )
     },
