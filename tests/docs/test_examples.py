@@ -20,7 +20,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.servers import Server, environment, running
+from tests.e2e.servers import Server, add_model, environment, running
+from tests.scripted import pieces_of, trigger, write_scripted
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_adapters import TinyAdapter
 
@@ -50,9 +51,21 @@ def examples() -> Iterator[Example]:
             yield Example(f"{page.name}:{line}", found["language"], found["code"], found["why"])
 
 
+#: A model that can call a tool: it asks for the weather in Lima, and makes a sentence of what it is told.
+CALLING = ['<tool_call>{"name": "get_weather", "arguments": {"city": "Lima"}}</tool_call>', "It is sunny."]
+CALLING_TEMPLATE = (
+    "{{ tools }}<tool_call></tool_call>{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    f"{{% if messages[-1].role == 'tool' %}}{trigger(1)}{{% else %}}{trigger(0)}{{% endif %}}"
+)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("models")) as started:
+        path = tmp_path_factory.mktemp("calling") / "calling.gguf"
+        add_model(
+            started, "qwen3", write_scripted(path, list(map(pieces_of, CALLING)), template=CALLING_TEMPLATE)
+        )
         yield started
 
 
