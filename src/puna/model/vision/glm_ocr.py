@@ -98,6 +98,12 @@ class GlmOcrVision(QwenTower):
             sizes[key] //= 2
         return GlmVisionOptions(**vars(options), **sizes, projected_size=table_rows(file, "mm.gate.weight"))
 
+    def sized(self, width: int, height: int) -> tuple[int, int]:
+        unit = self.options.unit
+        if (shorter := min(width, height)) < unit:  # made as large as one row first
+            width, height = int(width * (unit / shorter)), int(height * (unit / shorter))
+        return super().sized(width, height)
+
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
         o = self.options
         (patches,) = self.patch_rows(prepared.pixels, o.merge)

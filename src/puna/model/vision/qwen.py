@@ -96,10 +96,14 @@ class QwenTower(VisionTower):
         self._begin, self._end = (Input(marker(tokenizer, spelling)) for spelling in self.markers)
 
     def prepare(self, picture: Picture) -> Prepared:
-        o = self.options
-        width, height = smart_size(*picture.size, o.unit, o.least_pixels, o.most_pixels)
-        grid = height // o.unit, width // o.unit
+        unit, (width, height) = self.options.unit, self.sized(*picture.size)
+        grid = height // unit, width // unit
         return Prepared(stretched(picture, width, height, BICUBIC)[None], grid[0] * grid[1], grid)
+
+    def sized(self, width: int, height: int) -> tuple[int, int]:
+        """(width, height) at which a picture of that size is read."""
+        o = self.options
+        return smart_size(width, height, o.unit, o.least_pixels, o.most_pixels)
 
     def place(self, image: Image) -> list[Input]:
         return kept_together(
