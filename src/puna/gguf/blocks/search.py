@@ -98,7 +98,7 @@ def importance(values: Values, measured: Values | None = None) -> Values:
     """
     mean_square = (np.einsum("...i,...i->...", values, values) / np.float32(values.shape[-1]))[..., None]
     if measured is not None:
-        measured_weights: Values = measured * np.sqrt(mean_square + values * values)
+        measured_weights: Values = measured * np.sqrt(2 * mean_square + values * values)
         return measured_weights
     weights: Values = np.sqrt(mean_square) + np.abs(values)
     return weights
