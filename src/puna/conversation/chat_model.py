@@ -10,6 +10,7 @@ import msgspec
 
 from puna.batch import Image, Input
 from puna.conversation.newest import newest, size
+from puna.conversation.reading import reading_of
 from puna.conversation.turns import Turns
 from puna.engine.engine import Engine
 from puna.engine.events import Embed, Failed, Generate, Prompted
@@ -243,7 +244,7 @@ class ChatModel:
             inputs=read.inputs,
             text=text,
             stop=stop,
-            thinking=traits.thinking_tags if request.think else None,
+            reading=reading_of(request, traits, self.architecture, text),
             dropped=dropped,
         )
 

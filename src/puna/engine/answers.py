@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from puna.engine.events import Chunk, Done, Failed, Scored, TokenLogprob, TopLogprob
+from puna.engine.events import CallDelta, Chunk, Done, Failed, Scored, TokenLogprob, TopLogprob
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Piece, Released
 from puna.errors import GenerationError, OutOfMemoryError, PunaError
 from puna.machine import is_out_of_memory
+from puna.markup.parts import Said, Thought
 from puna.sample import log_probabilities
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from puna.markup.parts import Part
     from puna.model.tokenizer import Tokenizer
     from puna.ops import Backend
 
@@ -147,14 +149,37 @@ def fail(sequence: Sequence, error: Exception) -> None:
 
 
 def _show(sequence: Generation, released: Released) -> None:
-    if released.text or released.thinking or released.pieces:
+    """Send what was released, in its order: a chunk has thinking, then text, then calls."""
+    pieces = released.pieces
+    for thinking, text, calls in _in_order(released.parts) or [("", "", [])] * bool(pieces):
         sequence.sink(
             Chunk(
                 id=sequence.id,
-                text=released.text,
-                thinking=released.thinking,
-                tokens=[piece.token for piece in released.pieces],
-                logprobs=[piece.logprob for piece in released.pieces if piece.logprob is not None],
+                text=text,
+                thinking=thinking,
+                calls=calls,
+                tokens=[piece.token for piece in pieces],
+                logprobs=[piece.logprob for piece in pieces if piece.logprob is not None],
                 sample=sequence.sample,
             )
         )
+        pieces = []
+
+
+def _in_order(parts: list[Part]) -> list[tuple[str, str, list[CallDelta]]]:
+    """What goes into as few chunks as the order of `parts` allows."""
+    found: list[tuple[str, str, list[CallDelta]]] = []
+    for part in parts:
+        thinking, text, calls = found.pop() if found else ("", "", [])
+        match part:
+            case Thought(more) if not text and not calls:
+                found.append((thinking + more, text, calls))
+            case Said(more) if not calls:
+                found.append((thinking, text + more, calls))
+            case CallDelta():
+                found.append((thinking, text, [*calls, part]))
+            case Thought(more):
+                found += [(thinking, text, calls), (more, "", [])]
+            case Said(more):
+                found += [(thinking, text, calls), ("", more, [])]
+    return found

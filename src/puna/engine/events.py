@@ -8,6 +8,7 @@ import msgspec
 
 from puna.errors import PunaError
 from puna.grammar.format import Format
+from puna.markup.parts import CallDelta as CallDelta
 from puna.options import Options
 from puna.prompt.messages import Chat, Insert
 
@@ -47,6 +48,8 @@ class Generate(Message, frozen=True):
     prompt: Prompt = ""
     options: Options = Options()  # without `stop`, texts end at the template's stop strings
     template: str = ""  # instead of the model file's own
+    parser: str = ""  # the name of how answers are read, in Ollama's words; empty: as the template says
+    stream_calls: bool = False  # a call's arguments come as they are written, not when it is complete
     context: list[int] | None = None  # tokens to put before the prompt
     format: Format | None = None  # the shape the answer has
     images: list[bytes] = []  # files; of a prompt that is text, in which `[img-N]` stands for them
@@ -119,15 +122,16 @@ class Prompted(Message, frozen=True):
 
 
 class Chunk(Message, frozen=True):
-    """Text that is final: never half a character, never the start of a stop string or of a thinking tag.
+    """Output that is final: never half a character, never the start of a stop string or of a model's markup.
 
-    `thinking` comes before the text. `tokens` and `logprobs` belong to the tokens whose text begins in this
-    chunk, or begins to be held back with it.
+    `thinking` comes before the text, and `calls` come after it. `tokens` and `logprobs` belong to the tokens
+    whose text begins in this chunk, or begins to be held back with it.
     """
 
     id: int
     text: str
     thinking: str = ""
+    calls: list[CallDelta] = []
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     sample: int = 0

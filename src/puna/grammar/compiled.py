@@ -17,8 +17,9 @@ from puna.grammar.constraint import Constraint, Thinking, words
 from puna.grammar.format import Format
 from puna.grammar.schema import checked_schema
 from puna.grammar.vocabulary import TokenBytes
+from puna.markup.family import Reading
+from puna.markup.parts import Tags
 from puna.model.tokenizer import Tokenizer
-from puna.prompt.thinking import Tags
 
 #: Compiled grammars that are kept, and bytes of all their texts.
 _MOST_KEPT: Final = 64
@@ -54,6 +55,14 @@ class Grammars:
         """The model's tokens as the library wants them. Making that takes a while."""
         tokens = TokenizerWrapper(TokenBytes(self._tokenizer))
         return LLTokenizer(tokens, eos_token=sorted(self._tokenizer.eos_ids) or None)
+
+    def constraint_of(self, format: Format | None, reading: Reading | None) -> Constraint | None:
+        """What may follow in an answer that is read so. Raises `RequestError`."""
+        if format is None:
+            return None
+        if reading is None:
+            return self.constraint(format)
+        return self.constraint(format, reading.thinking, reading.prompt)
 
     def constraint(self, format: Format, thinking: Tags | None = None, prompt: str = "") -> Constraint:
         """What may follow in an answer to `prompt`. What is between the `thinking` tags is not part of it.

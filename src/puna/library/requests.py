@@ -49,6 +49,7 @@ class Requests:
             logprobs,
             options,
             template=author.template,
+            parser=author.parser,
             think=author.think(think),
         )
 

@@ -206,14 +206,18 @@ def unit_norm(ops: Backend, width: int, eps: float) -> RMSNorm:
 
 
 class Unused:
-    """A tensor that files have though nothing is computed with it. The field, which is optional, is None."""
+    """A tensor that files have though nothing is computed with it. The field, which is optional, is None.
+
+    The tensor's name may lack the `.weight`.
+    """
 
     @classmethod
     def from_source(cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any) -> None:
-        if len(shape) == 2:
-            source.matrix(f"{name}.weight", (shape[0], shape[1]))
-        else:
-            source.vector(f"{name}.weight", shape[0])
+        for full in (f"{name}.weight", name):
+            if len(shape) == 2:
+                source.matrix(full, (shape[0], shape[1]))
+            else:
+                source.vector(full, shape[0])
 
 
 class LayerNorm:

@@ -6,6 +6,7 @@ import platform
 import socket
 import urllib.request
 from collections.abc import Callable, Collection
+from urllib.parse import urlsplit
 
 import httpx
 
@@ -29,13 +30,19 @@ def private_hosts() -> frozenset[str]:
     return frozenset(host.strip().lower() for host in env("PRIVATE_REGISTRIES").split(",") if host.strip())
 
 
-def open_client(*, insecure: bool = False, stall_s: float = 30.0) -> httpx.Client:
+def open_client(*, insecure: bool = False, stall_s: float = 30.0, endpoint: str = "") -> httpx.Client:
     """A client for registries. `insecure` allows plain HTTP and certificates nobody vouches for.
 
-    `stall_s` is how long a connection may be silent.
+    `stall_s` is how long a connection may be silent. Whoever set up this machine chose the `endpoint`, if
+    there is one: it may be in a private network, and without TLS if its URL says so.
     """
+    private, plain = private_hosts(), ""
+    if endpoint:
+        host = urlsplit(endpoint).netloc.lower()
+        private |= {host}
+        plain = host if urlsplit(endpoint).scheme == "http" else ""
     return httpx.Client(
-        transport=GuardedTransport(insecure=insecure, private=private_hosts()),
+        transport=GuardedTransport(insecure=insecure, private=private, plain=plain),
         timeout=httpx.Timeout(stall_s, pool=None),
         follow_redirects=True,
         max_redirects=_MAX_REDIRECTS,
@@ -53,9 +60,16 @@ class GuardedTransport(httpx.BaseTransport):
     """
 
     def __init__(
-        self, *, insecure: bool, private: Collection[str] = (), resolve: Resolve | None = None
+        self,
+        *,
+        insecure: bool,
+        private: Collection[str] = (),
+        plain: str = "",
+        resolve: Resolve | None = None,
     ) -> None:
+        """`private` hosts need not be public, and the one that is `plain` needs no TLS."""
         self._insecure = insecure
+        self._plain = plain
         self._private = private
         self._resolve = resolve or _resolve
         # One for each host: a connection's certificate was only checked for the name it was made for.
@@ -65,7 +79,7 @@ class GuardedTransport(httpx.BaseTransport):
         url = request.url
         if url.scheme not in SCHEME_PORTS:
             raise RegistryError(f"{url.scheme}: cannot be fetched; only https and http can")
-        if url.scheme == "http" and not self._insecure:
+        if url.scheme == "http" and not self._insecure and url.netloc.decode().lower() != self._plain:
             raise RegistryError(
                 f"insecure protocol http: {url.host} is asked without TLS only with --insecure"
             )

@@ -9,6 +9,7 @@ Generating and embedding are spoken of in the engine's own words (`puna.engine.e
 from __future__ import annotations
 
 from puna.engine.events import (
+    CallDelta,
     Chunk,
     Done,
     Embed,
@@ -29,6 +30,7 @@ __all__ = [
     "IN_DOUBT",
     "MAX_FRAME_BYTES",
     "OUT_OF_MEMORY",
+    "CallDelta",
     "Cancel",
     "Chunk",
     "Done",

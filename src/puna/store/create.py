@@ -33,11 +33,13 @@ class ModelSpec:
     -> digest of uploaded blobs: GGUF files, or those of a published model's folder) is required. Empty
     strings keep the inherited value; `parameters` are merged key by key, licences appended, `messages`
     replaced. What has to be made of the files first, `making` does: `replaced` are model files of the
-    inherited layers in other forms, digest by digest.
+    inherited layers in other forms, digest by digest. `origins` say where files came from, if that is to be
+    noted instead of where they lie.
     """
 
     from_model: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
     adapters: Mapping[str, str] = field(default_factory=dict)
     template: str | None = None
     system: str | None = None
@@ -76,7 +78,7 @@ def build(
     if parent is not None:
         assembly.inherit(parent, spec.replaced)
     elif spec.files:
-        assembly.add_files(spec.files)
+        assembly.add_files(spec.files, origins=spec.origins)
     else:
         raise RequestError("neither 'from' or 'files' was specified")
     if len(spec.adapters) > 1:
@@ -140,7 +142,9 @@ class _Assembly:
         size = self._blobs.path(digest).stat().st_size
         return Layer(media_type=layer.media_type, digest=digest, size=size, name=layer.name)
 
-    def add_files(self, files: Mapping[str, str], only: str | None = None) -> None:
+    def add_files(
+        self, files: Mapping[str, str], only: str | None = None, origins: Mapping[str, str] | None = None
+    ) -> None:
         """Add GGUF blobs given as name -> digest; with `only`, all must be of that kind."""
         for file_name, given in files.items():
             check_file_name(file_name)
@@ -167,7 +171,7 @@ class _Assembly:
                     media_type=_KINDS[facts.kind],
                     digest=digest,
                     size=path.stat().st_size,
-                    origin=str(path),
+                    origin=(origins or {}).get(file_name, str(path)),
                 )
             )
 

@@ -69,6 +69,13 @@ class Store:
             raise ModelNotFoundError(f"model '{name}' not found")
         return demo
 
+    def manifest_bytes(self, name: str | ModelName) -> bytes:
+        """The manifest of a model as it lies on the disk; the bundled model has none. Raises as `get`."""
+        wanted = self._find(_parse(name))
+        if wanted is None:
+            raise ModelNotFoundError(f"model '{name}' not found")
+        return _read_manifest(wanted, self._manifest_path(wanted))[0]
+
     def exists(self, name: str | ModelName) -> bool:
         """Whether there is a model called `name` (possibly damaged). Raises InvalidNameError."""
         wanted = _parse(name)
@@ -208,6 +215,11 @@ class Store:
                 path.unlink()
                 sync_directory(path.parent)
             self._drop_empty(path.parent)
+            self._release(digests)
+
+    def drop_unused(self, digests: set[str]) -> None:
+        """Delete those of the blobs that no model uses. Raises StoreError."""
+        with self._writing():
             self._release(digests)
 
     def prune(self) -> int:

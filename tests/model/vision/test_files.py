@@ -10,10 +10,11 @@ from puna.errors import ModelError, UnsupportedModelError
 from puna.model.load import load_model
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import facts_at, projector_for
-from tests import tiny_vision
 from tests.model.models.parity import original
 from tests.tiny import tiny_llama_gguf
-from tests.tiny_vision import SEEING, Layout, write
+from tests.tiny_vision import gemma3
+from tests.tiny_vision.common import Layout, write
+from tests.tiny_vision.models import SEEING
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +65,7 @@ def test_sizes_that_make_no_sense_are_refused(
     metadata, complaint = DAMAGE[name]
     config = SEEING["gemma3"]()
     monkeypatch.setattr(
-        tiny_vision, "write", lambda path, kind, values, *more: write(path, kind, values | metadata, *more)
+        gemma3, "write", lambda path, kind, values, *more: write(path, kind, values | metadata, *more)
     )
     layout = config.write(tmp_path, original(config))
     with pytest.raises(ModelError, match=complaint):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -61,6 +61,10 @@ class ExactLayer(LayerNormLayer):
     feed_forward: ExactGeluFeedForward = part()
 
 
+#: Pixels of the side of a picture beyond which it is made smaller before it is padded.
+_LARGEST_SIDE: Final = 4096
+
+
 @dataclass(frozen=True, kw_only=True)
 class LlavaLayerOptions(VisionLayerOptions):
     kind: type[LayerNormLayer]
@@ -100,11 +104,10 @@ class LlavaVision(VisionTower):
 
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> LlavaVisionOptions:
-        for name in ("model.image_newline", "mm.4.weight"):
-            if name in file.tensors:
-                raise UnsupportedModelError(
-                    f"{file.path}: tensor '{name}' belongs to LLaVA 1.6 or Yi-VL, which are not supported"
-                )
+        if "mm.4.weight" in file.tensors:
+            raise UnsupportedModelError(
+                f"{file.path}: tensor 'mm.4.weight' belongs to Yi-VL, which is not supported"
+            )
         options = VisionOptions.read(
             file, text_size, image_size=336, norm_eps=1e-5, mean=CLIP_MEAN, std=CLIP_STD,
             feed_forward=("v.blk.0.ffn_up.weight",),
@@ -120,7 +123,11 @@ class LlavaVision(VisionTower):
         return LlavaVisionOptions(**values, projected_size=table_rows(file, "mm.0.weight"))
 
     def prepare(self, picture: Picture) -> Prepared:
-        o, (width, height) = self.options, picture.size
+        o = self.options
+        if (longest := max(picture.size)) > _LARGEST_SIDE:  # a line of pixels would become a square of them
+            width, height = (max(size * _LARGEST_SIDE // longest, 1) for size in picture.size)
+            picture = as_picture(stretched(picture, width, height, BICUBIC))
+        width, height = picture.size
         side = max(width, height)
         square = padded(
             np.asarray(picture), side, side, left=(side - width) // 2, top=(side - height) // 2,
@@ -130,8 +137,12 @@ class LlavaVision(VisionTower):
         return Prepared(pixels[None], o.patches)
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
-        o = self.options
         (patches,) = self.patch_rows(prepared.pixels)
+        return (yield from self.read(patches, slice_rows))
+
+    def read(self, patches: Array, slice_rows: int) -> Slices[Array]:
+        """What of one square of patches stands in the text: [patches, text_size]."""
+        o = self.options
         whole = self.whole.reshape(1, o.hidden_size)
         hidden = self.ops.concatenate([whole, self.embedding(patches)]) + self.positions.values
         hidden = self.first_norm(hidden)

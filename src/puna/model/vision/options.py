@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from puna.errors import ModelError, UnsupportedModelError, shown
@@ -106,6 +106,24 @@ class VisionOptions:
             layers=(layer,) * count,
             **more,
         )
+
+
+def merge_factor(file: GGUFFile, options: VisionOptions, default: int = 2) -> int:
+    """Patches of the side of what becomes one row. Raises `ModelError` where an image is not that many."""
+    key = "vision.projector.scale_factor"
+    merge = required(file, key, default)
+    if options.side % merge:
+        raise invalid(file, key, f"is {merge}, which does not divide the {options.side} patches of a side")
+    return merge
+
+
+def with_named_layers(file: GGUFFile, options: VisionOptions) -> dict[str, Any]:
+    """The fields of `options`, its layers knowing which way round their tensors are named."""
+    first, down = options.layers[0], file.tensors.get("v.blk.0.ffn_down.weight")
+    if first.feed_forward_size != options.hidden_size or down is None or down.shape[0] == options.hidden_size:
+        return vars(options)
+    layer = replace(first, feed_forward_size=down.shape[0], swapped=True)
+    return {**vars(options), "layers": (layer,) * len(options.layers)}
 
 
 def _layers(file: GGUFFile) -> int:

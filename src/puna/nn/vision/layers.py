@@ -8,6 +8,7 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
+from puna.nn.feed_forward import gelu_tanh
 from puna.nn.layers import LayerNorm, Linear, RMSNorm, Values, linear_many
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
@@ -20,6 +21,7 @@ class VisionLayerOptions:
     feed_forward_size: int
     heads: int
     norm_eps: float
+    swapped: bool = False  # as the first converters named feed-forward networks: what leads up is called down
 
     @property
     def head_dim(self) -> int:
@@ -89,9 +91,11 @@ class TransposedLinear(Linear):
         return None if values is None else cls.of_values(source, name, np.ascontiguousarray(values.T))
 
 
-def gelu_tanh(ops: Backend, x: Array) -> Array:
-    """GELU by its approximation with tanh: [rows, n] to the same."""
-    return ops.geglu(x, ops.array(np.ones(x.shape, np.float32)))
+class ProjectorNorm(LayerNorm):
+    """What projectors begin with: a norm with PyTorch's own epsilon, whichever the tower has."""
+
+    def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
+        super().__init__(ops, weight, bias, 1e-5)
 
 
 def quick_gelu(ops: Backend, x: Array) -> Array:
@@ -122,6 +126,15 @@ class GeluFeedForward(Module):
 
     def forward(self, x: Array) -> Array:
         return self.down(self.activation(self.ops, self.up(x)))
+
+
+class SwappedFeedForward(GeluFeedForward):
+    up: Linear = weight("ffn_down", "feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_up", "hidden_size", "feed_forward_size")
+
+
+def gelu_feed_forward(options: VisionLayerOptions) -> type[GeluFeedForward]:
+    return SwappedFeedForward if options.swapped else GeluFeedForward
 
 
 class ExactGeluFeedForward(GeluFeedForward):
@@ -192,7 +205,7 @@ class LayerNormLayer(VisionLayer):
 
     attention_norm: LayerNorm = weight("layer_norm1|ln1|attn_norm", "hidden_size")
     feed_forward_norm: LayerNorm = weight("layer_norm2|ln2|ffn_norm", "hidden_size")
-    feed_forward: GeluFeedForward = part()
+    feed_forward: GeluFeedForward = part(choose=gelu_feed_forward)
 
 
 class RMSNormLayer(VisionLayer):

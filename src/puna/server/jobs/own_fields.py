@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -10,7 +11,10 @@ from pydantic import Field
 from puna.engine.events import Generate, Priority
 from puna.errors import RequestError
 from puna.grammar.format import Format
+from puna.prompt.messages import Chat, Message
 from puna.server.http.decoding import Body
+from puna.server.http.limits import Documents
+from puna.server.jobs.tools import ToolUse
 
 
 class StructuredOutputs(Body):
@@ -74,6 +78,51 @@ class OwnFields(Body):
             sampled_logprobs=self.sampled_logprobs,
             **more,
         )
+
+
+class SamplingFields(Body):
+    """Options of the native API that others do not have: the names are those of llama.cpp, too."""
+
+    top_k: Any = None
+    min_p: Any = None
+    typical_p: Any = None
+    repeat_last_n: Any = None
+    repeat_penalty: Any = None
+    banned_tokens: Any = None
+    min_tokens: Any = None
+    top_n_sigma: Any = None
+    xtc_probability: Any = None
+    xtc_threshold: Any = None
+    dynatemp_range: Any = None
+    dynatemp_exponent: Any = None
+    dry_multiplier: Any = None
+    dry_base: Any = None
+    dry_allowed_length: Any = None
+    dry_penalty_last_n: Any = None
+    dry_sequence_breakers: Any = None
+    mirostat: Any = None
+    mirostat_tau: Any = None
+    mirostat_eta: Any = None
+    engine: Any = None
+
+    def sampling(self) -> dict[str, Any]:
+        """Those that are given."""
+        found = {name: getattr(self, name) for name in SamplingFields.model_fields}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class ChatFields(Body):
+    """Fields of chats: those that Ollama's API lacks beside OpenAI's, and Puna's own."""
+
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    strict_tools: bool = False  # every call is valid by construction, as with OpenAI's strict functions
+    documents: Documents = Field(default_factory=list)  # as transformers and vLLM name them
+
+    def chat(self, use: ToolUse, messages: list[Message]) -> Chat:
+        """The chat; `use` is what else the request says of tools."""
+        parallel, strict = self.parallel_tool_calls and use.parallel, self.strict_tools or use.strict
+        return replace(use, parallel=parallel, strict=strict).chat(messages, self.documents)
 
 
 def only_one(formats: Mapping[str, Format]) -> Format | None:

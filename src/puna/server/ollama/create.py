@@ -19,7 +19,7 @@ from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.parsing import parsing
 from puna.server.ollama.progress import progress_reply
-from puna.server.ollama.pull import pulling
+from puna.server.ollama.transfers import pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
 

@@ -1,0 +1,29 @@
+"""Positions that a tower learned for one grid of patches, for grids of other sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def resized_positions(table: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+    """[rows, columns, n] for a grid of another size: [height * width, n].
+
+    Between neighbours it is linear, and where the grid is the smaller one, over all that lies under a place,
+    as in PyTorch's `interpolate` with `antialias`.
+    """
+    rows, columns, n = table.shape
+    down = _shares(rows, height) @ table.reshape(rows, -1)
+    across = _shares(columns, width) @ down.reshape(height, columns, n)
+    return np.ascontiguousarray(across.reshape(-1, n), np.float32)
+
+
+def _shares(count: int, wanted: int) -> NDArray[np.float64]:
+    """How much of each of `count` places is in each of the `wanted`: [wanted, count]."""
+    scale = count / wanted
+    reach = max(scale, 1.0)
+    centre = (np.arange(wanted) + 0.5) * scale
+    distance = np.abs(np.arange(count) + 0.5 - centre[:, None])
+    shares = np.maximum(1 - distance / reach, 0.0)
+    normed: NDArray[np.float64] = shares / shares.sum(axis=1, keepdims=True)
+    return normed
