@@ -44,6 +44,7 @@ class Family:
     changes: Mapping[str, Change] = field(default_factory=dict)  # by the target's name within its layer
     extra: Callable[[Config], Mapping[str, Values]] = lambda config: {}  # tensors of the file alone
     norm_offset: float = 0.0  # what a file's norms have and the checkpoint's lack
+    plain_norms: tuple[str, ...] = ()  # those that lack nothing
     vocabulary: str = "auto"  # see `vocabulary/`
     pre: str = ""  # the pre-tokenizer's name, where several split text alike
     prefix: str = ""  # before names that lack it

@@ -46,16 +46,30 @@ _FLOATS: Final = (
     "beta_slow",
 )
 
+#: One for each layer, or for each axis.
+_LISTS: Final = ("sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier")
+
 
 def metadata(config: Config, family: Family) -> dict[str, Any]:
     """The architecture's keys, without its name before them; a value None leaves a key out."""
     found = {key: _value(config, given) for key, given in {**_USUAL, **family.keys}.items()}
     found = {**rope_scaling(config), **{key: value for key, value in found.items() if value is not None}}
+    for key, value in found.items():
+        _check(key, value)
     return {
         key: float(value) if key.endswith(_FLOATS) and type(value) is int else value
         for key, value in found.items()
         if value is not None
     }
+
+
+def _check(key: str, value: Any) -> None:
+    """Raise ConversionError for a text or a list where none can be."""
+    texts = isinstance(value, str) and key.endswith(".type")
+    lists = isinstance(value, list) and key.endswith(_LISTS)
+    numbers = value if lists else [value]
+    if not texts and not all(number is None or isinstance(number, (int, float)) for number in numbers):
+        raise ConversionError(f"config.json: '{key}' would be {shown(value)}, which is no number")
 
 
 def rope_scaling(config: Config) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Part:
         short = self.target.split(".", 2)[2] if self.target.startswith("blk.") else self.target
         if change := self.family.changes.get(short):
             values = change(values, config)
-        if self.family.norm_offset and short.endswith("norm.weight"):
+        if self.family.norm_offset and short.endswith("norm.weight") and short not in self.family.plain_norms:
             values = values + np.float32(self.family.norm_offset)
         return values
 

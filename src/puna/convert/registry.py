@@ -11,7 +11,9 @@ from typing import Any, Final
 from puna.convert.family import Family
 from puna.errors import ConversionError, shown
 
-_MODULES: Final = ("bert", "gemma", "llama", "others", "phi", "qwen")
+_MODULES: Final = (
+    "bert", "convolutional", "delta", "gemma", "latent", "llama", "mamba", "others", "phi", "qwen",
+)  # fmt: skip
 
 
 def family_of(config: Mapping[str, Any]) -> Family:

@@ -79,7 +79,7 @@ def _read_template(
     first, last = _special(single[0]), _special(single[-1])
     texts = {name: _text(settings.get(f"{name}_token")) for name in ("bos", "eos", "cls", "sep")}
     if first:
-        for name in ("bos", "cls"):
+        for name in ("bos", "cls") if first not in (texts["bos"], texts["cls"]) else ():
             if not texts[name]:
                 settings[f"{name}_token"] = texts[name] = first
         found["bos"] = first in (texts["bos"], texts["cls"])

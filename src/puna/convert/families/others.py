@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.family import Family, Key, Place, Split
+from puna.convert.family import PERMUTED, Family, Key, Place, Split
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
 
@@ -59,6 +59,29 @@ _GPT_OSS_NAMES: Final[dict[str, Place]] = {
 }
 
 
+def _hunyuan_base(config: Config) -> float | None:
+    """The base of a rotation that is stretched by `alpha`, for contexts of 262,144 tokens."""
+    rope = config.rope
+    base = rope.get("rope_theta")
+    if rope.get("rope_type") != "dynamic" or not base:
+        return base
+    size = config.head_size
+    return float(base * float(rope.get("alpha", 50)) ** (size / (size - 2)))
+
+
+def _if_dynamic(value: object) -> Key:
+    return lambda config: value if config.rope.get("rope_type") == "dynamic" else None
+
+
+_HUNYUAN: Final[dict[str, Key]] = {
+    "rope.freq_base": _hunyuan_base, "rope.scaling.type": _if_dynamic("none"),
+    "rope.scaling.factor": _if_dynamic(1.0), "rope.scaling.original_context_length": _if_dynamic(262144),
+    "context_length": lambda config: (
+        262144 if config.rope.get("rope_type") == "dynamic" else config.get("max_position_embeddings")
+    ),
+    "expert_count": lambda config: None, "expert_used_count": lambda config: None,
+}  # fmt: skip
+
 FAMILIES: Final = (
     Family(
         hf=("CohereForCausalLM",), architecture="command-r",
@@ -111,6 +134,29 @@ FAMILIES: Final = (
     ),
     Family(
         hf=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"), architecture="ernie4_5",
+    ),
+    Family(
+        hf=("Ernie4_5_MoeForCausalLM",), architecture="ernie4_5-moe",
+        keys={
+            **_EXPERTS, "expert_count": "moe_num_experts", "expert_used_count": "moe_k",
+            "interleave_moe_layer_step": "moe_layer_interval",
+            "leading_dense_block_count": "moe_layer_start_index",
+            "expert_shared_count": "moe_num_shared_experts",
+        },
+        names={"model.layers.{}.mlp.moe_statics.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
+        changes={"exp_probs_b.bias": lambda values, config: values.reshape(-1)},
+    ),
+    Family(
+        hf=("HunYuanDenseV1ForCausalLM",), architecture="hunyuan-dense", keys=_HUNYUAN, pre="hunyuan-dense",
+    ),
+    Family(
+        hf=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral3",
+        keys={
+            "vocab_size": "vocab_size", "rope.dimension_count": lambda config: config.head_size,
+            "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta"),
+            "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
+        },
+        changes=PERMUTED, pre="tekken",
     ),
     Family(
         hf=("MiniMaxM2ForCausalLM",), architecture="minimax-m2",
