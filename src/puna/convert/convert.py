@@ -17,6 +17,7 @@ from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.keys import metadata
 from puna.convert.plan import Target, targets
+from puna.convert.pooling import pooling
 from puna.convert.registry import family_of
 from puna.convert.vocabulary import vocabulary
 from puna.errors import ConversionError, GGUFError
@@ -55,7 +56,7 @@ def convert(
             )
         try:
             planned = targets(checkpoint, config, family, _TYPES[kind])
-            keys = metadata(config, family)
+            keys = {**metadata(config, family), **_pooled(checkpoint)}
             writer = GGUFWriter(target, family.architecture)
             writer.add("general.type", "model")
             writer.add("general.name", name or folder.resolve().name)
@@ -68,6 +69,11 @@ def convert(
                 f"{folder.name}: a setting has a value of the wrong type: {error}"
             ) from error
         _write(writer, planned, checkpoint, config, report)
+
+
+def _pooled(checkpoint: Checkpoint) -> dict[str, int]:
+    kind = pooling(checkpoint)
+    return {} if kind is None else {"pooling_type": kind}
 
 
 def _as_published(checkpoint: Checkpoint) -> FileType:
