@@ -51,11 +51,11 @@ def reading(family: str, *, tools: Iterable[Mapping[str, Any]] = TOOLS, **option
     return Reading(FAMILIES[family], tools=tools_of(tools), **options)
 
 
-def read(how: Reading, pieces: Iterable[str]) -> Read:
+def read(how: Reading, pieces: Iterable[str], *, complete: bool = True) -> Read:
     """Feed `pieces` to a parser, and put together what it tells."""
     parser = AnswerParser(how)
     found = Read()
-    for part in itertools.chain(*map(parser.feed, pieces), parser.flush()):
+    for part in itertools.chain(*map(parser.feed, pieces), parser.flush(complete=complete)):
         match part:
             case Thought(text):
                 found.thinking += text

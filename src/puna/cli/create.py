@@ -33,7 +33,7 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
     source = model_source(modelfile, folder)
     adapters = adapter_source(modelfile, folder)
     _check(source.files)
-    _check(adapters)
+    _check({name: path for name, path in adapters.files.items() if path.suffix == ".gguf"})
     if file is None and not Path(DEFAULT_FILE).is_file():
         terminal.note(f"There is no {DEFAULT_FILE} here: making '{name}' of {', '.join(source.files)}.")
     with connect() as client, StatusLines() as lines:
@@ -42,8 +42,9 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
             body["from"] = source.model
         if source.files:
             body["files"] = _uploaded(client, source.files)
-        if adapters:
-            body["adapters"] = _uploaded(client, adapters)
+        if adapters.files:
+            body["adapters"] = _uploaded(client, adapters.files)
+            body["adapter_scales"] = adapters.scales
         lines.follow(client.stream("/api/create", body))
 
 

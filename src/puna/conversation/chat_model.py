@@ -195,7 +195,8 @@ class ChatModel:
             tries[text] = self._read(text, images, add_special=not context)
             return len(tries[text].tokens)
 
-        shown = msgspec.structs.replace(chat, messages=messages)
+        tools = [] if chat.tool_choice == "none" else chat.tools
+        shown = msgspec.structs.replace(chat, messages=messages, tools=tools)
         with self._renderer.rendering(template, shown, request.think) as rendering:
             if shorten:
                 text = fit_chat(messages, rendering.text, count, self.engine.context - len(context)).prompt

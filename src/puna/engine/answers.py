@@ -69,7 +69,7 @@ class Answers:
         sequence.sampled()
         constraint = sequence.constraint
         if token in self._tokenizer.eos_ids and (constraint is not None or not sequence.request.ignore_eos):
-            self._finish(sequence, "stop", ending=[logprob])
+            self._finish(sequence, "stop", ending=[logprob], complete=True)
             return None
         released = sequence.text.feed(Piece(token, self._tokenizer.piece(token), logprob))
         _show(sequence, released)
@@ -77,7 +77,7 @@ class Answers:
         if released.stop is not None:
             self._finish(sequence, "stop", released.stop, [piece.logprob for piece in released.cut])
         elif constraint is not None and constraint.finished:
-            self._finish(sequence, "stop")
+            self._finish(sequence, "stop", complete=True)
         elif full or (sequence.limit is not None and sequence.generated >= sequence.limit):
             self._finish(sequence, "length")
         else:
@@ -90,8 +90,10 @@ class Answers:
         reason: str,
         stop: str | None = None,
         ending: Iterable[TokenLogprob | None] = (),
+        *,
+        complete: bool = False,
     ) -> None:
-        _show(sequence, sequence.text.flush())
+        _show(sequence, sequence.text.flush(complete=complete))
         sequence.ended()
         drafting = sequence.drafting
         sequence.sink(

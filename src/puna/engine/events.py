@@ -9,7 +9,7 @@ import msgspec
 from puna.errors import PunaError
 from puna.grammar.format import Format
 from puna.markup.parts import CallDelta as CallDelta
-from puna.options import Options
+from puna.options import AdapterScale, Options
 from puna.prompt.messages import Chat, Insert
 
 #: More samples of one prompt are a mistake, or an attack.
@@ -63,6 +63,7 @@ class Generate(Message, frozen=True):
     samples: int = 1
     prompt_logprobs: bool = False  # with `top_logprobs` alternatives
     cache_prompt: bool = True  # take what earlier requests have left behind, and leave something behind
+    lora: list[AdapterScale] | None = None  # adapters it is computed with; None: those of the model
     priority: Priority = "interactive"
     client: str = ""  # who asks: waiting requests of several clients take turns
 
@@ -85,6 +86,7 @@ class Embed(Message, frozen=True):
     dimensions: int = 0
     pooling: str | None = None
     query: str | None = None
+    lora: list[AdapterScale] | None = None
     cache_prompt: bool = True
     priority: Priority = "interactive"
     client: str = ""

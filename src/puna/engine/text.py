@@ -82,14 +82,17 @@ class TextStream:
         undecided = self._stops.depth(self._state) if self._stops is not None else 0
         return self._release(len(self._held) - max(undecided, incomplete_tail(self._held)))
 
-    def flush(self) -> Released:
-        """Everything that was held, at the end of the generation; half a character is dropped."""
+    def flush(self, *, complete: bool = False) -> Released:
+        """Everything that was held, at the end of the generation; half a character is dropped.
+
+        The answer is `complete` if the model has ended it.
+        """
         released = self._release(len(self._held) - incomplete_tail(self._held))
         released.pieces += [piece for _, piece in self._pieces]
         self._pieces.clear()
         self._held.clear()
         if self._parser is not None:
-            released.parts += self._parser.flush()
+            released.parts += self._parser.flush(complete=complete)
         return released
 
     def _find_stop(self, added: bytes, at: int) -> tuple[int, str] | None:

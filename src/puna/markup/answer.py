@@ -20,6 +20,9 @@ _MOST_REREAD: Final = 4
 
 _ID_CHARACTERS: Final = string.ascii_lowercase + string.digits
 
+#: What a tool may be called that nobody knows.
+_NAME: Final = re.compile(r"[\w.:/@-]{1,256}")
+
 _random = random.SystemRandom()
 
 
@@ -82,7 +85,7 @@ class Answer:
 
     def begin_call(self, name: str) -> None:
         """A call has begun. Raises `BrokenError` for what is no name."""
-        if not name or name != name.strip() or "\n" in name:
+        if name not in self.tools and not _NAME.fullmatch(name):
             raise BrokenError
         self._name = name
         self._arguments = []
@@ -176,9 +179,10 @@ class AnswerParser:
             self._advance()
         return self._answer.taken()
 
-    def flush(self) -> list[Part]:
-        """What was held back, once the answer has ended."""
+    def flush(self, *, complete: bool = False) -> list[Part]:
+        """What was held back, once the answer has ended: `complete` if it was the model that ended it."""
         self._answer.reader.ended = True
+        self._answer.reader.complete = complete
         self._advance()
         self._answer.end()
         return self._answer.taken()

@@ -55,6 +55,7 @@ class Reader:
 
     def __init__(self) -> None:
         self.ended = False
+        self.complete = False  # the model has ended the answer itself
         self.added = 0  # characters that came
         self.reread = 0  # characters given back
         self._text = ""
@@ -149,10 +150,11 @@ class Reader:
         match = pattern.match(self._text, self._at)
         return self.take(len(match[0])) if match else ""
 
-    def until(self, search: Search, out: Callable[[str], object]) -> Steps[str]:
+    def until(self, search: Search, out: Callable[[str], object], *, must_come: bool = False) -> Steps[str]:
         """Give `out` the text before the first of the texts searched for, as it is certain.
 
-        Returns which it is, not taken; empty at the end of all text.
+        Returns which it is, not taken; empty at the end of all text. Where one `must_come`, what may be its
+        beginning stays what it is.
         """
         while True:
             found = search.find(self._text, self._at)
@@ -162,7 +164,7 @@ class Reader:
                     out(self.take(place - self._at))
                 return text
             size = len(self._text) - self._at
-            if not self.ended:
+            if not self.ended or must_come:
                 size -= search.undecided(self._text, self._at)
             if size:
                 out(self.take(size))

@@ -28,13 +28,17 @@ class Tool:
 
     @cached_property
     def properties(self) -> Mapping[str, Any]:
-        found = self._resolved(self.parameters).get("properties")
+        found = self.resolved(self.parameters).get("properties")
         return found if isinstance(found, Mapping) else {}
 
     def types(self, parameter: str) -> list[str]:
         """The types that values of a parameter may have; empty when nothing is said about it."""
+        return self.types_of(self.properties.get(parameter))
+
+    def types_of(self, schema: Any) -> list[str]:
+        """The types of values that a schema within the parameters names."""
         found: set[str] = set()
-        self._collect(self.properties.get(parameter), found, 0)
+        self._collect(schema, found, 0)
         return [kind for kind in (*_ORDER, "null") if kind in found]
 
     def value(self, parameter: str, text: str) -> str:
@@ -53,7 +57,7 @@ class Tool:
     def _collect(self, schema: Any, found: set[str], depth: int) -> None:
         if depth > _MOST_REFERENCES or not isinstance(schema, Mapping):
             return
-        schema = self._resolved(schema)
+        schema = self.resolved(schema)
         kind = schema.get("type")
         found.update(one for one in (kind if isinstance(kind, list) else [kind]) if isinstance(one, str))
         for keyword in ("anyOf", "oneOf", "allOf"):
@@ -66,7 +70,7 @@ class Tool:
             if "const" in schema:
                 found.add(_type_of(schema["const"]))
 
-    def _resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """The schema that references within the parameters lead to."""
         for _ in range(_MOST_REFERENCES):
             reference = schema.get("$ref")

@@ -127,7 +127,9 @@ def _message(answer: Answer) -> Steps[None]:
         yield from reader.skip(*_ENDS)
         return
     text: list[str] = []
-    yield from reader.until(search(START, *_ENDS), text.append)
+    found = yield from reader.until(search(START, *_ENDS), text.append)
+    if not found and not reader.complete:
+        raise BrokenError
     arguments = object_text("".join(text))
     answer.begin_call(name)
     answer.argue(arguments)

@@ -52,6 +52,12 @@ class JsonCalls:
         yield from calls(answer, known_only=not self.opening)
         if self.closing:
             yield from skip_closing(answer, self.closing)
+        while not self.opening:
+            yield from reader.space()
+            if not (yield from reader.skip(";")):
+                return
+            yield from reader.space()
+            yield from call(answer, known_only=True)
 
 
 def calls(answer: Answer, *, known_only: bool = False) -> Steps[None]:

@@ -64,7 +64,7 @@ def copy_text(reader: Reader, notation: Notation, out: Out) -> Steps[None]:
     out('"')
     marks = search(quote, "\\") if quote in notation.escapes else search(quote)
     while True:
-        found = yield from reader.until(marks, lambda text: out(_escaped(text)))
+        found = yield from reader.until(marks, lambda text: out(_escaped(text)), must_come=True)
         reader.take(len(found))
         if found == quote:
             out('"')
@@ -82,7 +82,7 @@ def _escape(reader: Reader) -> Steps[str]:
         while len(digits) < _CODES[kind] and (yield from reader.peek()):
             digits += reader.take(1)
         try:
-            return chr(int(digits, 16)) if digits.isalnum() else _broken()
+            return chr(int(digits, 16)) if len(digits) == _CODES[kind] and digits.isalnum() else _broken()
         except (ValueError, OverflowError):
             raise BrokenError from None
     if not kind:

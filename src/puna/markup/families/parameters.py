@@ -70,22 +70,22 @@ class ParameterCalls:
         yield from reader.expect(self.opening)
         yield from self.rest(answer)
 
-    def rest(self, answer: Answer) -> Steps[None]:
-        """The calls of a section, after the first one's opening tag."""
+    def rest(self, answer: Answer, *, known_only: bool = False) -> Steps[None]:
+        """A section's calls after the first opening tag; with `known_only`, of tools there are."""
         reader = answer.reader
         while True:
-            yield from self._call(answer)
+            yield from self._call(answer, known_only=known_only)
             yield from reader.space()
             if (yield from reader.skip(self.section_end)) or not (yield from reader.skip(self.opening)):
                 return
 
-    def _call(self, answer: Answer) -> Steps[None]:
+    def _call(self, answer: Answer, *, known_only: bool = False) -> Steps[None]:
         reader = answer.reader
         name = yield from reader.before(
             self.after_name, self.key, self.closing, most=LONGEST_NAME, keep=(self.key, self.closing)
         )
         name = name.strip().strip('"')
-        if not name or any(mark in name for mark in "<>{}\n"):
+        if known_only and name not in answer.tools:
             raise BrokenError
         tool = answer.tool(name)
         answer.begin_call(name)
@@ -114,7 +114,7 @@ class ParameterCalls:
             yield from reader.expect(self.value)
         answer.argue(f"{before}{dumps(key)}: ")
         value = _Value(answer, tool, key, is_string)
-        found = yield from reader.until(search(self.value_end), value.feed)
+        found = yield from reader.until(search(self.value_end), value.feed, must_come=True)
         if not found:
             raise BrokenError
         reader.take(len(found))
@@ -231,4 +231,4 @@ class TaggedCalls:
             yield from calls(answer)
             yield from skip_closing(answer, "</tool_call>")
         else:
-            yield from GLM.rest(answer)
+            yield from GLM.rest(answer, known_only=self.taught != GLM)

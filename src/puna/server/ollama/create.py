@@ -47,8 +47,6 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
         raise RequestError("neither 'from' or 'files' was specified")
     if not body.from_model and not body.files:
         raise RequestError("unknown type: 'files' is empty")
-    if len(body.adapters) > 1:
-        raise RequestError("only one adapter is currently supported")
     wanted = body.quantize or body.quantization
     if body.template:
         try:
@@ -61,6 +59,7 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
         from_model=body.from_model or None,
         files=body.files or {},
         adapters=body.adapters,
+        adapter_scales=body.adapter_scales,
         template=body.template or None,
         system=body.system or None,
         license=body.licenses,
@@ -95,10 +94,11 @@ async def _create(
         loop.call_soon_threadsafe(steps.put_nowait, {"status": status, **counts})
 
     def work() -> None:
-        from puna.model.header import check_file  # a server that makes no models does without
+        from puna.model.adapters.peft import convert  # a server that makes no models does without
+        from puna.model.header import check_file
 
         try:
-            backend.store.create(name, spec, report, check_file, progress)
+            backend.store.create(name, spec, report, check_file, convert, progress)
         finally:
             loop.call_soon_threadsafe(steps.put_nowait, None)
 

@@ -156,8 +156,12 @@ def _show(model: StoredModel, body: ShowRequest, engine: str) -> dict[str, Any]:
         "tensors": tensor_list(model),
         "capabilities": _capabilities(model),
         "requires": model.config.requires,
-        "engine": _engine(model, engine),  # Puna's own, as is the next
+        "engine": _engine(model, engine),  # Puna's own, as are the next
         "answer_family": _answer_family(model),
+        "adapters": [
+            {"id": number, "name": each.name, "scale": each.scale}
+            for number, each in enumerate(model.adapters)
+        ],
     }
     return {
         "modelfile": modelfile_text(model, system=body.system or None, parameters=body.options),
