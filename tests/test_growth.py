@@ -92,11 +92,11 @@ def thinking(pieces: list[str]) -> None:
     parser.flush()
 
 
-def answering(family: str) -> Callable[[list[str]], None]:
-    def run(pieces: list[str]) -> None:
+def answering(family: str, unit: str, count: int) -> Callable[[], None]:
+    def run() -> None:
         parser = AnswerParser(Reading(FAMILIES[family], tools={"f": Tool("f")}))
-        for piece in pieces:
-            parser.feed(piece)
+        for _ in range(count):
+            parser.feed(unit)
         parser.flush()
 
     return run
@@ -143,6 +143,16 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "a thought": lambda n: lambda: thinking(["<think>", *["<"] * n]),
     "blanks before an answer": lambda n: lambda: thinking([" " * 1000] * n),
     "the beginning of a tag": lambda n: lambda: thinking(["<think>", *["</think"] * n]),
+    **{
+        f"{family}: {what}": partial(answering, family, unit)
+        for family, what, unit in (
+            ("hermes", "openings", "<tool_call>"),
+            ("hermes", "broken calls", '<tool_call>{"name": "f", "arguments": {"a": <'),
+            ("qwen3-coder", "open values", "<function=f><parameter=a>\n"),
+            ("lfm2", "lists", "<|tool_call_start|>[f(a=["),
+            ("harmony", "headers", "<|channel|>commentary to=functions.f<|message|>["),
+        )
+    },
     "a Go template of text": lambda n: lambda: GoTemplate("{" * n),
     "a Go template of actions": lambda n: lambda: GoTemplate("{{.A}}" * (n // 8)),
     "a Go template of blanks": lambda n: lambda: GoTemplate("{{" + " " * n + "-}}"),
