@@ -65,6 +65,7 @@ def _model_rows(shown: Mapping[str, Any], info: Mapping[str, Any]) -> Rows:
         ("quantization", details.get("quantization_level")),
         ("requires", shown.get("requires")),
         ("engine", shown.get("engine")),
+        ("answer family", shown.get("answer_family")),
     ]
     return _filled(rows)
 
