@@ -10,30 +10,31 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from puna.engine.answers import Answers, fail
 from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.draft_model import DraftModel
 from puna.engine.drafters import drafter_for
 from puna.engine.drafts import Draft
-from puna.engine.embedding import Embedding, prepare_embeddings
+from puna.engine.embedding import Embedding
 from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
 from puna.engine.prefix_cache import PrefixCache
-from puna.engine.ranking import prepare_ranking
-from puna.engine.requests import FittedPrompt, adapters_of, prepare
+from puna.engine.preparing import sequences_of
+from puna.engine.prompt_memory import PromptMemory, prompt_folder
+from puna.engine.requests import FittedPrompt
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
 from puna.engine.speculation import Speculation
-from puna.errors import GenerationError, RequestError, RunnerError
+from puna.errors import GenerationError, RunnerError
 from puna.grammar.compiled import Grammars
 from puna.grammar.masks import Masks
-from puna.kvcache.cache import Compacting
+from puna.kvcache.cache import Compacting, Saving
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel
@@ -41,6 +42,8 @@ from puna.model.load import LoadedModel
 log = logging.getLogger("puna.engine")
 
 T = TypeVar("T")
+
+_SAVING_S: Final = 3.0  # how long an engine that is closed waits for prompts to be saved
 
 #: Entries kept in the prefix cache beside the running requests, as long as there are cells.
 REMEMBERED = 64
@@ -124,6 +127,8 @@ class Engine:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._on_death: Callable[[BaseException], None] | None = None
+        self._memory: PromptMemory | None = None
+        self._stored = str(cache_types)
 
     # --- from any thread ---------------------------------------------------------------
 
@@ -132,25 +137,11 @@ class Engine:
 
         Raises at once when it cannot be served: `RequestError`, `ContextLengthError`, `UnavailableError`.
         """
-        # Tokenising and compiling, the costly parts, happen here, on the caller's thread.
-        tokenizer = self.loaded.tokenizer
-        uses = adapters_of(request, self.loaded)
-        sequences: Collection[Sequence]
-        if isinstance(request, Embed) and request.query is not None:
-            sequences = prepare_ranking(request, sink, self.loaded, self.context)
-        elif isinstance(request, Embed):
-            sequences = prepare_embeddings(
-                request, sink, tokenizer, self.context, self.loaded.pooling, whole=not self.loaded.generates
-            )
-        elif not self.loaded.generates:
-            raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
-        else:
-            sequences = generations = prepare(
-                request, sink, self.loaded, self.context, self._grammars, prompt
-            )
-            self._speculation.enable(generations)
-        for sequence in sequences:
-            sequence.adapters = uses
+        # The costly parts happen here, on the caller's thread.
+        sequences = sequences_of(request, sink, self.loaded, self.context, self._grammars, prompt)
+        self._speculation.enable([each for each in sequences if isinstance(each, Generation)])
+        if self._memory is not None:
+            self._memory.recall(sequences)
         with self._changed:
             self._refuse_if_closing()
             self._incoming.extend(sequences)
@@ -205,14 +196,23 @@ class Engine:
 
         `on_death` is called there after an error that the process should not survive: without memory, or
         when the interpreter itself failed, nothing it does can be relied on. Without `on_death` it
-        continues as long as it can.
+        continues as long as it can. With `PUNA_PROMPT_CACHE` what is remembered of prompts outlives it.
         """
         self._on_death = on_death
+        if (folder := prompt_folder()) is not None and isinstance(self.cache, Saving):
+            self._memory = PromptMemory(folder, self, self._stored)
+            self.scheduler.on_release = self._memory.released
         self._thread = threading.Thread(target=self._run_or_die, name="puna-engine", daemon=True)
         self._thread.start()
 
+    def save_prompts(self, timeout_s: float) -> None:
+        """Save what is to outlive the engine and has not been, as far as that takes no longer."""
+        if self._memory is not None:
+            self._memory.close(timeout_s)
+
     def close(self) -> None:
         """End all requests with an error, stop the thread, give the cache back."""
+        self.save_prompts(_SAVING_S)
         with self._changed:
             self._closing = True
             self._changed.notify()

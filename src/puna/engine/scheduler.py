@@ -9,7 +9,7 @@ last: what it has generated so far is kept and evaluated again later.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from puna.engine.batching import BatchSlice, first_group, plan
@@ -56,6 +56,7 @@ class Scheduler:
         self.pace = Pace(batch_size)
         self.waiting: list[Sequence] = []  # in the order they will be served
         self.running: list[Sequence] = []
+        self.on_release: Callable[[Sequence], None] | None = None  # told of what is left to be remembered
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from (*self.running, *self.waiting)
@@ -259,6 +260,8 @@ class Scheduler:
         else:
             keys = sequence.cached_as if sequence.exact else sequence.cached_as[: sequence.keep]
             self._prefix_cache.release(entry, keys, generates=sequence.generates)
+            if self.on_release is not None and sequence.exact:
+                self.on_release(sequence)
 
     def _pauses(self) -> dict[Sequence, int]:
         """After how many inputs prompts pause, because a waiting or a later request shares exactly those.

@@ -62,6 +62,10 @@ _SMALL_BYTES = 1 << 16
 _SWITCH_INTERVAL_S = 1e-4
 
 
+#: How long prompts are saved that have not been, before the parent loses its patience.
+_SAVING_S = 4.0
+
+
 def serve(sock: socket.socket) -> None:
     """Load the model that is asked for, then answer requests, until the parent hangs up."""
     channel = _Parent(sock, ToRunner)
@@ -82,6 +86,7 @@ def serve(sock: socket.socket) -> None:
                 _take(frame, model, preparing, channel)
     except (MemoryError, SystemError) as error:
         _leave(error)
+    model.engine.save_prompts(_SAVING_S)
     # The engine's thread may be inside a long step; memory goes back to the system either way.
     os._exit(0)
 
