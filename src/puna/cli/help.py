@@ -251,6 +251,14 @@ PAGES = {
         ),
         variables=_CLIENT,
     ),
+    "completion": Page(
+        examples=(
+            ("bash: in ~/.bashrc", 'eval "$(puna completion bash)"'),
+            ("zsh: in ~/.zshrc, after compinit", 'eval "$(puna completion zsh)"'),
+            ("fish", "puna completion fish > ~/.config/fish/completions/puna.fish"),
+        ),
+        variables=_CLIENT,
+    ),
     "version": Page(variables=_CLIENT),
 }
 
@@ -259,7 +267,7 @@ SECTIONS = {
     "Chat": ("run",),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop", "key"),
-    "Tools": ("doctor", "tokenize", "bench", "debug", "version"),
+    "Tools": ("doctor", "tokenize", "bench", "debug", "completion", "version"),
 }
 
 
