@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
 from puna.engine.prefix_cache import PrefixCache
 from puna.engine.ranking import prepare_ranking
-from puna.engine.requests import FittedPrompt, prepare
+from puna.engine.requests import FittedPrompt, adapters_of, prepare
 from puna.engine.room import Room
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
@@ -52,8 +52,7 @@ class Engine:
 
     All sequences together, running and up to `remembered` finished ones, hold at most `capacity` tokens
     (by default enough for `parallel` full ones, never less than for one), counting once what they share.
-    Without a `context` a sequence may be as long as the model was trained for, as far as memory goes; where
-    it is `growable`, `grow` can make it as long.
+    Without a `context` it is what the model was trained for, as far as memory goes; `grow` can make it that.
     """
 
     def __init__(
@@ -132,7 +131,8 @@ class Engine:
         """
         # Tokenising and compiling, the costly parts, happen here, on the caller's thread.
         tokenizer, context = self.loaded.tokenizer, self.room.context_of(request)
-        sequences: Iterable[Sequence]
+        uses = adapters_of(request, self.loaded)
+        sequences: Collection[Sequence]
         if isinstance(request, Embed) and request.query is not None:
             sequences = prepare_ranking(request, sink, self.loaded, context)
         elif isinstance(request, Embed):
@@ -144,6 +144,8 @@ class Engine:
         else:
             sequences = generations = prepare(request, sink, self.loaded, context, self._grammars, prompt)
             self._speculation.enable(generations)
+        for sequence in sequences:
+            sequence.adapters = uses
         with self._changed:
             self._refuse_if_closing()
             self._incoming.extend(sequences)
@@ -174,8 +176,7 @@ class Engine:
 
     def grow(self, context: int, reserved: int = 0) -> None:
         """Let sequences be as long as `context` from now on (see `Room.grow`); only between two steps."""
-        beside = self._drafter.cache_bytes if isinstance(self._drafter, DraftModel) else 0
-        self.cache_bytes = beside + self.room.grow(context, self.cache.provided_bytes, reserved)
+        self.cache_bytes += self.room.grow(context, self.cache.provided_bytes, reserved)
         self.context = self.room.context
 
     @property

@@ -80,14 +80,14 @@ class Room:
         return self._cache, self._rows
 
     def grow(self, context: int, provided: int, reserved: int = 0) -> int:
-        """Let sequences be as long as `context`; the bytes that the cache can come to take then.
+        """Let sequences be as long as `context`; how many bytes more the cache can come to take then.
 
         `provided` are those it takes already, `reserved` those that others may come to take. Nothing changes
         with `NotSupportedError`, where that is more than can be, and `InsufficientMemoryError`.
         """
         context = min(context, self._loaded.trained_context or context)
         if context <= self.context:
-            return self.cache_bytes
+            return 0
         if context > self.most_context:
             raise NotSupportedError(f"the context can grow to {self.most_context} tokens, not to {context}")
         capacity = min(max(self._capacity, self._parallel * context), self._most_capacity)
@@ -100,8 +100,9 @@ class Room:
                 available,
             )
         self._cache.limit_cells(capacity)
+        more = size - self.cache_bytes
         self.context, self._capacity, self.cache_bytes = context, capacity, size
-        return size
+        return more
 
 
 def _can_grow(loaded: LoadedModel) -> bool:

@@ -28,7 +28,7 @@ from puna.model.metadata import (
     table_rows,
 )
 from puna.model.pooling import read_labels
-from puna.model.rope import RopeOptions
+from puna.model.rope import RopeOptions, read_sections
 from puna.ops import Routing
 
 if TYPE_CHECKING:
@@ -174,6 +174,7 @@ class TextOptions:
         neox: bool = False,
         rotates: bool = True,
         routing: Routing | None = None,
+        expert_sizes: tuple[int, int] = (0, 0),
         embedding_scale: float = 1.0,
         attention_softcap: float = 0.0,
         logit_softcap: float = 0.0,
@@ -209,7 +210,7 @@ class TextOptions:
         residual_scale = positive(file, "residual_scale", 1.0)
         softcap = limit(file, "attn_logit_softcapping", attention_softcap)
         rope = RopeOptions.read(file, head_dim, base=rope_base, neox=neox) if rotates else None
-        experts = read_experts(file, count, routing or Routing(0))
+        experts = read_experts(file, count, routing or Routing(0), expert_sizes)
         feed_forward = per_layer(file, "feed_forward_length", count, 0 if all(experts) else None)
         layers = tuple(
             LayerOptions(
@@ -342,3 +343,17 @@ def _read_heads(
     if not any(kv_heads) and not halves:
         raise invalid(file, "attention.head_count_kv", "is 0 for all layers, and one at least must attend")
     return heads, kv_heads
+
+
+def with_axes(
+    file: GGUFFile, options: TextOptions, *, shares: Sequence[int] = (), interleaved: bool = False
+) -> TextOptions:
+    """`options` with rotation by time, height and width: by the sections the file names, or by `shares`."""
+
+    def own(_: int, layer: LayerOptions) -> LayerOptions:
+        assert layer.rope is not None
+        sections = read_sections(file, layer.rope.pairs, shares)
+        rope = dataclasses.replace(layer.rope, sections=sections, interleaved=interleaved)
+        return dataclasses.replace(layer, rope=rope)
+
+    return options.each(own)

@@ -18,7 +18,7 @@ from puna.images import Picture
 from puna.images.pixels import BICUBIC, CLIP_MEAN, CLIP_STD, stretched
 from puna.model.metadata import first_of, invalid, positive, required, table_rows
 from puna.model.vision.options import VisionOptions
-from puna.model.vision.qwen25vl import patch_places
+from puna.model.vision.qwen import patch_places
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of
 from puna.nn.layers import Linear, RMSNorm, Unused
 from puna.nn.module import WeightSource, blocks, weight

@@ -311,6 +311,7 @@ class Fleet:
             kv_cache_type=self._settings.kv_cache_type,
             draft=entry.plan.draft,
             projector=entry.plan.projector,
+            adapters=entry.plan.adapters,
             speculate=self._settings.speculate,
             reserved=await self._promised(besides=entry),
             engine=entry.plan.engine,
@@ -327,8 +328,7 @@ class Fleet:
     async def _in_the_way(self, entry: ResidentModel, error: InsufficientMemoryError) -> list[ResidentModel]:
         """The models to unload so that `entry` can be loaded; none when that would not be enough."""
         others = [other for other in self._loaded.values() if other is not entry]
-        looks = await look(others)
-        freed = {one.model.path: one.memory_bytes + one.promised_bytes for one in looks}
+        freed = {one.model.path: one.memory_bytes + one.promised_bytes for one in await look(others)}
         chosen = victims(others, freed, max(error.needed - error.available, 1))
         for other in chosen:
             _log.info("unloading %s to make room for %s", other.model.name, entry.model.name)

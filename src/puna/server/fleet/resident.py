@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from puna.errors import InsufficientMemoryError, NotSupportedError, RunnerError
 from puna.machine import usable_threads
-from puna.options import AUTO, LLAMACPP, PUNA, Options, Placement
+from puna.options import AUTO, LLAMACPP, PUNA, AdapterFile, Options, Placement
 
 if TYPE_CHECKING:
     from puna.server.fleet.runner import Runner
@@ -38,6 +38,7 @@ class LoadPlan:
     engine: str = AUTO
     placement: Placement = Placement()  # noqa: RUF009, frozen
     projector: str = ""  # path of what the model sees with, where that is a file of its own
+    adapters: tuple[AdapterFile, ...] = ()
 
     @classmethod
     def of(
@@ -47,6 +48,7 @@ class LoadPlan:
         draft: str = "",
         default_engine: str = AUTO,
         projector: str = "",
+        adapters: tuple[AdapterFile, ...] = (),
     ) -> LoadPlan:
         num_ctx = default_num_ctx if options.num_ctx is None else options.num_ctx
         return cls(
@@ -57,6 +59,7 @@ class LoadPlan:
             options.engine or default_engine,
             options.placement,
             projector,
+            adapters,
         )
 
     def serves(
@@ -90,8 +93,8 @@ class LoadPlan:
     def _is_like(self, wanted: LoadPlan, context_length: int) -> bool:
         """Whether all options but the context and what computes are the same."""
         batch, wanted_batch = min(self.num_batch, context_length), min(wanted.num_batch, context_length)
-        return (batch, self.num_thread, self.draft, self.projector) == (
-            wanted_batch, wanted.num_thread, wanted.draft, wanted.projector,
+        return (batch, self.num_thread, self.draft, self.projector, self.adapters) == (
+            wanted_batch, wanted.num_thread, wanted.draft, wanted.projector, wanted.adapters,
         )  # fmt: skip
 
 

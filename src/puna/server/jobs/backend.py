@@ -15,7 +15,7 @@ import msgspec.structs
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
 from puna.prompt.model_facts import projector_for
-from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
+from puna.runner.protocol import CallDelta, Chunk, Done, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LoadPlan
 from puna.server.fleet.runner import Runner
@@ -47,15 +47,17 @@ class Order:
 
 @dataclass(frozen=True)
 class Piece:
-    """More of an answer. Log-probabilities may come before the text they belong to.
+    """More of an answer: thinking, then text, then calls. Log-probabilities may come before their text.
 
     Answers are numbered by `choice`: all samples of the first prompt, then those of the second, ...
     """
 
     text: str
     thinking: str = ""
+    calls: Sequence[CallDelta] = ()
     logprobs: Sequence[TokenLogprob] = ()
     choice: int = 0
+    prompt_tokens: int = 0  # that it answers
 
 
 @dataclass(frozen=True)
@@ -81,6 +83,7 @@ class Finished:
     load_duration: int
     context: list[int]  # tokens of the prompt and the answer
     choice: int = 0
+    thought: int = 0  # tokens that came as thinking alone
     warnings: Sequence[str] = ()
 
 
@@ -146,7 +149,12 @@ class Backend:
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
         projector = projector_for(model.projector_paths, model.runnable_path())
         return LoadPlan.of(
-            options, self.settings.context_length, draft, self.settings.engine, str(projector or "")
+            options,
+            self.settings.context_length,
+            draft,
+            self.settings.engine,
+            str(projector or ""),
+            model.adapters,
         )
 
     @contextlib.asynccontextmanager
@@ -166,13 +174,12 @@ class Backend:
         caller().require("manage", "unloading a model")
         await self.fleet.unload(str(model.runnable_path()))
 
-    async def render(self, order: Order, request: Generate) -> str:
+    async def render(self, order: Order, request: Generate) -> Prompted:
         """The prompt alone, without generating."""
         with _template_errors(order, request):
             async with self.runner(order) as runner:
                 options = msgspec.structs.replace(request.options, num_ctx=self.num_ctx(order))
-                request = msgspec.structs.replace(request, options=options)
-                return (await runner.render(request)).text
+                return await runner.render(msgspec.structs.replace(request, options=options))
 
     async def generate(
         self, order: Order, requests: Sequence[Generate], *, echo: bool = False
@@ -212,6 +219,7 @@ class _Sample:
     begun: bool = False
     scores: list[TokenLogprob | None] = field(default_factory=list)  # of the prompt
     tokens: list[int] = field(default_factory=list)
+    thought: int = 0  # of the tokens
 
 
 class _Answers:
@@ -259,8 +267,10 @@ class _Answers:
                     self._observation.chunk(choice, event)
                     self._running.generated(len(event.tokens))
                     sample.tokens += event.tokens
-                    if event.text or event.thinking or event.logprobs:
-                        yield Piece(event.text, event.thinking, event.logprobs, choice)
+                    if event.thinking and not (event.text or event.calls):
+                        sample.thought += len(event.tokens)
+                    if event.text or event.thinking or event.calls or event.logprobs:
+                        yield self._piece(event, choice)
                 else:
                     self._observation.done(choice, event)
                     yield self._finished(event, choice, warnings(self._order, runner))
@@ -268,6 +278,11 @@ class _Answers:
     async def _next(self, events: AsyncGenerator[_Event, None]) -> _Event | None:
         with self._running.waiting():
             return await anext(events, None)
+
+    def _piece(self, chunk: Chunk, choice: int) -> Piece:
+        return Piece(
+            chunk.text, chunk.thinking, chunk.calls, chunk.logprobs, choice, len(self._prompt.tokens)
+        )
 
     def _finished(self, done: Done, choice: int, warnings: Sequence[str]) -> Finished:
         arrived_ns = self._order.arrived_ns
@@ -277,5 +292,6 @@ class _Answers:
             load_duration=max(self._loaded_ns - arrived_ns, 1),
             context=self._prompt.tokens + self._samples[done.sample].tokens,
             choice=choice,
+            thought=self._samples[done.sample].thought,
             warnings=warnings,
         )
