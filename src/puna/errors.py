@@ -169,6 +169,15 @@ class UnavailableError(PunaError):
     status = 400  # 501 would say it better, but clients try again after any status over 500
 
 
+class RequestCancelledError(PunaError):
+    """Somebody has ended the request by its id."""
+
+    status = 400  # clients try again after others that would say it better
+
+    def __init__(self, message: str = "the request was cancelled") -> None:
+        super().__init__(message)
+
+
 class GenerationError(PunaError):
     """One sequence failed (NaN logits, grammar dead end); other sequences are not affected."""
 

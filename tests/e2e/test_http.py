@@ -34,6 +34,8 @@ def test_the_version_is_a_semantic_one_with_our_own_beside_it(http: httpx.Client
     answer = http.get("/api/version").json()
     assert re.fullmatch(r"\d+\.\d+\.\d+", answer["version"])
     assert f"(version {answer['puna']})" in server.first_line
+    assert answer["devices"]["memory"] > 0
+    assert answer["devices"]["processor"]["name"] in server.log.read_text()
 
 
 @pytest.mark.parametrize("path", ["/api/version", "/api/tags"])

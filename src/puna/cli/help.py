@@ -267,6 +267,14 @@ PAGES = {
         ),
         variables=_CLIENT,
     ),
+    "completion": Page(
+        examples=(
+            ("bash: in ~/.bashrc", 'eval "$(puna completion bash)"'),
+            ("zsh: in ~/.zshrc, after compinit", 'eval "$(puna completion zsh)"'),
+            ("fish", "puna completion fish > ~/.config/fish/completions/puna.fish"),
+        ),
+        variables=_CLIENT,
+    ),
     "version": Page(variables=_CLIENT),
 }
 
@@ -275,7 +283,7 @@ SECTIONS = {
     "Chat": ("run",),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop", "key"),
-    "Tools": ("doctor", "convert", "quantize", "tokenize", "bench", "debug", "version"),
+    "Tools": ("doctor", "convert", "quantize", "tokenize", "bench", "debug", "completion", "version"),
 }
 
 

@@ -27,9 +27,10 @@ from puna.engine.prefix_cache import PrefixCache
 from puna.engine.preparing import sequences_of
 from puna.engine.prompt_memory import PromptMemory, prompt_folder
 from puna.engine.requests import FittedPrompt
+from puna.engine.room import Room
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
-from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
+from puna.engine.sizing import choose_sizes
 from puna.engine.speculation import Speculation
 from puna.errors import GenerationError, RunnerError
 from puna.grammar.compiled import Grammars
@@ -54,7 +55,7 @@ class Engine:
 
     All sequences together, running and up to `remembered` finished ones, hold at most `capacity` tokens
     (by default enough for `parallel` full ones, never less than for one), counting once what they share.
-    Without a `context` a sequence may be as long as the model was trained for, as far as memory goes.
+    Without a `context` it is what the model was trained for, as far as memory goes; `grow` can make it that.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class Engine:
         remembered: int = REMEMBERED,
         cache_types: KVTypes = HALVES,
         speculate: str | None = None,
+        growable: bool = False,
     ) -> None:
         context, capacity = choose_sizes(
             loaded, context=context, capacity=capacity, parallel=parallel, batch=batch_size, types=cache_types
@@ -80,23 +82,16 @@ class Engine:
         self.context = context
         self.parallel = parallel
         loaded.ops.keep_freed_memory()
-        self.cache, rows = build_cache(
-            loaded,
-            parallel=parallel,
-            remembered=remembered,
-            context=context,
-            capacity=capacity,
-            batch=batch_size,
-            types=cache_types,
-        )
+        self.room = Room(loaded, context, capacity, parallel, batch_size, cache_types, growable=growable)
+        self.cache, rows = self.room.build_cache(remembered)
         self.weight_bytes = loaded.weight_bytes
-        self.cache_bytes = cache_bytes(self.cache, rows, capacity, batch_size)  # includes the draft model's
+        self.cache_bytes = self.room.cache_bytes  # includes the draft model's
         self.prefix_cache = PrefixCache(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self.scheduler = Scheduler(
             self.cache,
             self.prefix_cache,
-            context=context,
+            context=self.room.most_context,
             parallel=parallel,
             prompt_only_slots=(rows - parallel) // 2,  # the other half is for conversations
             batch_size=batch_size,
@@ -104,7 +99,7 @@ class Engine:
         self._drafter, kept = drafter_for(
             loaded,
             self.cache,
-            context=context,
+            context=self.room.most_context,
             capacity=capacity,
             parallel=parallel,
             remembered=remembered,
@@ -116,10 +111,12 @@ class Engine:
             self.weight_bytes += loaded.draft.weight_bytes
             self.cache_bytes += self._drafter.cache_bytes
         self._executor = Executor(loaded, self.cache, kept)
-        self._speculation = Speculation(self.cache, context, drafter=self._drafter, default=speculate)
+        self._speculation = Speculation(
+            self.cache, self.room.most_context, drafter=self._drafter, default=speculate
+        )
         self._grammars = Grammars(loaded.tokenizer)
         self._masks = Masks()
-        self._answers = Answers(loaded.tokenizer, context, loaded.ops)
+        self._answers = Answers(loaded.tokenizer, self.room.most_context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
         self._cancelled: set[int] = set()
@@ -138,7 +135,10 @@ class Engine:
         Raises at once when it cannot be served: `RequestError`, `ContextLengthError`, `UnavailableError`.
         """
         # The costly parts happen here, on the caller's thread.
-        sequences = sequences_of(request, sink, self.loaded, self.context, self._grammars, prompt)
+        context = self.room.context_of(request)
+        sequences = sequences_of(request, sink, self.loaded, context, self._grammars, prompt)
+            request, sink, self.loaded, self.room.context_of(request), self._grammars, prompt
+        )
         self._speculation.enable([each for each in sequences if isinstance(each, Generation)])
         if self._memory is not None:
             self._memory.recall(sequences)
@@ -169,6 +169,11 @@ class Engine:
             self._asked.append(answer)
             self._changed.notify()
         return future
+
+    def grow(self, context: int, reserved: int = 0) -> None:
+        """Let sequences be as long as `context` from now on (see `Room.grow`); only between two steps."""
+        self.cache_bytes += self.room.grow(context, self.cache.provided_bytes, reserved)
+        self.context = self.room.context
 
     @property
     def provided_bytes(self) -> int:

@@ -91,6 +91,7 @@ def prepare(
                 request=request,
                 sink=sink,
                 inputs=list(inputs),
+                context=context,
                 limit=limit,
                 keep=keep,
                 sampler=sampler,

@@ -77,7 +77,7 @@ class Scheduler:
         """What each sequence contributes to the next batch; empty when there is nothing to do."""
         self._admit()
         for sequence in [*self.running]:
-            if len(sequence.inputs) > self._context:
+            if len(sequence.inputs) > self._longest(sequence):
                 self._shift(sequence)
         self._make_room()
         prompts = [sequence.ready for sequence in self.running if not sequence.decoding]
@@ -146,7 +146,7 @@ class Scheduler:
             if self._is_full(sequence, peers) and self._preemptible(sequence, peers) is None:
                 full.add(self._is_prompt_only(sequence))
                 continue
-            if len(sequence.inputs) > self._context:
+            if len(sequence.inputs) > self._longest(sequence):
                 sequence.cut(*self._excess(sequence))
             found = self._find(sequence)
             if self._is_worth_waiting(sequence, found):
@@ -282,9 +282,12 @@ class Scheduler:
 
     # --- the end of the context ----------------------------------------------------------------------
 
+    def _longest(self, sequence: Sequence) -> int:
+        return min(sequence.context, self._context)
+
     def _excess(self, sequence: Sequence) -> tuple[int, int]:
         """Which inputs to drop from a full context; the newest does not fit yet."""
-        count = shift_count(sequence.inputs[:-1], self._context, sequence.keep)
+        count = shift_count(sequence.inputs[:-1], self._longest(sequence), sequence.keep)
         return sequence.keep, sequence.keep + count
 
     def _shift(self, sequence: Sequence) -> None:

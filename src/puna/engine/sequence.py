@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ class Sequence:
     request: Generate | Embed
     sink: Sink
     inputs: list[Input]  # the truncated prompt, then what was generated
+    context: int = sys.maxsize  # inputs it may have, if the caches have room for so many
     keep: int = 0  # leading inputs that a shift leaves in place
     sample: int = 0  # number within the request
     number: int = 0  # order of arrival
