@@ -14,18 +14,24 @@ from puna import gojson
 from puna.engine.text import Piece, TextStream
 from puna.errors import PunaError
 from puna.json_gauge import JsonGauge
+from puna.markup.answer import AnswerParser
+from puna.markup.family import Reading
+from puna.markup.parts import Tags
+from puna.markup.registry import FAMILIES, PLAIN
+from puna.markup.tools import Tool
 from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, Digits
 from puna.model.tokenizer.split import splitter
 from puna.options import LONGEST_STOPS, MOST_STOPS, Options
 from puna.prompt.go import GoTemplate
 from puna.prompt.go_values import collated
-from puna.prompt.jinja_chat import _neighbours_merged
+from puna.prompt.jinja_forms import _neighbours_merged, _short_ids, simple_tool
 from puna.prompt.messages import Message
-from puna.prompt.thinking import Tags, ThinkingParser
+from puna.server.anthropic.wire import MessagesRequest
 from puna.server.http.cors import parse_origins
 from puna.server.http.decoding import parse
 from puna.server.http.host_check import host_name, is_local_address, is_local_name
 from puna.server.ollama.wire import ChatRequest, GenerateRequest
+from puna.server.openai.responses.items import input_items, prompt_messages
 from puna.server.openai.wire import ChatCompletionRequest
 from puna.server.settings import keep_alive_s
 from puna.store import ModelName
@@ -80,10 +86,20 @@ def messages(count: int, role: str = "user") -> list[Message]:
 
 
 def thinking(pieces: list[str]) -> None:
-    parser = ThinkingParser(Tags("<think>", "</think>"))
+    parser = AnswerParser(Reading(PLAIN, Tags("<think>", "</think>")))
     for piece in pieces:
         parser.feed(piece)
     parser.flush()
+
+
+def answering(family: str) -> Callable[[list[str]], None]:
+    def run(pieces: list[str]) -> None:
+        parser = AnswerParser(Reading(FAMILIES[family], tools={"f": Tool("f")}))
+        for piece in pieces:
+            parser.feed(piece)
+        parser.flush()
+
+    return run
 
 
 def tool_turns(count: int) -> bytes:
@@ -97,6 +113,18 @@ def tool_turns(count: int) -> bytes:
         for i in range(count)
     ]
     return json.dumps({"messages": turns}).encode()
+
+
+def called_and_answered(count: int) -> list[dict[str, Any]]:
+    """A message with many calls, and their results."""
+    calls: list[dict[str, Any]] = [{"id": f"call {i}", "function": {"name": "f"}} for i in range(count)]
+    results = [{"role": "tool", "content": "", "tool_call_id": call["id"]} for call in calls]
+    return [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
+
+
+def blocks(block: dict[str, Any], count: int) -> bytes:
+    messages = [{"role": "assistant", "content": [block] * count}]
+    return json.dumps({"model": "m", "max_tokens": 1, "messages": messages}).encode()
 
 
 READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
@@ -136,6 +164,22 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     ),
     "a wrong context": lambda n: lambda: parse(b'{"context":[' + b"-1," * n + b"1]}", GenerateRequest),
     "calls and results of tools": lambda n: lambda: parse(tool_turns(n // 16), ChatCompletionRequest).asked(),
+    "blocks of thinking": lambda n: (
+        lambda: parse(blocks({"type": "thinking", "thinking": LINE}, n), MessagesRequest).asked()
+    ),
+    "blocks of tools": lambda n: (
+        lambda: parse(blocks({"type": "tool_use", "id": "a", "name": "f"}, n), MessagesRequest).asked()
+    ),
+    "items of thinking": lambda n: (
+        lambda: prompt_messages(input_items([{"type": "reasoning", "encrypted_content": LINE}] * n))
+    ),
+    "items of calls": lambda n: (
+        lambda: prompt_messages(input_items([{"type": "function_call", "name": "f", "call_id": "a"}] * n))
+    ),
+    "short ids of calls": lambda n: lambda: _short_ids(called_and_answered(n)),
+    "a tool of many types": lambda n: (
+        lambda: simple_tool({"function": {"parameters": {"properties": {str(i): {} for i in range(n)}}}})
+    ),
     "unknown options": lambda n: lambda: Options.ignored({str(i): 1 for i in range(n)}),
     "an unknown option": lambda n: lambda: Options.ignored({"x" * n: 1}),
     "logit_bias": lambda n: lambda: Options.merge({"logit_bias": {str(i): 1 for i in range(n)}}),

@@ -11,10 +11,11 @@ import numpy as np
 import torch
 
 from puna.batch import Image
-from puna.gguf import GGUFWriter
+from puna.gguf import GGMLType, GGUFWriter
 from puna.images.pixels import normalised
 from puna.model.vision.options import VisionOptions
 from tests.tiny import CHATML, TinyLlama, add_tokenizer, llama_tensors, vocabulary
+from tests.tiny_decoders import holds
 
 #: What stands for a part of an image where transformers is asked: no token of any tiny vocabulary.
 PART = 5000
@@ -67,8 +68,12 @@ def write(
     tensors: Tensors,
     markers: Sequence[str] | None = None,
     chat_template: str = CHATML,
+    matrices: GGMLType = GGMLType.F32,
 ) -> Path:
-    """A file with `metadata` (without the architecture's name); with `markers` it has a tokenizer."""
+    """A file with `metadata` (without the architecture's name); with `markers` it has a tokenizer.
+
+    Its matrices are of the type `matrices`, where that holds their rows.
+    """
     writer = GGUFWriter(path, architecture)
     for key, value in metadata.items():
         if value is not None:
@@ -76,7 +81,8 @@ def write(
     if markers is not None:
         add_tokenizer(writer, chat_template, markers=markers)
     for name, array in tensors.items():
-        writer.add_tensor(name, np.ascontiguousarray(array))
+        kind = matrices if holds(matrices, array) else GGMLType.F32
+        writer.add_tensor(name, np.ascontiguousarray(array), kind)
     writer.write()
     return path
 
@@ -121,6 +127,7 @@ class WithLlama:
     image_size: int = 56
     patch_size: int = 14
     seed: int = 0
+    matrices: GGMLType = GGMLType.F32
 
     architecture = "llama"
     markers: ClassVar[tuple[str, ...]] = ()
@@ -185,12 +192,16 @@ class WithLlama:
         markers = [*self.markers, "<|part|>"]
         if not apart:
             metadata |= self.vision_metadata()
-            path = write(folder / "one.gguf", self.architecture, metadata, tensors | tower, markers)
-            return Layout(path)
+            return Layout(
+                write(
+                    folder / "one.gguf", self.architecture, metadata, tensors | tower, markers,
+                    matrices=self.matrices,
+                )
+            )  # fmt: skip
         vision = self.vision_metadata() | {"general.type": "mmproj", **self.clip()}
         return Layout(
             write(folder / "text.gguf", self.text_architecture, metadata, tensors, markers),
-            write(folder / "mmproj.gguf", "clip", vision, tower),
+            write(folder / "mmproj.gguf", "clip", vision, tower, matrices=self.matrices),
         )
 
     @property

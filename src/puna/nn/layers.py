@@ -7,17 +7,32 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.nn.adapters import LowRank
 from puna.nn.module import WeightSource
 from puna.ops import Array, Backend, Weight
 
+#: Which rows of a tensor a linear is made of.
+Rows = slice | NDArray[np.intp]
+
 
 class Linear:
-    """y = x W^T + b, W being [out, in] as stored."""
+    """y = x W^T + b, W being [out, in] as stored: the `rows` of the tensor that the weight is named after.
 
-    def __init__(self, ops: Backend, weight: Weight, bias: Array | None = None) -> None:
+    What adapters add to that is `low_rank`.
+    """
+
+    def __init__(
+        self,
+        ops: Backend,
+        weight: Weight,
+        bias: Array | None = None,
+        rows: Rows = slice(None),
+    ) -> None:
         self.ops = ops
         self.weight = weight
         self.bias = bias
+        self.rows = rows
+        self.low_rank: LowRank | None = None
 
     @classmethod
     def from_source(
@@ -40,13 +55,18 @@ class Linear:
 
     def __call__(self, x: Array) -> Array:
         """[rows, in] to [rows, out]."""
-        return self.ops.linear(x, self.weight, self.bias)
+        y = self.ops.linear(x, self.weight, self.bias)
+        return y if self.low_rank is None else self.low_rank.added(x, y)
 
 
 def linear_many(x: Array, *linears: Linear) -> list[Array]:
     """Several linears of the same input in one call, which reads and quantises it once."""
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
-    return linears[0].ops.linear_many(x, weights, biases)
+    results = linears[0].ops.linear_many(x, weights, biases)
+    return [
+        y if linear.low_rank is None else linear.low_rank.added(x, y)
+        for linear, y in zip(linears, results, strict=True)
+    ]
 
 
 class StackedLinear:
@@ -71,7 +91,8 @@ class StackedLinear:
         for size in parts:
             weight = joined.row_range(begin, begin + size)
             source.ops.pack(weight)
-            linears.append(Linear(source.ops, weight, None if bias is None else bias[begin : begin + size]))
+            rows = slice(begin, begin + size)
+            linears.append(Linear(source.ops, weight, None if bias is None else bias[rows], rows))
             begin += size
         return cls(linears)
 
@@ -117,7 +138,8 @@ class InterleavedLinear(StackedLinear):
             rows = part.reshape(-1)
             weight = joined.chosen_rows(rows)
             source.ops.pack(weight)
-            linears.append(Linear(source.ops, weight, None if bias is None else bias[source.ops.array(rows)]))
+            own = None if bias is None else bias[source.ops.array(rows)]
+            linears.append(Linear(source.ops, weight, own, rows))
         joined.drop_data()
         return cls(linears)
 

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from puna.errors import NotSupportedError
+from puna.markup.parts import Tags
 from puna.prompt.messages import Message
-from puna.prompt.thinking import Tags
 
 #: Whether, or how hard, the model should think; None leaves it to the template.
 Think = bool | str | None
@@ -32,6 +32,9 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     #: The tags around thinking in the output, if the model thinks.
     thinking_tags: Tags | None = None
+    #: The family whose markup the template writes, and for "template" the markup of calls itself.
+    family: str = ""
+    call_tags: Tags | None = None
     #: Whether the template has a place for tools, for the text after a gap, and for documents.
     takes_tools: bool = False
     takes_suffix: bool = False

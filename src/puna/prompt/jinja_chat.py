@@ -6,12 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from puna.errors import TemplateError
+from puna.markup.parts import Tags
+from puna.markup.registry import TEMPLATE, family_of
 from puna.prompt.format import ChatFormat, SpecialTokens, Think, Traits, think_level
 from puna.prompt.jinja import JinjaTemplate
 from puna.prompt.jinja_forms import Chat, Tools, first_accepted
+from puna.prompt.jinja_tags import call_tags
 from puna.prompt.messages import Message, as_messages, call_function
 from puna.prompt.stops import stop_strings
-from puna.prompt.thinking import Tags
 
 #: Ends a continued message while it is rendered; what the template writes after it is cut off.
 _CONTINUED = "\ue000continued here\ue000"
@@ -44,9 +46,13 @@ class JinjaFormat(ChatFormat):
         self._template = JinjaTemplate(template)
         self._with_tools = JinjaTemplate(with_tools) if with_tools else None
         self._tokens = tokens or SpecialTokens()
+        writing = self._with_tools or self._template
+        family = family_of(writing.text, calls=writing.reads("tools"))
         self.traits = Traits(
             stop=stop_strings(self._template),
             thinking_tags=_thinking_tags(self._template),
+            family=family.name,
+            call_tags=call_tags(writing) if family is TEMPLATE else None,
             takes_tools=self._with_tools is not None or self._template.reads("tools"),
             takes_documents=self._template.reads("documents"),
         )

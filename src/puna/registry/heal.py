@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from functools import partial
+from typing import Final
 
 from puna.errors import PunaError
 from puna.registry.blob_puller import BlobPuller
@@ -12,6 +13,9 @@ from puna.registry.remote import Registry
 from puna.registry.report import Report, told
 from puna.store import Store
 from puna.store.verify import Damage
+
+#: Somebody waits for it, and can ask again.
+_HASTE: Final = Patience(tries=2)
 
 
 def heal(store: Store, damage: Damage, report: Report, patience: Patience | None = None) -> str:
@@ -28,7 +32,7 @@ def heal(store: Store, damage: Damage, report: Report, patience: Patience | None
     if path.exists():
         path.replace(aside)
     for name in damage.models:
-        puller = BlobPuller(store, report, threading.Event(), patience or Patience())
+        puller = BlobPuller(store, report, threading.Event(), patience or _HASTE)
         try:
             with Registry(name) as registry, told():
                 puller.fetch([damage.layer], lambda layer: partial(registry.blob, layer.digest))

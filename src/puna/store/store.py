@@ -14,7 +14,7 @@ from puna.store import prune
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.bundled import bundled_model, is_demo
 from puna.store.config import ModelConfig
-from puna.store.create import ModelSpec, build
+from puna.store.create import Converter, ModelSpec, build
 from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
 from puna.store.manifest import Manifest
 from puna.store.names import ModelName
@@ -117,11 +117,13 @@ class Store:
         spec: ModelSpec,
         on_status: Status | None = None,
         check: Callable[[Path], object] | None = None,
+        convert: Converter | None = None,
     ) -> StoredModel:
         """Create or replace the model `name` (see ModelSpec). Calls `on_status` at each step.
 
         `check` is called with each new model file, and raises ModelError for one that cannot be run; blobs of
-        a spec that is refused are deleted, unless other models use them. Does not parse templates. Raises
+        a spec that is refused are deleted, unless other models use them. `convert` makes GGUF of
+        adapters that are safetensors. Does not parse templates. Raises
         InvalidNameError, RequestError for an invalid spec, ModelNotFoundError for an unknown parent,
         StoreError.
         """
@@ -131,7 +133,7 @@ class Store:
             parent = self.get(spec.from_model) if spec.from_model else None
             target = self._spelling(wanted)
             try:
-                manifest = build(self.blobs, spec, parent, report, check or _silent)
+                manifest = build(self.blobs, spec, parent, report, check or _silent, convert or _no_converter)
             except RequestError:
                 # What was uploaded for a model that cannot be is of no use to anybody.
                 with contextlib.suppress(InvalidNameError):
@@ -168,9 +170,8 @@ class Store:
             if spelled.folded == original.model_name.folded:
                 return
             if original.bundled:
-                data = build(
-                    self.blobs, ModelSpec(from_model=original.name), original, _silent, _silent
-                ).encode()
+                spec = ModelSpec(from_model=original.name)
+                data = build(self.blobs, spec, original, _silent, _silent, _no_converter).encode()
             else:
                 path = self._manifest_path(original.model_name)
                 with storage_errors("read", path):
@@ -318,6 +319,10 @@ class Store:
             with storage_errors("write to the model store", self.root):
                 stack.enter_context(exclusive(self.root / ".puna.lock"))
             yield
+
+
+def _no_converter(*paths: Path) -> None:
+    raise RequestError("adapters that are safetensors files cannot be converted here")
 
 
 def _silent(_: object) -> None:

@@ -98,7 +98,9 @@ def test_towers_say_what_of_their_own_makes_no_sense(
     kind, metadata, complaint = LISTS[name]
     config = SEEING[kind]()
     monkeypatch.setattr(
-        common, "write", lambda path, kind, values, *more: write(path, kind, values | metadata, *more)
+        common,
+        "write",
+        lambda path, kind, values, *more, **also: write(path, kind, values | metadata, *more, **also),
     )
     layout = config.write(tmp_path, original(config))
     with pytest.raises(ModelError, match=complaint):
@@ -127,10 +129,12 @@ def test_what_listens_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     config = SEEING["gemma4, small"]()
     sound = {"a.blk.0.ln1.weight": np.ones(4, np.float32), "mm.a.fc.weight": np.ones((4, 4), np.float32)}
     monkeypatch.setattr(
-        common, "write", lambda path, kind, values, tensors, *more: write(
-            path, kind, values, tensors | sound, *more
-        )
-    )  # fmt: skip
+        common,
+        "write",
+        lambda path, kind, values, tensors, *more, **also: write(
+            path, kind, values, tensors | sound, *more, **also
+        ),
+    )
     for apart in (False, True):
         layout = config.write(tmp_path, original(config), apart=apart)
         assert load_model(layout.model, projector=layout.projector).vision is not None

@@ -13,7 +13,7 @@ from tests.tiny_vision.models import SEEING
 
 #: Stands for one row of an image.
 PART = "<|part|>"
-SIZES = [(80, 60), (20, 90), (300, 40), (56, 56)]
+SIZES = [(80, 60), (20, 90), (300, 40), (56, 56), (120, 110)]
 
 
 @pytest.mark.parametrize("kind", ["idefics3", "internvl", "lfm2", "minicpmv"])

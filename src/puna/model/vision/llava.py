@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -27,6 +27,10 @@ from puna.ops import Array
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
+
+
+#: Pixels of the side of a picture beyond which it is made smaller before it is padded.
+_LARGEST_SIDE: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +76,11 @@ class LlavaVision(VisionTower):
         )
 
     def prepare(self, picture: Picture) -> Prepared:
-        o, (width, height) = self.options, picture.size
+        o = self.options
+        if (longest := max(picture.size)) > _LARGEST_SIDE:  # a line of pixels would become a square of them
+            width, height = (max(size * _LARGEST_SIDE // longest, 1) for size in picture.size)
+            picture = as_picture(stretched(picture, width, height, BICUBIC))
+        width, height = picture.size
         side = max(width, height)
         square = padded(
             np.asarray(picture), side, side, left=(side - width) // 2, top=(side - height) // 2,

@@ -23,6 +23,9 @@ MOST_DOCUMENTS: Final = 4096
 #: Files and licences of a model to be created.
 MOST_FILES: Final = 1024
 
+#: Adapters that one request names.
+MOST_ADAPTERS: Final = 64
+
 T = TypeVar("T")
 K = TypeVar("K")
 
@@ -31,6 +34,7 @@ Name = Annotated[str, Field(max_length=LONGEST_NAME)]
 
 #: Only the first wrong item of a list is looked for.
 Messages = Annotated[list[T], Field(max_length=MOST_MESSAGES, fail_fast=True)]
+Adapters = Annotated[list[T], Field(max_length=MOST_ADAPTERS, fail_fast=True)]
 Files = Annotated[dict[K, T], Field(max_length=MOST_FILES)]
 Licences = Annotated[list[str], Field(max_length=MOST_FILES, fail_fast=True)]
 Many = Annotated[list[T], Field(fail_fast=True)]

@@ -141,7 +141,12 @@ class Backend:
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
         projector = projector_for(model.projector_paths, model.runnable_path())
         return LoadPlan.of(
-            options, self.settings.context_length, draft, self.settings.engine, str(projector or "")
+            options,
+            self.settings.context_length,
+            draft,
+            self.settings.engine,
+            str(projector or ""),
+            model.adapters,
         )
 
     @contextlib.asynccontextmanager

@@ -112,7 +112,12 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     if not asked.prompts:
         return Preload(order)
     whole = msgspec.structs.replace(
-        request, options=order.options, think=think, template=author.template, format=asked.format
+        request,
+        options=order.options,
+        think=think,
+        template=author.template,
+        parser=author.parser,
+        format=asked.format,
     )
 
     async def opened(prompt: Prompt) -> Prompt:

@@ -11,9 +11,10 @@ from pydantic import Field
 from puna.engine.events import Generate, Priority
 from puna.errors import RequestError
 from puna.grammar.format import Format
+from puna.options import AdapterScale
 from puna.prompt.messages import Chat, Message
 from puna.server.http.decoding import Body
-from puna.server.http.limits import Documents
+from puna.server.http.limits import LONGEST_NAME, Adapters, Documents
 from puna.server.jobs.tools import ToolUse
 
 
@@ -27,7 +28,27 @@ class StructuredOutputs(Body):
     json_object: bool = False
 
 
-class OwnFields(Body):
+class LoraField(Body):
+    """An adapter and its scale, as llama.cpp's server takes them; here it may also be named."""
+
+    id: int | None = None
+    name: str | None = Field(default=None, max_length=LONGEST_NAME)
+    scale: float = 1.0
+
+
+class AdapterFields(Body):
+    """Which adapters of the model anything is computed with; without the field, those it was made with."""
+
+    lora: Adapters[LoraField] | None = None
+
+    @property
+    def adapters(self) -> list[AdapterScale] | None:
+        if self.lora is None:
+            return None
+        return [AdapterScale(each.id, each.name, each.scale) for each in self.lora]
+
+
+class OwnFields(AdapterFields):
     """Puna's own fields of any generation, beside those of either API."""
 
     cache_prompt: bool = True
@@ -76,6 +97,7 @@ class OwnFields(Body):
             priority=self.priority,
             ignore_eos=self.ignore_eos,
             sampled_logprobs=self.sampled_logprobs,
+            lora=self.adapters,
             **more,
         )
 

@@ -48,8 +48,6 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
         raise RequestError("neither 'from' or 'files' was specified")
     if not body.from_model and not body.files:
         raise RequestError("unknown type: 'files' is empty")
-    if len(body.adapters) > 1:
-        raise RequestError("only one adapter is currently supported")
     if body.quantize or body.quantization:
         raise UnavailableError("quantizing (quantize) is not available yet in this version")
     if body.template:
@@ -63,6 +61,7 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
         from_model=body.from_model or None,
         files=body.files or {},
         adapters=body.adapters,
+        adapter_scales=body.adapter_scales,
         template=body.template or None,
         system=body.system or None,
         license=body.licenses,
@@ -92,10 +91,11 @@ async def _create(
         loop.call_soon_threadsafe(statuses.put_nowait, status)
 
     def work() -> None:
-        from puna.model.header import check_file  # a server that makes no models does without
+        from puna.model.adapters.peft import convert  # a server that makes no models does without
+        from puna.model.header import check_file
 
         try:
-            backend.store.create(name, spec, report, check_file)
+            backend.store.create(name, spec, report, check_file, convert)
         finally:
             loop.call_soon_threadsafe(statuses.put_nowait, None)
 

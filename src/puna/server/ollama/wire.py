@@ -167,6 +167,7 @@ class CreateRequest(ModelRequest):
     from_model: Name = Field(default="", alias="from")
     files: Files[str, str] | None = None
     adapters: Files[str, str] = Field(default_factory=dict)
+    adapter_scales: Files[str, float] = Field(default_factory=dict)
     template: str = ""
     system: str = ""
     license: str | Licences = Field(default_factory=list)
