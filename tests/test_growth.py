@@ -92,14 +92,18 @@ def thinking(pieces: list[str]) -> None:
     parser.flush()
 
 
-def answering(family: str) -> Callable[[list[str]], None]:
-    def run(pieces: list[str]) -> None:
+def answering(family: str, unit: str, count: int) -> Callable[[], None]:
+    def run() -> None:
         parser = AnswerParser(Reading(FAMILIES[family], tools={"f": Tool("f")}))
-        for piece in pieces:
-            parser.feed(piece)
+        for _ in range(count):
+            parser.feed(unit)
         parser.flush()
 
     return run
+
+
+def answers_of(family: str, unit: str) -> Callable[[int], Callable[[], Any]]:
+    return lambda count: lambda: answering(family)([unit] * count)
 
 
 def tool_turns(count: int) -> bytes:
@@ -143,6 +147,21 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "a thought": lambda n: lambda: thinking(["<think>", *["<"] * n]),
     "blanks before an answer": lambda n: lambda: thinking([" " * 1000] * n),
     "the beginning of a tag": lambda n: lambda: thinking(["<think>", *["</think"] * n]),
+    **{
+        f"{family}: {what}": answers_of(family, unit)
+        for family, what, unit in (
+            ("hermes", "openings", "<tool_call>"),
+            ("hermes", "broken calls", '<tool_call>{"name": "f", "arguments": {"a": <'),
+            ("hermes", "open strings", '<tool_call>{"name": "f", "arguments": {"a": "\\"'),
+            ("hermes", "an argument", '<tool_call>{"name": "f", "arguments": {"a": "' + "b" * 40),
+            ("hermes", "white space", " \n"),
+            ("qwen3-coder", "open values", "<function=f><parameter=a>\n"),
+            ("glm", "keys", "<tool_call>f<arg_key>a</arg_key>"),
+            ("lfm2", "lists", "<|tool_call_start|>[f(a=["),
+            ("llama3", "brackets", '{"name": "f", "parameters": {'),
+            ("harmony", "headers", "<|channel|>commentary to=functions.f<|message|>["),
+        )
+    },
     "a Go template of text": lambda n: lambda: GoTemplate("{" * n),
     "a Go template of actions": lambda n: lambda: GoTemplate("{{.A}}" * (n // 8)),
     "a Go template of blanks": lambda n: lambda: GoTemplate("{{" + " " * n + "-}}"),

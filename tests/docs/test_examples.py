@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.servers import Server, environment, running
+from tests.scripted import pieces_of, write_scripted
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_adapters import TinyAdapter
 
@@ -31,6 +32,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<why>[^\n]+?) -->\n)?^```(?P<language>python|sh)\n(?P<code>.*?)^```$", re.M | re.S
 )
+CALLING = "{% for message in messages %}{{ message.content }}{% endfor %}{% if tools %}<tool_call>{% endif %}"
 REDIRECT = Path(__file__).parent / "redirect"
 
 
@@ -62,6 +64,8 @@ def place(tmp_path: Path) -> Path:
     tiny_llama_gguf(tmp_path / "model.gguf")
     shutil.copy(tmp_path / "model.gguf", tmp_path / "Llama-3.2-1B-Instruct-Q4_K_M.gguf")
     (tmp_path / "Modelfile").write_text("FROM ./model.gguf\n")
+    call = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+    write_scripted(tmp_path / "tools.gguf", [pieces_of(call)], template=CALLING)
     style, names = TinyAdapter(("q_proj",), seed=1), {"q_proj": "attn_q"}
     style.write_gguf(tmp_path / "style.gguf", "llama", TinyLlama().build(), names)
     TinyAdapter(("down_proj",), seed=2).write_peft(tmp_path / "tone", TinyLlama().build())
