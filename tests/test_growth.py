@@ -102,10 +102,6 @@ def answering(family: str, unit: str, count: int) -> Callable[[], None]:
     return run
 
 
-def answers_of(family: str, unit: str) -> Callable[[int], Callable[[], Any]]:
-    return lambda count: lambda: answering(family)([unit] * count)
-
-
 def tool_turns(count: int) -> bytes:
     turns = [
         {"role": "tool", "tool_call_id": f"{i}", "content": ""}
@@ -148,17 +144,12 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "blanks before an answer": lambda n: lambda: thinking([" " * 1000] * n),
     "the beginning of a tag": lambda n: lambda: thinking(["<think>", *["</think"] * n]),
     **{
-        f"{family}: {what}": answers_of(family, unit)
+        f"{family}: {what}": partial(answering, family, unit)
         for family, what, unit in (
             ("hermes", "openings", "<tool_call>"),
             ("hermes", "broken calls", '<tool_call>{"name": "f", "arguments": {"a": <'),
-            ("hermes", "open strings", '<tool_call>{"name": "f", "arguments": {"a": "\\"'),
-            ("hermes", "an argument", '<tool_call>{"name": "f", "arguments": {"a": "' + "b" * 40),
-            ("hermes", "white space", " \n"),
             ("qwen3-coder", "open values", "<function=f><parameter=a>\n"),
-            ("glm", "keys", "<tool_call>f<arg_key>a</arg_key>"),
             ("lfm2", "lists", "<|tool_call_start|>[f(a=["),
-            ("llama3", "brackets", '{"name": "f", "parameters": {'),
             ("harmony", "headers", "<|channel|>commentary to=functions.f<|message|>["),
         )
     },

@@ -117,6 +117,10 @@ class BodyTooLargeError(RequestError):
     status = 413
 
 
+class ConversionError(RequestError):
+    """A published model's folder is incomplete, damaged, or of an architecture that cannot be converted."""
+
+
 class OptionError(RequestError):
     """An option has the wrong type or is out of range."""
 

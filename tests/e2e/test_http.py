@@ -186,7 +186,7 @@ BAD = [
     ("/api/create", b'{"files": {"a": "b"}}', 400, "invalid model name"),
     ("/api/create", b'{"model": "new", "files": {"../a": "sha256:00"}}', 400, "file path must be relative"),
     ("/api/create", b'{"model": "new", "from": "tiny", "template": "{{ if"}', 400, "template error"),
-    ("/api/create", b'{"model": "new", "from": "tiny", "quantize": "q4_K_M"}', 400, "quantize"),
+    ("/api/create", b'{"model": "new", "from": "tiny", "quantize": "q4"}', 400, "unsupported quantization"),
     (
         "/api/create",
         b'{"model": "new", "from": "127.0.0.1:1/a/nosuch", "stream": false}',

@@ -236,6 +236,16 @@ PAGES = {
         ),
         variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
     ),
+    "quantize": Page(
+        examples=(
+            ("A quarter of the size", "puna quantize model-f16.gguf model-q4.gguf --type Q4_K_M"),
+            (
+                "With an importance matrix",
+                "puna quantize model-f16.gguf model-q3.gguf --type Q3_K_M --imatrix imatrix.gguf",
+            ),
+        ),
+    ),
+    "convert": Page(examples=(("A model as it is published", "puna convert ./SmolLM2-135M smol.gguf"),)),
     "doctor": Page(
         examples=(
             ("Everything about this installation", "puna doctor"),
@@ -261,7 +271,7 @@ SECTIONS = {
     "Chat": ("run",),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop", "key"),
-    "Tools": ("doctor", "tokenize", "bench", "debug", "version"),
+    "Tools": ("doctor", "convert", "quantize", "tokenize", "bench", "debug", "version"),
 }
 
 
