@@ -21,7 +21,7 @@ FAMILIES = {
     "cohere2": "Command R7B, Command A",
     "command-r": "Command R, Command R+, Aya 23",
     "deepseek2": "DeepSeek V2, V2-Lite, V3, R1; Kimi K2",
-    "deepseek2-ocr": "DeepSeek-OCR as llama.cpp's converter writes it",
+    "deepseek2-ocr": "DeepSeek-OCR beside its mmproj file",
     "deepseekocr": "DeepSeek-OCR in one file",
     "ernie4_5": "ERNIE 4.5",
     "ernie4_5-moe": "ERNIE 4.5 with experts",

@@ -137,8 +137,6 @@ class Engine:
         # The costly parts happen here, on the caller's thread.
         context = self.room.context_of(request)
         sequences = sequences_of(request, sink, self.loaded, context, self._grammars, prompt)
-            request, sink, self.loaded, self.room.context_of(request), self._grammars, prompt
-        )
         self._speculation.enable([each for each in sequences if isinstance(each, Generation)])
         if self._memory is not None:
             self._memory.recall(sequences)

@@ -100,7 +100,7 @@ def test_towers_say_what_of_their_own_makes_no_sense(
     monkeypatch.setattr(
         common,
         "write",
-        lambda path, kind, values, *more, **types: write(path, kind, values | metadata, *more, **types),
+        lambda path, kind, values, *more, **also: write(path, kind, values | metadata, *more, **also),
     )
     layout = config.write(tmp_path, original(config))
     with pytest.raises(ModelError, match=complaint):
@@ -129,10 +129,12 @@ def test_what_listens_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     config = SEEING["gemma4, small"]()
     sound = {"a.blk.0.ln1.weight": np.ones(4, np.float32), "mm.a.fc.weight": np.ones((4, 4), np.float32)}
     monkeypatch.setattr(
-        common, "write", lambda path, kind, values, tensors, *more, **types: write(
-            path, kind, values, tensors | sound, *more, **types
-        )
-    )  # fmt: skip
+        common,
+        "write",
+        lambda path, kind, values, tensors, *more, **also: write(
+            path, kind, values, tensors | sound, *more, **also
+        ),
+    )
     for apart in (False, True):
         layout = config.write(tmp_path, original(config), apart=apart)
         assert load_model(layout.model, projector=layout.projector).vision is not None
