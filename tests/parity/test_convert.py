@@ -38,7 +38,13 @@ ALL: dict[str, Any] = {
 #: What files of ours say beyond theirs, or otherwise, and why is in docs/models-of-your-own.md.
 OURS = {
     "tokenizer.ggml.eos_token_ids", "general.name", "expert_weights_norm", "norm_top_k_prob",
-    "general.quantization_version",
+    "general.quantization_version", "tokenizer.ggml.pre",
+}  # fmt: skip
+#: What single architectures say otherwise: what is assumed there is written, and all ends are listed together.
+APART = {
+    "starcoder2": {"attention.sliding_window"}, "deepseek2": {"expert_gating_func"},
+    "falcon-h1": {"rope.dimension_count"},
+    "hunyuan-dense": {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"},
 }  # fmt: skip
 #: What theirs alone say: guesses from names of folders, and what has no meaning for the architecture.
 THEIRS = (
@@ -74,7 +80,7 @@ def meaning(file: Any) -> dict[str, Any]:
     return {
         key: value.tolist() if hasattr(value, "tolist") else value
         for key, value in found.items()
-        if key not in THEIRS and key not in OURS
+        if key not in THEIRS and key not in OURS and key not in APART.get(file.architecture, ())
     }
 
 
