@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv test test-fast test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: run venv test test-fast test-thorough test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-architectures bench-embedding bench-sampling bench-speculation bench-structured
 .PHONY: docs-models clean distclean help
 
@@ -34,6 +34,9 @@ test: .venv/developed ## run all tests
 
 test-fast: .venv/developed ## run the tests that take no time and start no servers
 	$(PYTEST) -m "not slow and not e2e" $(PYTEST_ARGS)
+
+test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of
+	$(PYTEST) -m thorough $(PYTEST_ARGS)
 
 test-sanitize: .venv/developed ## run the kernels' tests on a build that watches memory and arithmetic
 	$(BIN)/python tests/native/sanitize.py $(PYTEST_ARGS)

@@ -14,6 +14,11 @@ from puna import gojson
 from puna.engine.text import Piece, TextStream
 from puna.errors import PunaError
 from puna.json_gauge import JsonGauge
+from puna.markup.answer import AnswerParser
+from puna.markup.family import Reading
+from puna.markup.parts import Tags
+from puna.markup.registry import FAMILIES, PLAIN
+from puna.markup.tools import Tool
 from puna.model.tokenizer.patterns import BY_ARCHITECTURE, BY_NAME, DEFAULT, LINES, Digits
 from puna.model.tokenizer.split import splitter
 from puna.options import LONGEST_STOPS, MOST_STOPS, Options
@@ -21,7 +26,6 @@ from puna.prompt.go import GoTemplate
 from puna.prompt.go_values import collated
 from puna.prompt.jinja_chat import _neighbours_merged
 from puna.prompt.messages import Message
-from puna.prompt.thinking import Tags, ThinkingParser
 from puna.server.http.cors import parse_origins
 from puna.server.http.decoding import parse
 from puna.server.http.host_check import host_name, is_local_address, is_local_name
@@ -80,10 +84,20 @@ def messages(count: int, role: str = "user") -> list[Message]:
 
 
 def thinking(pieces: list[str]) -> None:
-    parser = ThinkingParser(Tags("<think>", "</think>"))
+    parser = AnswerParser(Reading(PLAIN, Tags("<think>", "</think>")))
     for piece in pieces:
         parser.feed(piece)
     parser.flush()
+
+
+def answering(family: str) -> Callable[[list[str]], None]:
+    def run(pieces: list[str]) -> None:
+        parser = AnswerParser(Reading(FAMILIES[family], tools={"f": Tool("f")}))
+        for piece in pieces:
+            parser.feed(piece)
+        parser.flush()
+
+    return run
 
 
 def tool_turns(count: int) -> bytes:

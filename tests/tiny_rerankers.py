@@ -13,6 +13,7 @@ from tests.tiny import add_tokenizer
 from tests.tiny_bert import VOCABULARY, bert_tensors, randomised, write_encoder
 from tests.tiny_decoders import TinyDecoder
 from tests.tiny_encoders import SIZES, TinyModernBert, encoder_tensors
+from tests.tiny_jina import HIDDEN, TinyJinaBertV2
 
 QWEN3 = TinyDecoder("qwen3", "qwen3", {"head_dim": 24})
 YES, NO = 17, 23  # tokens
@@ -59,6 +60,20 @@ def tiny_gte(pooling: str) -> Any:
 def tiny_gte_gguf(path: Path, model: Any, metadata: dict[str, Any] | None = None) -> Path:
     keys = TinyModernBert().metadata() | {"pooling_type": None} | (metadata or {})
     return write_encoder(path, "modern-bert", keys, encoder_tensors(model.model) | _classifier(model))
+
+
+def tiny_jina() -> tuple[TinyJinaBertV2, Any]:
+    """The first Jina reranker, whose classifier is one linear and a hyperbolic tangent, and its sizes."""
+    config = TinyJinaBertV2(kind="code")
+    model = config.build()
+    model.cls = torch.nn.Linear(HIDDEN, 1)
+    return config, model
+
+
+def tiny_jina_gguf(path: Path, config: TinyJinaBertV2, model: Any) -> Path:
+    """As llama.cpp's converter writes it: pooling is not stated."""
+    keys = config.metadata() | {"pooling_type": None}
+    return write_encoder(path, config.architecture, keys, encoder_tensors(model))
 
 
 def tiny_qwen3_reranker_gguf(path: Path, model: Any, labels: tuple[str, ...] | None = ("yes", "no")) -> Path:

@@ -13,6 +13,7 @@ from puna.errors import PunaError
 if TYPE_CHECKING:
     from puna.library import (
         AsyncStream,
+        Call,
         Chunk,
         Completion,
         Format,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "AsyncStream",
+    "Call",
     "Chunk",
     "Completion",
     "Format",

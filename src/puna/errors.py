@@ -85,6 +85,12 @@ class ModelNotFoundError(PunaError):
     status = 404
 
 
+class ResponseNotFoundError(PunaError):
+    """No response of that id is kept."""
+
+    status = 404
+
+
 class InvalidNameError(PunaError):
     """A model name, digest or path does not have the required form."""
 

@@ -9,7 +9,7 @@ from puna.config import find, warn_once
 
 DEFAULT_ADDRESS = "127.0.0.1"
 DEFAULT_PORT = 11434
-_SCHEME_PORTS = {"http": 80, "https": 443}
+SCHEME_PORTS = {"http": 80, "https": 443}
 #: IPv4 as IPv6 networks reach it (RFC 6052).
 _TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 
@@ -93,7 +93,7 @@ def parse_host(text: str, variable: str = "host") -> Host:
             scheme, default_port = "https", 443
     else:
         scheme = scheme.lower()
-        default_port = _SCHEME_PORTS.get(scheme, DEFAULT_PORT)
+        default_port = SCHEME_PORTS.get(scheme, DEFAULT_PORT)
     authority, _, path = rest.partition("/")
     address, port_text = _split(authority)
     port = default_port

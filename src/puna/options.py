@@ -44,6 +44,22 @@ class Placement(msgspec.Struct, frozen=True):
     use_mmap: bool = True  # leave weights in the mapped file instead of reading them
 
 
+class AdapterFile(msgspec.Struct, frozen=True):
+    """An adapter a model is loaded with, and how strongly it counts in requests that say nothing."""
+
+    path: str
+    name: str = ""  # by which requests ask for it; empty: its file's
+    scale: float = 1.0
+
+
+class AdapterScale(msgspec.Struct, frozen=True):
+    """How strongly an adapter of the model counts in a request: by its number, or its name."""
+
+    id: int | None = None
+    name: str | None = None
+    scale: float = 1.0
+
+
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """All options of one generation. Lengths are in tokens.
 

@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.servers import Server, environment, running
-from tests.tiny import tiny_llama_gguf
+from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_adapters import TinyAdapter
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -57,10 +58,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with what the examples name: a model file and a Modelfile."""
+    """A folder with what the examples name: a model file, adapters, and Modelfiles."""
     tiny_llama_gguf(tmp_path / "model.gguf")
     shutil.copy(tmp_path / "model.gguf", tmp_path / "Llama-3.2-1B-Instruct-Q4_K_M.gguf")
     (tmp_path / "Modelfile").write_text("FROM ./model.gguf\n")
+    style, names = TinyAdapter(("q_proj",), seed=1), {"q_proj": "attn_q"}
+    style.write_gguf(tmp_path / "style.gguf", "llama", TinyLlama().build(), names)
+    TinyAdapter(("down_proj",), seed=2).write_peft(tmp_path / "tone", TinyLlama().build())
+    modelfile = "FROM ./model.gguf\nADAPTER ./style.gguf\nADAPTER ./tone 0.5\n"
+    (tmp_path / "Modelfile.tuned").write_text(modelfile)
     return tmp_path
 
 

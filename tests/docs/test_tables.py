@@ -22,6 +22,8 @@ REPORTS = {
     "docs/accuracy.json": "accuracy_report",
     "docs/speculation.json": "speculation_report",
     "docs/models.json": "parity_report",
+    "docs/architectures.json": "architectures_report",
+    "docs/embedding.json": "embedding_report",
     "demo/evaluation.json": "demo.evaluate",
 }
 SHOWN = re.compile(r"<!-- table: (?P<command>.+?) -->\n.*?<!-- end of table -->\n", re.S)

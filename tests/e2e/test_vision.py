@@ -16,7 +16,8 @@ import pytest
 from tests.e2e.servers import Server, add_model, environment
 from tests.model.models.parity import original
 from tests.model.vision.seeing import file_of, picture
-from tests.tiny_vision import SEEING, Layout
+from tests.tiny_vision.common import Layout
+from tests.tiny_vision.models import SEEING
 
 pytestmark = pytest.mark.e2e
 

@@ -17,7 +17,8 @@ from puna.model.load import LoadedModel, load_model
 from tests.engine.runs import Run, Watched
 from tests.model.models.parity import original
 from tests.model.vision.seeing import file_of, picture
-from tests.tiny_vision import SEEING, Layout
+from tests.tiny_vision.common import Layout
+from tests.tiny_vision.models import SEEING
 
 
 @pytest.fixture(scope="module")

@@ -15,8 +15,11 @@ from puna.grammar.compiled import Grammars
 from puna.grammar.constraint import Constraint
 from puna.grammar.format import Format
 from puna.grammar.masks import Masks
+from puna.markup.family import Reading
+from puna.markup.parts import Tags
+from puna.markup.registry import PLAIN
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
-from puna.prompt.thinking import Tags, ThinkingParser
+from tests.markup.reading import read
 from tests.tiny import TinyLlama, tiny_llama_gguf
 
 TAGS = Tags("<think>", "</think>")
@@ -80,9 +83,8 @@ def test_whoever_thinks_at_random_answers_in_the_format(
     tags = Tags("<", " t")
     said = spoken(grammars.constraint(FORMAT, tags), random.Random(seed), 3000)
     assert said is not None
-    parser = ThinkingParser(tags)
-    (_, content), (_, rest) = parser.feed(said.decode(errors="replace")), parser.flush()
-    assert isinstance(json.loads(content + rest), list)
+    text = read(Reading(PLAIN, tags), [said.decode(errors="replace")]).text
+    assert isinstance(json.loads(text), list)
 
 
 def test_a_token_that_runs_over_into_a_wrong_answer_is_not_drawn(

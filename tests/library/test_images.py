@@ -12,7 +12,7 @@ from puna.errors import ImageError, RequestError
 from tests.model.models.parity import original
 from tests.model.vision.seeing import file_of, picture
 from tests.tiny import tiny_llama_gguf
-from tests.tiny_vision import SEEING
+from tests.tiny_vision.models import SEEING
 
 
 def ask(model: puna.Model, *images: object) -> str:

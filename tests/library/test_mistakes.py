@@ -31,6 +31,7 @@ def test_options_are_those_of_the_server() -> None:
     }  # fmt: skip
     treatment = {
         "truncate", "shift", "ignore_eos", "sampled_logprobs", "cache_prompt", "format", "priority",
+        "lora",
     }  # fmt: skip
     assert set(puna.RequestOptions.__annotations__) == sampling | treatment
     assert treatment <= set(Generate.__struct_fields__)

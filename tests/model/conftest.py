@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from puna.ops import Backend, backend_named
@@ -13,3 +15,17 @@ def ops(request: pytest.FixtureRequest) -> Backend:
     if request.param == "cpu":
         pytest.importorskip("puna._native", reason="the C++ kernels are not built")
     return backend_named(request.param)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leaves what prompts in pieces come to on the reference backend, which is slow, to `make test-thorough`.
+
+    How a prompt is cut is the caches' business, and these are the same on both backends.
+    """
+    for item in items:
+        params = (
+            item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        )
+        in_pieces = len(params.get("parts", ())) > 1 or params.get("chunk") == 10
+        if in_pieces and params.get("ops") == "reference" and item.path.is_relative_to(Path(__file__).parent):
+            item.add_marker(pytest.mark.thorough)

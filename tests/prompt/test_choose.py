@@ -68,7 +68,7 @@ def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -
     ("template", "architecture", "metadata", "capabilities"),
     [
         ("{{ .Prompt }}", "llama", {}, ("completion",)),
-        ("{{ .Tools }}{{ .Prompt }}{{ .Suffix }}", "llama", {}, ("completion", "insert")),
+        ("{{ .Tools }}{{ .Prompt }}{{ .Suffix }}", "llama", {}, ("completion", "tools", "insert")),
         (
             "{{ range .Messages }}{{ if .Thinking }}<t>{{ .Thinking }}</t>{{ end }}{{ end }}",
             "llama",
@@ -86,12 +86,12 @@ def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -
             ("completion", "audio"),
         ),
         (None, "llama", {"tokenizer__chat_template": JINJA}, ("completion",)),
-        (None, "llama", {"tokenizer__chat_template": "{% if tools %}{% endif %}"}, ("completion",)),
+        (None, "llama", {"tokenizer__chat_template": "{% if tools %}{% endif %}"}, ("completion", "tools")),
         (
             None,
             "qwen3",
             {"tokenizer__chat_template": "{% if tools %}<think>{{ x }}</think>{% endif %}"},
-            ("completion", "thinking"),
+            ("completion", "tools", "thinking"),
         ),
     ],
 )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from puna.registry.download import Patience
-from puna.registry.pull import Progress, pull
+from puna.registry.pull import pull
+from puna.registry.report import Progress
 from puna.store import Store
 from tests.registry.registries import Published
 

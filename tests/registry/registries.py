@@ -85,14 +85,25 @@ class Registry:
         if data is None or not handler.path.startswith("/v2/team/model/blobs/"):
             reply(handler, 404, b'{"errors":[{"code":"NOT_FOUND"}]}')
             return
-        given = re.fullmatch(r"bytes=(\d+)-(\d+)", asked)
-        if given is None or not self.ranges:
-            reply(handler, 200, data)
-            self.sent += len(data)
-            return
-        start, end = int(given[1]), int(given[2]) + 1
-        reply(handler, 206, data[start:end], {"content-range": f"bytes {start}-{end - 1}/{len(data)}"})
-        self.sent += end - start
+        self.sent += serve_blob(handler, data, ranges=self.ranges)
+
+
+def serve_blob(
+    handler: BaseHTTPRequestHandler,
+    data: bytes,
+    headers: dict[str, str] | None = None,
+    *,
+    ranges: bool = True,
+) -> int:
+    """Send the range that is asked for, or all; how many bytes that were."""
+    given = re.fullmatch(r"bytes=(\d+)-(\d*)", handler.headers.get("range", ""))
+    if given is None or not ranges:
+        reply(handler, 200, data, headers)
+        return len(data)
+    start, end = int(given[1]), int(given[2] or len(data) - 1) + 1
+    whole = {"content-range": f"bytes {start}-{end - 1}/{len(data)}"}
+    reply(handler, 206, data[start:end], whole | (headers or {}))
+    return end - start
 
 
 def reply(
@@ -102,7 +113,8 @@ def reply(
     for name, value in {"content-length": str(len(data)), **(headers or {})}.items():
         handler.send_header(name, value)
     handler.end_headers()
-    handler.wfile.write(data)
+    if handler.command != "HEAD":
+        handler.wfile.write(data)
 
 
 @contextmanager
@@ -114,6 +126,8 @@ def serving(registry: Registry) -> Iterator[Registry]:
 
         def do_GET(self) -> None:
             registry.answer(self)
+
+        do_HEAD = do_GET  # noqa: N815
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -14,10 +14,13 @@ from pathlib import Path
 import pytest
 
 from puna.errors import RegistryError
-from puna.registry import partial
-from puna.registry.download import PullCancelledError
-from puna.registry.pull import Progress, pull
+from puna.registry import heal, partial
+from puna.registry.download import TransferCancelledError
+from puna.registry.pull import pull
+from puna.registry.remote import Registry as Remote
+from puna.registry.report import Progress
 from puna.store import Store
+from puna.store.verify import verify
 from tests.registry.pulling import HASTY, holds, is_empty, pulled
 from tests.registry.registries import Published, Registry, docker_registry, publish, serving
 
@@ -225,7 +228,7 @@ def test_a_cancelled_pull_leaves_what_came(store: Store, published: Published) -
 
     registry.told = told
     with serving(registry):
-        with pytest.raises(PullCancelledError):
+        with pytest.raises(TransferCancelledError):
             pulled(store, registry.name, cancelled=cancelled)
         registry.told = lambda handler: False
         registry.asked.clear()
@@ -240,7 +243,9 @@ PULL = """
 import sys
 from pathlib import Path
 from puna.registry.pull import pull
+from puna.registry.remote import Registry as Remote
 from puna.store import Store
+from puna.store.verify import verify
 pull(Store(Path(sys.argv[1])), sys.argv[2], lambda step: None, insecure=True)
 """
 
@@ -268,3 +273,21 @@ def test_a_killed_pull_leaves_a_store_that_is_whole(
     assert len(killed) == 3
     assert holds(store, published)
     assert store.get(registry.name).model_path is not None
+
+
+def test_a_damaged_blob_is_fetched_again(
+    store: Store, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(Registry(published)) as registry:
+        pulled(store, registry.name)
+        path = store.blob_path(published.model_digest)
+        path.write_bytes(bytes(path.stat().st_size))
+        (damage,) = verify(store).damages
+        monkeypatch.setattr(heal, "Registry", lambda name: Remote(name, insecure=True, plain=True))
+        assert heal.heal(store, damage, lambda step: None, HASTY) == ""
+        assert holds(store, published)
+        assert not list(store.blobs.folder.glob("*-damaged"))
+        path.unlink()
+        (damage,) = verify(store).damages
+        registry.published = Published.of(b"another")
+        assert "does not give it again" in heal.heal(store, damage, lambda step: None, HASTY)

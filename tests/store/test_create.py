@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from puna.errors import InvalidNameError, ModelError, RequestError, StoreError, UnsupportedModelError
+from puna.errors import InvalidNameError, ModelError, RequestError, StoreError
+from puna.options import AdapterFile
 from puna.store import ModelSpec, Store
 from tests.store.store_files import add, blob_names, minimal_gguf, sha256
 
@@ -151,12 +152,19 @@ def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callabl
     assert model.projector_paths == [store.blob_path(projector)]
     assert model.config.model_families == ("llama", "clip")
     with_adapter = store.create("a", ModelSpec(files={"main.gguf": main}, adapters={"a.gguf": adapter}))
-    with pytest.raises(UnsupportedModelError, match="LoRA adapter"):
-        with_adapter.runnable_path()
+    assert with_adapter.runnable_path() == store.blob_path(main)
+    assert with_adapter.adapters == (AdapterFile(str(store.blob_path(adapter)), "a"),)
     with pytest.raises(RequestError, match=r"m\.gguf is a model, not an adapter"):
         store.create("a", ModelSpec(files={"main.gguf": main}, adapters={"m.gguf": main}))
-    with pytest.raises(RequestError, match="only one adapter"):
-        store.create("a", ModelSpec(from_model="v", adapters={"a.gguf": adapter, "b.gguf": adapter}))
+    adapters, scales = {"s/b.gguf": adapter, "c.gguf": adapter}, {"c.gguf": -0.5}
+    more = store.create("b", ModelSpec(from_model="a", adapters=adapters, adapter_scales=scales))
+    assert [(each.name, each.scale) for each in more.adapters] == [("a", 1.0), ("b", 1.0), ("c", -0.5)]
+    with pytest.raises(RequestError, match="there are two adapters of the name 'c'"):
+        store.create("b", ModelSpec(from_model="b", adapters={"c.gguf": adapter}))
+    with pytest.raises(RequestError, match=r"adapter_scales: there is no adapter 'd\.gguf'"):
+        store.create("b", ModelSpec(from_model="v", adapter_scales={"d.gguf": 2.0}))
+    with pytest.raises(RequestError, match=r"s has no adapter_model\.safetensors; PEFT saves both"):
+        store.create("b", ModelSpec(from_model="v", adapters={"s/adapter_config.json": adapter}))
 
 
 def test_each_step_of_creation_is_reported(store: Store) -> None:

@@ -123,17 +123,36 @@ def test_links_out_of_the_directory_are_refused(tmp_path: Path) -> None:
         resolve("dir", tmp_path)
 
 
-def test_later_from_lines_add_files_and_the_last_adapter_wins(tmp_path: Path) -> None:
+def test_later_from_lines_add_files_and_adapters_may_be_several(tmp_path: Path) -> None:
     for name in ("a.gguf", "p.gguf", "l1.gguf", "l2.gguf"):
         (tmp_path / name).write_bytes(b"x")
-    modelfile = parse("FROM ./a.gguf\nFROM ./p.gguf\nADAPTER ./l1.gguf\nADAPTER ./l2.gguf")
+    modelfile = parse("FROM ./a.gguf\nFROM ./p.gguf\nADAPTER ./l1.gguf\nADAPTER ./l2.gguf 0.5")
     assert set(model_source(modelfile, tmp_path).files) == {"a.gguf", "p.gguf"}
-    assert adapter_source(modelfile, tmp_path) == {"l2.gguf": tmp_path / "l2.gguf"}
-    assert adapter_source(parse("FROM m"), tmp_path) == {}
+    adapters = adapter_source(modelfile, tmp_path)
+    assert adapters.files == {name: tmp_path / name for name in ("l1.gguf", "l2.gguf")}
+    assert adapters.scales == {"l2.gguf": 0.5}
+    assert not adapter_source(parse("FROM m"), tmp_path).files
     with pytest.raises(ModelNotFoundError):
         adapter_source(parse("FROM m\nADAPTER nothing"), tmp_path)
+    with pytest.raises(RequestError, match=r"there is another adapter called l1\.gguf"):
+        adapter_source(parse("FROM m\nADAPTER l1.gguf\nADAPTER l1.gguf 2"), tmp_path)
     with pytest.raises(RequestError, match="a FROM after the first must name a file"):
         model_source(parse("FROM m\nFROM n"), tmp_path)
+
+
+def test_an_adapter_may_be_a_folder_that_peft_has_saved(tmp_path: Path) -> None:
+    folder = tmp_path / "my style 2"
+    folder.mkdir()
+    with pytest.raises(RequestError, match=r"has no adapter_config\.json; PEFT saves both"):
+        adapter_source(parse("FROM m\nADAPTER my style 2"), tmp_path)
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (folder / name).write_bytes(b"x")
+    for value, scales in (("my style 2", {}), ("./my style 2 -0.5", {"my style 2": -0.5})):
+        adapters = adapter_source(parse(f"FROM m\nADAPTER {value}"), tmp_path)
+        assert sorted(adapters.files) == [
+            "my style 2/adapter_config.json", "my style 2/adapter_model.safetensors",
+        ]  # fmt: skip
+        assert adapters.scales == scales
 
 
 def test_a_name_too_long_for_a_file_is_an_error_that_quotes_its_beginning(tmp_path: Path) -> None:

@@ -187,15 +187,20 @@ def pull(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="Name of the model, such as llama3.2 or llama3.2:1b.")
     ],
-    insecure: Annotated[
-        bool,
-        typer.Option("--insecure", help="Allow a registry without TLS, or with a certificate of its own."),
-    ] = False,
+    insecure: take.Insecure = False,
 ) -> None:
     """Get a model from a registry."""
     from puna.cli.pull import pull as pull_from_registry
 
     pull_from_registry(model, insecure=insecure)
+
+
+@app.command(cls=PunaCommand)
+def push(model: take.Model, insecure: take.Insecure = False) -> None:
+    """Put a model into the registry that its name says."""
+    from puna.cli.push import push as push_to_registry
+
+    push_to_registry(model, insecure=insecure)
 
 
 @app.command(cls=PunaCommand)

@@ -47,6 +47,9 @@ Think = Annotated[
         help="Think first. The level, after '=': true (if left out), false, high, medium, low or max.",
     ),
 ]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Allow a registry without TLS, or with a certificate of its own.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, as the server answers.")]
 Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only names that start with this.")]
 

@@ -33,7 +33,8 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
     body: dict[str, Any] = {"model": name, **create_request(modelfile)}
     source = model_source(modelfile, folder)
     adapters = adapter_source(modelfile, folder)
-    for path in (*source.files.values(), *adapters.values()):
+    given = (path for path in adapters.files.values() if path.suffix == ".gguf")
+    for path in (*source.files.values(), *given):
         check_model(path)
     if file is None and not Path(DEFAULT_FILE).is_file():
         terminal.note(f"There is no {DEFAULT_FILE} here: making '{name}' of {', '.join(source.files)}.")
@@ -43,8 +44,9 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
             body["from"] = source.model
         if source.files:
             body["files"] = _uploaded(client, source.files)
-        if adapters:
-            body["adapters"] = _uploaded(client, adapters)
+        if adapters.files:
+            body["adapters"] = _uploaded(client, adapters.files)
+            body["adapter_scales"] = adapters.scales
         lines.follow(client.stream("/api/create", body))
 
 

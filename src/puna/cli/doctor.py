@@ -78,7 +78,7 @@ def _is_setting(name: str) -> bool:
 
 
 def _shown(name: str) -> str:
-    return "(set)" if "_KEY" in name else os.environ[name]  # a report is shown to others
+    return "(set)" if "_KEY" in name or "TOKEN" in name else os.environ[name]  # a report is shown to others
 
 
 def _settings_problems() -> list[str]:

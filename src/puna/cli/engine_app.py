@@ -8,6 +8,7 @@ import typer
 
 from puna.cli import arguments as take
 from puna.cli.help import PunaCommand
+from puna.errors import RequestError
 
 app = typer.Typer()
 
@@ -70,8 +71,23 @@ def bench(
 
 
 @app.command(cls=PunaCommand)
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False) -> None:
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    store: Annotated[
+        bool, typer.Option("--store", help="Read the whole model store, and name what is damaged.")
+    ] = False,
+    heal: Annotated[
+        bool,
+        typer.Option("--heal", help="With --store: fetch what is damaged again, and remove what is unused."),
+    ] = False,
+) -> None:
     """Show what Puna runs on, what is wrong, and what would make it faster."""
+    if store:
+        from puna.cli.doctor_store import doctor_store
+
+        raise typer.Exit(0 if doctor_store(as_json=json, heals=heal) else 1)
+    if heal:
+        raise RequestError("--heal belongs to --store: puna doctor --store --heal")
     from puna.cli.doctor import doctor as examine
 
     examine(as_json=json)

@@ -25,6 +25,7 @@ VARIABLES = {
     "PUNA_MAX_IMAGES": "Maximum number of images in a request (default 64)",
     "PUNA_MAX_IMAGE_MB": "Maximum size of an image file in megabytes (default 20)",
     "PUNA_MAX_IMAGE_MEGAPIXELS": "Maximum size of an image in millions of pixels (default 40)",
+    "PUNA_RESPONSES_MB": "Megabytes of conversations kept for the Responses API (default 256; 0: none)",
     "PUNA_REMOTE_IMAGES": "1: fetch images that a request names by a public web address (default 0)",
     "PUNA_LOAD_TIMEOUT": "How long loading may go without progress (default 5m)",
     "PUNA_STEP_TIMEOUT": "How long a step may take before the model counts as hung (default 10m)",
@@ -43,7 +44,9 @@ VARIABLES = {
     "PUNA_BODY_TIMEOUT": "How long the body of a request may take, uploads excepted (default 5m)",
     "PUNA_CLIENT_TIMEOUT": "How long a client may pause sending a body or reading an answer (default 60s)",
     "PUNA_ORIGINS": "Allowed origins of web pages, separated by commas",
-    "PUNA_PRIVATE_REGISTRIES": "Hosts in private networks that models may be pulled from (`*`: any)",
+    "PUNA_PRIVATE_REGISTRIES": "Registries in private networks that models may come from or go to (`*`: any)",
+    "HF_TOKEN": "Token for gated and private models of Hugging Face",
+    "HF_ENDPOINT": "Another hub to use in the place of https://huggingface.co",
     "PUNA_NOPRUNE": "Keep files that no model uses",
     "PUNA_DEBUG": "Log more",
     "PUNA_SPECULATE": "Default for speculative decoding: off, prompt, draft or mtp",
@@ -114,6 +117,7 @@ PAGES = {
             "PUNA_MAX_IMAGES",
             "PUNA_MAX_IMAGE_MB",
             "PUNA_MAX_IMAGE_MEGAPIXELS",
+            "PUNA_RESPONSES_MB",
             "PUNA_REMOTE_IMAGES",
             "PUNA_KV_CACHE_TYPE",
             "PUNA_API_KEYS",
@@ -128,6 +132,8 @@ PAGES = {
             "PUNA_CLIENT_TIMEOUT",
             "PUNA_ORIGINS",
             "PUNA_PRIVATE_REGISTRIES",
+            "HF_TOKEN",
+            "HF_ENDPOINT",
             "PUNA_NOPRUNE",
             "PUNA_DEBUG",
             "PUNA_SPECULATE",
@@ -153,10 +159,19 @@ PAGES = {
             ("From Ollama's registry", "puna pull llama3.2"),
             ("A certain size", "puna pull llama3.2:1b"),
             ("From another registry", "puna pull registry.example.com/team/model"),
+            ("From Hugging Face", "puna pull hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M"),
+            ("A file from the web", "puna pull https://example.com/files/model.gguf"),
             (
                 "From one on this machine, without TLS",
                 "puna pull --insecure http://localhost:5000/team/model",
             ),
+        ),
+        variables=(*_CLIENT, "PUNA_PRIVATE_REGISTRIES", "HF_TOKEN", "HF_ENDPOINT"),
+    ),
+    "push": Page(
+        examples=(
+            ("Into your account at Ollama's registry", "puna cp mine NAME/mine && puna push NAME/mine"),
+            ("Into another registry", "puna push registry.example.com/team/model"),
         ),
         variables=(*_CLIENT, "PUNA_PRIVATE_REGISTRIES"),
     ),
@@ -225,6 +240,8 @@ PAGES = {
         examples=(
             ("Everything about this installation", "puna doctor"),
             ("For programs", "puna doctor --json"),
+            ("Whether the models' files are whole", "puna doctor --store"),
+            ("Fetch what is damaged again", "puna doctor --store --heal"),
         ),
         variables=("PUNA_HOST", "PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
     ),
@@ -242,7 +259,7 @@ PAGES = {
 #: The sections of the main help, with their commands in order.
 SECTIONS = {
     "Chat": ("run",),
-    "Models": ("pull", "list", "show", "create", "cp", "rm"),
+    "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop", "key"),
     "Tools": ("doctor", "tokenize", "bench", "debug", "version"),
 }

@@ -17,6 +17,7 @@ def overview(shown: Mapping[str, Any], verbose: bool = False) -> str:
         ("Model", _model_rows(shown, info)),
         ("Capabilities", [(name,) for name in shown.get("capabilities") or ()]),
         ("Projector", _projector_rows(shown.get("projector_info") or {})),
+        ("Adapters", [(each["name"], f"{each['scale']:g}") for each in shown.get("adapters") or ()]),
         ("Parameters", parameter_rows(shown.get("parameters") or "")),
     ]
     if verbose:
@@ -64,6 +65,7 @@ def _model_rows(shown: Mapping[str, Any], info: Mapping[str, Any]) -> Rows:
         ("quantization", details.get("quantization_level")),
         ("requires", shown.get("requires")),
         ("engine", shown.get("engine")),
+        ("answer family", shown.get("answer_family")),
     ]
     return _filled(rows)
 

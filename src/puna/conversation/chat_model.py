@@ -10,6 +10,7 @@ import msgspec
 
 from puna.batch import Image, Input
 from puna.conversation.newest import newest, size
+from puna.conversation.reading import reading_of
 from puna.conversation.turns import Turns
 from puna.engine.engine import Engine
 from puna.engine.events import Embed, Failed, Generate, Prompted
@@ -194,7 +195,8 @@ class ChatModel:
             tries[text] = self._read(text, images, add_special=not context)
             return len(tries[text].tokens)
 
-        shown = msgspec.structs.replace(chat, messages=messages)
+        tools = [] if chat.tool_choice == "none" else chat.tools
+        shown = msgspec.structs.replace(chat, messages=messages, tools=tools)
         with self._renderer.rendering(template, shown, request.think) as rendering:
             if shorten:
                 text = fit_chat(messages, rendering.text, count, self.engine.context - len(context)).prompt
@@ -243,7 +245,7 @@ class ChatModel:
             inputs=read.inputs,
             text=text,
             stop=stop,
-            thinking=traits.thinking_tags if request.think else None,
+            reading=reading_of(request, traits, self.architecture, text),
             dropped=dropped,
         )
 

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from puna.engine.events import Chunk, Done, Failed, Scored, TokenLogprob, TopLogprob
+from puna.engine.events import CallDelta, Chunk, Done, Failed, Scored, TokenLogprob, TopLogprob
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Piece, Released
 from puna.errors import GenerationError, OutOfMemoryError, PunaError
 from puna.machine import is_out_of_memory
+from puna.markup.parts import Said, Thought
 from puna.sample import log_probabilities
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from puna.markup.parts import Part
     from puna.model.tokenizer import Tokenizer
     from puna.ops import Backend
 
@@ -67,7 +69,7 @@ class Answers:
         sequence.sampled()
         constraint = sequence.constraint
         if token in self._tokenizer.eos_ids and (constraint is not None or not sequence.request.ignore_eos):
-            self._finish(sequence, "stop", ending=[logprob])
+            self._finish(sequence, "stop", ending=[logprob], complete=True)
             return None
         released = sequence.text.feed(Piece(token, self._tokenizer.piece(token), logprob))
         _show(sequence, released)
@@ -75,7 +77,7 @@ class Answers:
         if released.stop is not None:
             self._finish(sequence, "stop", released.stop, [piece.logprob for piece in released.cut])
         elif constraint is not None and constraint.finished:
-            self._finish(sequence, "stop")
+            self._finish(sequence, "stop", complete=True)
         elif full or (sequence.limit is not None and sequence.generated >= sequence.limit):
             self._finish(sequence, "length")
         else:
@@ -88,8 +90,10 @@ class Answers:
         reason: str,
         stop: str | None = None,
         ending: Iterable[TokenLogprob | None] = (),
+        *,
+        complete: bool = False,
     ) -> None:
-        _show(sequence, sequence.text.flush())
+        _show(sequence, sequence.text.flush(complete=complete))
         sequence.ended()
         drafting = sequence.drafting
         sequence.sink(
@@ -147,14 +151,37 @@ def fail(sequence: Sequence, error: Exception) -> None:
 
 
 def _show(sequence: Generation, released: Released) -> None:
-    if released.text or released.thinking or released.pieces:
+    """Send what was released, in its order: a chunk has thinking, then text, then calls."""
+    pieces = released.pieces
+    for thinking, text, calls in _in_order(released.parts) or [("", "", [])] * bool(pieces):
         sequence.sink(
             Chunk(
                 id=sequence.id,
-                text=released.text,
-                thinking=released.thinking,
-                tokens=[piece.token for piece in released.pieces],
-                logprobs=[piece.logprob for piece in released.pieces if piece.logprob is not None],
+                text=text,
+                thinking=thinking,
+                calls=calls,
+                tokens=[piece.token for piece in pieces],
+                logprobs=[piece.logprob for piece in pieces if piece.logprob is not None],
                 sample=sequence.sample,
             )
         )
+        pieces = []
+
+
+def _in_order(parts: list[Part]) -> list[tuple[str, str, list[CallDelta]]]:
+    """What goes into as few chunks as the order of `parts` allows."""
+    found: list[tuple[str, str, list[CallDelta]]] = []
+    for part in parts:
+        thinking, text, calls = found.pop() if found else ("", "", [])
+        match part:
+            case Thought(more) if not text and not calls:
+                found.append((thinking + more, text, calls))
+            case Said(more) if not calls:
+                found.append((thinking, text + more, calls))
+            case CallDelta():
+                found.append((thinking, text, [*calls, part]))
+            case Thought(more):
+                found += [(thinking, text, calls), (more, "", [])]
+            case Said(more):
+                found += [(thinking, text, calls), ("", more, [])]
+    return found

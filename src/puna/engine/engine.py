@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from typing import TypeVar
 
@@ -25,7 +25,7 @@ from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
 from puna.engine.prefix_cache import PrefixCache
 from puna.engine.ranking import prepare_ranking
-from puna.engine.requests import FittedPrompt, prepare
+from puna.engine.requests import FittedPrompt, adapters_of, prepare
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
 from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
@@ -134,7 +134,8 @@ class Engine:
         """
         # Tokenising and compiling, the costly parts, happen here, on the caller's thread.
         tokenizer = self.loaded.tokenizer
-        sequences: Iterable[Sequence]
+        uses = adapters_of(request, self.loaded)
+        sequences: Collection[Sequence]
         if isinstance(request, Embed) and request.query is not None:
             sequences = prepare_ranking(request, sink, self.loaded, self.context)
         elif isinstance(request, Embed):
@@ -148,6 +149,8 @@ class Engine:
                 request, sink, self.loaded, self.context, self._grammars, prompt
             )
             self._speculation.enable(generations)
+        for sequence in sequences:
+            sequence.adapters = uses
         with self._changed:
             self._refuse_if_closing()
             self._incoming.extend(sequences)

@@ -8,7 +8,8 @@ import msgspec
 
 from puna.errors import PunaError
 from puna.grammar.format import Format
-from puna.options import Options
+from puna.markup.parts import CallDelta as CallDelta
+from puna.options import AdapterScale, Options
 from puna.prompt.messages import Chat, Insert
 
 #: More samples of one prompt are a mistake, or an attack.
@@ -47,6 +48,8 @@ class Generate(Message, frozen=True):
     prompt: Prompt = ""
     options: Options = Options()  # without `stop`, texts end at the template's stop strings
     template: str = ""  # instead of the model file's own
+    parser: str = ""  # the name of how answers are read, in Ollama's words; empty: as the template says
+    stream_calls: bool = False  # a call's arguments come as they are written, not when it is complete
     context: list[int] | None = None  # tokens to put before the prompt
     format: Format | None = None  # the shape the answer has
     images: list[bytes] = []  # files; of a prompt that is text, in which `[img-N]` stands for them
@@ -60,6 +63,7 @@ class Generate(Message, frozen=True):
     samples: int = 1
     prompt_logprobs: bool = False  # with `top_logprobs` alternatives
     cache_prompt: bool = True  # take what earlier requests have left behind, and leave something behind
+    lora: list[AdapterScale] | None = None  # adapters it is computed with; None: those of the model
     priority: Priority = "interactive"
     client: str = ""  # who asks: waiting requests of several clients take turns
 
@@ -82,6 +86,7 @@ class Embed(Message, frozen=True):
     dimensions: int = 0
     pooling: str | None = None
     query: str | None = None
+    lora: list[AdapterScale] | None = None
     cache_prompt: bool = True
     priority: Priority = "interactive"
     client: str = ""
@@ -119,15 +124,16 @@ class Prompted(Message, frozen=True):
 
 
 class Chunk(Message, frozen=True):
-    """Text that is final: never half a character, never the start of a stop string or of a thinking tag.
+    """Output that is final: never half a character, never the start of a stop string or of a model's markup.
 
-    `thinking` comes before the text. `tokens` and `logprobs` belong to the tokens whose text begins in this
-    chunk, or begins to be held back with it.
+    `thinking` comes before the text, and `calls` come after it. `tokens` and `logprobs` belong to the tokens
+    whose text begins in this chunk, or begins to be held back with it.
     """
 
     id: int
     text: str
     thinking: str = ""
+    calls: list[CallDelta] = []
     tokens: list[int] = []
     logprobs: list[TokenLogprob] = []
     sample: int = 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections.abc import Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -13,10 +15,13 @@ from puna.engine.embedding import Embedding
 from puna.engine.replay import Replay
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from puna.batch import Batch, KeptStates
     from puna.engine.batching import BatchSlice
     from puna.kvcache.cache import Cache
     from puna.model.load import LoadedModel
+    from puna.ops import Array
 
 #: float32 [rows, vocab] or [rows, hidden]
 Rows = np.ndarray[tuple[int, int], np.dtype[np.float32]]
@@ -42,7 +47,8 @@ class Executor:
         batch = assemble(slices)
         self._cache.start_forward(batch)
         try:
-            results = self._forward(batch, slices)
+            with self._adapted(batch, slices):
+                results = self._forward(batch, slices)
         except BaseException:
             self._cache.undo_forward()
             raise
@@ -58,7 +64,7 @@ class Executor:
         # Some files pad the output beyond the vocabulary; those rows are no tokens.
         vocab, ops, model = self._loaded.tokenizer.vocab_size, self._loaded.ops, self._loaded.model
         if not any(embeds):
-            return _split(ops.numpy(self._replay.forward(batch))[:, :vocab], counts)
+            return _split(ops.numpy(self._logits(batch))[:, :vocab], counts)
         if all(embeds):
             return _split(ops.numpy(model.hidden(batch.on(ops), self._cache)), counts)
         predicted = ops.array(np.flatnonzero(~np.repeat(embeds, counts)))
@@ -70,6 +76,32 @@ class Executor:
             state if embed else prediction
             for embed, state, prediction in zip(embeds, states, predictions, strict=True)
         ]
+
+    def _logits(self, batch: Batch) -> Array:
+        if (adapters := self._loaded.adapters) is not None and adapters.rows.active:
+            # A recorded pass knows no adapters.
+            return self._loaded.model.forward(batch.on(self._loaded.ops, self._kept), self._cache)
+        return self._replay.forward(batch)
+
+    @contextlib.contextmanager
+    def _adapted(self, batch: Batch, slices: list[BatchSlice]) -> Iterator[None]:
+        """A pass in which each row is computed with the adapters of its sequence."""
+        adapters = self._loaded.adapters
+        if adapters is None:
+            yield
+            return
+        scales: dict[int, NDArray[np.float32]] = {}
+        begin = 0
+        for batch_slice in slices:
+            for number, scale in batch_slice.sequence.adapters:
+                rows = scales.setdefault(number, np.zeros(len(batch), np.float32))
+                rows[begin : begin + batch_slice.rows] = scale
+            begin += batch_slice.rows
+        adapters.rows.begin(scales, batch.outputs)
+        try:
+            yield
+        finally:
+            adapters.rows.end()
 
 
 def _split(rows: Rows, counts: list[int]) -> list[Rows]:

@@ -7,15 +7,16 @@ from dataclasses import dataclass
 import msgspec
 
 from puna.batch import Input
-from puna.engine.events import MOST_SAMPLES, Generate
+from puna.engine.events import MOST_SAMPLES, Embed, Generate
 from puna.engine.fitting import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.grammar.compiled import Grammars
+from puna.markup.family import Reading
+from puna.model.adapters.adapters import Uses
 from puna.model.load import LoadedModel
 from puna.model.tokenizer import Tokenizer
-from puna.prompt.thinking import Tags
 from puna.sample import Sampler
 
 #: A generation without a limit of its own ends after this many contexts.
@@ -32,7 +33,7 @@ class FittedPrompt:
     tokens: list[int]  # at places of images, what stands for their parts
     text: str = ""
     stop: tuple[str, ...] = ()
-    thinking: Tags | None = None  # between these it thinks
+    reading: Reading | None = None  # how thinking and calls are told from what is said
     dropped: int = 0  # tokens of messages that were left out to make the rest fit
     inputs: list[Input] | None = None  # where there are images
 
@@ -94,15 +95,22 @@ def prepare(
                 limit=limit,
                 keep=keep,
                 sampler=sampler,
-                text=TextStream(prompt.stop, prompt.thinking, prompt.text),
-                constraint=None
-                if request.format is None
-                else grammars.constraint(request.format, prompt.thinking, prompt.text),
+                text=TextStream(prompt.stop, prompt.reading),
+                constraint=grammars.constraint_of(request.format, prompt.reading),
                 sample=sample,
                 truncated=prompt.dropped + truncated,
             )
         )
     return sequences
+
+
+def adapters_of(request: Generate | Embed, loaded: LoadedModel) -> Uses:
+    """The adapters that `request` is computed with. Raises `RequestError` for one the model does not have."""
+    if loaded.adapters is not None:
+        return loaded.adapters.uses(request.lora)
+    if request.lora:
+        raise RequestError("lora: the model has no adapters; load it with some, or leave the field out")
+    return ()
 
 
 def _plain(request: Generate, tokenizer: Tokenizer, context: int) -> FittedPrompt:

@@ -92,14 +92,17 @@ class Scheduler:
             batch_slice.sequence.entry.evaluated += batch_slice.count
             if batch_slice.sequence.evaluated == batch_slice.sequence.branch_point:
                 self._prefix_cache.checkpoint(
-                    batch_slice.sequence.entry, batch_slice.sequence.keys[: batch_slice.sequence.branch_point]
+                    batch_slice.sequence.entry,
+                    batch_slice.sequence.cached_as[: batch_slice.sequence.branch_point],
                 )
 
     def append(self, sequence: Sequence, token: int) -> None:
         """Continue a running sequence with a generated token."""
         assert sequence.entry is not None
         if sequence.generated == 1 and self._cache.forgets and sequence.request.cache_prompt:
-            self._prefix_cache.checkpoint(sequence.entry, sequence.keys)  # for the same prompt sent again
+            self._prefix_cache.checkpoint(
+                sequence.entry, sequence.cached_as
+            )  # for the same prompt sent again
         sequence.append(token)
         if sequence.exact:
             self._prefix_cache.extend(sequence.entry, token)
@@ -183,7 +186,7 @@ class Scheduler:
         """The prefix it can reuse; at least one input is always evaluated, for the logits after it."""
         if not sequence.request.cache_prompt or sequence.evaluates_all:
             return PrefixMatch()
-        found = self._prefix_cache.find(sequence.keys, len(sequence.inputs) - 1)
+        found = self._prefix_cache.find(sequence.cached_as, len(sequence.inputs) - 1)
         if sequence.grouped:
             found.count = group_begin(sequence.inputs, found.count)
             found.pending_count = group_begin(sequence.inputs, found.pending_count)
@@ -215,7 +218,7 @@ class Scheduler:
         entry = self._prefix_cache.acquire(found.entry, found.count)
         self.waiting.remove(sequence)
         if sequence.request.cache_prompt:
-            self._prefix_cache.index(entry, sequence.keys)
+            self._prefix_cache.index(entry, sequence.cached_as)
         sequence.start(entry)
         self._turns[sequence.request.priority].served(sequence.request.client, sequence.turn)
         sequence.branch_point = found.shared if found.shared - found.count >= _WORTH_WAITING_FOR else 0
@@ -254,7 +257,7 @@ class Scheduler:
         if forget or not sequence.request.cache_prompt:
             self._prefix_cache.drop(entry)
         else:
-            keys = sequence.keys if sequence.exact else sequence.keys[: sequence.keep]
+            keys = sequence.cached_as if sequence.exact else sequence.cached_as[: sequence.keep]
             self._prefix_cache.release(entry, keys, generates=sequence.generates)
 
     def _pauses(self) -> dict[Sequence, int]:
@@ -306,5 +309,5 @@ class Scheduler:
         entry.evaluated = 0
         if sequence.request.cache_prompt:
             self._prefix_cache.unindex(entry)
-            self._prefix_cache.index(entry, sequence.keys)
+            self._prefix_cache.index(entry, sequence.cached_as)
         sequence.exact = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from puna.engine.prefix_tree import Key
 from puna.engine.text import TextStream
 from puna.engine.turns import Turn
 from puna.grammar.constraint import Constraint
+from puna.model.adapters.adapters import Uses
 from puna.sample import Sampler
 
 if TYPE_CHECKING:
@@ -29,6 +31,11 @@ Sink = Callable[[Event], None]
 def key_of(item: Input) -> Key:
     """What identifies an input in the prefix tree."""
     return (item.token, item.payload_hash) if item.payload_hash else item.token
+
+
+def _mark(adapters: Uses) -> int:
+    """A number for a choice of adapters, never 0."""
+    return int.from_bytes(hashlib.blake2b(repr(adapters).encode(), digest_size=8).digest()) | 1
 
 
 @dataclass(slots=True)
@@ -67,6 +74,7 @@ class Sequence:
     drafting: Drafting | None = None  # set if tokens may be drafted
     images: list[ImageRange] = field(default_factory=list)  # in order
     places: list[int] = field(default_factory=list)  # what rotation goes by; empty: the position
+    adapters: Uses = ()  # that it is computed with
 
     def __post_init__(self) -> None:
         self.keys = [key_of(item) for item in self.inputs]
@@ -89,6 +97,15 @@ class Sequence:
         if any(item.place is not None for item in self.inputs):
             advances = [item.advance for item in self.inputs]
             self.places = [0, *accumulate(advances[:-1])]
+
+    @property
+    def cached_as(self) -> list[Key]:
+        """What identifies the inputs in the prefix tree: with other adapters they are others."""
+        if not self.adapters or not self.keys:
+            return self.keys
+        first = self.keys[0]
+        token, content = (first, 0) if isinstance(first, int) else first
+        return [(token, content ^ _mark(self.adapters)), *self.keys[1:]]
 
     @property
     def id(self) -> int:

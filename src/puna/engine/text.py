@@ -1,6 +1,6 @@
 """From tokens to text that may be shown: the one place where output is held back.
 
-Stop strings across token borders, whole characters only, thinking told from the answer.
+Stop strings across token borders, whole characters only, thinking and tool calls told from what is said.
 """
 
 from __future__ import annotations
@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from puna.engine.stop_search import stop_search
-from puna.prompt.thinking import ThinkingParser
+from puna.markup.answer import AnswerParser
+from puna.markup.parts import Said, Thought
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from puna.engine.events import TokenLogprob
-    from puna.prompt.thinking import Tags
+    from puna.markup.family import Reading
+    from puna.markup.parts import Part
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -33,28 +35,37 @@ class Piece:
 
 @dataclass
 class Released:
-    """Text that is final, with the pieces whose first byte is in it."""
+    """Output that is final, with the pieces whose first byte is in it."""
 
-    text: str = ""
-    thinking: str = ""  # before the text
+    parts: list[Part] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     stop: str | None = None  # the stop string that was found; nothing follows
     cut: list[Piece] = field(default_factory=list)  # those of which nothing is shown, because of it
 
     def __bool__(self) -> bool:
-        return bool(self.text or self.thinking or self.pieces or self.stop)
+        return bool(self.parts or self.pieces or self.stop)
+
+    @property
+    def text(self) -> str:
+        """All of it that is said."""
+        return "".join(part.text for part in self.parts if isinstance(part, Said))
+
+    @property
+    def thinking(self) -> str:
+        """All of it that is thought."""
+        return "".join(part.text for part in self.parts if isinstance(part, Thought))
 
 
 class TextStream:
-    """Holds text back while it could be the start of a stop string or of a tag, or is half a character.
+    """Holds text back while it could be the start of a stop string or of markup, or is half a character.
 
-    Text between the `thinking` tags is told apart; it has begun already when `prompt` ends in the first.
+    `reading` says how thinking and calls are told from what is said; without it, all is said.
     """
 
-    def __init__(self, stop: Sequence[str] = (), thinking: Tags | None = None, prompt: str = "") -> None:
+    def __init__(self, stop: Sequence[str] = (), reading: Reading | None = None) -> None:
         self._stops = stop_search(tuple(stop))
         self._state = 0  # of `_stops`
-        self._thinking = ThinkingParser(thinking, prompt=prompt) if thinking else None
+        self._parser = AnswerParser(reading) if reading is not None else None
         self._held = bytearray()
         self._begin = 0  # bytes released before those held
         self._pieces: deque[tuple[int, Piece]] = deque()  # (place of its first byte in all bytes, piece)
@@ -71,16 +82,17 @@ class TextStream:
         undecided = self._stops.depth(self._state) if self._stops is not None else 0
         return self._release(len(self._held) - max(undecided, incomplete_tail(self._held)))
 
-    def flush(self) -> Released:
-        """Everything that was held, at the end of the generation; half a character is dropped."""
+    def flush(self, *, complete: bool = False) -> Released:
+        """Everything that was held, at the end of the generation; half a character is dropped.
+
+        The answer is `complete` if the model has ended it.
+        """
         released = self._release(len(self._held) - incomplete_tail(self._held))
         released.pieces += [piece for _, piece in self._pieces]
         self._pieces.clear()
         self._held.clear()
-        if self._thinking is not None:
-            thinking, text = self._thinking.flush()
-            released.thinking += thinking
-            released.text += text
+        if self._parser is not None:
+            released.parts += self._parser.flush(complete=complete)
         return released
 
     def _find_stop(self, added: bytes, at: int) -> tuple[int, str] | None:
@@ -96,7 +108,9 @@ class TextStream:
 
     def _release(self, size: int, stop: str | None = None) -> Released:
         text = bytes(self._held[:size]).decode("utf-8", errors="replace")
-        thinking, text = self._thinking.feed(text) if self._thinking is not None else ("", text)
+        parts: list[Part] = [Said(text)] if text else []
+        if self._parser is not None:
+            parts = self._parser.feed(text)
         self._begin += size
         pieces: list[Piece] = []
         while self._pieces:
@@ -113,7 +127,7 @@ class TextStream:
             self._pieces.clear()
         else:
             del self._held[:size]
-        return Released(text, thinking, pieces, stop, cut)
+        return Released(parts, pieces, stop, cut)
 
 
 def incomplete_tail(data: bytes | bytearray) -> int:

@@ -58,11 +58,15 @@ class TensorInfo:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One parsed file. Arrays in `metadata` are read from `source` on access."""
+    """One parsed file. Arrays in `metadata` are read from `source` on access.
+
+    `spans` are the bytes in which it says what type each value of `metadata` has, and the value.
+    """
 
     path: Path
     version: int
     metadata: dict[str, Value]
+    spans: dict[str, tuple[int, int]]
     tensors: dict[str, TensorInfo]
     source: Source
 
@@ -76,13 +80,13 @@ def read_part(path: Path, index: int = 0) -> Part:
         tensor_count = cursor.u64("the number of tensors")
         key_count = cursor.u64("the number of keys")
         _check_count(cursor, key_count, MAX_KEYS, _SMALLEST_KEY, "keys")
-        metadata = _read_metadata(cursor, key_count)
+        metadata, spans = _read_metadata(cursor, key_count)
         _check_count(cursor, tensor_count, MAX_TENSORS, _SMALLEST_TENSOR, "tensors")
         tensors = _read_tensors(cursor, tensor_count, _alignment(cursor, metadata), index)
     except BaseException:
         source.close()
         raise
-    return Part(path, version, metadata, tensors, source)
+    return Part(path, version, metadata, spans, tensors, source)
 
 
 def _read_version(cursor: Cursor) -> int:
@@ -110,15 +114,18 @@ def _check_count(cursor: Cursor, count: int, limit: int, smallest: int, what: st
     cursor.need(count * smallest, f"a list of {count} {what}")
 
 
-def _read_metadata(cursor: Cursor, count: int) -> dict[str, Value]:
+def _read_metadata(cursor: Cursor, count: int) -> tuple[dict[str, Value], dict[str, tuple[int, int]]]:
     metadata: dict[str, Value] = {}
+    spans: dict[str, tuple[int, int]] = {}
     for i in range(count):
         start = cursor.position
         key = cursor.string(f"the name of key {i}", MAX_NAME_BYTES)
         if key in metadata:
             raise cursor.error(f"key '{key}' appears twice", start)
+        begin = cursor.position
         metadata[key] = cursor.value(key)
-    return metadata
+        spans[key] = begin, cursor.position
+    return metadata, spans
 
 
 def _alignment(cursor: Cursor, metadata: dict[str, Value]) -> int:

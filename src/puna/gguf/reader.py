@@ -105,6 +105,10 @@ class GGUFFile:
         tensor = self.tensor(name)
         return dequantize(self.data(name), tensor.type).reshape(tensor.shape)
 
+    def encoded(self, key: str) -> bytes:
+        """The type and value of a key of `metadata`, as they are written in the file."""
+        return self._parts[0].source.read(*self._parts[0].spans[key])
+
     def close(self) -> None:
         for part in self._parts:
             part.source.close()

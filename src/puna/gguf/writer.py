@@ -1,16 +1,18 @@
 """Writes a GGUF file (version 3).
 
 Tensors are kept as references until `write`, which streams them in pieces, so that quantising a large model
-only needs memory for one piece. The file appears under its name once it is complete.
+only needs memory for one piece; those of a stream are not even computed before. The file appears under its
+name once it is complete.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import shutil
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -24,6 +26,7 @@ from puna.gguf.blocks import QUANTIZABLE, quantize
 from puna.gguf.blocks.layout import LAYOUTS
 from puna.gguf.keys import full_key
 from puna.gguf.part import DEFAULT_ALIGNMENT, MAGIC, MAX_DIMENSIONS
+from puna.gguf.reader import GGUFFile
 from puna.gguf.types import GGMLType, ValueType
 from puna.gguf.values import MAX_NAME_BYTES, NUMBER_DTYPES, NumberArray, StringArray
 
@@ -37,12 +40,16 @@ _KINDS_BY_DTYPE: dict[np.dtype[Any], ValueType] = {
 }
 
 
+#: Computes the bytes of a tensor, in order.
+Pieces = Callable[[], Iterator[NDArray[np.uint8]]]
+
+
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     name: str
     shape: tuple[int, ...]
     type: GGMLType
-    source: NDArray[Any]  # the final bytes (uint8) if `raw`, else values to convert
+    source: NDArray[Any] | Pieces  # the final bytes (uint8) if `raw`, else values to convert
     raw: bool
 
     @property
@@ -50,6 +57,9 @@ class _Tensor:
         return self.type.nbytes(math.prod(self.shape))
 
     def pieces(self) -> Iterator[NDArray[np.uint8]]:
+        if not isinstance(self.source, np.ndarray):
+            yield from self.source()
+            return
         flat = self.source.reshape(-1)
         if self.raw:
             yield flat
@@ -125,9 +135,23 @@ class GGUFWriter:
             source = np.frombuffer(data, np.uint8)
         self._add(_Tensor(name, tuple(shape), GGMLType(type), source, raw=True))
 
+    def add_stream(self, name: str, shape: Sequence[int], type: GGMLType, pieces: Pieces) -> None:
+        """Add a tensor whose bytes, of `type` already, `pieces` computes when the file is written."""
+        self._add(_Tensor(name, tuple(shape), GGMLType(type), pieces, raw=True))
+
+    def copy_metadata(self, file: GGUFFile, without: Collection[str] = ()) -> None:
+        """Add the metadata of `file` as they are there, `without` some and those that are here already."""
+        for key in file.metadata:
+            if key not in self._values and key not in without and key != "general.alignment":
+                self._values[key] = file.encoded(key)
+
     def write(self) -> None:
-        """Write the file, overwriting an existing one. After an error, no partial file is left."""
+        """Write the file, overwriting an existing one. After an error, no partial file is left.
+
+        Raises GGUFError, also if the disk has no room for it, which is found out before anything is computed.
+        """
         try:
+            self._check_space()
             handle, temporary = tempfile.mkstemp(prefix=".gguf-", suffix=".part", dir=self.path.parent)
             try:
                 with os.fdopen(handle, "wb") as file:
@@ -155,9 +179,21 @@ class GGUFWriter:
             offset += self._padded(tensor.nbytes)
         for tensor in self._tensors.values():
             self._pad(file)
+            begin = file.tell()
             for piece in tensor.pieces():
                 file.write(piece.data)
+            if (size := file.tell() - begin) != tensor.nbytes:
+                raise GGUFError(f"tensor '{tensor.name}' became {size} bytes instead of {tensor.nbytes}")
         self._pad(file)
+
+    def _check_space(self) -> None:
+        needed = sum(self._padded(tensor.nbytes) for tensor in self._tensors.values())
+        free = shutil.disk_usage(self.path.parent).free
+        if needed > free:
+            raise GGUFError(
+                f"{self.path}: {needed / 1e9:.1f} GB are to be written, but this disk has room for "
+                f"{free / 1e9:.1f} GB; free some space, or choose another folder"
+            )
 
     def _padded(self, size_bytes: int) -> int:
         return -(-size_bytes // self._alignment) * self._alignment
@@ -175,7 +211,7 @@ class GGUFWriter:
             raise GGUFError(
                 f"{where}: row length is not a multiple of the {kind.name} block size {kind.block_size}"
             )
-        if tensor.raw and tensor.source.nbytes != tensor.nbytes:
+        if tensor.raw and isinstance(tensor.source, np.ndarray) and tensor.source.nbytes != tensor.nbytes:
             raise GGUFError(f"{where}: {kind.name} takes {tensor.nbytes} bytes, not {tensor.source.nbytes}")
         self._tensors[tensor.name] = tensor
 

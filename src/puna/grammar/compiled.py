@@ -13,12 +13,15 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
 from puna.errors import RequestError
+from puna.grammar.calls import calls_grammar, spelled
 from puna.grammar.constraint import Constraint, Thinking, words
 from puna.grammar.format import Format
+from puna.grammar.patterns import check_patterns, short
 from puna.grammar.schema import checked_schema
 from puna.grammar.vocabulary import TokenBytes
+from puna.markup.family import Reading
+from puna.markup.parts import Tags
 from puna.model.tokenizer import Tokenizer
-from puna.prompt.thinking import Tags
 
 #: Compiled grammars that are kept, and bytes of all their texts.
 _MOST_KEPT: Final = 64
@@ -55,6 +58,25 @@ class Grammars:
         tokens = TokenizerWrapper(TokenBytes(self._tokenizer))
         return LLTokenizer(tokens, eos_token=sorted(self._tokenizer.eos_ids) or None)
 
+    def constraint_of(self, format: Format | None, reading: Reading | None) -> Constraint | None:
+        """What may follow in an answer that is read so. Raises `RequestError`."""
+        if reading is not None and (reading.choice != "auto" or (reading.strict and reading.tools)):
+            return self._of_calls(reading)
+        if format is None:
+            return None
+        if reading is None:
+            return self.constraint(format)
+        return self.constraint(format, reading.thinking, reading.prompt)
+
+    def _of_calls(self, reading: Reading) -> Constraint:
+        text = calls_grammar(reading, self._spelled)
+        tags = reading.family.thinking_before_calls or reading.thinking
+        prompt = reading.prompt if reading.family.thinking_before_calls is None else ""
+        return self.constraint(Format("calls", text), tags, prompt)
+
+    def _spelled(self, text: str) -> str:
+        return spelled(text, self._tokenizer)
+
     def constraint(self, format: Format, thinking: Tags | None = None, prompt: str = "") -> Constraint:
         """What may follow in an answer to `prompt`. What is between the `thinking` tags is not part of it.
 
@@ -69,10 +91,9 @@ class Grammars:
         return Constraint(self.matcher(format), self.vocabulary, self._tokenizer, told_apart)
 
     def _opening(self, tag: str) -> Format:
-        """The tag that thinking begins with: as a text, or as the control token that is spelled so."""
-        ids = self._tokenizer.encode(tag, add_special=False, first=False)
-        as_control = f" | <[{ids[0]}]>" if len(ids) == 1 and self._tokenizer.is_control(ids[0]) else ""
-        return Format("lark", f"start: {json.dumps(tag)}{as_control}")
+        """The tag that thinking begins with: as a text, or with the control tokens that are spelled so."""
+        spelled = self._spelled(tag)
+        return Format("lark", f"start: {json.dumps(tag)}" + (f" | {spelled}" if "<[" in spelled else ""))
 
     def matcher(self, format: Format) -> LLMatcher:
         """What follows an answer's tokens, at its beginning; the caller's own.
@@ -104,6 +125,8 @@ class Grammars:
             case "lark":
                 _check_depth(format.text)
                 return self._made(LLMatcher.grammar_from_lark(format.text), "the grammar")
+            case "calls":
+                return self._made(LLMatcher.grammar_from_lark(format.text), "the tools' parameters")
             case "gbnf":
                 _check_depth(format.text)
                 return self._made(LLMatcher.grammar_from_lark(_lark(format.text)), "the grammar")
@@ -118,11 +141,7 @@ class Grammars:
         try:
             return self._made(grammar, "the schema")
         except RequestError:
-            for pattern, place in checked.patterns:
-                if reason := LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern)):
-                    raise RequestError(
-                        f"format: the pattern at {place} cannot be used: {_short(reason)}"
-                    ) from None
+            check_patterns(checked.patterns)
             raise
 
     def _made(self, grammar: str, what: str) -> LLMatcher:
@@ -130,7 +149,7 @@ class Grammars:
         if not matcher.is_error():
             matcher.compute_bitmask()  # some mistakes show here only, and what it found out is kept
         if matcher.is_error():
-            raise RequestError(f"format: {what} cannot be used: {_short(matcher.get_error())}")
+            raise RequestError(f"format: {what} cannot be used: {short(matcher.get_error())}")
         return matcher
 
 
@@ -138,7 +157,7 @@ def _lark(gbnf: str) -> str:
     try:
         return str(any_to_lark(gbnf))
     except Exception as error:  # the library raises plain ones
-        raise RequestError(f"format: the grammar cannot be read: {_short(str(error))}") from None
+        raise RequestError(f"format: the grammar cannot be read: {short(str(error))}") from None
 
 
 def _literal(text: str) -> str:
@@ -163,9 +182,3 @@ def _check_depth(text: str) -> None:
 
 def _size(format: Format) -> int:
     return len(format.text)
-
-
-def _short(reason: str) -> str:
-    """The library's message on one line, without the source that it quotes."""
-    line = re.sub(r" \d+ \| .*", "", " ".join(reason.split()))
-    return line.rpartition(" error: ")[2] if "regex parse error: " in line else line

@@ -18,12 +18,13 @@ LONGEST: Final = {
     "choice": 1 << 18,
     "lark": 1 << 16,
     "gbnf": 1 << 16,
+    "calls": 1 << 20,  # made of the tools of a request
 }
 
 #: Strings to choose from.
 MOST_CHOICES: Final = 10_000
 
-Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf"]
+Kind = Literal["json_schema", "regex", "choice", "lark", "gbnf", "calls"]
 
 
 class Format(msgspec.Struct, frozen=True):

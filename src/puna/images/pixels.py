@@ -16,9 +16,12 @@ from puna.images.decoding import Picture
 HALVES: Final = (0.5, 0.5, 0.5)
 CLIP_MEAN: Final = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD: Final = (0.26862954, 0.26130258, 0.27577711)
+IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
+IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 
 BILINEAR: Final = Image.Resampling.BILINEAR
 BICUBIC: Final = Image.Resampling.BICUBIC
+LANCZOS: Final = Image.Resampling.LANCZOS
 
 Pixels = NDArray[np.uint8]
 
@@ -77,13 +80,16 @@ def normalised(numbers: Pixels, mean: Sequence[float], std: Sequence[float]) -> 
     return channels.reshape(len(numbers), -1)
 
 
-def smart_size(width: int, height: int, unit: int, least: int, most: int) -> tuple[int, int]:
+def smart_size(
+    width: int, height: int, unit: int, least: int, most: int, *, thinnest: int = 0
+) -> tuple[int, int]:
     """(width, height) in multiples of `unit`, of about the same proportions, `least` to `most` pixels.
 
     Qwen2-VL's "smart resize"; halves are rounded to even, as there. Proportions beyond 200 to 1 are cut.
+    A side has `thinnest` units at least before the pixels are counted.
     """
     width, height = min(width, 200 * height), min(height, 200 * width)
-    wide, high = (round(size / unit) * unit for size in (width, height))
+    wide, high = (max(round(size / unit), thinnest) * unit for size in (width, height))
     if wide * high > most:
         shrink = math.sqrt(width * height / most)
         wide, high = (max(math.floor(size / shrink / unit), 1) * unit for size in (width, height))

@@ -32,7 +32,8 @@ class CausalCache(CellCache):
     `shapes` are those of layers 0, 1, ..., or of the layers that a mapping names. `capacity` cells (default
     `sequences * context`) are shared by all. Storage is of `types` and takes memory only as cells come into
     use. Raises `NotSupportedError` when a layer's heads do not fill the blocks of a quantised type. `shift`
-    re-rotates keys; without it the middle of a sequence cannot be removed.
+    re-rotates keys; without it the middle of a sequence cannot be removed. Rows of a span see each other, but
+    not without `spans`.
     """
 
     def __init__(
@@ -45,10 +46,12 @@ class CausalCache(CellCache):
         capacity: int | None = None,
         types: KVTypes = HALVES,
         shift: Shift | None = None,
+        spans: bool = True,
     ) -> None:
         named = shapes if isinstance(shapes, Mapping) else dict(enumerate(shapes))
         super().__init__(ops, named, sequences=sequences, longest=context, capacity=capacity, types=types)
         self._shift = shift
+        self._spans = spans
         self._layers = {index: _Layer(self, index, stored) for index, stored in self.storage.layers.items()}
         self._generation = 0
         self._make_row_buffers(64)
@@ -76,7 +79,7 @@ class CausalCache(CellCache):
         cells, sequences, positions = self.cells, batch.sequences, batch.positions
         self._check_continues(sequences, positions)
         begins, ends = self._first_visible(positions), positions + 1
-        for begin, end in batch.spans:
+        for begin, end in batch.spans if self._spans else ():
             if not (0 <= begin < end <= len(batch)) or (sequences[begin:end] != sequences[begin]).any():
                 raise ValueError(f"rows {begin} to {end} of the batch are no span of one sequence")
             begins[begin:end] = np.minimum(begins[begin:end], positions[begin])

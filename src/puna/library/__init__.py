@@ -12,7 +12,7 @@ Requests made at the same time (from threads, tasks, or as a list of prompts) ru
 
 from puna.engine.events import Chunk, TokenLogprob, TopLogprob
 from puna.grammar.format import Format
-from puna.library.completion import Completion, Stats
+from puna.library.completion import Call, Completion, Stats
 from puna.library.loading import load
 from puna.library.model import Model
 from puna.library.options import RequestOptions
@@ -20,6 +20,7 @@ from puna.library.streams import AsyncStream, Stream
 
 __all__ = [
     "AsyncStream",
+    "Call",
     "Chunk",
     "Completion",
     "Format",

@@ -89,6 +89,15 @@ def _with_files(message: Message) -> Message:
     return msgspec.structs.replace(message, images=[image_file(image) for image in message.images])
 
 
+def checked_choice(choice: Any, tools: bool) -> str:
+    """Whether tools may or must be called, or which. Raises `RequestError`."""
+    if choice not in ("auto", "none", "required") and not str(choice).startswith("function:"):
+        raise RequestError(f'tool_choice is "auto", "none", "required" or "function:NAME", not {choice!r}')
+    if choice not in ("auto", "none") and not tools:
+        raise RequestError(f"tool_choice is {choice!r}, and there are no tools: give some")
+    return str(choice)
+
+
 def checked_number(name: str, value: Any, least: int, most: int) -> int:
     """`value` as an integer from `least` to `most`. Raises `OptionError`."""
     try:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,12 +44,22 @@ class Stats:
         )
 
 
+@dataclass(frozen=True)
+class Call:
+    """A call of a tool. A message of role `tool` answers it, with its `id` as `tool_call_id`."""
+
+    id: str
+    name: str
+    arguments: dict[str, Any]
+
+
 @dataclass(kw_only=True)
 class Completion(Stats):
     """A finished generation; `str()` of it is its text."""
 
     text: str
     thinking: str = ""  # what a model that thinks wrote before the text
+    calls: list[Call] = field(default_factory=list)  # of tools
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
@@ -61,6 +73,7 @@ class Gathered:
 
     text: list[str] = field(default_factory=list)
     thinking: list[str] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     stats: Stats | None = None
@@ -70,6 +83,8 @@ class Gathered:
             case Chunk():
                 self.text.append(event.text)
                 self.thinking.append(event.thinking)
+                # They come whole: nothing here asks for parts of them.
+                self.calls += [Call(call.id, call.name, json.loads(call.arguments)) for call in event.calls]
                 self.tokens += event.tokens
                 self.logprobs += event.logprobs
             case Done():
@@ -81,6 +96,7 @@ class Gathered:
         return Completion(
             text="".join(self.text),
             thinking="".join(self.thinking),
+            calls=self.calls,
             tokens=self.tokens,
             logprobs=self.logprobs,
             **vars(self.stats),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
 from puna.conversation.chat_model import ChatModel
 from puna.engine.engine import Engine
+from puna.errors import OptionError
 from puna.gguf import open_gguf
 from puna.kvcache.types import KVTypes
 from puna.library.checks import checked_number
@@ -15,7 +16,7 @@ from puna.library.model import Model
 from puna.model.load import load_model
 from puna.model.metadata import scalar
 from puna.ops import default_backend
-from puna.options import Options, drafts_itself, engine_from_env, int_range, speculate_from_env
+from puna.options import AdapterFile, Options, drafts_itself, engine_from_env, int_range, speculate_from_env
 from puna.prompt.author import Author
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import projector_for, read_facts
@@ -39,6 +40,7 @@ def load(
     tensor_split: Sequence[float] | None = None,
     use_mmap: bool | None = None,
     projector: str | Path | None = None,
+    adapters: Mapping[str, str | Path] | Sequence[str | Path] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Model:
     """Load a model by name (`demo`, or any in the store) or by the path of a GGUF file.
@@ -60,6 +62,9 @@ def load(
         tensor_split: shares of the layers of several GPUs, instead of `main_gpu`.
         use_mmap: with llama.cpp, leave weights in the mapped file.
         projector: the GGUF file of what the model sees with, where that is a file of its own.
+        adapters: LoRA adapters, files of GGUF or folders of PEFT's, by the names that requests call them (by
+            default the files'); those of the stored model come first. Requests that say nothing (`lora`) are
+            computed with all of them.
         progress: called with (bytes done, bytes in total) while weights are read.
 
     Raises `ModelNotFoundError`, `GGUFError`, `UnsupportedModelError`, `OptionError`,
@@ -105,6 +110,7 @@ def load(
         draft=_find(draft)[0] if draft else None,
         prediction_heads=drafts_itself(speculate),
         projector=projector,
+        adapters=_adapters(stored, adapters),
         ops=ops,
         engine=chosen.engine or engine_from_env(),
         placement=chosen.placement,
@@ -113,6 +119,19 @@ def load(
     made = Engine(loaded, context=context, parallel=parallel, cache_types=types, speculate=speculate)
     made.start()
     return Model(ChatModel(made, facts, renderer), author)
+
+
+def _adapters(
+    stored: StoredModel | None, given: Mapping[str, str | Path] | Sequence[str | Path] | None
+) -> list[AdapterFile]:
+    """What the model is made with, and what is `given` besides."""
+    if isinstance(given, str | Path):
+        raise OptionError("adapters must be a list of paths, or paths by names")
+    named = given.items() if isinstance(given, Mapping) else (("", path) for path in given or ())
+    return [
+        *(stored.adapters if stored is not None else ()),
+        *(AdapterFile(str(p), name) for name, p in named),
+    ]
 
 
 def _find(model: str | Path) -> tuple[Path, StoredModel | None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, Unpack, overload
@@ -123,6 +123,7 @@ class Model:
         *,
         stream: Literal[False] = False,
         tools: Tools = (),
+        tool_choice: str = "auto",
         think: Think = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -134,6 +135,7 @@ class Model:
         *,
         stream: Literal[True],
         tools: Tools = (),
+        tool_choice: str = "auto",
         think: Think = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -144,6 +146,7 @@ class Model:
         *,
         stream: bool = False,
         tools: Tools = (),
+        tool_choice: str = "auto",
         think: Think = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -154,8 +157,15 @@ class Model:
         template's stop strings. If it does not fit the context, the oldest messages are left out. A model
         that thinks does so unless `think` is False (or as hard as `think` says: "low", "high", ...), and
         what it thinks is kept apart from its text. Also raises `TemplateError`.
+
+        `tools` are functions the model may call ([{"type": "function", "function": {"name": "f",
+        "description": "...", "parameters": {...}}}, ...], parameters as a JSON schema); calls are in `calls`
+        of the answer. With `tool_choice` "required" or "function:NAME" it must call one, and the calls are
+        valid; with "none" it does not know of them.
         """
-        found = Stream(Events(self._chat, self._requests.chat(messages, tools, think, logprobs, options)))
+        found = Stream(
+            Events(self._chat, self._requests.chat(messages, tools, tool_choice, think, logprobs, options))
+        )
         return found if stream else found.completion()
 
     @overload
@@ -195,6 +205,7 @@ class Model:
         *,
         stream: Literal[False] = False,
         tools: Tools = (),
+        tool_choice: str = "auto",
         think: Think = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -206,6 +217,7 @@ class Model:
         *,
         stream: Literal[True],
         tools: Tools = (),
+        tool_choice: str = "auto",
         think: Think = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
@@ -216,18 +228,19 @@ class Model:
         *,
         stream: bool = False,
         tools: Tools = (),
+        tool_choice: str = "auto",
         think: Think = None,
         logprobs: int | None = None,
         **options: Unpack[RequestOptions],
     ) -> Coroutine[Any, Any, Completion] | AsyncStream:
         """`chat`, for asyncio. Cancelling the task stops the generation."""
-        request = self._requests.chat(messages, tools, think, logprobs, options)
+        request = self._requests.chat(messages, tools, tool_choice, think, logprobs, options)
         found = AsyncStream(AsyncEvents(self._chat, request))
         return found if stream else found.completion()
 
     def render(self, messages: Messages, *, tools: Tools = (), think: Think = None) -> str:
         """The prompt text of a conversation, as `chat` makes it."""
-        return rendered(self._chat, self._requests.chat(messages, tools, think, None, {})).text
+        return rendered(self._chat, self._requests.chat(messages, tools, "auto", think, None, {})).text
 
     def score(self, prompt: Prompt, *, top_logprobs: int = 0) -> list[TokenLogprob | None]:
         """The log-probability of each token of `prompt`, given those before it.
@@ -262,6 +275,7 @@ class Model:
         dimensions: int | None = None,
         truncate: bool = True,
         pooling: Literal["mean", "cls", "last"] | None = None,
+        lora: Mapping[str, float] | None = None,
     ) -> NDArray[np.float32]:
         """The vector [size] of a text (or of its token ids), or vectors [inputs, size] of a list of them.
 
@@ -269,9 +283,10 @@ class Model:
         is given. A text longer than the context is cut at its end, or with `truncate=False` raises
         `ContextLengthError`. `pooling` says which of the model's hidden states a vector is made of: all
         ("mean"), the first ("cls") or the last one; by default those the model was trained for, or the last.
+        `lora` are scales of adapters by their names, as in `RequestOptions`.
         Raises `UnavailableError` for a model that cannot embed.
         """
-        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling)
+        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling, lora)
         return stacked(list(Events(self._chat, request)), is_one(inputs))
 
     async def aembed(
@@ -282,9 +297,10 @@ class Model:
         dimensions: int | None = None,
         truncate: bool = True,
         pooling: Literal["mean", "cls", "last"] | None = None,
+        lora: Mapping[str, float] | None = None,
     ) -> NDArray[np.float32]:
         """`embed`, for asyncio. Cancelling the task stops the work."""
-        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling)
+        request = self._requests.embed(inputs, normalize, dimensions, truncate, pooling, lora)
         return stacked([event async for event in AsyncEvents(self._chat, request)], is_one(inputs))
 
     # --- prompts in files --------------------------------------------------------------------------

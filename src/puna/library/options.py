@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict, get_args
 
 from puna.engine.events import Priority
-from puna.errors import OptionError
+from puna.errors import OptionError, shown
 from puna.grammar.format import Format, format_of
+from puna.options import AdapterScale
 
 
 class RequestOptions(TypedDict, total=False):
@@ -51,6 +52,7 @@ class RequestOptions(TypedDict, total=False):
     ignore_eos: bool  # go on after the model's end
     sampled_logprobs: bool  # log-probabilities of what tokens were drawn from, not of the model's own logits
     cache_prompt: bool  # False: take nothing from the prefix cache and leave nothing in it
+    lora: Mapping[str, float]  # adapters of the model by name, each with its scale; {}: none
     format: Any  # what the answer must be: "json", a JSON schema, a class of pydantic's, or a `Format`
     priority: Priority  # "batch" takes what interactive requests leave
 
@@ -62,12 +64,13 @@ _TREATMENT: Final = (
     "ignore_eos",
     "sampled_logprobs",
     "cache_prompt",
+    "lora",
     "format",
     "priority",
 )
 #: Options that are decided when a model is loaded.
 _AT_LOAD: Final = (
-    *("num_ctx", "num_thread", "draft"),
+    *("num_ctx", "num_thread", "draft", "adapters"),
     *("engine", "num_gpu", "main_gpu", "tensor_split", "use_mmap"),
 )
 
@@ -87,11 +90,24 @@ def split_options(given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, A
             if value not in get_args(Priority):
                 allowed = " or ".join(repr(choice) for choice in get_args(Priority))
                 raise OptionError(f"priority must be {allowed}, not {value!r}")
+        elif name == "lora":
+            treatment[name] = checked_adapters(value)
         elif name == "format":
             treatment[name] = checked_format(value)
         elif not isinstance(value, bool):
             raise OptionError(f"{name} must be True or False, not {value!r}")
     return {name: value for name, value in given.items() if name not in treatment}, treatment
+
+
+def checked_adapters(value: Any) -> list[AdapterScale] | None:
+    """What a keyword `lora` asks for. Raises `OptionError`."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not all(
+        isinstance(name, str) and isinstance(scale, int | float) for name, scale in value.items()
+    ):
+        raise OptionError(f"lora must be scales by names of adapters, not {shown(value)}")
+    return [AdapterScale(name=name, scale=float(scale)) for name, scale in value.items()]
 
 
 def checked_format(value: Any) -> Format | None:

@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 
 from puna.engine.events import Embed, Generate
-from puna.library.checks import Prompt, checked_messages, checked_number, checked_prompt, checked_prompts
-from puna.library.options import RequestOptions, split_options
+from puna.library.checks import (
+    Prompt,
+    checked_choice,
+    checked_messages,
+    checked_number,
+    checked_prompt,
+    checked_prompts,
+)
+from puna.library.options import RequestOptions, checked_adapters, split_options
 from puna.options import Options
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
@@ -38,17 +45,28 @@ class Requests:
         return self._generate(checked_prompt(prompt), defaults, logprobs, options, samples=samples)
 
     def chat(
-        self, messages: Messages, tools: Tools, think: Think, logprobs: int | None, options: RequestOptions
+        self,
+        messages: Messages,
+        tools: Tools,
+        tool_choice: str,
+        think: Think,
+        logprobs: int | None,
+        options: RequestOptions,
     ) -> Generate:
         author = self._author
         check_capabilities(author.name, author.capabilities, ["tools"] if tools else [])
-        chat = Chat(messages=checked_messages(messages), tools=[dict(tool) for tool in tools])
+        chat = Chat(
+            messages=checked_messages(messages),
+            tools=[dict(tool) for tool in tools],
+            tool_choice=checked_choice(tool_choice, bool(tools)),
+        )
         return self._generate(
             author.opened(chat),
             author.options,
             logprobs,
             options,
             template=author.template,
+            parser=author.parser,
             think=author.think(think),
         )
 
@@ -76,6 +94,7 @@ class Requests:
         dimensions: int | None,
         truncate: bool,
         pooling: str | None,
+        lora: Mapping[str, float] | None = None,
     ) -> Embed:
         prompts = [inputs] if is_one(inputs) else inputs
         return Embed(
@@ -85,6 +104,7 @@ class Requests:
             dimensions=0 if dimensions is None else checked_number("dimensions", dimensions, 1, 2**31 - 1),
             truncate=truncate,
             pooling=pooling,
+            lora=checked_adapters(lora),
         )
 
     def _generate(

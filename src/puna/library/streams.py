@@ -16,7 +16,7 @@ from typing import Any, Self
 from puna.conversation.chat_model import ChatModel
 from puna.engine.events import Chunk, Done, Embed, Embedded, Event, Failed, Generate, Prompted
 from puna.errors import PunaError, RequestError
-from puna.library.completion import Completion, Gathered, Stats
+from puna.library.completion import Call, Completion, Gathered, Stats
 
 
 class Events(Iterator[Event]):
@@ -106,6 +106,11 @@ class _Answer:
     def thinking(self) -> str:
         """What the model thought so far, if it thinks."""
         return "".join(self._gathered.thinking)
+
+    @property
+    def calls(self) -> list[Call]:
+        """The tools that were called so far."""
+        return list(self._gathered.calls)
 
     @property
     def stats(self) -> Stats:

@@ -94,6 +94,9 @@ class TextModel(Module):
 
     encodes_prompts: ClassVar[bool] = False
 
+    #: Whether the rows of its linears are those of the pass, so that adapters know which are whose.
+    adaptable: ClassVar[bool] = True
+
     #: Which hidden state of a query with a document tells a reranker most, unless its file says another.
     ranks_by: ClassVar[Pooling] = Pooling.LAST
 

@@ -91,6 +91,8 @@ class Decoder(TextModel):
             last = i == len(self.layers) - 1  # only the rows to be sampled leave it, if no head reads others
             rows = batch.outputs if last and batch.kept is None else None
             hidden = layer.forward(hidden, batch, cache, rope, rows)
+            if batch.payloads:
+                hidden = self.after_layer(i, hidden, batch)
         normed = self.output_norm(hidden)
         if batch.kept is None:
             return normed
@@ -99,15 +101,19 @@ class Decoder(TextModel):
 
     def with_images(self, hidden: Array, batch: BatchArrays) -> Array:
         """`hidden` [rows, hidden] with the parts of images where they stand."""
-        parts, end = [], 0
+        parts, end, size = [], 0, self.options.hidden_size
         for row, payload in batch.payloads:
             if row > end:
                 parts.append(hidden[end:row])
-            parts.append(payload.states)
+            parts.append(payload.states[:, :size])
             end = row + len(payload)
         if end < len(hidden):
             parts.append(hidden[end:])
         return self.ops.concatenate(parts)
+
+    def after_layer(self, index: int, hidden: Array, batch: BatchArrays) -> Array:
+        """`hidden` [rows, hidden] after layer `index`, in architectures where images speak to several."""
+        return hidden
 
     def logits(self, hidden: Array) -> Array:
         return self._logits(self.output, hidden)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from puna.batch import BatchArrays
 from puna.errors import NotSupportedError, UnsupportedModelError
@@ -21,8 +22,8 @@ from puna.model.layer_cache import WholeText
 from puna.model.metadata import flag, table_rows
 from puna.model.options import TextOptions
 from puna.model.pooling import Pooling
-from puna.nn.layers import Embedding, LayerNorm
-from puna.nn.module import WeightSource, weight
+from puna.nn.layers import Embedding, LayerNorm, Values
+from puna.nn.module import weight
 from puna.nn.transformer_layer import Layer
 from puna.ops import Array, Routing
 
@@ -63,18 +64,12 @@ class EncoderOptions(TextOptions):
         return dataclasses.replace(options, token_types=table_rows(file, "token_types.weight"))
 
 
-class FirstRow:
+class FirstRow(Values):
     """The first row of a table: float32 [columns]."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
-
     @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        table = source.values(f"{name}.weight", shape)
-        return None if table is None else cls(source.ops.array(np.ascontiguousarray(table[0])))
+    def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
+        return values[:1].reshape(-1)
 
 
 class Encoder(TextModel):

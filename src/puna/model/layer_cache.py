@@ -40,20 +40,23 @@ class CacheSizes:
 
 @dataclass(frozen=True)
 class Everything:
-    """Keys and values of all positions."""
+    """Keys and values of all positions. Rows of a span see each other, if the layer heeds `spans`."""
+
+    spans: bool = True
 
     def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
-        return CausalCache(ops, shapes, **sizes.of_cells)
+        return CausalCache(ops, shapes, **sizes.of_cells, spans=self.spans)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Keys and values of the last `size` positions, the newest among them."""
+    """Keys and values of the last `size` positions, the newest among them. For `spans` see `Everything`."""
 
     size: int
+    spans: bool = True
 
     def build(self, ops: Backend, shapes: Mapping[int, KVShape], sizes: CacheSizes) -> Cache:
-        return SlidingCache(ops, shapes, window=self.size, **sizes.of_cells)
+        return SlidingCache(ops, shapes, window=self.size, **sizes.of_cells, spans=self.spans)
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,14 @@ from puna.gguf import GGUFFile, open_gguf
 from puna.kvcache.cache import Cache
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import available_memory
-from puna.model.base import RunnableModel
+from puna.model.adapters.adapters import (
+    Adapters,
+    adapter_bytes,
+    check_count,
+    load_adapters,
+    read_adapter,
+)
+from puna.model.base import RunnableModel, TextModel
 from puna.model.memory import (
     UNSTATED_CONTEXT,
     Forecast,
@@ -30,7 +38,7 @@ from puna.model.pooling import Pooling, read_pooling, read_ranking
 from puna.model.tokenizer import Tokenizer, tokenizer_from_gguf
 from puna.model.vision.tower import VisionTower
 from puna.ops import Array, Backend, ExpertWeights, Weight, default_backend
-from puna.options import AUTO, Placement
+from puna.options import AUTO, AdapterFile, Placement
 
 #: Tensors a text model does without: frequencies that follow from the options, tables as they are stored by
 #: old converters, and what a classifier has on top.
@@ -55,6 +63,7 @@ class LoadedModel:
     vram_bytes: int = 0  # of the weights, on GPUs
     warnings: tuple[str, ...] = ()  # what whoever uses it should know
     vision: VisionTower | None = None  # makes of images what this one reads
+    adapters: Adapters | None = None  # that requests can be computed with
 
     @property
     def ops(self) -> Backend:
@@ -94,6 +103,7 @@ def load_model(
     draft: str | Path | None = None,
     prediction_heads: bool = True,
     projector: str | Path | None = None,
+    adapters: Sequence[AdapterFile] = (),
     ops: Backend | None = None,
     engine: str = AUTO,
     placement: Placement = Placement(),  # noqa: B008, frozen
@@ -102,7 +112,8 @@ def load_model(
     """Open, check and load the model at `path`, and the one at `draft` that guesses for it.
 
     Its `prediction_heads`, by which it can guess itself, are not loaded beside another model that guesses.
-    What it sees images with is in the same file, or at `projector`.
+    What it sees images with is in the same file, or at `projector`. Each request can be
+    computed with those of `adapters` it names.
 
     `engine` computes it (see `engine_for`): Puna's own with `ops`, by default `default_backend()`, or
     llama.cpp, as `placement` says.
@@ -124,15 +135,26 @@ def load_model(
             prediction_heads=prediction_heads and not draft,
         )  # fmt: skip
         needs = forecast.table(context=context, parallel=parallel, batch=batch_size)
-        drafts = 0
+        check_count(adapters)
+        beside = 0
         if draft:
-            with open_gguf(draft) as beside:
-                draft_needs = forecast_for(beside, cache_types, ops, prediction_heads=False)
+            with open_gguf(draft) as guesser:
+                draft_needs = forecast_for(guesser, cache_types, ops, prediction_heads=False)
                 table = draft_needs.table(context=context, parallel=parallel, batch=batch_size)
-            drafts = table.host - table.process  # which they share
-        forecast.check(needs, available_memory() - reserved, drafts)
+            beside = table.host - table.process  # which they share
+        beside += sum(adapter_bytes(Path(each.path)) for each in adapters)
+        forecast.check(needs, available_memory() - reserved, beside)
         if isinstance(forecast, Forecast):
+            pairs = [read_adapter(Path(each.path), file) for each in adapters]
             loaded = _load(file, forecast, ops, progress)
+            if adapters:
+                if not forecast.architecture.adaptable:
+                    raise UnsupportedModelError(f"{file.path}: {file.architecture} takes no adapters here")
+                loaded.adapters = load_adapters(adapters, pairs, cast("TextModel", loaded.model))
+        elif adapters:
+            raise UnsupportedModelError(
+                f"{file.path}: adapters need Puna's own engine, and this model runs on llama.cpp"
+            )
         else:
             loaded = _load_elsewhere(file, forecast, ops, batch_size, placement, progress)
     if draft:  # for which there is memory: it was counted above

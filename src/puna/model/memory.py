@@ -21,7 +21,7 @@ from puna.kvcache.types import HALVES, KVTypes
 from puna.model.header import engine_for
 from puna.model.metadata import scalar
 from puna.model.registry import model_for
-from puna.model.vision.options import OF_IMAGES
+from puna.model.vision.options import OF_IMAGES, OF_SOUND
 from puna.model.vision.registry import tower_beside, tower_in
 from puna.ops import Backend, default_backend
 from puna.options import AUTO, PUNA, Placement
@@ -275,7 +275,7 @@ def _vision_in(
 
 def _packed_vision_bytes(tensor: TensorInfo, ops: Backend) -> int:
     """Convolutions and tables are made floats."""
-    if len(tensor.shape) == 2 and tensor.name.startswith(("v.blk.", "mm.")):
+    if len(tensor.shape) == 2 and tensor.name.startswith(("v.blk.", "v.global.blk.", "mm.")):
         return ops.packed_bytes(tensor.type, tensor.shape)
     return math.prod(tensor.shape) * _FLOAT_BYTES
 
@@ -292,12 +292,12 @@ def largest(fits: Callable[[int], bool], most: int) -> int:
 def is_loaded(name: str, layers: int) -> bool:
     """Whether tensor `name` is of the text model, of which the first `layers` layers are loaded."""
     of_layer = _LAYER.match(name)
-    return not is_of_images(name) and not (of_layer and int(of_layer[1]) >= layers)
+    return not name.startswith((*OF_IMAGES, *OF_SOUND)) and not (of_layer and int(of_layer[1]) >= layers)
 
 
 def is_of_images(name: str) -> bool:
     """Whether tensor `name` is the vision tower's."""
-    return name.startswith(OF_IMAGES)
+    return name.startswith(OF_IMAGES) and not name.startswith(OF_SOUND)
 
 
 def size_text(count: int) -> str:

@@ -28,7 +28,7 @@ from puna.model.metadata import (
     table_rows,
 )
 from puna.model.pooling import read_labels
-from puna.model.rope import RopeOptions
+from puna.model.rope import RopeOptions, read_sections
 from puna.ops import Routing
 
 if TYPE_CHECKING:
@@ -342,3 +342,17 @@ def _read_heads(
     if not any(kv_heads) and not halves:
         raise invalid(file, "attention.head_count_kv", "is 0 for all layers, and one at least must attend")
     return heads, kv_heads
+
+
+def with_axes(
+    file: GGUFFile, options: TextOptions, *, shares: Sequence[int] = (), interleaved: bool = False
+) -> TextOptions:
+    """`options` with rotation by time, height and width: by the sections the file names, or by `shares`."""
+
+    def own(_: int, layer: LayerOptions) -> LayerOptions:
+        assert layer.rope is not None
+        sections = read_sections(file, layer.rope.pairs, shares)
+        rope = dataclasses.replace(layer.rope, sections=sections, interleaved=interleaved)
+        return dataclasses.replace(layer, rope=rope)
+
+    return options.each(own)

@@ -24,7 +24,8 @@ class Pooling(StrEnum):
 _TYPES = {0: Pooling.LAST, 1: Pooling.MEAN, 2: Pooling.CLS, 3: Pooling.LAST}
 _RANK = 4
 
-_CLASSES = "cls.output.weight"
+#: The rows of either are the classes; a file with both has the second as a layer before the first.
+_CLASSES = ("cls.output.weight", "cls.weight")
 
 
 def read_pooling(file: GGUFFile, *, generates: bool) -> Pooling | None:
@@ -42,12 +43,13 @@ def read_pooling(file: GGUFFile, *, generates: bool) -> Pooling | None:
 def is_reranker(file: GGUFFile) -> bool:
     """Whether `file` scores documents. Most files of encoders with a classifier state no pooling."""
     kind = file.get("pooling_type")
-    return kind == _RANK or (kind is None and _CLASSES in file.tensors)
+    return kind == _RANK or (kind is None and any(name in file.tensors for name in _CLASSES))
 
 
 def read_labels(file: GGUFFile) -> int:
     """The classes of a reranker's classifier; 0: there is none. Raises `UnsupportedModelError`."""
-    labels = table_rows(file, _CLASSES) if is_reranker(file) else 0
+    rows = (table_rows(file, name) for name in _CLASSES) if is_reranker(file) else ()
+    labels = next(filter(None, rows), 0)
     names = file.get("classifier.output_labels")
     yes_or_no = names and not isinstance(names, str | int | float) and list(names[:2]) == ["yes", "no"]
     if labels > 1 and not (labels == 2 and yes_or_no):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.model.metadata import first_of, invalid, missing, number, positive, required, scalar
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from puna.gguf import GGUFFile
+
+#: Keys that say how many pairs rotate by each axis, one of which files have.
+SECTIONS: Final = ("rope.dimension_sections", "rope.mrope_section", "mrope_sections")
 
 
 @dataclass(frozen=True)
@@ -96,10 +100,15 @@ class RopeOptions:
         )
 
 
-def read_sections(file: GGUFFile, pairs: int) -> tuple[int, ...]:
-    """How many of a head's `pairs` rotate by time, height and width. Raises `ModelError`."""
-    key = first_of(file, "rope.dimension_sections", "rope.mrope_section", "mrope_sections")
+def read_sections(file: GGUFFile, pairs: int, shares: Sequence[int] = ()) -> tuple[int, ...]:
+    """How many of a head's `pairs` rotate by time, height and width; by `shares` if the file does not say.
+
+    Raises `ModelError`.
+    """
+    key = first_of(file, *SECTIONS)
     values: Any = file.get(key)
+    if values is None and shares:
+        values = [pairs * share // sum(shares) for share in shares]
     if values is None:
         raise missing(file, key)
     sections = () if isinstance(values, str | int | float) else tuple(values[:5])

@@ -59,6 +59,16 @@ class GeluClassifier(Classifier):
         return self.ops.gelu(hidden)
 
 
+class DirectClassifier(Classifier):
+    """One linear and its hyperbolic tangent: what converters keep of the first Jina rerankers."""
+
+    output: Linear = weight("cls", "labels", "hidden_size")
+    dense = norm = None
+
+    def forward(self, hidden: Array) -> Array:
+        return self.activated(self.output(hidden))
+
+
 def classifier_of(options: ClassifierOptions) -> type[Classifier] | None:
     """The classifier of a model, if it is a reranker."""
     return Classifier if options.labels else None

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from puna.nn.module import WeightSource
-from puna.ops import Array
+from puna.nn.layers import Values
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,25 +29,16 @@ def linear_bias(heads: int, reach: int) -> NDArray[np.float32]:
     return (-np.array(slopes)[:, None] * distances).astype(np.float32)
 
 
-class BucketBias:
+class BucketBias(Values):
     """What is learned of each bucket of distances and head (Raffel et al., arXiv:1910.10683).
 
     The shape is the number of buckets and that of heads; `options.sees_later` says whether a token sees what
     comes after it. `values` float32 [heads, 257] are by distance.
     """
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
-
     @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        table = source.values(f"{name}.weight", shape)
-        if table is None:
-            return None
-        chosen = table[_buckets(shape[0], sees_later=options.sees_later)]
-        return cls(source.ops.array(np.ascontiguousarray(chosen.T)))
+    def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
+        return values[_buckets(len(values), sees_later=options.sees_later)].T
 
 
 def _buckets(count: int, *, sees_later: bool) -> NDArray[np.int64]:

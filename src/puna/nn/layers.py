@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
+from puna.nn.adapters import LowRank
 from puna.nn.module import WeightSource
 from puna.ops import Array, Backend, Weight
 
+#: Which rows of a tensor a linear is made of.
+Rows = slice | NDArray[np.intp]
+
 
 class Linear:
-    """y = x W^T + b, W being [out, in] as stored."""
+    """y = x W^T + b, W being [out, in] as stored: the `rows` of the tensor that the weight is named after.
 
-    def __init__(self, ops: Backend, weight: Weight, bias: Array | None = None) -> None:
+    What adapters add to that is `low_rank`.
+    """
+
+    def __init__(
+        self,
+        ops: Backend,
+        weight: Weight,
+        bias: Array | None = None,
+        rows: Rows = slice(None),
+    ) -> None:
         self.ops = ops
         self.weight = weight
         self.bias = bias
+        self.rows = rows
+        self.low_rank: LowRank | None = None
 
     @classmethod
     def from_source(
@@ -28,15 +44,29 @@ class Linear:
         source.ops.pack(weight)
         return cls(source.ops, weight, source.vector(f"{name}.bias", shape[0]))
 
+    @classmethod
+    def of_values(
+        cls, source: WeightSource, name: str, values: NDArray[np.float32], bias: Array | None = None
+    ) -> Self:
+        """With the weights `values` [out, in], which were made of the tensor `name`."""
+        weight = Weight.from_values(f"{name}.weight", values)
+        source.ops.pack(weight)
+        return cls(source.ops, weight, bias)
+
     def __call__(self, x: Array) -> Array:
         """[rows, in] to [rows, out]."""
-        return self.ops.linear(x, self.weight, self.bias)
+        y = self.ops.linear(x, self.weight, self.bias)
+        return y if self.low_rank is None else self.low_rank.added(x, y)
 
 
 def linear_many(x: Array, *linears: Linear) -> list[Array]:
     """Several linears of the same input in one call, which reads and quantises it once."""
     weights, biases = [linear.weight for linear in linears], [linear.bias for linear in linears]
-    return linears[0].ops.linear_many(x, weights, biases)
+    results = linears[0].ops.linear_many(x, weights, biases)
+    return [
+        y if linear.low_rank is None else linear.low_rank.added(x, y)
+        for linear, y in zip(linears, results, strict=True)
+    ]
 
 
 class StackedLinear:
@@ -61,7 +91,8 @@ class StackedLinear:
         for size in parts:
             weight = joined.row_range(begin, begin + size)
             source.ops.pack(weight)
-            linears.append(Linear(source.ops, weight, None if bias is None else bias[begin : begin + size]))
+            rows = slice(begin, begin + size)
+            linears.append(Linear(source.ops, weight, None if bias is None else bias[rows], rows))
             begin += size
         return cls(linears)
 
@@ -107,9 +138,40 @@ class InterleavedLinear(StackedLinear):
             rows = part.reshape(-1)
             weight = joined.chosen_rows(rows)
             source.ops.pack(weight)
-            linears.append(Linear(source.ops, weight, None if bias is None else bias[source.ops.array(rows)]))
+            own = None if bias is None else bias[source.ops.array(rows)]
+            linears.append(Linear(source.ops, weight, own, rows))
         joined.drop_data()
         return cls(linears)
+
+
+class Values:
+    """The numbers of a tensor, float32; a subclass may arrange them in another way."""
+
+    #: What follows the name of the weight in that of the tensor.
+    suffixes: ClassVar[tuple[str, ...]] = (".weight",)
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        for suffix in cls.suffixes:
+            found = source.values(f"{name}{suffix}", cls.stored_shape(shape))
+            if found is not None:
+                return cls(source.ops.array(np.ascontiguousarray(cls.arranged(found, options), np.float32)))
+        return None
+
+    @classmethod
+    def stored_shape(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape that the tensor has in files."""
+        return shape
+
+    @classmethod
+    def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
+        """What is kept of the tensor's `values`, by the options of the module that declares it."""
+        return values
 
 
 class Embedding:
@@ -166,14 +228,18 @@ def unit_norm(ops: Backend, width: int, eps: float) -> RMSNorm:
 
 
 class Unused:
-    """A tensor that files have though nothing is computed with it. The field, which is optional, is None."""
+    """A tensor that files have though nothing is computed with it. The field, which is optional, is None.
+
+    The tensor's name may lack the `.weight`.
+    """
 
     @classmethod
     def from_source(cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any) -> None:
-        if len(shape) == 2:
-            source.matrix(f"{name}.weight", (shape[0], shape[1]))
-        else:
-            source.vector(f"{name}.weight", shape[0])
+        for full in (f"{name}.weight", name):
+            if len(shape) == 2:
+                source.matrix(full, (shape[0], shape[1]))
+            else:
+                source.vector(full, shape[0])
 
 
 class LayerNorm:

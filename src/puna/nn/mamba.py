@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any, Final, Protocol, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from puna.batch import BatchArrays
 from puna.kvcache.cache import Cache
 from puna.nn.convolution import SiluConvolutions
-from puna.nn.layers import Linear, StackedLinear
+from puna.nn.layers import Linear, StackedLinear, Values
 from puna.nn.module import Module, WeightSource, weight
 from puna.ops import Array, Backend, Rope
 
@@ -32,18 +33,18 @@ class MambaOptions(Protocol):
     def mamba_state_dim(self) -> int: ...
 
 
-class HeadValues:
+class HeadValues(Values):
     """One number for each head: float32 [heads], which files have as a matrix of one column."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
+    suffixes = ("",)
 
     @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        values = source.values(name, (*shape, 1))
-        return None if values is None else cls(source.ops.array(np.ascontiguousarray(values.reshape(shape))))
+    def stored_shape(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (*shape, 1)
+
+    @classmethod
+    def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
+        return values.reshape(-1)
 
 
 class GroupedRMSNorm:
@@ -132,18 +133,14 @@ class ScanOptions(Protocol):
     def normed_inputs(self) -> bool: ...
 
 
-class Rates:
+class Rates(Values):
     """How fast each entry of a channel's state decays: [entries, channels], in files [channels, entries]."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
+    suffixes = ("",)
 
     @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        values = source.values(name, shape)
-        return None if values is None else cls(source.ops.array(np.ascontiguousarray(values.T)))
+    def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
+        return values.T
 
 
 class Mamba(Module):

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import msgspec.structs
 
 from puna.errors import RequestError
-from puna.prompt.capabilities import capabilities
-from puna.prompt.choose import chat_template, is_parsed
+from puna.prompt.capabilities import answer_family, capabilities
+from puna.prompt.choose import chat_template, is_parsed, traits
 from puna.prompt.format import Think
 from puna.prompt.framing import frame
 from puna.prompt.messages import Chat, Message
@@ -22,6 +22,8 @@ from puna.prompt.model_facts import ModelFacts, facts_at, projector_for
 class _Config(Protocol):
     @property
     def capabilities(self) -> tuple[str, ...] | None: ...
+    @property
+    def parser(self) -> str: ...
 
 
 class Stored(Protocol):
@@ -51,10 +53,13 @@ class Author:
 
     name: str
     find_capabilities: Callable[[], tuple[str, ...]]
+    find_family: Callable[[], str] = lambda: ""
     template: str = ""  # empty: the file's own
+    parser: str = ""  # how answers are read, in Ollama's words; empty: as the template says
     system: str | None = None
     opening: Sequence[Mapping[str, Any]] = ()  # messages before every conversation
     options: Mapping[str, Any] = field(default_factory=dict)
+    takes_documents: Callable[[], bool] = lambda: False  # whether the template has a place for them
     is_parsed: Callable[[], bool] = lambda: False  # what the capabilities take is known: they take no time
 
     @classmethod
@@ -73,13 +78,31 @@ class Author:
                 facts(),
                 template,
                 extra=model.config.capabilities or (),
+                parser=model.config.parser,
                 sees=bool(model.model_path and projector_for(model.projector_paths, model.model_path)),
             )
+
+        def family() -> str:
+            return answer_family(facts(), template, model.config.parser)
 
         def parsed() -> bool:
             return is_parsed(chat_template(facts() or ModelFacts(), template))
 
-        return cls(model.name, find, template, model.system, model.messages, model.params, parsed)
+        def documents() -> bool:
+            return traits(chat_template(facts() or ModelFacts(), template)).takes_documents
+
+        return cls(
+            model.name,
+            find,
+            family,
+            template,
+            model.config.parser,
+            model.system,
+            model.messages,
+            model.params,
+            documents,
+            parsed,
+        )
 
     @cached_property
     def capabilities(self) -> tuple[str, ...]:
@@ -100,6 +123,10 @@ class Author:
         if not (before or after) or "embedding" not in self.capabilities:
             return list(inputs)
         return [f"{before}{text}{after}" if isinstance(text, str) else text for text in inputs]
+
+    def answer_family(self) -> str:
+        """The name of the family whose markup answers have. Raises TemplateError as `capabilities`."""
+        return self.find_family()
 
     def think(self, asked: Think, name: str = "") -> Think:
         """What the template is told: a model that can think does so unless the request says not to.

@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from puna.errors import RequestError
+from puna.markup.family import Family
+from puna.markup.registry import PARSERS, family_by
 from puna.prompt.choose import chat_template, traits
+from puna.prompt.format import Traits
 from puna.prompt.model_facts import ModelFacts
-
-#: Architectures that think in a channel of their own instead of between tags.
-_CHANNEL_THINKERS = ("gptoss", "gpt-oss")
-
-
-#: What no model can do in this version.
-_NOT_YET = {"tools": "tools: this version of Puna does not understand a model's tool calls yet"}
 
 
 def capabilities(
-    facts: ModelFacts | None, template: str = "", *, extra: Collection[str] = (), sees: bool = False
+    facts: ModelFacts | None,
+    template: str = "",
+    *,
+    extra: Collection[str] = (),
+    sees: bool = False,
+    parser: str = "",
 ) -> tuple[str, ...]:
-    """As far as they apply: embedding, rerank or completion, vision, audio, insert, thinking; in this order.
+    """As far as they apply: embedding, rerank or completion, vision, audio, tools, insert, thinking.
 
-    Never tools: a template may have a place for them, but calls in an answer are not understood yet.
-    `facts` are None when the model's file cannot be read; `extra` are more that its author claims.
+    They come in this order. `facts` are None when the model's file cannot be read; `extra` are more that its
+    author claims, who may also name the `parser` of its answers.
     """
     form = traits(chat_template(facts or ModelFacts(), template))
+    named, family = PARSERS.get(parser), _family(facts, form, parser)
     found = {
         "embedding": facts is not None and facts.embeds and not facts.ranks,
         "rerank": facts is not None and facts.ranks,
@@ -32,10 +34,16 @@ def capabilities(
         "vision": sees or (facts is not None and facts.sees),
         "audio": facts is not None and facts.hears,
         **dict.fromkeys(extra, True),
-        "tools": False,
+        "tools": facts is not None
+        and not facts.embeds
+        and (
+            ((form.takes_tools or "tools" in extra) and family.calls is not None)
+            or (named is not None and named.calls)
+        ),
         "insert": form.takes_suffix,
-        "thinking": (facts is not None and facts.architecture in _CHANNEL_THINKERS)
+        "thinking": family.thinking is not None
         or form.thinking_tags is not None
+        or (named is not None and named.thinking is not None)
         or "thinking" in extra,
     }
     return tuple(name for name, there in found.items() if there)
@@ -45,6 +53,13 @@ def check_capabilities(name: str, has: Collection[str], wanted: Collection[str])
     """Raises RequestError naming each capability of `wanted` that the model lacks."""
     missing = [capability for capability in wanted if capability not in has]
     if missing:
-        raise RequestError(
-            "\n".join(f'"{name}" does not support {_NOT_YET.get(one, one)}' for one in missing)
-        )
+        raise RequestError("\n".join(f'"{name}" does not support {one}' for one in missing))
+
+
+def answer_family(facts: ModelFacts | None, template: str = "", parser: str = "") -> str:
+    """The name of the family whose markup the model's answers have. Raises TemplateError."""
+    return _family(facts, traits(chat_template(facts or ModelFacts(), template)), parser).name
+
+
+def _family(facts: ModelFacts | None, form: Traits, parser: str) -> Family:
+    return family_by(parser, form.family, facts.architecture if facts else "", form.call_tags)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from puna.errors import TemplateError
+from puna.prompt.defaults import default_template
 from puna.prompt.format import ChatFormat, SpecialTokens, Traits
 from puna.prompt.go import GoTemplate
 from puna.prompt.go_chat import PASS_THROUGH, GoFormat
@@ -47,9 +48,11 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
 def chat_template(facts: ModelFacts, template: str = "") -> ChatTemplate:
     """The chat template of a model whose file says `facts`.
 
-    The first there is of: `template`, the file's own Jinja template, and `{{ .Prompt }}`.
+    The first there is of: `template`, the file's own Jinja template, that of all models which end their turns
+    as this one does, and `{{ .Prompt }}`.
     """
-    text = template or facts.chat_template or PASS_THROUGH
+    end = facts.tokens.spellings.get("eos_token", "")
+    text = template or facts.chat_template or default_template(facts.architecture, end) or PASS_THROUGH
     if (template and not is_jinja(template)) or text is PASS_THROUGH:
         return ChatTemplate(text=text, is_go=True)
     with_tools = None if template else facts.tool_template

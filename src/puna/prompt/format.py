@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from puna.errors import NotSupportedError
+from puna.markup.parts import Tags
 from puna.prompt.messages import Message
-from puna.prompt.thinking import Tags
 
 #: Whether, or how hard, the model should think; None leaves it to the template.
 Think = bool | str | None
@@ -32,9 +32,13 @@ class Traits(msgspec.Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...] = ()
     #: The tags around thinking in the output, if the model thinks.
     thinking_tags: Tags | None = None
-    #: Whether the template has a place for tools, and for the text after a gap.
+    #: The family whose markup the template writes, and for "template" the markup of calls itself.
+    family: str = ""
+    call_tags: Tags | None = None
+    #: Whether the template has a place for tools, for the text after a gap, and for documents.
     takes_tools: bool = False
     takes_suffix: bool = False
+    takes_documents: bool = False
 
 
 class ChatFormat(ABC):
@@ -50,6 +54,7 @@ class ChatFormat(ABC):
         messages: Sequence[Message | Mapping[str, Any]],
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] = (),
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:

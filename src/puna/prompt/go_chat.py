@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from puna.errors import NotSupportedError
+from puna.markup.registry import TEMPLATE, family_of
 from puna.prompt.format import ChatFormat, Think, Traits, think_level
 from puna.prompt.go import GoTemplate
-from puna.prompt.go_tags import thinking_tags
+from puna.prompt.go_tags import call_tags, thinking_tags
 from puna.prompt.go_values import collated, message_values, tool_values
 from puna.prompt.messages import Message, as_messages
 
@@ -27,8 +28,11 @@ class GoFormat(ChatFormat):
         if not self.identifiers & {"messages", "response"}:
             parsed = parsed.appended("{{ .Response }}")
         self._template = parsed
+        family = family_of(template, calls=bool({"tools", "toolcalls"} & self.identifiers))
         self.traits = Traits(
             thinking_tags=thinking_tags(parsed),
+            family=family.name,
+            call_tags=call_tags(parsed) if family is TEMPLATE else None,
             takes_tools="tools" in self.identifiers,
             takes_suffix="suffix" in self.identifiers,
         )
@@ -38,9 +42,11 @@ class GoFormat(ChatFormat):
         messages: Sequence[Message | Mapping[str, Any]],
         *,
         tools: Iterable[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] = (),
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:
+        # No template of this language has a place for documents.
         system, merged = collated(as_messages(messages))
         if "messages" not in self.identifiers:
             return self._turn_by_turn(merged, _think_values(think))

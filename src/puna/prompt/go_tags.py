@@ -1,12 +1,13 @@
-"""Which tags a Go template puts around a message's thinking."""
+"""Which tags a Go template puts around a message's thinking, and around its tool calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from puna.markup.marker import tags_around
+from puna.markup.parts import Tags
 from puna.prompt.go import GoTemplate, nodes
 from puna.prompt.go.nodes import Action, Block, Branch, Text
-from puna.prompt.thinking import Tags
 
 #: What is longer is no tag, and would be compared with every end of an answer.
 _LONGEST_TAG = 256
@@ -37,3 +38,29 @@ def _thinking_blocks(block: Block, *, over_messages: bool) -> Iterator[Block]:
                 inside = any("Messages" in names for names in nodes.paths(statement.pipeline))
             yield from _thinking_blocks(statement.body, over_messages=inside)
             yield from _thinking_blocks(statement.otherwise or (), over_messages=over_messages)
+
+
+def call_tags(template: GoTemplate) -> Tags:
+    """The texts around what the first block that is there for `.ToolCalls` writes."""
+    for root in (template.tree.root, *template.tree.defined.values()):
+        for block in _call_blocks(root):
+            return tags_around(_texts(block))
+    return Tags("", "")
+
+
+def _call_blocks(block: Block) -> Iterator[Block]:
+    for statement in block:
+        if isinstance(statement, Branch):
+            if any("ToolCalls" in names for names in nodes.paths(statement.pipeline)):
+                yield statement.body
+            yield from _call_blocks(statement.body)
+            yield from _call_blocks(statement.otherwise or ())
+
+
+def _texts(block: Block) -> Iterator[str]:
+    for statement in block:
+        if isinstance(statement, Text):
+            yield statement.text
+        elif isinstance(statement, Branch):
+            yield from _texts(statement.body)
+            yield from _texts(statement.otherwise or ())

@@ -128,8 +128,8 @@ class JinjaTemplate:
         self._read: set[str] = set()
         self._literals: list[str] = []
         try:
-            self._tree = _environment().parse(text)
-            self._look_at(self._tree)
+            self.tree = _environment().parse(text)
+            self._look_at(self.tree)
         except jinja2.exceptions.TemplateSyntaxError as error:
             raise TemplateError(f"template error: line {error.lineno}: {error.message}") from error
         except RecursionError:
@@ -172,7 +172,7 @@ class JinjaTemplate:
 
     @cached_property
     def _compiled(self) -> jinja2.Template:
-        return _environment().from_string(self._tree)
+        return _environment().from_string(self.tree)
 
     def render(self, values: Mapping[str, Any]) -> str:
         """The text. Raises TemplateError naming the line that failed.

@@ -28,10 +28,19 @@ class Message(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A conversation that the model is to go on with, in its own chat format."""
+    """A conversation that the model is to go on with, in its own chat format.
+
+    `tool_choice` says whether the answer may ("auto"), must not ("none") or must ("required") call a tool, or
+    which ("function:NAME"). `documents` are what the answer may rest on, each an object such as
+    `{"title", "text"}`, for templates that have a place for them.
+    """
 
     messages: list[Message]
     tools: list[dict[str, Any]] = []
+    tool_choice: str = "auto"
+    parallel_tool_calls: bool = True  # whether there may be several calls in an answer
+    strict_tools: bool = False  # calls are valid by construction, also those that the model is free to make
+    documents: list[dict[str, Any]] = []
     shorten: bool = True  # leave out the oldest messages when all of them do not fit the context
 
 

@@ -25,12 +25,12 @@ Fetch = Callable[[int, int], AbstractContextManager[httpx.Response]]
 _AT_ONCE = 8
 _CHUNK = 1 << 20
 #: Answers that another try may change.
-_PASSING = {408, 425, 429, 500, 502, 503, 504}
+PASSING = {408, 425, 429, 500, 502, 503, 504}
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 
 
-class PullCancelledError(Exception):
-    """Nobody wants the download any more."""
+class TransferCancelledError(Exception):
+    """Nobody wants what is pulled or pushed any more."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Download:
     def run(self) -> Iterator[int]:
         """Fetch all parts, yielding every now and then how many bytes are there.
 
-        Raises RegistryError, StoreError, RefusedError and PullCancelledError. What has come stays for the
+        Raises RegistryError, StoreError, RefusedError and TransferCancelledError. What has come stays for the
         next time.
         """
         missing = [part for part in self._partial.parts if not part.done]
@@ -92,7 +92,7 @@ class Download:
             except (httpx.TransportError, httpx.StreamError) as error:
                 problem = str(error) or type(error).__name__
             except RefusedError as refusal:
-                if refusal.status not in _PASSING:
+                if refusal.status not in PASSING:
                     raise
                 problem = str(refusal)
             # A connection that brings something now and then is slow, but works.
@@ -101,7 +101,7 @@ class Download:
                 raise RegistryError(f"max retries exceeded: {problem}")
             wait_s = self._patience.first_wait_s * 2 ** max(tries - 1, 0)
             if self._cancelled.wait(wait_s) or failed.is_set():
-                raise PullCancelledError
+                raise TransferCancelledError
 
     def _some(self, part: Part, failed: threading.Event) -> None:
         """What one request brings of a part."""
@@ -115,7 +115,7 @@ class Download:
                 if part.done:
                     return
                 if self._cancelled.is_set() or failed.is_set():
-                    raise PullCancelledError
+                    raise TransferCancelledError
         if not part.done:
             raise httpx.RemoteProtocolError("the connection ended early")
 
@@ -139,14 +139,14 @@ class Download:
 def check(partial: Partial, digest: str, cancelled: threading.Event) -> None:
     """Compare the finished file with its digest; one that differs is removed.
 
-    Raises RegistryError and PullCancelledError.
+    Raises RegistryError and TransferCancelledError.
     """
     hashed = hashlib.sha256()
     with storage_errors("read", partial.path), partial.path.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
         while data := file.read(8 * _CHUNK):
             if cancelled.is_set():
-                raise PullCancelledError
+                raise TransferCancelledError
             hashed.update(data)
     if (found := f"sha256:{hashed.hexdigest()}") != digest:
         partial.discard()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import platform
 import socket
-import ssl
 import urllib.request
 from collections.abc import Callable, Collection
+from urllib.parse import urlsplit
 
 import httpx
 
 from puna import __version__
 from puna.config import env
 from puna.errors import RegistryError
-from puna.hosts import is_public
+from puna.hosts import SCHEME_PORTS, is_public
 
 #: Answers as `socket.getaddrinfo` gives them, for a name and a port.
 Resolve = Callable[[str, int], list[str]]
@@ -30,13 +30,19 @@ def private_hosts() -> frozenset[str]:
     return frozenset(host.strip().lower() for host in env("PRIVATE_REGISTRIES").split(",") if host.strip())
 
 
-def open_client(*, insecure: bool = False, stall_s: float = 30.0) -> httpx.Client:
+def open_client(*, insecure: bool = False, stall_s: float = 30.0, endpoint: str = "") -> httpx.Client:
     """A client for registries. `insecure` allows plain HTTP and certificates nobody vouches for.
 
-    `stall_s` is how long a connection may be silent.
+    `stall_s` is how long a connection may be silent. Whoever set up this machine chose the `endpoint`, if
+    there is one: it may be in a private network, and without TLS if its URL says so.
     """
+    private, plain = private_hosts(), ""
+    if endpoint:
+        host = urlsplit(endpoint).netloc.lower()
+        private |= {host}
+        plain = host if urlsplit(endpoint).scheme == "http" else ""
     return httpx.Client(
-        transport=GuardedTransport(insecure=insecure, private=private_hosts()),
+        transport=GuardedTransport(insecure=insecure, private=private, plain=plain),
         timeout=httpx.Timeout(stall_s, pool=None),
         follow_redirects=True,
         max_redirects=_MAX_REDIRECTS,
@@ -54,9 +60,16 @@ class GuardedTransport(httpx.BaseTransport):
     """
 
     def __init__(
-        self, *, insecure: bool, private: Collection[str] = (), resolve: Resolve | None = None
+        self,
+        *,
+        insecure: bool,
+        private: Collection[str] = (),
+        plain: str = "",
+        resolve: Resolve | None = None,
     ) -> None:
+        """`private` hosts need not be public, and the one that is `plain` needs no TLS."""
         self._insecure = insecure
+        self._plain = plain
         self._private = private
         self._resolve = resolve or _resolve
         # One for each host: a connection's certificate was only checked for the name it was made for.
@@ -64,13 +77,13 @@ class GuardedTransport(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         url = request.url
-        if url.scheme not in ("http", "https"):
+        if url.scheme not in SCHEME_PORTS:
             raise RegistryError(f"{url.scheme}: cannot be fetched; only https and http can")
-        if url.scheme == "http" and not self._insecure:
+        if url.scheme == "http" and not self._insecure and url.netloc.decode().lower() != self._plain:
             raise RegistryError(
                 f"insecure protocol http: {url.host} is asked without TLS only with --insecure"
             )
-        port = url.port or (443 if url.scheme == "https" else 80)
+        port = url.port or SCHEME_PORTS[url.scheme]
         if proxy := _proxy(url.scheme, url.host):
             return self._transport(("proxy", proxy, 0), proxy).handle_request(request)
         transport = self._transport((url.scheme, url.host, port))
@@ -98,7 +111,7 @@ class GuardedTransport(httpx.BaseTransport):
 
     def _transport(self, key: tuple[str, str, int], proxy: str | None = None) -> httpx.HTTPTransport:
         if key not in self._direct:
-            self._direct[key] = httpx.HTTPTransport(verify=_certificates(self._insecure), proxy=proxy)
+            self._direct[key] = httpx.HTTPTransport(verify=not self._insecure, proxy=proxy)
         return self._direct[key]
 
     def _addresses(self, host: str, port: int) -> list[str]:
@@ -127,7 +140,3 @@ def _proxy(scheme: str, host: str) -> str | None:
     proxies = urllib.request.getproxies()
     proxy = proxies.get(scheme) or proxies.get("all")
     return proxy if proxy and not urllib.request.proxy_bypass(host) else None
-
-
-def _certificates(insecure: bool) -> ssl.SSLContext:
-    return httpx.create_ssl_context(verify=not insecure)

@@ -15,7 +15,7 @@ from types import TracebackType
 
 import msgspec
 
-from puna.store.files import read_whole, storage_errors
+from puna.store.files import move_into_place, read_whole, storage_errors
 
 MOST_PARTS = 16
 LEAST_PART = 100_000_000  # bytes
@@ -86,6 +86,11 @@ class Partial:
                 parts.append(msgspec.json.decode(read_whole(path), type=Part))
         return sorted(parts, key=lambda part: part.offset)
 
+    @property
+    def noted_bytes(self) -> int:
+        """How many bytes there are, as far as it was noted."""
+        return sum(part.completed for part in self.noted())
+
     def write(self, part: Part, data: bytes) -> None:
         """Add `data` to a part. Raises StoreError."""
         with storage_errors("write", self.path):
@@ -101,7 +106,7 @@ class Partial:
         """The file becomes the blob; it was checked. Raises StoreError."""
         with storage_errors("write", self.path):
             os.fsync(self._descriptor)
-            self.path.replace(self.blob)
+            move_into_place(self.path, self.blob)
         for path in self._sidecars():
             path.unlink(missing_ok=True)
 

@@ -2,49 +2,69 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
-import msgspec
 
 from puna.errors import RegistryError
 from puna.registry.network import open_client
+from puna.registry.tokens import Tokens, beginning
 from puna.store.manifest import MANIFEST
 from puna.store.names import ModelName
 
 #: Bytes of a manifest; those of real models have a few thousand.
 _MOST_MANIFEST = 4 << 20
-_MOST_TOKEN = 64 << 10
 #: Bytes of a registry's error that are worth repeating.
 _MOST_QUOTED = 300
-
-_PARAMETER = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
 
 class RefusedError(Exception):
     """A registry's answer that is an error: its status and what it says."""
 
-    def __init__(self, status: int, text: str) -> None:
+    def __init__(self, status: int, text: str, code: str = "") -> None:
         super().__init__(f"{status}: {text}" if text else str(status))
         self.status = status
+        self.code = code  # what the hub calls it
+
+    @classmethod
+    def of(cls, answer: httpx.Response) -> RefusedError:
+        """The error that an answer is."""
+        text = " ".join(beginning(answer, _MOST_QUOTED).decode(errors="replace").split())
+        return cls(answer.status_code, text, answer.headers.get("x-error-code", ""))
 
 
 class Registry:
     """The repository of one model in its registry. Close it when done; safe to use from several threads."""
 
     def __init__(
-        self, name: ModelName, *, insecure: bool = False, plain: bool = False, stall_s: float = 30.0
+        self,
+        name: ModelName,
+        *,
+        insecure: bool = False,
+        plain: bool = False,
+        writes: bool = False,
+        endpoint: str = "",
+        token: str = "",
+        stall_s: float = 30.0,
     ) -> None:
-        """`insecure` allows plain HTTP, which `plain` asks for, and unknown certificates."""
+        """`insecure` allows plain HTTP, which `plain` asks for, and unknown certificates.
+
+        `endpoint` is asked instead of the name's host, with the `token` we have for it: its URL, which may be
+        in a private network or without TLS, since whoever set up this machine chose it.
+        Who `writes` has a key for registries that ask for one, a new one if need be.
+        """
         self.name = name
-        self._client = open_client(insecure=insecure, stall_s=stall_s)
-        self._scheme = "http" if plain else "https"
-        self._may_fall_back = insecure and not plain
-        self._token = ""
+        self._client = open_client(insecure=insecure, stall_s=stall_s, endpoint=endpoint)
+        self._base = endpoint or f"{'http' if plain else 'https'}://{name.host}"
+        self._may_fall_back = insecure and not plain and not endpoint
+        self._tokens = Tokens(self._client, token, may_create_key=writes)
+
+    @property
+    def public_key(self) -> str:
+        """The key we have shown the registry; empty if it did not ask."""
+        return self._tokens.public_key
 
     def __enter__(self) -> Registry:
         return self
@@ -54,7 +74,7 @@ class Registry:
 
     def url(self, path: str) -> str:
         name = self.name
-        return f"{self._scheme}://{name.host}/v2/{name.namespace}/{name.model}/{path}"
+        return f"{self._base}/v2/{name.namespace}/{name.model}/{path}"
 
     def manifest(self) -> bytes:
         """The manifest of the model's tag, as the registry has it.
@@ -66,7 +86,7 @@ class Registry:
         except httpx.ConnectError:
             if not self._may_fall_back:
                 raise
-            self._scheme = "http"  # a registry without TLS, as one tries it out at home
+            self._base = f"http://{self.name.host}"  # without TLS, as one tries it out at home
             return self._manifest()
 
     def _manifest(self) -> bytes:
@@ -85,54 +105,70 @@ class Registry:
         with self.stream("GET", self.url(f"blobs/{digest}"), headers=headers) as answer:
             yield answer
 
+    def put_manifest(self, data: bytes) -> None:
+        """Let the manifest be the model's; the registry must have its blobs. Raises as `stream`."""
+        headers = {"content-type": MANIFEST, "content-length": str(len(data))}
+        url = self.url(f"manifests/{self.name.tag}")
+        with self.stream("PUT", url, headers=headers, content=lambda: [data], redirected=False):
+            pass
+
+    def reach(self) -> None:
+        """Find out whether the registry answers, without TLS if it must be and may.
+
+        Raises RegistryError, RefusedError, or httpx.TransportError.
+        """
+        if self._may_fall_back:
+            try:
+                self._client.head(self.url("tags/list"))
+            except httpx.ConnectError:
+                self._base = f"http://{self.name.host}"
+
+    def has(self, digest: str) -> bool:
+        """Whether the registry has a blob."""
+        try:
+            with self.stream("HEAD", self.url(f"blobs/{digest}")):
+                return True
+        except RefusedError as refusal:
+            if refusal.status == 404:
+                return False
+            raise
+
     @contextmanager
     def stream(
-        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, **more: object
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        content: Callable[[], Iterable[bytes]] | None = None,
+        redirected: bool = True,
+        authorised: bool = True,
     ) -> Iterator[httpx.Response]:
-        """The answer to a request, authorised if the registry asks for that. Raises RefusedError."""
+        """The answer to a request, `authorised` if the registry asks for that. Raises RefusedError.
+
+        `content` is called for each try. Redirections are the answer unless they are to be followed.
+        """
         for fresh in (False, True):
             sent = dict(headers or {})
-            token = self._token
+            ours = authorised and urlsplit(url).netloc == urlsplit(self._base).netloc
+            token = self._tokens.token if ours else ""
             if token:
                 sent["authorization"] = f"Bearer {token}"
-            with self._client.stream(method, url, headers=sent, **more) as answer:  # type: ignore[arg-type]
-                if answer.status_code == 401 and not fresh and answer.url.host == urlsplit(url).hostname:
-                    self._token = self._new_token(answer.headers.get("www-authenticate", ""))
-                    if self._token != token:
-                        continue
+            body = content() if content is not None else None
+            request = self._client.build_request(method, url, headers=sent, content=body)
+            answer = self._client.send(request, stream=True, follow_redirects=redirected)
+            try:
+                if (
+                    answer.status_code == 401
+                    and ours
+                    and not fresh
+                    and answer.url.host == urlsplit(url).hostname
+                    and self._tokens.renew(answer.headers.get("www-authenticate", ""), url)
+                ):
+                    continue
                 if answer.is_error:
-                    raise RefusedError(answer.status_code, _quoted(answer))
+                    raise RefusedError.of(answer)
                 yield answer
                 return
-
-    def _new_token(self, challenge: str) -> str:
-        """What the realm that a challenge names gives to anybody; empty if it names none."""
-        kind, _, rest = challenge.partition(" ")
-        asked = dict(_PARAMETER.findall(rest))
-        realm = asked.pop("realm", "")
-        if kind.lower() != "bearer" or not realm:
-            return ""
-        query = [("service", asked["service"])] if "service" in asked else []
-        query += [("scope", scope) for scope in asked.get("scope", "").split()]
-        with self._client.stream("GET", realm, params=query) as answer:
-            data = b"" if answer.is_error else beginning(answer, _MOST_TOKEN)
-        try:
-            reply = msgspec.json.decode(data, type=dict[str, Any])
-        except msgspec.DecodeError:
-            return ""
-        token = reply.get("token") or reply.get("access_token")
-        return token if isinstance(token, str) else ""
-
-
-def beginning(answer: httpx.Response, most: int) -> bytes:
-    """The first `most` bytes of an answer that is being read."""
-    data = bytearray()
-    for chunk in answer.iter_raw():
-        data += chunk
-        if len(data) >= most:
-            break
-    return bytes(data[:most])
-
-
-def _quoted(answer: httpx.Response) -> str:
-    return " ".join(beginning(answer, _MOST_QUOTED).decode(errors="replace").split())
+            finally:
+                answer.close()

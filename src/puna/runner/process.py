@@ -163,6 +163,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         draft=request.draft,
         prediction_heads=drafts_itself(request.speculate),
         projector=request.projector,
+        adapters=request.adapters,
         ops=ops,
         engine=request.engine,
         placement=request.placement,

@@ -9,6 +9,7 @@ Generating and embedding are spoken of in the engine's own words (`puna.engine.e
 from __future__ import annotations
 
 from puna.engine.events import (
+    CallDelta,
     Chunk,
     Done,
     Embed,
@@ -23,12 +24,13 @@ from puna.engine.events import (
 )
 from puna.kvcache.counts import CellCounts
 from puna.kvcache.picture import Contents
-from puna.options import AUTO, PUNA, Placement
+from puna.options import AUTO, PUNA, AdapterFile, Placement
 
 __all__ = [
     "IN_DOUBT",
     "MAX_FRAME_BYTES",
     "OUT_OF_MEMORY",
+    "CallDelta",
     "Cancel",
     "Chunk",
     "Done",
@@ -78,6 +80,7 @@ class Load(Message, frozen=True):
     kv_cache_type: str = "f16"
     draft: str = ""  # path of a model that guesses
     projector: str = ""  # path of the vision tower, where it has a file of its own
+    adapters: tuple[AdapterFile, ...] = ()
     speculate: str | None = None  # how requests guess that do not say
     reserved: int = 0  # bytes of memory to leave, which other models' caches may come to take
     engine: str = AUTO

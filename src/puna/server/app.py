@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from puna.errors import PunaError
 from puna.hosts import Host
 from puna.server import unavailable
+from puna.server.anthropic.routes import routes as anthropic_routes
 from puna.server.fleet.fleet import Fleet
 from puna.server.http.body_limit import BodyLimitMiddleware
 from puna.server.http.cors import CORSMiddleware
@@ -36,7 +37,7 @@ from puna.store import Store
 def create_app(store: Store, fleet: Fleet, settings: Settings, metrics: Metrics, bound: Host) -> Starlette:
     """The server's ASGI application. `bound` is the address it listens on, which decides the Host check."""
     backend = Backend(store, fleet, settings, metrics)
-    rooms = (ollama_routes, openai_routes, inspection_routes)
+    rooms = (ollama_routes, openai_routes, anthropic_routes, inspection_routes)
     routes = [*(route for room in rooms for route in room(backend)), *unavailable.routes()]
     app = Starlette(
         routes=routes,

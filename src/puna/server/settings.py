@@ -50,6 +50,7 @@ class Settings:
     max_loaded: int = 3
     max_queue: int = 512
     max_body_bytes: int = 64 * 2**20  # of a request, files excepted
+    responses_bytes: int = 256 * 2**20  # kept of the Responses API, at most
     remote_images: bool = False  # whether images are fetched that a request only has the addresses of
     kv_cache_type: str = "f16"
     speculate: str | None = None
@@ -72,6 +73,7 @@ class Settings:
         max_loaded = env_int("MAX_LOADED_MODELS", cls.max_loaded)
         max_queue = env_int("MAX_QUEUE", cls.max_queue)
         max_body_mb = env_int("MAX_BODY_MB", 0)
+        responses_mb = env_int("RESPONSES_MB", cls.responses_bytes // 2**20)
         return cls(
             keep_alive_s=_env_duration_s("KEEP_ALIVE", cls.keep_alive_s),
             load_timeout_s=load_timeout_s if load_timeout_s > 0 else math.inf,
@@ -81,6 +83,7 @@ class Settings:
             max_loaded=max_loaded if max_loaded > 0 else cls.max_loaded,
             max_queue=max_queue if max_queue >= 0 else cls.max_queue,
             max_body_bytes=max_body_mb * 2**20 if max_body_mb > 0 else cls.max_body_bytes,
+            responses_bytes=max(0, responses_mb) * 2**20,
             remote_images=env_bool("REMOTE_IMAGES"),
             kv_cache_type=str(KVTypes.from_env()),
             speculate=speculate_from_env(),

@@ -10,10 +10,7 @@ from puna.errors import UnavailableError
 from puna.server.http.routing import route
 
 _MISSING = {
-    "/api/push": "pushing models to a registry",
-    "/v1/responses": "the Responses API",
     "/v1/audio/transcriptions": "transcribing audio",
-    "/v1/messages": "the Messages API",
 }
 
 

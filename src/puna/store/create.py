@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from puna import gojson
-from puna.errors import GGUFError, ModelError, RequestError, StoreError
+from puna.errors import GGUFError, ModelError, RequestError, StoreError, shown
 from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.config import ModelConfig
 from puna.store.facts import MAGIC, Facts, facts_of
 from puna.store.manifest import Layer, Manifest
 from puna.store.stored import StoredModel
+
+#: Makes of PEFT's settings and tensors, for a model file, an adapter at the last path.
+Converter = Callable[[Path, Path, Path, Path], object]
+
+#: What PEFT saves of an adapter.
+_PEFT = ("adapter_config.json", "adapter_model.safetensors")
 
 _KINDS = {"model": media.MODEL, "projector": media.PROJECTOR, "adapter": media.ADAPTER}
 
@@ -26,12 +35,15 @@ class ModelSpec:
 
     Either `from_model` (an existing model whose layers are inherited; it takes precedence) or `files` (name
     -> digest of uploaded GGUF blobs) is required. Empty strings keep the inherited value; `parameters` are
-    merged key by key, licences appended, `messages` replaced.
+    merged key by key, licences and adapters appended, `messages` replaced. `origins` say where files came
+    from, if that is to be noted instead of where they lie.
     """
 
     from_model: str | None = None
     files: Mapping[str, str] = field(default_factory=dict)
-    adapters: Mapping[str, str] = field(default_factory=dict)
+    origins: Mapping[str, str] = field(default_factory=dict)
+    adapters: Mapping[str, str] = field(default_factory=dict)  # of GGUF, or of what PEFT saves in a folder
+    adapter_scales: Mapping[str, float] = field(default_factory=dict)  # by their names; else 1
     template: str | None = None
     system: str | None = None
     license: Sequence[str] = ()
@@ -48,10 +60,12 @@ def build(
     parent: StoredModel | None,
     report: Callable[[str], None],
     check: Callable[[Path], object],
+    convert: Converter,
 ) -> Manifest:
     """Write the layers and the config as blobs, and return the manifest that names them.
 
-    `check` is called with each new model file, and raises ModelError for one that cannot be run. The caller
+    `check` is called with each new model file, and raises ModelError for one that cannot be run; `convert`
+    makes GGUF of adapters that are not. The caller
     must hold the store's lock, so that no layer is pruned before the manifest is written. Raises RequestError
     and StoreError.
     """
@@ -59,13 +73,10 @@ def build(
     if parent is not None:
         assembly.inherit(parent)
     elif spec.files:
-        assembly.add_files(spec.files)
+        assembly.add_files(spec.files, origins=spec.origins)
     else:
         raise RequestError("neither 'from' or 'files' was specified")
-    if len(spec.adapters) > 1:
-        raise RequestError("only one adapter is currently supported")
-    if spec.adapters:
-        assembly.add_files(spec.adapters, only="adapter")
+    assembly.add_adapters(spec, convert)
     if spec.template:
         assembly.replace(media.TEMPLATE, spec.template.encode(), also=(media.PROMPT,))
     if spec.system:
@@ -113,10 +124,13 @@ class _Assembly:
                     size=layer.size,
                     origin=parent.name,
                     name=layer.name,
+                    scale=layer.scale,
                 )
             )
 
-    def add_files(self, files: Mapping[str, str], only: str | None = None) -> None:
+    def add_files(
+        self, files: Mapping[str, str], only: str | None = None, origins: Mapping[str, str] | None = None
+    ) -> None:
         """Add GGUF blobs given as name -> digest; with `only`, all must be of that kind."""
         for file_name, given in files.items():
             check_file_name(file_name)
@@ -143,9 +157,62 @@ class _Assembly:
                     media_type=_KINDS[facts.kind],
                     digest=digest,
                     size=path.stat().st_size,
-                    origin=str(path),
+                    origin=(origins or {}).get(file_name, str(path)),
                 )
             )
+
+    def add_adapters(self, spec: ModelSpec, convert: Converter) -> None:
+        """Add the adapters of `spec` under their names."""
+        folders: dict[str, dict[str, str]] = {}
+        for file_name, digest in spec.adapters.items():
+            check_file_name(file_name)
+            folder, _, name = file_name.rpartition("/")
+            if name in _PEFT:
+                folders.setdefault(folder, {})[name] = digest
+                continue
+            self.add_files({file_name: digest}, only="adapter")
+            self._name_last(file_name, name.removesuffix(".gguf"), spec)
+        for folder, files in folders.items():
+            if missing := next((name for name in _PEFT if name not in files), None):
+                raise RequestError(f"{folder or 'the adapter'} has no {missing}; PEFT saves both")
+            self._add_converted(folder or "adapter", files, convert)
+            self._name_last(folder, folder.rpartition("/")[2] or "adapter", spec)
+        for name in spec.adapter_scales:
+            if name not in {*spec.adapters, *folders}:
+                raise RequestError(f"adapter_scales: there is no adapter {shown(name)}")
+
+    def _add_converted(self, name: str, files: Mapping[str, str], convert: Converter) -> None:
+        model = next((layer for layer in reversed(self._layers) if layer.media_type == media.MODEL), None)
+        if model is None:
+            raise RequestError(f"{name}: an adapter needs a model, which 'from' or 'files' must give")
+        given = {file: normalize_digest(digest) for file, digest in files.items()}
+        for file, digest in given.items():
+            if not self._blobs.touch(digest):
+                raise RequestError(f"{name}/{file}: blob {digest} is not in the store; upload it first")
+        self._report("converting adapter")
+        with tempfile.TemporaryDirectory(dir=self._blobs.path(model.digest).parent) as scratch:
+            made = Path(scratch) / "adapter.gguf"
+            try:
+                config, weights = (self._blobs.path(given[file]) for file in _PEFT)
+                convert(config, weights, self._blobs.path(model.digest), made)
+            except (GGUFError, ModelError) as error:
+                reason = str(error)
+                for file, digest in given.items():
+                    reason = reason.replace(str(self._blobs.path(digest)), file)
+                raise RequestError(f"{name} cannot be used: {reason}") from error
+            except OSError as error:
+                raise StoreError(f"{name} cannot be converted ({error.strerror})") from error
+            digest, _ = self._blobs.add_file(made)
+        path = self._blobs.path(digest)
+        self._facts.append(facts_of(path))
+        self._keep(Layer(media_type=media.ADAPTER, digest=digest, size=path.stat().st_size, origin=str(path)))
+
+    def _name_last(self, given: str, name: str, spec: ModelSpec) -> None:
+        """Give the layer added last the name requests know it by, and its scale."""
+        if any(each.name == name for each in self._layers if each.media_type == media.ADAPTER):
+            raise RequestError(f"there are two adapters of the name {shown(name)}; rename one")
+        scale = spec.adapter_scales.get(given, 1.0)
+        self._layers[-1] = msgspec.structs.replace(self._layers[-1], name=name, scale=scale)
 
     def add(self, media_type: str, data: bytes) -> None:
         digest, new = self._blobs.add(data)

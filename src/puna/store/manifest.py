@@ -31,6 +31,7 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True, rename={"media_type": "me
     size: int
     origin: str = ""
     name: str = ""
+    scale: float = 1.0  # of an adapter; our own
 
     def to_json(self) -> dict[str, object]:
         value: dict[str, object] = {"mediaType": self.media_type, "digest": self.digest, "size": self.size}
@@ -38,6 +39,8 @@ class Layer(msgspec.Struct, frozen=True, kw_only=True, rename={"media_type": "me
             value["from"] = self.origin
         if self.name:
             value["name"] = self.name
+        if self.scale != 1:
+            value["scale"] = self.scale
         return value
 
 

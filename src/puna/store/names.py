@@ -5,12 +5,18 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from urllib.parse import unquote, urlsplit
 
 from puna.errors import InvalidNameError
 
 DEFAULT_HOST = "registry.ollama.ai"
 DEFAULT_NAMESPACE = "library"
 DEFAULT_TAG = "latest"
+#: Both names of Hugging Face's hub.
+HUB_HOSTS = frozenset({"hf.co", "huggingface.co"})
+
+_SCHEMES = ("http://", "https://")
+_HUB_FILE = re.compile(r"/([^/]+)/([^/]+)/(?:resolve|blob)/[^/]+/(?:.*/)?([^/]+)")
 
 #: Each part is also a file name, so the patterns allow neither `/` nor a leading dot.
 _PATTERNS = {
@@ -47,9 +53,12 @@ class ModelName:
     def parse(cls, text: str) -> ModelName:
         """Parse a name, filling in missing parts. Raises InvalidNameError.
 
-        `x:local` is the same as `x`: clients use it to say "not in the cloud".
+        `x:local` is the same as `x`: clients use it to say "not in the cloud". The web address of a GGUF file
+        is a name, too, of the model made of it.
         """
-        rest = text.partition("://")[2] if text.lower().startswith(("http://", "https://")) else text
+        if is_file_address(text):
+            return _of_address(text)
+        rest = text.partition("://")[2] if text.lower().startswith(_SCHEMES) else text
         if rest.lower().endswith(":local"):
             rest = rest[: -len(":local")]
             if rest.lower().endswith((":cloud", "-cloud")):
@@ -93,6 +102,28 @@ class ModelName:
 
     def __str__(self) -> str:
         return self.display
+
+
+def is_file_address(text: str) -> bool:
+    """Whether that is the web address of a GGUF file."""
+    text = text.strip()
+    return text.lower().startswith(_SCHEMES) and urlsplit(text).path.lower().endswith(".gguf")
+
+
+def _of_address(text: str) -> ModelName:
+    """What a file at a web address is called: `host/folders/file:latest`, and the hub's by their repository.
+
+    Raises InvalidNameError.
+    """
+    address = urlsplit(text.strip())
+    path = unquote(address.path)
+    found = _HUB_FILE.fullmatch(path)
+    host = address.netloc.rpartition("@")[2].lower()
+    if host in HUB_HOSTS and found is not None:
+        return ModelName(host, found[1], found[2], found[3])
+    *folders, name = path[: -len(".gguf")].split("/")
+    namespace = re.sub(r"[^A-Za-z0-9_]+", "-", "-".join(folders))[-80:].strip("-") or DEFAULT_NAMESPACE
+    return ModelName(host, namespace, re.sub(r"[^A-Za-z0-9_.]+", "-", name)[-80:].strip("-."), DEFAULT_TAG)
 
 
 def _missing(kind: str) -> str:

@@ -129,15 +129,54 @@ def model_source(modelfile: Modelfile, folder: Path) -> Source:
     return Source(model=source.model, files=files)
 
 
-def adapter_source(modelfile: Modelfile, folder: Path) -> dict[str, Path]:
-    """The files of the last ADAPTER command; empty if there is none. Raises ModelNotFoundError."""
-    value = modelfile.last("adapter")
-    if value is None:
-        return {}
-    source = resolve(value, folder)
-    if source.model is not None:
-        raise ModelNotFoundError(f"adapter {value} does not exist in {folder}")
-    return source.files
+@dataclass(frozen=True, slots=True)
+class Adapters:
+    """The targets of ADAPTER: files to upload (relative name -> path), and scales by names, else 1."""
+
+    files: dict[str, Path] = field(default_factory=dict)
+    scales: dict[str, float] = field(default_factory=dict)
+
+
+def adapter_source(modelfile: Modelfile, folder: Path) -> Adapters:
+    """The targets of the ADAPTER commands: a GGUF file or a folder that PEFT has saved, and maybe a scale.
+
+    Raises ModelNotFoundError for a path that does not exist, and RequestError.
+    """
+    found = Adapters()
+    for value in modelfile.values("adapter"):
+        path, scale = _scaled_path(value, folder)
+        files = _adapter_files(path, value, folder)
+        if taken := next((name for name in files if name in found.files), None):
+            raise RequestError(f"ADAPTER {shown(value)}: there is another adapter called {taken}; rename one")
+        found.files.update(files)
+        if scale != 1:
+            found.scales[path.name] = scale
+    return found
+
+
+def _scaled_path(value: str, folder: Path) -> tuple[Path, float]:
+    """`value` as a path, or as a path and a scale after it."""
+    path, scale = value.rpartition(" ")[::2]
+    try:
+        if path and not (folder / Path(value).expanduser()).exists():
+            return folder / Path(path.strip()).expanduser(), float(scale)
+    except (OSError, ValueError):  # a name too long, or no number
+        pass
+    return folder / Path(value).expanduser(), 1.0
+
+
+def _adapter_files(path: Path, value: str, folder: Path) -> dict[str, Path]:
+    try:
+        if path.is_file():
+            return {path.name: path}
+        peft = [path / name for name in ("adapter_config.json", "adapter_model.safetensors")]
+        if path.is_dir():
+            if missing := next((each.name for each in peft if not each.is_file()), None):
+                raise RequestError(f"ADAPTER {shown(value)}: {path} has no {missing}; PEFT saves both")
+            return {f"{path.name}/{each.name}": _inside(each, path) for each in peft}
+    except OSError as error:  # a name too long, or too many links
+        raise RequestError(f"{shown(value)} cannot be looked at: {error.strerror or error}") from None
+    raise ModelNotFoundError(f"adapter {shown(value)} does not exist in {folder}")
 
 
 def resolve(value: str, folder: Path) -> Source:

@@ -69,7 +69,10 @@ def modelfile_text(
     commands: list[tuple[str, str]] = []
     if stored.model_path is not None:
         commands.append(("FROM", str(stored.model_path)))
-    commands += [("ADAPTER", str(path)) for path in stored.adapter_paths]
+    commands += [
+        ("ADAPTER", each.path if each.scale == 1 else f"{each.path} {each.scale:g}")
+        for each in stored.adapters
+    ]
     commands += [("FROM", str(path)) for path in stored.projector_paths]
     texts = {
         "TEMPLATE": stored.template,

@@ -14,7 +14,7 @@ from puna.store import prune
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.bundled import bundled_model, bundled_models
 from puna.store.config import ModelConfig
-from puna.store.create import ModelSpec, build
+from puna.store.create import Converter, ModelSpec, build
 from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
 from puna.store.manifest import Manifest
 from puna.store.names import ModelName
@@ -67,6 +67,13 @@ class Store:
             raise ModelNotFoundError(f"model '{name}' not found")
         return bundled
 
+    def manifest_bytes(self, name: str | ModelName) -> bytes:
+        """The manifest of a model as it lies on the disk; the bundled model has none. Raises as `get`."""
+        wanted = self._find(_parse(name))
+        if wanted is None:
+            raise ModelNotFoundError(f"model '{name}' not found")
+        return _read_manifest(wanted, self._manifest_path(wanted))[0]
+
     def exists(self, name: str | ModelName) -> bool:
         """Whether there is a model called `name` (possibly damaged). Raises InvalidNameError."""
         wanted = _parse(name)
@@ -109,11 +116,13 @@ class Store:
         spec: ModelSpec,
         on_status: Status | None = None,
         check: Callable[[Path], object] | None = None,
+        convert: Converter | None = None,
     ) -> StoredModel:
         """Create or replace the model `name` (see ModelSpec). Calls `on_status` at each step.
 
         `check` is called with each new model file, and raises ModelError for one that cannot be run; blobs of
-        a spec that is refused are deleted, unless other models use them. Does not parse templates. Raises
+        a spec that is refused are deleted, unless other models use them. `convert` makes GGUF of
+        adapters that are safetensors. Does not parse templates. Raises
         InvalidNameError, RequestError for an invalid spec, ModelNotFoundError for an unknown parent,
         StoreError.
         """
@@ -123,7 +132,7 @@ class Store:
             parent = self.get(spec.from_model) if spec.from_model else None
             target = self._spelling(wanted)
             try:
-                manifest = build(self.blobs, spec, parent, report, check or _silent)
+                manifest = build(self.blobs, spec, parent, report, check or _silent, convert or _no_converter)
             except RequestError:
                 # What was uploaded for a model that cannot be is of no use to anybody.
                 with contextlib.suppress(InvalidNameError):
@@ -160,9 +169,8 @@ class Store:
             if spelled.folded == original.model_name.folded:
                 return
             if original.bundled:
-                data = build(
-                    self.blobs, ModelSpec(from_model=original.name), original, _silent, _silent
-                ).encode()
+                spec = ModelSpec(from_model=original.name)
+                data = build(self.blobs, spec, original, _silent, _silent, _no_converter).encode()
             else:
                 path = self._manifest_path(original.model_name)
                 with storage_errors("read", path):
@@ -184,6 +192,11 @@ class Store:
                 path.unlink()
                 sync_directory(path.parent)
             self._drop_empty(path.parent)
+            self._release(digests)
+
+    def drop_unused(self, digests: set[str]) -> None:
+        """Delete those of the blobs that no model uses. Raises StoreError."""
+        with self._writing():
             self._release(digests)
 
     def prune(self) -> int:
@@ -305,6 +318,10 @@ class Store:
             with storage_errors("write to the model store", self.root):
                 stack.enter_context(exclusive(self.root / ".puna.lock"))
             yield
+
+
+def _no_converter(*paths: Path) -> None:
+    raise RequestError("adapters that are safetensors files cannot be converted here")
 
 
 def _silent(_: object) -> None:

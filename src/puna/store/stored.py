@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from puna.errors import GGUFError, StoreError, UnsupportedModelError
+from puna.options import AdapterFile
 from puna.store import manifest as media
 from puna.store.blobs import has_changed
 from puna.store.config import ModelConfig
@@ -72,6 +73,16 @@ class StoredModel:
         return self._paths(media.ADAPTER)
 
     @property
+    def adapters(self) -> tuple[AdapterFile, ...]:
+        """What the model is loaded with; those without a name of their own are named by their digest."""
+        return tuple(
+            AdapterFile(
+                str(self.files[layer.digest]), layer.name or layer.digest.partition(":")[2][:12], layer.scale
+            )
+            for layer in self.manifest.of_type(media.ADAPTER)
+        )
+
+    @property
     def is_remote(self) -> bool:
         """Whether this is a stub for a model that runs elsewhere: it is listed but cannot be run."""
         return bool(self.config.remote_host and self.config.remote_model)
@@ -82,8 +93,6 @@ class StoredModel:
             raise UnsupportedModelError(f"{self.name} only runs in the cloud; it has no model file to load")
         if self.manifest.of_type(media.TENSOR):
             raise UnsupportedModelError(f"{self.name} is stored as MLX tensors; only GGUF models can be run")
-        if self.adapter_paths:
-            raise UnsupportedModelError(f"{self.name} needs a LoRA adapter, which is not supported yet")
         path = self.model_path
         if path is None:
             raise StoreError(f"{self.name} has no model file; create or pull it again")

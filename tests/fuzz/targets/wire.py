@@ -17,6 +17,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from puna.hosts import Host
+from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.app import create_app
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.local import LocalLauncher
@@ -32,6 +33,7 @@ from puna.server.ollama.wire import (
     ShowRequest,
 )
 from puna.server.openai.embeddings import EmbeddingRequest
+from puna.server.openai.responses.wire import ResponsesRequest
 from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest
 from puna.server.settings import Settings
 from puna.store import ModelSpec, Store
@@ -56,11 +58,16 @@ ROUTES: dict[str, type[Body]] = {
     "/v1/chat/completions": ChatCompletionRequest,
     "/v1/completions": CompletionRequest,
     "/v1/embeddings": EmbeddingRequest,
+    "/v1/responses": ResponsesRequest,
+    "/v1/responses/input_tokens": ResponsesRequest,
+    "/v1/messages": MessagesRequest,
+    "/v1/messages/count_tokens": CountRequest,
 }
 OTHERS = (
     "/", "/api/version", "/api/tags", "/api/ps", "/v1/models", "/v1/models/tiny", "/v1/models/%ff%00",
     "/metrics", "/api/blobs/sha256:" + "a" * 64, "/api/blobs/" + "a" * 9999, "/api/pull", "/api/push",
-    "/v1/messages", "/%00", "/v1/responses", "/api/tags/", "/debug/cache", "/../etc/passwd", "//",
+    "/v1/audio/transcriptions", "/%00", "/v1/responses/x", "/v1/responses/%00/input_items", "/api/tags/",
+    "/debug/cache", "/../etc/passwd", "//",
     "/\u20ac", "*", "/v1/models/a%2fb%2f..",
 )  # fmt: skip
 

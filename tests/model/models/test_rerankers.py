@@ -26,6 +26,8 @@ from tests.tiny_rerankers import (
     tiny_bge_gguf,
     tiny_gte,
     tiny_gte_gguf,
+    tiny_jina,
+    tiny_jina_gguf,
     tiny_qwen3_reranker_gguf,
 )
 
@@ -52,6 +54,16 @@ def of_a_classifier(theirs: Any) -> Expected:
     return expected
 
 
+def of_a_direct_classifier(theirs: Any) -> Expected:
+    def expected(ours: LoadedModel, document: str) -> float:
+        texts = [ours.tokenizer.encode(text, add_special=False) for text in (QUERY, document)]
+        with torch.inference_mode():
+            hidden = theirs(torch.tensor([framed(*texts)])).last_hidden_state[0, 0]
+            return float(theirs.cls(hidden).tanh().sigmoid())
+
+    return expected
+
+
 def of_yes_and_no(theirs: Any) -> Expected:
     def expected(ours: LoadedModel, document: str) -> float:
         text = TEMPLATE.replace("{query}", QUERY).replace("{document}", document)
@@ -62,13 +74,16 @@ def of_yes_and_no(theirs: Any) -> Expected:
     return expected
 
 
-@pytest.fixture(scope="module", params=["bge", "gte-mean", "gte-cls", "qwen3"])
+@pytest.fixture(scope="module", params=["bge", "gte-mean", "gte-cls", "jina", "qwen3"])
 def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, ops: Backend):
     """(ours, what transformers scores a document with)."""
     path = tmp_path_factory.mktemp("reranker") / "model.gguf"
     if request.param == "qwen3":
         model = original(QWEN3)
         return load_model(tiny_qwen3_reranker_gguf(path, model), ops=ops), of_yes_and_no(model)
+    if request.param == "jina":
+        config, model = tiny_jina()
+        return load_model(tiny_jina_gguf(path, config, model), ops=ops), of_a_direct_classifier(model)
     if request.param == "bge":
         model = tiny_bge()
         return load_model(tiny_bge_gguf(path, model), ops=ops), of_a_classifier(model)

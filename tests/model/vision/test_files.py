@@ -10,10 +10,11 @@ from puna.errors import ModelError, UnsupportedModelError
 from puna.model.load import load_model
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import facts_at, projector_for
-from tests import tiny_vision
 from tests.model.models.parity import original
 from tests.tiny import tiny_llama_gguf
-from tests.tiny_vision import SEEING, Layout, write
+from tests.tiny_vision import common, gemma3
+from tests.tiny_vision.common import Layout, write
+from tests.tiny_vision.models import SEEING
 
 
 @pytest.fixture(scope="module")
@@ -64,8 +65,39 @@ def test_sizes_that_make_no_sense_are_refused(
     metadata, complaint = DAMAGE[name]
     config = SEEING["gemma3"]()
     monkeypatch.setattr(
-        tiny_vision, "write", lambda path, kind, values, *more: write(path, kind, values | metadata, *more)
+        gemma3, "write", lambda path, kind, values, *more: write(path, kind, values | metadata, *more)
     )
     layout = config.write(tmp_path, original(config))
     with pytest.raises(ModelError, match=complaint):
         load_model(layout.model)
+
+
+LISTS = {
+    "speaks from nowhere": ("qwen3vl", {"vision.deepstack_visual_indexes": [0, 9]}, "from 0 to 3 in order"),
+    "speaks twice": ("qwen3vl", {"vision.deepstack_visual_indexes": [2, 2]}, "from 0 to 3 in order"),
+    "speaks in words": ("qwen3vl", {"vision.deepstack_visual_indexes": "all"}, "should list layers"),
+    "kept from nowhere": ("mllama", {"vision.intermediate_layers_indices": [7]}, "from 0 to 2 in order"),
+    "a thousand tiles": ("mllama", {"vision.max_num_tiles": 1000}, "more than any model has"),
+    "no global layers": ("mllama", {"vision.global.block_count": 1}, "there are tensors of layer 1"),
+    "odd shuffle": ("llama4", {"vision.pixel_shuffle_ratio": 0.3}, "one over a number of patches"),
+    "shuffle of three": ("llama4", {"vision.projector.scale_factor": 3}, "does not divide the 4 patches"),
+    "too large a block": ("qwen2vl", {"vision.spatial_merge_size": 99}, "more than any model has"),
+    "endless pictures": ("glmocr", {"vision.max_pixels": 2**30}, "'glmocr.vision.max_pixels' is"),
+    "no room for a row": ("gemma4", {"vision.image_max_pixels": 5}, "28 x 28 become a row"),
+    "few positions": ("gemma4", {"vision.image_max_pixels": 2**20}, "positions for 32 columns"),
+    "few sections": ("qwen3vl", {"mrope_sections": [4, 2, 1]}, "should divide the 8 pairs"),
+}
+
+
+@pytest.mark.parametrize("name", LISTS, ids=lambda name: name.replace(" ", "-"))
+def test_towers_say_what_of_their_own_makes_no_sense(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind, metadata, complaint = LISTS[name]
+    config = SEEING[kind]()
+    monkeypatch.setattr(
+        common, "write", lambda path, kind, values, *more: write(path, kind, values | metadata, *more)
+    )
+    layout = config.write(tmp_path, original(config))
+    with pytest.raises(ModelError, match=complaint):
+        load_model(layout.model, projector=layout.projector)

@@ -11,7 +11,7 @@ from puna.model.load import load_model
 from tests.engine.runs import Watched
 from tests.model.models.parity import original
 from tests.model.vision.seeing import Pair, check_answer, check_scores, picture
-from tests.tiny_vision import SEEING
+from tests.tiny_vision.models import SEEING
 
 
 @pytest.fixture(scope="module", params=SEEING)
@@ -19,7 +19,7 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     config = SEEING[request.param]()
     theirs = original(config)
     layout = config.write(tmp_path_factory.mktemp(request.param), theirs)
-    return Pair(load_model(layout.model, projector=layout.projector), theirs, request.param)
+    return Pair(load_model(layout.model, projector=layout.projector), theirs, config)
 
 
 TEXTS = {
@@ -39,12 +39,13 @@ def test_every_position_agrees(pair: Pair, text: str) -> None:
 
 def test_a_second_turn_takes_up_the_first_and_reads_its_own_image(pair: Pair) -> None:
     run = pair.run()
-    first = pair.inputs(run, "one [img-0] is", picture(1))
+    first = pair.inputs(run, "once upon a time there was one [img-0] is", picture(1))
     run.submit_inputs(0, first, logprobs=True, num_predict=4)
     run.finish()
     check_answer(pair, run, 0, first)
     assert run.engine.images.encoded == 1
-    both = pair.inputs(run, "one [img-0] is this, and [img-1]?", picture(1), picture(3))
+    text = "once upon a time there was one [img-0] is this, and [img-1]?"
+    both = pair.inputs(run, text, picture(1), picture(3))
     run.submit_inputs(1, both, logprobs=True, num_predict=4)
     run.finish()
     check_answer(pair, run, 1, both)
@@ -54,13 +55,13 @@ def test_a_second_turn_takes_up_the_first_and_reads_its_own_image(pair: Pair) ->
 
 def test_the_same_text_with_another_image_shares_what_comes_before(pair: Pair) -> None:
     run = pair.run()
-    for number, seed in enumerate((1, 2)):
-        inputs = pair.inputs(run, "the same words [img-0] and more", picture(seed))
-        run.submit_inputs(number, inputs, logprobs=True, num_predict=4)
+    for number, seed in enumerate((1, 2, 3)):  # states of recurrent layers are kept where two texts part
+        inputs = pair.inputs(run, "once more the same words [img-0] now", picture(seed))
+        run.submit_inputs(number, inputs, logprobs=True, num_predict=1)
         run.finish()
         check_answer(pair, run, number, inputs)
     begin = next(place for place, item in enumerate(inputs) if isinstance(item.payload, ImagePart))
-    assert 0 < run.done(1).cached <= begin
+    assert 0 < run.done(2).cached <= begin
 
 
 def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
@@ -82,6 +83,6 @@ def test_a_tower_beside_the_text_model_agrees_too(kind: str, tmp_path: Path) -> 
     config = SEEING[kind]()
     theirs = original(config)
     layout = config.write(tmp_path, theirs, apart=True)
-    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, kind)
+    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)
     run = pair.run()
     check_scores(pair, run, 0, pair.inputs(run, "hello [img-0] world", picture(6, 70, 40)))

@@ -28,9 +28,9 @@ def decode_iq4_nl(blocks: Blocks) -> Values:
     return scale_groups(_IQ4[unpack(blocks["qs"], 4, 16)], blocks["d"].astype(np.float32)[:, None])
 
 
-def encode_iq4_nl(values: Values) -> Blocks:
+def encode_iq4_nl(values: Values, measured: Values | None = None) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.IQ4_NL])
-    blocks["d"] = fit_scale(values, _IQ4_LEVELS)
+    blocks["d"] = fit_scale(values, _IQ4_LEVELS, measured)
     scaled = values * inverse(blocks["d"].astype(np.float32))[:, None]
     blocks["qs"] = pack(_IQ4_LEVELS.codes(scaled), 4, 16)
     return blocks
@@ -43,9 +43,9 @@ def decode_iq4_xs(blocks: Blocks) -> Values:
     return scale_groups(_IQ4[unpack(blocks["qs"], 4, 16)], d)
 
 
-def encode_iq4_xs(values: Values) -> Blocks:
+def encode_iq4_xs(values: Values, measured: Values | None = None) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.IQ4_XS])
-    fit = fit_signed(values, _IQ4_LEVELS, 8, scale_low=-32)
+    fit = fit_signed(values, _IQ4_LEVELS, 8, scale_low=-32, measured=measured)
     scales = (fit.scales + 32).astype(np.uint8)
     blocks["d"] = fit.d
     blocks["scales_l"] = pack(scales & np.uint8(15), 4, 1)
@@ -69,10 +69,10 @@ def decode_mxfp4_pairs(blocks: Blocks) -> Values:
     return scale_groups(_E2M1[unpack(blocks["qs"], 4, 1)], _half_power(blocks["e"])[:, None])
 
 
-def encode_mxfp4(values: Values) -> Blocks:
+def encode_mxfp4(values: Values, measured: Values | None = None) -> Blocks:
     """Tries the two powers of two around (largest value / largest level) and keeps the better one."""
     blocks = np.empty(len(values), LAYOUTS[GGMLType.MXFP4])
-    weights = importance(values)
+    weights = importance(values, measured)
     largest = np.abs(values).max(axis=1)
     exponent = np.frexp(largest)[1] + 124  # makes the level 12 stand for 0.75 to 1.5 times the largest value
     best_error = np.full(len(values), np.inf)

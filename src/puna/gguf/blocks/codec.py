@@ -17,7 +17,7 @@ _PIECE = 1 << 17  # values converted at a time
 _LARGEST = 1e12  # larger than any float16 scale allows, while the cube still fits float32
 
 Decoder = Callable[[NDArray[Any]], NDArray[np.float32]]  # blocks [n] to values [n, block size]
-Encoder = Callable[[NDArray[np.float32]], NDArray[Any]]  # and back
+Encoder = Callable[[NDArray[np.float32], NDArray[np.float32] | None], NDArray[Any]]  # back; see `importance`
 
 _NUMBERS = (GGMLType.F32, GGMLType.F16, GGMLType.F64, GGMLType.I8, GGMLType.I16, GGMLType.I32, GGMLType.I64)
 
@@ -104,11 +104,14 @@ def dequantize(data: NDArray[Any], type: GGMLType, count: int | None = None) -> 
     return out.reshape(*raw.shape[:-1], raw.shape[-1] // kind.type_size * kind.block_size)
 
 
-def quantize(values: NDArray[Any], type: GGMLType) -> NDArray[np.uint8]:
+def quantize(
+    values: NDArray[Any], type: GGMLType, measured: NDArray[np.float32] | None = None
+) -> NDArray[np.uint8]:
     """Encode `values` [..., values of a row] as blocks of `type`: uint8 [..., bytes of a row].
 
-    Raises GGUFError if rows are not whole blocks, if values are not finite or too large for the type, or if
-    the type cannot be written.
+    `measured` [values of a row] says how much each column matters: the mean square of the inputs it is
+    multiplied by. Raises GGUFError if rows are not whole blocks, if values are not finite or too large for
+    the type, or if the type cannot be written.
     """
     kind = GGMLType(type)
     if kind not in QUANTIZABLE:
@@ -124,24 +127,29 @@ def quantize(values: NDArray[Any], type: GGMLType) -> NDArray[np.uint8]:
     else:
         out = np.empty(len(rows), LAYOUTS[kind])
         step = _PIECE // kind.block_size
+        columns = None if measured is None else measured.astype(np.float32).reshape(-1, kind.block_size)
         for start in range(0, len(rows), step):
-            out[start : start + step] = _encode(kind, rows[start : start + step])
+            piece = rows[start : start + step]
+            weights = None
+            if columns is not None:
+                weights = columns[np.arange(start, start + len(piece)) % len(columns)]
+            out[start : start + step] = _encode(kind, piece, weights)
     return out.view(np.uint8).reshape(
         *values.shape[:-1], values.shape[-1] // kind.block_size * kind.type_size
     )
 
 
-def _encode(kind: GGMLType, rows: NDArray[Any]) -> NDArray[Any]:
-    """Blocks of one piece [n, block size]."""
+def _encode(kind: GGMLType, rows: NDArray[Any], measured: NDArray[np.float32] | None) -> NDArray[Any]:
+    """Blocks of one piece [n, block size], of which `measured` has the shape."""
     values = np.ascontiguousarray(rows, np.float32)
     if not kind.is_quantized:
-        return _ENCODERS[kind](values)
+        return _ENCODERS[kind](values, measured)
     if not np.isfinite(values).all():
         raise GGUFError(f"values that are not finite cannot be quantised to {kind.name}")
     too_large = np.abs(values).max(initial=0) > _LARGEST
     if not too_large:
         with np.errstate(over="ignore", invalid="ignore"):  # the check below catches these
-            blocks = _ENCODERS[kind](values)
+            blocks = _ENCODERS[kind](values, measured)
         scales = [name for name in ("d", "m", "dmin") if name in (blocks.dtype.names or ())]
         too_large = not all(np.isfinite(blocks[name]).all() for name in scales)
     if too_large:

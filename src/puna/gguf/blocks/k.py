@@ -115,18 +115,18 @@ _Q3_LEVELS = IntegerLevels(4)
 _Q6_LEVELS = IntegerLevels(32)
 
 
-def encode_q2_k(values: Values) -> Blocks:
+def encode_q2_k(values: Values, measured: Values | None = None) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q2_K])
-    fit = fit_affine_groups(values, 16, code_top=3, scale_top=15)
+    fit = fit_affine_groups(values, 16, code_top=3, scale_top=15, measured=measured)
     blocks["d"], blocks["dmin"] = fit.d, fit.dmin
     blocks["qs"] = pack(fit.codes, 2, 32)
     blocks["scales"] = fit.scales | fit.mins << np.uint8(4)
     return blocks
 
 
-def encode_q3_k(values: Values) -> Blocks:
+def encode_q3_k(values: Values, measured: Values | None = None) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q3_K])
-    fit = fit_signed(values, _Q3_LEVELS, 16, scale_low=-32)
+    fit = fit_signed(values, _Q3_LEVELS, 16, scale_low=-32, measured=measured)
     blocks["d"] = fit.d
     blocks["qs"] = pack(fit.codes & np.uint8(3), 2, 32)
     blocks["hmask"] = pack(fit.codes >> np.uint8(2), 1, 32)
@@ -134,18 +134,18 @@ def encode_q3_k(values: Values) -> Blocks:
     return blocks
 
 
-def encode_q4_k(values: Values) -> Blocks:
+def encode_q4_k(values: Values, measured: Values | None = None) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q4_K])
-    fit = fit_affine_groups(values, 8, code_top=15, scale_top=63)
+    fit = fit_affine_groups(values, 8, code_top=15, scale_top=63, measured=measured)
     blocks["d"], blocks["dmin"] = fit.d, fit.dmin
     blocks["qs"] = pack(fit.codes, 4, 32)
     blocks["scales"] = _pack_scales_q4(fit.scales, fit.mins)
     return blocks
 
 
-def encode_q5_k(values: Values) -> Blocks:
+def encode_q5_k(values: Values, measured: Values | None = None) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q5_K])
-    fit = fit_affine_groups(values, 8, code_top=31, scale_top=63)
+    fit = fit_affine_groups(values, 8, code_top=31, scale_top=63, measured=measured)
     blocks["d"], blocks["dmin"] = fit.d, fit.dmin
     blocks["qs"] = pack(fit.codes & _LOW_FOUR, 4, 32)
     blocks["qh"] = pack(fit.codes >> np.uint8(4), 1, 32)
@@ -153,9 +153,9 @@ def encode_q5_k(values: Values) -> Blocks:
     return blocks
 
 
-def encode_q6_k(values: Values) -> Blocks:
+def encode_q6_k(values: Values, measured: Values | None = None) -> Blocks:
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q6_K])
-    fit = fit_signed(values, _Q6_LEVELS, 16, scale_low=-128)
+    fit = fit_signed(values, _Q6_LEVELS, 16, scale_low=-128, measured=measured)
     blocks["d"] = fit.d
     blocks["ql"] = pack(fit.codes & _LOW_FOUR, 4, 64)
     blocks["qh"] = pack(fit.codes >> np.uint8(4), 2, 32)

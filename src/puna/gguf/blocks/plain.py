@@ -22,7 +22,7 @@ def decode_bf16(blocks: NDArray[Any]) -> Values:
     return (blocks.astype(np.uint32) << np.uint32(16)).view(np.float32)[:, None]
 
 
-def encode_bf16(values: Values) -> NDArray[Any]:
+def encode_bf16(values: Values, measured: Values | None = None) -> NDArray[Any]:
     """Round to nearest, ties to even; NaN stays NaN."""
     bits = values[:, 0].view(np.uint32)
     rounded = bits + (np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1)))
@@ -30,7 +30,7 @@ def encode_bf16(values: Values) -> NDArray[Any]:
     return (np.where(np.isnan(values[:, 0]), quiet_nan, rounded) >> np.uint32(16)).astype("<u2")
 
 
-def encode_f16(values: Values) -> NDArray[Any]:
+def encode_f16(values: Values, measured: Values | None = None) -> NDArray[Any]:
     with np.errstate(over="ignore"):
         halves = values[:, 0].astype("<f2")
     if np.isinf(halves).any() and np.isfinite(values[np.isinf(halves)]).any():

@@ -23,6 +23,7 @@ def _steps(first: float, last: float, count: int) -> tuple[np.float32, ...]:
 
 
 _AFFINE_STEPS = _steps(-0.8, 1.0, 19)  # offsets of the code that the largest value is mapped to
+_MEASURED_STEPS = _steps(-0.9, 0.9, 37)  # the same, finer: with weights of all sizes more are worth trying
 _REFINEMENTS = 2  # rounds of fitting a line to the codes of the previous line
 
 
@@ -88,14 +89,18 @@ def inverse(values: Values) -> Values:
     return np.where(np.isfinite(result), result, np.float32(0))
 
 
-def importance(values: Values) -> Values:
+def importance(values: Values, measured: Values | None = None) -> Values:
     """Weights for the values [..., elements] of a block: magnitude plus the block's root mean square.
 
     Without measured activations the best guess is that large weights matter more, but not so much more that
-    the many small ones may be ruined.
+    the many small ones may be ruined. With the mean squares of what was `measured` of the inputs that the
+    values are multiplied by (of their shape), those say how much a value matters, and its magnitude less.
     """
-    mean_square = np.einsum("...i,...i->...", values, values) / np.float32(values.shape[-1])
-    weights: Values = np.sqrt(mean_square)[..., None] + np.abs(values)
+    mean_square = (np.einsum("...i,...i->...", values, values) / np.float32(values.shape[-1]))[..., None]
+    if measured is not None:
+        measured_weights: Values = measured * np.sqrt(mean_square + values * values)
+        return measured_weights
+    weights: Values = np.sqrt(mean_square) + np.abs(values)
     return weights
 
 
@@ -104,12 +109,13 @@ def _dot(a: Values, b: Values) -> Values:
     return result
 
 
-def fit_scale(values: Values, levels: Levels) -> Values:
+def fit_scale(values: Values, levels: Levels, measured: Values | None = None) -> Values:
     """Scales [n] such that `scale * nearest(values / scale)` approximates `values` [n, elements].
 
-    A scale may be negative: its sign is the one that leaves the most room for the largest value.
+    `measured` is that of `importance`. A scale may be negative: its sign is the one that leaves the most room
+    for the largest value.
     """
-    weights = np.ascontiguousarray(importance(values).T)
+    weights = np.ascontiguousarray(importance(values, measured).T)
     columns = np.ascontiguousarray(values.T)
     weighted = weights * columns
     peak = np.take_along_axis(columns, np.abs(columns).argmax(axis=0)[None], axis=0)[0]
@@ -127,18 +133,20 @@ def fit_scale(values: Values, levels: Levels) -> Values:
     return best
 
 
-def fit_affine(values: Values, top: int, *, at_most_zero: bool = False) -> tuple[Values, Values]:
+def fit_affine(
+    values: Values, top: int, measured: Values | None = None, *, at_most_zero: bool = False
+) -> tuple[Values, Values]:
     """Scales and offsets, each [n], for codes 0 to `top`.
 
     `scale * clip(rint((values - offset) / scale), 0, top) + offset` approximates `values` [n, elements].
-    With `at_most_zero` no offset is positive.
+    `measured` is that of `importance`. With `at_most_zero` no offset is positive.
     """
-    fit = _AffineFit(values, at_most_zero)
+    fit = _AffineFit(values, measured, at_most_zero)
     smallest = np.minimum(fit.columns.min(axis=0), 0) if at_most_zero else fit.columns.min(axis=0)
     inverse_span = inverse(fit.columns.max(axis=0) - smallest)
     shifted = fit.columns - smallest
     fit.offset = smallest
-    for step in _AFFINE_STEPS:
+    for step in _AFFINE_STEPS if measured is None else _MEASURED_STEPS:
         fit.consider(np.clip(np.rint(shifted * ((top + step) * inverse_span)), 0, top))
     for _ in range(_REFINEMENTS):
         fit.consider(np.clip(np.rint((fit.columns - fit.offset) * inverse(fit.scale)), 0, top))
@@ -148,10 +156,10 @@ def fit_affine(values: Values, top: int, *, at_most_zero: bool = False) -> tuple
 class _AffineFit:
     """The best scale and offset of each block for the codes considered so far."""
 
-    def __init__(self, values: Values, at_most_zero: bool) -> None:
+    def __init__(self, values: Values, measured: Values | None, at_most_zero: bool) -> None:
         self.columns = np.ascontiguousarray(values.T)
         self.at_most_zero = at_most_zero
-        self.weights = np.ascontiguousarray(importance(values).T)
+        self.weights = np.ascontiguousarray(importance(values, measured).T)
         self.weighted = self.weights * self.columns
         self.sum_w, self.sum_x = self.weights.sum(axis=0), self.weighted.sum(axis=0)
         self.scale = np.zeros_like(self.sum_w)

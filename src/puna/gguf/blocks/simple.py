@@ -50,8 +50,8 @@ def decode_q8(blocks: Blocks) -> Values:
     return values
 
 
-def encode_q8_0(values: Values) -> Blocks:
-    """The largest value of a block becomes +-127. Ties round away from zero, as in ggml."""
+def encode_q8_0(values: Values, measured: Values | None = None) -> Blocks:
+    """The largest value of a block becomes +-127, whatever matters. Ties round away from zero, as ggml's."""
     blocks = np.empty(len(values), LAYOUTS[GGMLType.Q8_0])
     scale = np.abs(values).max(axis=1, keepdims=True) / np.float32(127)
     scaled = values * inverse(scale)
@@ -60,18 +60,22 @@ def encode_q8_0(values: Values) -> Blocks:
     return blocks
 
 
-def _encode_symmetric(values: Values, kind: GGMLType, bits: int) -> tuple[Blocks, NDArray[np.uint8]]:
+def _encode_symmetric(
+    values: Values, kind: GGMLType, bits: int, measured: Values | None
+) -> tuple[Blocks, NDArray[np.uint8]]:
     """Blocks with their scale set, and the codes shifted to start at 0."""
     levels = _LEVELS[bits]
     blocks = np.empty(len(values), LAYOUTS[kind])
-    blocks["d"] = fit_scale(values, levels)
+    blocks["d"] = fit_scale(values, levels, measured)
     return blocks, levels.codes(values * inverse(_scale(blocks)))
 
 
-def _encode_affine(values: Values, kind: GGMLType, bits: int) -> tuple[Blocks, NDArray[np.uint8]]:
+def _encode_affine(
+    values: Values, kind: GGMLType, bits: int, measured: Values | None
+) -> tuple[Blocks, NDArray[np.uint8]]:
     top = (1 << bits) - 1
     blocks = np.empty(len(values), LAYOUTS[kind])
-    blocks["d"], blocks["m"] = fit_affine(values, top)
+    blocks["d"], blocks["m"] = fit_affine(values, top, measured)
     codes = np.rint((values - _scale(blocks, "m")) * inverse(_scale(blocks)))
     return blocks, np.clip(codes, 0, top).astype(np.uint8)
 
@@ -83,17 +87,17 @@ def _set_codes(blocks: Blocks, codes: NDArray[np.uint8]) -> Blocks:
     return blocks
 
 
-def encode_q4_0(values: Values) -> Blocks:
-    return _set_codes(*_encode_symmetric(values, GGMLType.Q4_0, 4))
+def encode_q4_0(values: Values, measured: Values | None = None) -> Blocks:
+    return _set_codes(*_encode_symmetric(values, GGMLType.Q4_0, 4, measured))
 
 
-def encode_q4_1(values: Values) -> Blocks:
-    return _set_codes(*_encode_affine(values, GGMLType.Q4_1, 4))
+def encode_q4_1(values: Values, measured: Values | None = None) -> Blocks:
+    return _set_codes(*_encode_affine(values, GGMLType.Q4_1, 4, measured))
 
 
-def encode_q5_0(values: Values) -> Blocks:
-    return _set_codes(*_encode_symmetric(values, GGMLType.Q5_0, 5))
+def encode_q5_0(values: Values, measured: Values | None = None) -> Blocks:
+    return _set_codes(*_encode_symmetric(values, GGMLType.Q5_0, 5, measured))
 
 
-def encode_q5_1(values: Values) -> Blocks:
-    return _set_codes(*_encode_affine(values, GGMLType.Q5_1, 5))
+def encode_q5_1(values: Values, measured: Values | None = None) -> Blocks:
+    return _set_codes(*_encode_affine(values, GGMLType.Q5_1, 5, measured))

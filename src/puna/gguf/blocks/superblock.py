@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 
 from puna.gguf.blocks.search import Levels, fit_affine, fit_scale, importance, inverse
 
+#: Where the largest of a block's scales is tried beside its largest code.
+_SCALE_STEPS = tuple(np.float32(step) for step in (-0.8, -0.6, -0.4, -0.2, 0.0, 0.2, 0.4))
+
 Values = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
@@ -47,11 +50,14 @@ def scale_groups(codes: NDArray[Any], scales: Values, mins: Values | None = None
     return values.reshape(n, -1)
 
 
-def fit_signed(values: Values, levels: Levels, groups: int, scale_low: int) -> Signed:
+def fit_signed(
+    values: Values, levels: Levels, groups: int, scale_low: int, measured: Values | None = None
+) -> Signed:
     """Fit values [n, 256]. The scales of groups are integers from `scale_low` to `-scale_low - 1`."""
     n = len(values)
     parts = values.reshape(n, groups, -1)
-    scale = fit_scale(parts.reshape(n * groups, -1), levels).reshape(n, groups)
+    each = (n * groups, -1)
+    scale = fit_scale(parts.reshape(each), levels, _shaped(measured, each)).reshape(n, groups)
     peak = np.take_along_axis(scale, np.abs(scale).argmax(axis=1)[:, None], axis=1)
     d = _halves(peak / np.float32(scale_low))
     scales = np.clip(np.rint(scale * inverse(d)), scale_low, -scale_low - 1)
@@ -61,41 +67,67 @@ def fit_signed(values: Values, levels: Levels, groups: int, scale_low: int) -> S
         return result
 
     steps = scales[:, :, None] * levels.nearest(scaled())
-    weighted = importance(values).reshape(parts.shape) * steps
+    weighted = importance(values, measured).reshape(parts.shape) * steps
     square = np.einsum("ngi,ngi->n", weighted, steps)
     best = np.einsum("ngi,ngi->n", weighted, parts) * inverse(square)
     d = _halves(best[:, None])
     return Signed(d[:, 0], levels.codes(scaled()).reshape(n, -1), scales)
 
 
-def fit_affine_groups(values: Values, groups: int, code_top: int, scale_top: int) -> Affine:
+def fit_affine_groups(
+    values: Values, groups: int, code_top: int, scale_top: int, measured: Values | None = None
+) -> Affine:
     """Fit values [n, 256]. Codes are 0 to `code_top`, scales and mins 0 to `scale_top`."""
     n = len(values)
     parts = values.reshape(n, groups, -1)
-    scale, offset = fit_affine(parts.reshape(n * groups, -1), code_top, at_most_zero=True)
+    each = (n * groups, -1)
+    scale, offset = fit_affine(parts.reshape(each), code_top, _shaped(measured, each), at_most_zero=True)
     scale, floor = scale.reshape(n, groups), -offset.reshape(n, groups)
-    d = _halves(scale.max(axis=1, keepdims=True) / np.float32(scale_top))
-    dmin = _halves(floor.max(axis=1, keepdims=True) / np.float32(scale_top))
-    scales = np.clip(np.rint(scale * inverse(d)), 0, scale_top)
-    mins = np.clip(np.rint(floor * inverse(dmin)), 0, scale_top)
+    weights = importance(values, measured).reshape(parts.shape)
+    group_weights = weights.sum(axis=2)
+    d, scales = _fit_positive(scale, group_weights, scale_top)
+    dmin, mins = _fit_positive(floor, group_weights, scale_top)
 
     def nearest() -> Values:
         shifted = parts + (dmin * mins)[:, :, None]
         result: Values = np.clip(np.rint(shifted * inverse(d * scales)[:, :, None]), 0, code_top)
         return result
 
-    d, dmin = _refit(parts, scales[:, :, None] * nearest(), mins, d, dmin)
+    d, dmin = _refit(parts, weights, scales[:, :, None] * nearest(), mins, d, dmin)
     codes = nearest().astype(np.uint8).reshape(n, -1)
     return Affine(d[:, 0], dmin[:, 0], codes, scales.astype(np.uint8), mins.astype(np.uint8))
 
 
-def _refit(parts: Values, steps: Values, mins: Values, d: Values, dmin: Values) -> tuple[Values, Values]:
+def _fit_positive(values: Values, weights: Values, top: int) -> tuple[Values, Values]:
+    """d [n, 1] and codes 0 to `top` such that d * codes is near `values` [n, groups], none below 0."""
+    inverse_peak = inverse(values.max(axis=1, keepdims=True))
+    weighted = weights * values
+    best_gain = np.zeros_like(inverse_peak)
+    best = np.zeros_like(inverse_peak)
+    for step in _SCALE_STEPS:
+        codes = np.clip(np.rint(values * ((top + step) * inverse_peak)), 0, top)
+        product = (weighted * codes).sum(axis=1, keepdims=True)
+        inverse_square = inverse((weights * codes * codes).sum(axis=1, keepdims=True))
+        gain = product * product * inverse_square
+        better = gain > best_gain
+        best_gain = np.where(better, gain, best_gain)
+        best = np.where(better, product * inverse_square, best)
+    d = _halves(best)
+    return d, np.clip(np.rint(values * inverse(d)), 0, top)
+
+
+def _shaped(measured: Values | None, shape: tuple[int, int]) -> Values | None:
+    return None if measured is None else measured.reshape(shape)
+
+
+def _refit(
+    parts: Values, weights: Values, steps: Values, mins: Values, d: Values, dmin: Values
+) -> tuple[Values, Values]:
     """The least-squares solution d and dmin [n, 1] of parts = d * steps - dmin * mins.
 
-    parts and steps are [n, groups, elements], mins [n, groups]. Where there is no unique solution (all steps
-    or all mins are 0), the given d and dmin are returned.
+    parts, weights and steps are [n, groups, elements], mins [n, groups]. Where there is no unique solution
+    (all steps or all mins are 0), the given d and dmin are returned.
     """
-    weights = importance(parts.reshape(len(parts), -1)).reshape(parts.shape)
     weighted_steps = weights * steps
     step_step = _sum("ngi,ngi->ng", weighted_steps, steps).sum(axis=1)
     value_step = _sum("ngi,ngi->ng", weighted_steps, parts).sum(axis=1)

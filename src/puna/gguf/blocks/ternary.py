@@ -48,7 +48,7 @@ def decode_tq1_0(blocks: Blocks) -> Values:
     return _decode(blocks, np.concatenate(parts, axis=1))
 
 
-def encode_tq1_0(values: Values) -> Blocks:
+def encode_tq1_0(values: Values, measured: Values | None = None) -> Blocks:
     blocks, codes = _encode(values, GGMLType.TQ1_0)
     packed = np.empty((len(blocks), 52), np.uint8)
     place = 0
@@ -67,7 +67,7 @@ def decode_tq2_0(blocks: Blocks) -> Values:
     return _decode(blocks, unpack(blocks["qs"], 2, 32))
 
 
-def encode_tq2_0(values: Values) -> Blocks:
+def encode_tq2_0(values: Values, measured: Values | None = None) -> Blocks:
     blocks, codes = _encode(values, GGMLType.TQ2_0)
     blocks["qs"] = pack(codes, 2, 32)
     return blocks

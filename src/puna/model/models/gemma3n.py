@@ -28,7 +28,7 @@ from puna.nn.feed_forward import GeluFeedForward
 from puna.nn.layers import Linear, RMSNorm, SeparateLinears
 from puna.nn.module import Module, WeightSource, blocks, part, weight
 from puna.nn.per_layer import LayerInput, LayerInputs
-from puna.ops import Array, Rope, Weight
+from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -77,13 +77,8 @@ class Prediction(Linear):
         values = source.values(f"{name}.weight", shape)
         if values is None:
             return None
-        return cls.of(source, name, values, np.eye(options.streams, dtype=np.float32))
-
-    @classmethod
-    def of(cls, source: WeightSource, name: str, values: Any, bias: Any) -> Self:
-        matrix = Weight.from_values(f"{name}.weight", values)
-        source.ops.pack(matrix)
-        return cls(source.ops, matrix, source.ops.array(bias.reshape(-1)))
+        bias = np.eye(options.streams, dtype=np.float32)
+        return cls.of_values(source, name, values, source.ops.array(bias.reshape(-1)))
 
 
 class Correction(Prediction):
@@ -108,7 +103,7 @@ class Correction(Prediction):
         changes[:, active], changes[:, count] = -values, values
         bias[:, active] -= 1
         bias[:, count] += 1
-        return cls.of(source, name, changes.reshape(-1, count), bias)
+        return cls.of_values(source, name, changes.reshape(-1, count), source.ops.array(bias.reshape(-1)))
 
 
 class SparseFeedForward(GeluFeedForward):

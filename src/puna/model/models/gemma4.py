@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from puna.batch import BatchArrays
@@ -140,6 +140,8 @@ class Gemma4(Decoder):
 
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         hidden = self.token_embedding(batch.tokens) * self.options.embedding_scale
+        if batch.payloads:
+            hidden = self.with_images(hidden, batch)
         given = self.layer_inputs.forward(batch.tokens, hidden)
         last = self.options.last_to_remember
         for i, (layer, rope) in enumerate(zip(self.layers, self.layer_ropes(cache.context), strict=True)):
@@ -162,6 +164,9 @@ class Gemma4(Decoder):
         size = scalar(file, "embedding_length_per_layer_input", 0)
         if size < 0:
             raise invalid(file, "embedding_length_per_layer_input", f"should be a size, but is {size}")
+        # Parts of an image see each other in windows alone, and in small models not even there.
+        spans = [each and not size for each in windowed]
+        remembers = tuple(replace(each, spans=spans[i]) for i, each in enumerate(remembers))
         shared = share_keys(file, remembers)
         local_base = positive(file, first_of(file, "rope.freq_base_swa", "rope.local.freq_base"), 10000.0)
 

@@ -1,6 +1,7 @@
 """GLM-4: rotation of the first half of each head, neighbours in pairs, and norms of what the halves add.
 
-Team GLM, arXiv:2406.12793. The norms are as in Gemma 2; gates and ups are one tensor.
+Team GLM, arXiv:2406.12793. The norms are as in Gemma 2; gates and ups are one tensor. What sees (GLM-OCR) has
+places in time, height and width; its files have queries and keys in an order in which halves are paired.
 """
 
 from __future__ import annotations
@@ -8,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from puna.kvcache.cache import Shift
 from puna.model.decoder import Decoder
-from puna.model.options import TextOptions
+from puna.model.options import TextOptions, with_axes
+from puna.model.rope import SECTIONS
 from puna.nn.feed_forward import FusedFeedForward
 from puna.nn.module import blocks, part
 from puna.nn.transformer_layer import SandwichNormLayer
@@ -27,4 +30,11 @@ class Glm4(Decoder):
 
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
-        return TextOptions.read(file, norm_eps=1.5625e-7)
+        seeing = any(file.get(key) is not None for key in SECTIONS)
+        options = TextOptions.read(file, norm_eps=1.5625e-7, neox=seeing)
+        return with_axes(file, options) if seeing else options
+
+    def shift_within(self, context: int) -> Shift | None:  # type: ignore[override]
+        # What follows an image is not as much further on as it is later, so keys cannot be moved.
+        rope = self.options.layers[0].rope
+        return None if rope is not None and rope.sections else super().shift_within(context)

@@ -1,7 +1,7 @@
-"""Jina Embeddings 2: BERT without positions. What attention adds falls with distance, and GELUs are gated.
+"""Jina Embeddings 2 and Rerankers 1: BERT without positions.
 
-Günther et al., arXiv:2310.19923. The models for code norm their queries and keys, of all heads together, and
-what attention has added a second time.
+Günther et al., arXiv:2310.19923: what attention adds falls with distance, and GELUs are gated. The models for
+code norm their queries and keys, of all heads together, and what attention has added a second time.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from puna.model.encoder import Encoder, EncoderOptions
 from puna.model.metadata import required, table_rows
 from puna.model.options import LayerOptions
 from puna.nn.attention import SelfAttention
+from puna.nn.classifier import DirectClassifier
 from puna.nn.distance import linear_bias
 from puna.nn.feed_forward import (
     ExactGeluFeedForward,
@@ -72,8 +73,13 @@ class JinaBertV2Options(EncoderOptions):
     context: int = 0  # the longest text
 
 
+def _classifier(options: JinaBertV2Options) -> type[DirectClassifier] | None:
+    return DirectClassifier if options.labels else None
+
+
 class JinaBertV2(Encoder):
     options: JinaBertV2Options
+    classifier: DirectClassifier | None = part(choose=_classifier)
     layers: Sequence[Layer] = blocks("blk")
 
     def loaded(self) -> None:

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
@@ -117,6 +117,7 @@ def layer_kind(options: LayerOptions) -> type[PreNormLayer | CrossLayer]:
 
 
 class Mllama(Decoder):
+    adaptable: ClassVar[bool] = False  # what looks at images has their rows
     options: MllamaOptions
     layers: Sequence[PreNormLayer | CrossLayer] = blocks("blk", choose=layer_kind)
     output: Linear = weight("output", "output_size", "hidden_size")

@@ -14,7 +14,8 @@ from puna.errors import UnsupportedModelError
 from puna.model.decoder import Decoder
 from puna.model.layer_cache import State
 from puna.model.metadata import flag, flags, invalid, required
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextOptions, with_axes
+from puna.model.rope import SECTIONS
 from puna.nn.attention import GatedSelfAttention
 from puna.nn.convolution import convolution_states
 from puna.nn.experts import GatedSharedAndRouted
@@ -136,7 +137,10 @@ class Qwen3Next(Decoder):
                 joined_gates=f"{of_layer}ssm_ba.weight" in file.tensors,
             )  # fmt: skip
 
-        return options.each(own)
+        options = options.each(own)
+        # Those that see have places in time, height and width.
+        seeing = any(file.get(key) is not None for key in SECTIONS)
+        return with_axes(file, options, interleaved=True) if seeing else options
 
 
 def _recurrent(file: GGUFFile, options: TextOptions) -> list[bool]:

@@ -13,7 +13,7 @@ from puna.model.decoder import Decoder
 from puna.model.layer_cache import Window
 from puna.model.metadata import scalar
 from puna.model.options import TextOptions
-from puna.nn.feed_forward import PlainFeedForward
+from puna.nn.feed_forward import TanhGeluFeedForward
 from puna.nn.layers import LayerNorm
 from puna.nn.module import blocks, part, weight
 from puna.nn.transformer_layer import PreNormLayer
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class Layer(PreNormLayer):
     mixer_norm: LayerNorm = weight("attn_norm", "hidden_size")  # type: ignore[assignment]
     feed_forward_norm: LayerNorm = weight("ffn_norm", "hidden_size")  # type: ignore[assignment]
-    feed_forward: PlainFeedForward = part()  # type: ignore[assignment]
+    feed_forward: TanhGeluFeedForward = part()  # type: ignore[assignment]
 
 
 class Starcoder2(Decoder):

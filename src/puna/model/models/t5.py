@@ -101,6 +101,7 @@ class DecoderLayer(PreNormLayer):
 
 class T5(TextModel):
     encodes_prompts: ClassVar[bool] = True
+    adaptable: ClassVar[bool] = False  # the encoder's rows are others
     options: T5Options
     token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
     encoder: Sequence[EncoderLayer] = blocks("enc.blk", options="encoder")

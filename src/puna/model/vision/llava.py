@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -15,55 +15,22 @@ from puna.batch import Image, Input
 from puna.errors import UnsupportedModelError
 from puna.images import Picture
 from puna.images.pixels import BICUBIC, CLIP_MEAN, CLIP_STD, as_picture, padded, stretched
-from puna.model.metadata import flag, table_rows
-from puna.model.vision.options import VisionOptions
+from puna.model.metadata import table_rows
+from puna.model.vision.options import VisionOptions, with_clip_layers
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, rows_of
 from puna.nn.layers import LayerNorm, Linear, Unused
-from puna.nn.module import blocks, part, weight
+from puna.nn.module import blocks, weight
 from puna.nn.vision.attention import Slices
-from puna.nn.vision.layers import (
-    Activation,
-    ExactGeluFeedForward,
-    GeluFeedForward,
-    LayerNormLayer,
-    PatchEmbedding,
-    Table,
-    VisionLayerOptions,
-    quick_gelu,
-    through,
-)
+from puna.nn.vision.clip import clip_layer_kind
+from puna.nn.vision.layers import LayerNormLayer, PatchEmbedding, Table, through
 from puna.ops import Array
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 
-class QuickGeluFeedForward(GeluFeedForward):
-    activation: Activation = staticmethod(quick_gelu)
-
-
-class SwappedFeedForward(QuickGeluFeedForward):
-    """As the first converters wrote it: what leads up is called down."""
-
-    up: Linear = weight("ffn_down", "feed_forward_size", "hidden_size")
-    down: Linear = weight("ffn_up", "hidden_size", "feed_forward_size")
-
-
-class QuickLayer(LayerNormLayer):
-    feed_forward: QuickGeluFeedForward = part()
-
-
-class SwappedLayer(LayerNormLayer):
-    feed_forward: SwappedFeedForward = part()
-
-
-class ExactLayer(LayerNormLayer):
-    feed_forward: ExactGeluFeedForward = part()
-
-
-@dataclass(frozen=True, kw_only=True)
-class LlavaLayerOptions(VisionLayerOptions):
-    kind: type[LayerNormLayer]
+#: Pixels of the side of a picture beyond which it is made smaller before it is padded.
+_LARGEST_SIDE: Final = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,10 +49,6 @@ class LlavaVisionOptions(VisionOptions):
         return count - 1 if count % 2 == 0 else count
 
 
-def layer_kind(options: LlavaLayerOptions) -> type[LayerNormLayer]:
-    return options.kind
-
-
 class LlavaVision(VisionTower):
     options: LlavaVisionOptions
     embedding: PatchEmbedding = weight("v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size")
@@ -94,33 +57,30 @@ class LlavaVision(VisionTower):
     first_norm: LayerNorm = weight("v.pre_ln", "hidden_size")
     last_norm: Unused | None = weight("v.post_ln", "hidden_size", optional=True)
     last_bias: Array | None = weight("v.post_ln.bias", "hidden_size", optional=True)
-    layers: Sequence[LayerNormLayer] = blocks("v.blk", choose=layer_kind)
+    layers: Sequence[LayerNormLayer] = blocks("v.blk", choose=clip_layer_kind)
     up: Linear = weight("mm.0", "projected_size", "hidden_size")
     down: Linear = weight("mm.2", "text_size", "projected_size")
 
     @classmethod
     def read_options(cls, file: GGUFFile, text_size: int) -> LlavaVisionOptions:
-        for name in ("model.image_newline", "mm.4.weight"):
-            if name in file.tensors:
-                raise UnsupportedModelError(
-                    f"{file.path}: tensor '{name}' belongs to LLaVA 1.6 or Yi-VL, which are not supported"
-                )
+        if "mm.4.weight" in file.tensors:
+            raise UnsupportedModelError(
+                f"{file.path}: tensor 'mm.4.weight' belongs to Yi-VL, which is not supported"
+            )
         options = VisionOptions.read(
             file, text_size, image_size=336, norm_eps=1e-5, mean=CLIP_MEAN, std=CLIP_STD,
             feed_forward=("v.blk.0.ffn_up.weight",),
         )  # fmt: skip
-        swapped = options.layers[0].feed_forward_size == options.hidden_size
-        size = table_rows(file, f"v.blk.0.ffn_{'down' if swapped else 'up'}.weight")
-        kind = SwappedLayer if swapped else ExactLayer if flag(file, "use_gelu", False) else QuickLayer
-        layers = tuple(
-            LlavaLayerOptions(**{**vars(layer), "feed_forward_size": size}, kind=kind)
-            for layer in options.layers
+        return LlavaVisionOptions(
+            **with_clip_layers(file, options), projected_size=table_rows(file, "mm.0.weight")
         )
-        values = {**vars(options), "layers": layers}
-        return LlavaVisionOptions(**values, projected_size=table_rows(file, "mm.0.weight"))
 
     def prepare(self, picture: Picture) -> Prepared:
-        o, (width, height) = self.options, picture.size
+        o = self.options
+        if (longest := max(picture.size)) > _LARGEST_SIDE:  # a line of pixels would become a square of them
+            width, height = (max(size * _LARGEST_SIDE // longest, 1) for size in picture.size)
+            picture = as_picture(stretched(picture, width, height, BICUBIC))
+        width, height = picture.size
         side = max(width, height)
         square = padded(
             np.asarray(picture), side, side, left=(side - width) // 2, top=(side - height) // 2,
@@ -130,8 +90,12 @@ class LlavaVision(VisionTower):
         return Prepared(pixels[None], o.patches)
 
     def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
-        o = self.options
         (patches,) = self.patch_rows(prepared.pixels)
+        return (yield from self.read(patches, slice_rows))
+
+    def read(self, patches: Array, slice_rows: int) -> Slices[Array]:
+        """What of one square of patches stands in the text: [patches, text_size]."""
+        o = self.options
         whole = self.whole.reshape(1, o.hidden_size)
         hidden = self.ops.concatenate([whole, self.embedding(patches)]) + self.positions.values
         hidden = self.first_norm(hidden)

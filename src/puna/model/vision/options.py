@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.images.pixels import HALVES
-from puna.model.metadata import first_of, invalid, positive, required
+from puna.model.metadata import first_of, flag, invalid, positive, required
+from puna.nn.vision.clip import ClipLayerOptions, ExactLayer, QuickLayer
 from puna.nn.vision.layers import VisionLayerOptions
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 #: How names of tensors begin that belong to what looks at images.
 OF_IMAGES: Final = ("v.", "mm.", "model.image_newline")
+#: And those of what listens, which is not loaded.
+OF_SOUND: Final = ("a.", "mm.a.")
 #: Patches of one image beyond which a file is damaged: eight times those of the largest published models.
 _MOST_PATCHES: Final = 1 << 17
 _LAYER = re.compile(r"v\.blk\.(\d{1,9})\.")
@@ -89,12 +92,16 @@ class VisionOptions:
         if found is None or len(found.shape) != 2:
             raise ModelError(f"{file.path}: tensor '{feed_forward[0]}' is missing")
         eps_key = first_of(
-            file, "vision.attention.layer_norm_epsilon", "vision.attention.layer_norm_rms_epsilon"
+            file,
+            "vision.attention.layer_norm_epsilon",
+            "vision.attention.layer_norm_rms_epsilon",
+            "vision.layer_norm_epsilon",
         )
         eps = positive(file, eps_key, norm_eps)
         layer = VisionLayerOptions(
-            hidden_size=hidden, feed_forward_size=found.shape[0], heads=heads, norm_eps=eps
-        )
+            hidden_size=hidden, feed_forward_size=found.shape[0], heads=heads, norm_eps=eps,
+            joined="v.blk.0.attn_qkv.weight" in file.tensors,
+        )  # fmt: skip
         return cls(
             image_size=image_size,
             patch_size=patch_size,
@@ -106,6 +113,31 @@ class VisionOptions:
             layers=(layer,) * count,
             **more,
         )
+
+
+def merge_factor(file: GGUFFile, options: VisionOptions, default: int = 2) -> int:
+    """Patches of the side of what becomes one row. Raises `ModelError` where an image is not that many."""
+    key = "vision.projector.scale_factor"
+    merge = required(file, key, default)
+    if options.side % merge:
+        raise invalid(file, key, f"is {merge}, which does not divide the {options.side} patches of a side")
+    return merge
+
+
+def with_named_layers(file: GGUFFile, options: VisionOptions) -> dict[str, Any]:
+    """The fields of `options`, its layers knowing which way round their tensors are named."""
+    first, down = options.layers[0], file.tensors.get("v.blk.0.ffn_down.weight")
+    if first.feed_forward_size != options.hidden_size or down is None or down.shape[0] == options.hidden_size:
+        return vars(options)
+    layer = replace(first, feed_forward_size=down.shape[0], swapped=True)
+    return {**vars(options), "layers": (layer,) * len(options.layers)}
+
+
+def with_clip_layers(file: GGUFFile, options: VisionOptions) -> dict[str, Any]:
+    """The fields of `options` with layers of CLIP, which say how they activate and are named."""
+    kind = ExactLayer if flag(file, "use_gelu", False) else QuickLayer
+    named = with_named_layers(file, options)
+    return named | {"layers": tuple(ClipLayerOptions(**vars(layer), kind=kind) for layer in named["layers"])}
 
 
 def _layers(file: GGUFFile) -> int:

@@ -18,13 +18,13 @@ from puna.images import Picture
 from puna.images.pixels import BICUBIC, CLIP_MEAN, CLIP_STD, stretched
 from puna.model.metadata import first_of, invalid, positive, required, table_rows
 from puna.model.vision.options import VisionOptions
-from puna.model.vision.qwen25vl import patch_places
+from puna.model.vision.qwen import patch_places
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of
 from puna.nn.layers import Linear, RMSNorm, Unused
 from puna.nn.module import WeightSource, blocks, weight
 from puna.nn.vision.attention import Slices
 from puna.nn.vision.layers import PatchEmbedding, RMSNormLayer, through
-from puna.ops import Array, Rope, Weight
+from puna.ops import Array, Rope
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
@@ -46,9 +46,7 @@ class BlockLinear(Linear):
         if values is None:
             return None
         turned = np.ascontiguousarray(values.reshape(out, channels, block).swapaxes(1, 2))
-        matrix = Weight.from_values(f"{name}.weight", turned.reshape(out, -1))
-        source.ops.pack(matrix)
-        return cls(source.ops, matrix)
+        return cls.of_values(source, name, turned.reshape(out, -1))
 
 
 @dataclass(frozen=True, kw_only=True)

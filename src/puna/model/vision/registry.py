@@ -12,19 +12,41 @@ if TYPE_CHECKING:
 #: Of files that have text and vision, by `general.architecture`: the file in this folder and the class in it.
 _TOWERS: Final = {
     "gemma3": ("gemma3", "Gemma3Vision"),
+    "gemma4": ("gemma4", "Gemma4Vision"),
+    "glmocr": ("glm_ocr", "GlmOcrVision"),
+    "llama4": ("llama4", "Llama4Vision"),
+    "lfm2": ("lfm2", "Lfm2Vision"),
+    "lfm2moe": ("lfm2", "Lfm2Vision"),
     "mistral3": ("pixtral", "PixtralVision"),
+    "mllama": ("mllama", "MllamaVision"),
     "qwen25vl": ("qwen25vl", "Qwen25Vision"),
+    "qwen35": ("qwen3vl", "Qwen3Vision"),
+    "qwen35moe": ("qwen3vl", "Qwen3Vision"),
+    "qwen3vl": ("qwen3vl", "Qwen3Vision"),
+    "qwen3vlmoe": ("qwen3vl", "Qwen3Vision"),
 }
 
 #: Of files with a tower alone, by `clip.projector_type`; also what models their rows are read by.
 _PROJECTORS: Final = {
     "gemma3": (("gemma3", "Gemma3Vision"), ("gemma3",)),
+    "gemma4v": (("gemma4", "Gemma4Vision"), ("gemma4",)),
+    "glm4v": (("glm_ocr", "GlmOcrVision"), ("glm4",)),
+    "llama4": (("llama4", "Llama4Vision"), ("llama4",)),
+    "idefics3": (("idefics3", "Idefics3Vision"), ("llama",)),
+    "internvl": (("internvl", "InternVision"), ("gpt-oss", "llama", "qwen2", "qwen3", "qwen3moe")),
+    "lfm2": (("lfm2", "Lfm2Vision"), ("lfm2", "lfm2moe")),
+    "llava-next": (("llava_next", "LlavaNextVision"), ("llama", "qwen2")),
     "mlp": (("llava", "LlavaVision"), ("llama",)),
     "pixtral": (("pixtral", "PixtralVision"), ("llama", "mistral3")),
+    "resampler": (("minicpmv", "MiniCPMVision"), ("llama", "qwen2", "qwen3")),
     "qwen2.5vl_merger": (("qwen25vl", "Qwen25Vision"), ("qwen2vl",)),
+    "qwen2vl_merger": (("qwen2vl", "Qwen2Vision"), ("qwen2vl",)),
+    "qwen3vl_merger": (("qwen3vl", "Qwen3Vision"), ("qwen35", "qwen35moe", "qwen3vl", "qwen3vlmoe")),
 }
 
 PROJECTOR_ARCHITECTURE: Final = "clip"
+#: What LLaVA 1.6 cuts pictures into.
+_GRIDS: Final = "vision.image_grid_pinpoints"
 
 
 def tower_in(file: GGUFFile) -> type[VisionTower] | None:
@@ -45,10 +67,12 @@ def has_tower(file: GGUFFile) -> bool:
 
 def projector_type(file: GGUFFile) -> str:
     """What a file with a tower alone calls its kind."""
-    for key in ("vision.projector_type", "projector_type"):
-        if isinstance(kind := file.get(key), str):
-            return kind
-    return "mlp"  # as files of LLaVA had it before there were others
+    kinds = (file.get(key) for key in ("vision.projector_type", "projector_type"))
+    # Files of LLaVA did not say it before there were others.
+    kind = next((kind for kind in kinds if isinstance(kind, str)), "mlp")
+    if kind == "mlp" and ("model.image_newline" in file.tensors or file.get(_GRIDS) is not None):
+        return "llava-next"  # which files do not tell from LLaVA 1.5
+    return kind
 
 
 def is_read_by(kind: str, architecture: str) -> bool:

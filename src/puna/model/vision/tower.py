@@ -40,10 +40,12 @@ class Prepared:
     pixels: Pixels
     rows: int
     grid: tuple[int, int] = (0, 0)  # rows and columns: of what is read, or of tiles
+    overview: Pixels | None = None  # uint8 [height, width, 3]: the whole, where its size is not that of tiles
+    order: NDArray[np.int64] | None = None  # which of what the tower makes is read, unless all as it comes
 
     @property
     def nbytes(self) -> int:
-        return self.pixels.nbytes
+        return sum(each.nbytes for each in (self.pixels, self.overview, self.order) if each is not None)
 
 
 class VisionTower(Module):

@@ -8,10 +8,11 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from puna.nn.layers import LayerNorm, Linear, RMSNorm, linear_many
+from puna.nn.feed_forward import gelu_tanh
+from puna.nn.layers import LayerNorm, Linear, RMSNorm, StackedLinear, Values, linear_many
 from puna.nn.module import Module, WeightSource, part, weight
 from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
-from puna.ops import Array, Backend, Rope, Weight
+from puna.ops import Array, Backend, Rope
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +21,8 @@ class VisionLayerOptions:
     feed_forward_size: int
     heads: int
     norm_eps: float
+    joined: bool = False  # queries, keys and values are one tensor
+    swapped: bool = False  # as the first converters named feed-forward networks: what leads up is called down
 
     @property
     def head_dim(self) -> int:
@@ -53,9 +56,8 @@ class PatchEmbedding:
         values = source.values(f"{name}.weight", shape)
         if values is None:
             return None
-        matrix = Weight.from_values(f"{name}.weight", values.reshape(shape[0], -1))
-        source.ops.pack(matrix)
-        return cls(Linear(source.ops, matrix, source.vector(f"{name}.bias", shape[0])))
+        bias = source.vector(f"{name}.bias", shape[0])
+        return cls(Linear.of_values(source, name, values.reshape(shape[0], -1), bias))
 
     def __call__(self, patches: Array) -> Array:
         """[patches, channels * size * size] to [patches, out]."""
@@ -73,21 +75,10 @@ class FlatPatchEmbedding(PatchEmbedding):
         return None if linear is None else cls(linear)
 
 
-class Table:
+class Table(Values):
     """A table of numbers [rows, columns]; its name may lack the `.weight`."""
 
-    def __init__(self, values: Array) -> None:
-        self.values = values
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        for full in (f"{name}.weight", name):
-            found = source.values(full, shape)
-            if found is not None:
-                return cls(source.ops.array(np.ascontiguousarray(found, np.float32)))
-        return None
+    suffixes = (".weight", "")
 
 
 class TransposedLinear(Linear):
@@ -98,16 +89,14 @@ class TransposedLinear(Linear):
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
         values = source.values(f"{name}.weight", shape)
-        if values is None:
-            return None
-        matrix = Weight.from_values(f"{name}.weight", np.ascontiguousarray(values.T))
-        source.ops.pack(matrix)
-        return cls(source.ops, matrix)
+        return None if values is None else cls.of_values(source, name, np.ascontiguousarray(values.T))
 
 
-def gelu_tanh(ops: Backend, x: Array) -> Array:
-    """GELU by its approximation with tanh: [rows, n] to the same."""
-    return ops.geglu(x, ops.array(np.ones(x.shape, np.float32)))
+class ProjectorNorm(LayerNorm):
+    """What projectors begin with: a norm with PyTorch's own epsilon, whichever the tower has."""
+
+    def __init__(self, ops: Backend, weight: Array, bias: Array | None, eps: float) -> None:
+        super().__init__(ops, weight, bias, 1e-5)
 
 
 def quick_gelu(ops: Backend, x: Array) -> Array:
@@ -133,11 +122,20 @@ class GeluFeedForward(Module):
 
     options: VisionLayerOptions
     activation: Activation = staticmethod(gelu_tanh)
-    up: Linear = weight("mlp.fc1|ffn_up", "feed_forward_size", "hidden_size")
-    down: Linear = weight("mlp.fc2|ffn_down", "hidden_size", "feed_forward_size")
+    up: Linear = weight("mlp.fc1|ffn_up|mlp.linear_fc1", "feed_forward_size", "hidden_size")
+    down: Linear = weight("mlp.fc2|ffn_down|mlp.linear_fc2", "hidden_size", "feed_forward_size")
 
     def forward(self, x: Array) -> Array:
         return self.down(self.activation(self.ops, self.up(x)))
+
+
+class SwappedFeedForward(GeluFeedForward):
+    up: Linear = weight("ffn_down", "feed_forward_size", "hidden_size")
+    down: Linear = weight("ffn_up", "hidden_size", "feed_forward_size")
+
+
+def gelu_feed_forward(options: VisionLayerOptions) -> type[GeluFeedForward]:
+    return SwappedFeedForward if options.swapped else GeluFeedForward
 
 
 class ExactGeluFeedForward(GeluFeedForward):
@@ -165,7 +163,25 @@ class PatchAttention(Module):
     def project(self, x: Array) -> list[Array]:
         """Queries, keys and values [rows, heads, head_dim] of patches."""
         shape = len(x), self.options.heads, self.options.head_dim
-        return [each.reshape(shape) for each in linear_many(x, self.query, self.key, self.value)]
+        return [each.reshape(shape) for each in self.linears(x)]
+
+    def linears(self, x: Array) -> list[Array]:
+        """Queries, keys and values [rows, hidden]."""
+        return linear_many(x, self.query, self.key, self.value)
+
+
+class JoinedPatchAttention(PatchAttention):
+    """With the weights of queries, keys and values in one tensor."""
+
+    query = key = value = None  # type: ignore[assignment]
+    inputs: StackedLinear = weight("attn_qkv", "hidden_size", "hidden_size", "hidden_size", "hidden_size")
+
+    def linears(self, x: Array) -> list[Array]:
+        return self.inputs(x)
+
+
+def attention_kind(options: VisionLayerOptions) -> type[PatchAttention]:
+    return JoinedPatchAttention if options.joined else PatchAttention
 
 
 class VisionLayer(Module):
@@ -173,9 +189,14 @@ class VisionLayer(Module):
 
     options: VisionLayerOptions
     attention_norm: LayerNorm | RMSNorm
-    attention: PatchAttention = part()
+    attention: PatchAttention = part(choose=attention_kind)
     feed_forward_norm: LayerNorm | RMSNorm
     feed_forward: VisionFeedForward
+
+    @property
+    def score_scale(self) -> float:
+        """What products of queries and keys are multiplied by."""
+        return float(self.options.head_dim**-0.5)
 
     def forward(self, hidden: Array, patches: Patches) -> Slices[Array]:
         """[patches, hidden] to the same."""
@@ -190,7 +211,7 @@ class VisionLayer(Module):
             patches.keys.put(begin, key, value)
             queries.append(query)
             yield
-        results, scale = [], self.options.head_dim**-0.5
+        results, scale = [], self.score_scale
         for (begin, end), query in zip(pieces(len(hidden), patches.slice_rows), queries, strict=True):
             found = patches.keys.attend(query, begin, groups, scale)
             results.append(self._rest(hidden[begin:end], self.attention.output(found)))
@@ -206,9 +227,9 @@ class VisionLayer(Module):
 class LayerNormLayer(VisionLayer):
     """With layer norms, as CLIP and SigLIP have them."""
 
-    attention_norm: LayerNorm = weight("layer_norm1|ln1|attn_norm", "hidden_size")
-    feed_forward_norm: LayerNorm = weight("layer_norm2|ln2|ffn_norm", "hidden_size")
-    feed_forward: GeluFeedForward = part()
+    attention_norm: LayerNorm = weight("layer_norm1|ln1|attn_norm|norm1", "hidden_size")
+    feed_forward_norm: LayerNorm = weight("layer_norm2|ln2|ffn_norm|norm2", "hidden_size")
+    feed_forward: GeluFeedForward = part(choose=gelu_feed_forward)
 
 
 class RMSNormLayer(VisionLayer):

@@ -99,8 +99,10 @@ class _Request:
         match self._opened.prompt:
             case Insert(before=before, after=after):
                 text = self._form.render_insert(before, after, think=think)
-            case Chat(messages=messages, tools=tools):
-                text = self._form.render(remaining(messages, start), tools=tools or None, think=think)
+            case Chat(messages=messages, tools=tools, documents=documents):
+                text = self._form.render(
+                    remaining(messages, start), tools=tools or None, documents=documents, think=think
+                )
             case None:
                 raise RendererError("there is nothing to render")
         # Templates can make halves of surrogate pairs, which are no text.

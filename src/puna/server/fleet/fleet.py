@@ -301,6 +301,7 @@ class Fleet:
             kv_cache_type=self._settings.kv_cache_type,
             draft=entry.plan.draft,
             projector=entry.plan.projector,
+            adapters=entry.plan.adapters,
             speculate=self._settings.speculate,
             reserved=await self._promised(besides=entry),
             engine=entry.plan.engine,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from puna.machine import usable_threads
-from puna.options import AUTO, LLAMACPP, PUNA, Options, Placement
+from puna.options import AUTO, LLAMACPP, PUNA, AdapterFile, Options, Placement
 
 if TYPE_CHECKING:
     from puna.server.fleet.runner import Runner
@@ -34,6 +34,7 @@ class LoadPlan:
     engine: str = AUTO
     placement: Placement = Placement()  # noqa: RUF009, frozen
     projector: str = ""  # path of what the model sees with, where that is a file of its own
+    adapters: tuple[AdapterFile, ...] = ()
 
     @classmethod
     def of(
@@ -43,6 +44,7 @@ class LoadPlan:
         draft: str = "",
         default_engine: str = AUTO,
         projector: str = "",
+        adapters: tuple[AdapterFile, ...] = (),
     ) -> LoadPlan:
         num_ctx = default_num_ctx if options.num_ctx is None else options.num_ctx
         return cls(
@@ -53,6 +55,7 @@ class LoadPlan:
             options.engine or default_engine,
             options.placement,
             projector,
+            adapters,
         )
 
     def serves(self, wanted: LoadPlan, context_length: int, engine: str = PUNA) -> bool:
@@ -69,9 +72,9 @@ class LoadPlan:
         cut = context_length < self.num_ctx
         same_context = self.num_ctx == wanted.num_ctx or (cut and wanted.num_ctx >= context_length)
         batch, wanted_batch = min(self.num_batch, context_length), min(wanted.num_batch, context_length)
-        others = (batch, self.num_thread, self.draft, self.projector)
+        others = (batch, self.num_thread, self.draft, self.projector, self.adapters)
         return same_context and others == (
-            wanted_batch, wanted.num_thread, wanted.draft, wanted.projector,
+            wanted_batch, wanted.num_thread, wanted.draft, wanted.projector, wanted.adapters,
         )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from starlette.requests import Request
@@ -10,6 +11,7 @@ from starlette.responses import Response
 
 from puna.errors import PunaError
 from puna.server.http.replies import encode, json_reply
+from puna.server.http.request_facts import facts
 
 _log = logging.getLogger(__name__)
 
@@ -21,6 +23,7 @@ _OPENAI_TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
 }
+_ANTHROPIC_TYPES = _OPENAI_TYPES | {413: "request_too_large", 503: "overloaded_error"}
 
 
 async def error_reply(request: Request, error: Exception) -> Response:
@@ -29,8 +32,14 @@ async def error_reply(request: Request, error: Exception) -> Response:
     path = request.scope["path"]  # `request.url` cannot be had of a malformed query or Host header
     if status >= 500:
         _log.warning("%s %s: %s: %s", request.method, path, type(error).__name__, error)
-    value = openai_error(error) if path.startswith("/v1/") else native_error(error)
-    return json_reply(value, status)
+    return json_reply(_written(path)(error), status)
+
+
+def _written(path: str) -> Callable[[Exception], dict[str, Any]]:
+    """How errors of the API with this path are written."""
+    if path == "/v1/messages" or path.startswith("/v1/messages/"):
+        return anthropic_error
+    return openai_error if path.startswith("/v1/") else native_error
 
 
 def native_error(error: Exception) -> dict[str, Any]:
@@ -41,6 +50,16 @@ def openai_error(error: Exception) -> dict[str, Any]:
     status = error.status if isinstance(error, PunaError) else 500
     kind = _OPENAI_TYPES.get(status, "api_error")
     return {"error": {"message": _text(error), "type": kind, "param": None, "code": None}}
+
+
+def anthropic_error(error: Exception) -> dict[str, Any]:
+    status = error.status if isinstance(error, PunaError) else 500
+    described = {"type": _ANTHROPIC_TYPES.get(status, "api_error"), "message": _text(error)}
+    return {"type": "error", "error": described, "request_id": facts().id or None}
+
+
+def anthropic_error_event(error: Exception) -> bytes:
+    return b"event: error\ndata: " + encode(anthropic_error(error)) + b"\n\n"
 
 
 def native_error_line(error: Exception) -> bytes:

@@ -16,14 +16,13 @@ from urllib.parse import urljoin, urlsplit
 import httpcore
 
 from puna.errors import RequestError, shown
-from puna.hosts import is_public
+from puna.hosts import SCHEME_PORTS, is_public
 
 _LONGEST_S: Final = 20.0  # from the first look-up to the last byte
 _CONNECT_S: Final = 5.0
 _MOST_REDIRECTS: Final = 3
 _LONGEST_URL: Final = 4096
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
-_PORTS: Final = {"http": 80, "https": 443}
 
 
 async def fetch(url: str, most_bytes: int, *, network: httpcore.AsyncNetworkBackend | None = None) -> bytes:
@@ -72,9 +71,12 @@ def _check_form(url: str) -> None:
     try:
         parts = urlsplit(url)
         usable = (
-            parts.scheme in _PORTS and parts.hostname and parts.username is None and parts.password is None
+            parts.scheme in SCHEME_PORTS
+            and parts.hostname
+            and parts.username is None
+            and parts.password is None
         )
-        standard = parts.port in (None, _PORTS.get(parts.scheme))
+        standard = parts.port in (None, SCHEME_PORTS.get(parts.scheme))
     except ValueError:
         usable = standard = False
     if not usable or len(url) > _LONGEST_URL or not url.isascii() or not url.isprintable() or " " in url:

@@ -97,6 +97,11 @@ class StreamReply:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
+def named_event(event: Mapping[str, Any]) -> bytes:
+    """A server-sent event that is called as its `type` says."""
+    return b"event: " + str(event["type"]).encode() + b"\ndata: " + encode(event) + b"\n\n"
+
+
 async def json_lines(items: AsyncGenerator[Any, None]) -> AsyncGenerator[bytes, None]:
     """`items` as the parts of a stream of JSON lines."""
     async with contextlib.aclosing(items):

@@ -44,7 +44,9 @@ class RequestLogMiddleware:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                MutableHeaders(scope=message)["X-Request-Id"] = facts.id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = facts.id
+                headers["Request-Id"] = facts.id  # as Anthropic's clients read it
             await send(message)
 
         token = current.set(facts)

@@ -15,7 +15,7 @@ import msgspec.structs
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
 from puna.prompt.model_facts import projector_for
-from puna.runner.protocol import Chunk, Done, Generate, Prompted, Scored, TokenLogprob
+from puna.runner.protocol import CallDelta, Chunk, Done, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
 from puna.server.fleet.resident import LoadPlan
 from puna.server.fleet.runner import Runner
@@ -27,8 +27,8 @@ from puna.server.metrics import Metrics, Observation
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
 
-#: Pulls that run at the same time; more wait.
-_MOST_PULLS = 4
+#: Pulls and pushes that run at the same time; more wait.
+_MOST_TRANSFERS = 4
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,17 @@ class Order:
 
 @dataclass(frozen=True)
 class Piece:
-    """More of an answer. Log-probabilities may come before the text they belong to.
+    """More of an answer: thinking, then text, then calls. Log-probabilities may come before their text.
 
     Answers are numbered by `choice`: all samples of the first prompt, then those of the second, ...
     """
 
     text: str
     thinking: str = ""
+    calls: Sequence[CallDelta] = ()
     logprobs: Sequence[TokenLogprob] = ()
     choice: int = 0
+    prompt_tokens: int = 0  # that it answers
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class Finished:
     load_duration: int
     context: list[int]  # tokens of the prompt and the answer
     choice: int = 0
+    thought: int = 0  # tokens that came as thinking alone
     warnings: Sequence[str] = ()
 
 
@@ -104,7 +107,7 @@ class Backend:
         self.fleet = fleet
         self.settings = settings
         self.metrics = metrics
-        self.pulls = asyncio.Semaphore(_MOST_PULLS)
+        self.transfers = asyncio.Semaphore(_MOST_TRANSFERS)
 
     def find(self, name: str) -> StoredModel:
         """The model a request names. Raises RequestError, InvalidNameError or ModelNotFoundError."""
@@ -138,7 +141,12 @@ class Backend:
         draft = str(self._named(options.draft).runnable_path()) if options.draft else ""
         projector = projector_for(model.projector_paths, model.runnable_path())
         return LoadPlan.of(
-            options, self.settings.context_length, draft, self.settings.engine, str(projector or "")
+            options,
+            self.settings.context_length,
+            draft,
+            self.settings.engine,
+            str(projector or ""),
+            model.adapters,
         )
 
     @contextlib.asynccontextmanager
@@ -158,11 +166,11 @@ class Backend:
         caller().require("manage", "unloading a model")
         await self.fleet.unload(str(model.runnable_path()))
 
-    async def render(self, order: Order, request: Generate) -> str:
+    async def render(self, order: Order, request: Generate) -> Prompted:
         """The prompt alone, without generating."""
         with _template_errors(order, request):
             async with self.runner(order) as runner:
-                return (await runner.render(request)).text
+                return await runner.render(request)
 
     async def generate(
         self, order: Order, requests: Sequence[Generate], *, echo: bool = False
@@ -194,6 +202,7 @@ class _Sample:
     begun: bool = False
     scores: list[TokenLogprob | None] = field(default_factory=list)  # of the prompt
     tokens: list[int] = field(default_factory=list)
+    thought: int = 0  # of the tokens
 
 
 class _Answers:
@@ -235,11 +244,18 @@ class _Answers:
                 if isinstance(event, Chunk):
                     self._observation.chunk(choice, event)
                     sample.tokens += event.tokens
-                    if event.text or event.thinking or event.logprobs:
-                        yield Piece(event.text, event.thinking, event.logprobs, choice)
+                    if event.thinking and not (event.text or event.calls):
+                        sample.thought += len(event.tokens)
+                    if event.text or event.thinking or event.calls or event.logprobs:
+                        yield self._piece(event, choice)
                 else:
                     self._observation.done(choice, event)
                     yield self._finished(event, choice, warnings(self._order, runner))
+
+    def _piece(self, chunk: Chunk, choice: int) -> Piece:
+        return Piece(
+            chunk.text, chunk.thinking, chunk.calls, chunk.logprobs, choice, len(self._prompt.tokens)
+        )
 
     def _finished(self, done: Done, choice: int, warnings: Sequence[str]) -> Finished:
         arrived_ns = self._order.arrived_ns
@@ -249,5 +265,6 @@ class _Answers:
             load_duration=max(self._loaded_ns - arrived_ns, 1),
             context=self._prompt.tokens + self._samples[done.sample].tokens,
             choice=choice,
+            thought=self._samples[done.sample].thought,
             warnings=warnings,
         )

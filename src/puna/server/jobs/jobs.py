@@ -42,6 +42,7 @@ class Asked:
     options: Mapping[str, Any] = field(default_factory=dict)
     keep_alive: Any = None
     think: Any = None
+    thinks_if_able: bool = False  # what cannot think is used all the same
     format: Format | None = None
     system: str = ""  # instead of the model's own
     images: Sequence[Any] = ()
@@ -96,16 +97,27 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
         raise RequestError("raw mode does not support template, system, or context")
     author = Author.of(model, request.template)
     has = await _capabilities(author, request.template)
-    think = author.think(checks.check_think(asked.think), asked.model)
+    think, ignored = checks.check_think(asked.think), list(asked.ignored)
+    if think and asked.thinks_if_able and "thinking" not in has:
+        think = None
+        ignored.append(f'"{asked.model}" does not support thinking')
+    think = author.think(think, asked.model)
+    if any(isinstance(one, Chat) and one.documents for one in asked.prompts) and not author.takes_documents():
+        ignored.append("documents are ignored: the model's template has no place for them")
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
     check_remote(asked.images, backend.settings.remote_images)
     checks.check_images(asked.images, asked.model, has)
-    order = backend.order(model, asked.options, keep_s, asked.ignored)
+    order = backend.order(model, asked.options, keep_s, ignored)
     if not asked.prompts:
         return Preload(order)
     whole = msgspec.structs.replace(
-        request, options=order.options, think=think, template=author.template, format=asked.format
+        request,
+        options=order.options,
+        think=think,
+        template=author.template,
+        parser=author.parser,
+        format=asked.format,
     )
 
     async def opened(prompt: Prompt) -> Prompt:
@@ -116,6 +128,13 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
 
     requests = [msgspec.structs.replace(whole, prompt=await opened(prompt)) for prompt in asked.prompts]
     return Job(order, requests, asked.raw, asked.echo)
+
+
+def one_job(todo: Job | Preload | Unload) -> Job:
+    """`todo` of an API with which nothing else can be asked for."""
+    if not isinstance(todo, Job):
+        raise RequestError("nothing to generate")
+    return todo
 
 
 async def _capabilities(author: Author, template: str) -> tuple[str, ...]:

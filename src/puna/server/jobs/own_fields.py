@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import Field
@@ -10,7 +11,11 @@ from pydantic import Field
 from puna.engine.events import Generate, Priority
 from puna.errors import RequestError
 from puna.grammar.format import Format
+from puna.options import AdapterScale
+from puna.prompt.messages import Chat, Message
 from puna.server.http.decoding import Body
+from puna.server.http.limits import LONGEST_NAME, Adapters, Documents
+from puna.server.jobs.tools import ToolUse
 
 
 class StructuredOutputs(Body):
@@ -23,7 +28,27 @@ class StructuredOutputs(Body):
     json_object: bool = False
 
 
-class OwnFields(Body):
+class LoraField(Body):
+    """An adapter and its scale, as llama.cpp's server takes them; here it may also be named."""
+
+    id: int | None = None
+    name: str | None = Field(default=None, max_length=LONGEST_NAME)
+    scale: float = 1.0
+
+
+class AdapterFields(Body):
+    """Which adapters of the model anything is computed with; without the field, those it was made with."""
+
+    lora: Adapters[LoraField] | None = None
+
+    @property
+    def adapters(self) -> list[AdapterScale] | None:
+        if self.lora is None:
+            return None
+        return [AdapterScale(each.id, each.name, each.scale) for each in self.lora]
+
+
+class OwnFields(AdapterFields):
     """Puna's own fields of any generation, beside those of either API."""
 
     cache_prompt: bool = True
@@ -72,8 +97,54 @@ class OwnFields(Body):
             priority=self.priority,
             ignore_eos=self.ignore_eos,
             sampled_logprobs=self.sampled_logprobs,
+            lora=self.adapters,
             **more,
         )
+
+
+class SamplingFields(Body):
+    """Options of the native API that others do not have: the names are those of llama.cpp, too."""
+
+    top_k: Any = None
+    min_p: Any = None
+    typical_p: Any = None
+    repeat_last_n: Any = None
+    repeat_penalty: Any = None
+    banned_tokens: Any = None
+    min_tokens: Any = None
+    top_n_sigma: Any = None
+    xtc_probability: Any = None
+    xtc_threshold: Any = None
+    dynatemp_range: Any = None
+    dynatemp_exponent: Any = None
+    dry_multiplier: Any = None
+    dry_base: Any = None
+    dry_allowed_length: Any = None
+    dry_penalty_last_n: Any = None
+    dry_sequence_breakers: Any = None
+    mirostat: Any = None
+    mirostat_tau: Any = None
+    mirostat_eta: Any = None
+    engine: Any = None
+
+    def sampling(self) -> dict[str, Any]:
+        """Those that are given."""
+        found = {name: getattr(self, name) for name in SamplingFields.model_fields}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+class ChatFields(Body):
+    """Fields of chats: those that Ollama's API lacks beside OpenAI's, and Puna's own."""
+
+    tool_choice: Any = None
+    parallel_tool_calls: bool = True
+    strict_tools: bool = False  # every call is valid by construction, as with OpenAI's strict functions
+    documents: Documents = Field(default_factory=list)  # as transformers and vLLM name them
+
+    def chat(self, use: ToolUse, messages: list[Message]) -> Chat:
+        """The chat; `use` is what else the request says of tools."""
+        parallel, strict = self.parallel_tool_calls and use.parallel, self.strict_tools or use.strict
+        return replace(use, parallel=parallel, strict=strict).chat(messages, self.documents)
 
 
 def only_one(formats: Mapping[str, Format]) -> Format | None:

@@ -6,15 +6,15 @@ from typing import Any
 
 from puna.errors import RequestError
 from puna.runner.protocol import Embed
-from puna.server.http.decoding import Body
 from puna.server.http.limits import Name
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend, Order
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import Vectors
+from puna.server.jobs.own_fields import AdapterFields
 
 
-class RerankRequest(Body):
+class RerankRequest(AdapterFields):
     """What Cohere's and Jina's clients send."""
 
     model: Name = ""
@@ -32,7 +32,7 @@ class RerankRequest(Body):
         check_inputs(len(self.documents))
         if self.top_n is not None and self.top_n < 1:
             raise RequestError(f"top_n should be positive, but is {self.top_n}")
-        return Embed(inputs=list(self.texts), query=query, truncate=self.truncate)
+        return Embed(inputs=list(self.texts), query=query, truncate=self.truncate, lora=self.adapters)
 
     @property
     def texts(self) -> list[str]:

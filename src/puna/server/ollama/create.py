@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
@@ -20,12 +19,11 @@ from puna.errors import (
 )
 from puna.prompt.choose import check_template
 from puna.server.http.decoding import read
-from puna.server.http.error_replies import native_error_line
-from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.parsing import parsing
-from puna.server.ollama.pull import pulling
+from puna.server.ollama.progress import progress_reply
+from puna.server.ollama.transfers import pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
 
@@ -35,11 +33,7 @@ def routes(backend: Backend) -> list[Route]:
         body = await read(request, CreateRequest)
         spec = await parsing(lambda: _spec(backend, body))
         statuses = _create(backend, body.wanted, spec, body.ignored)
-        if body.stream:
-            return StreamReply(await started(json_lines(statuses)), NDJSON, native_error_line)
-        async with contextlib.aclosing(statuses):
-            heard = [status async for status in statuses]
-        return json_reply(heard[-1], content_type="application/json")
+        return await progress_reply(statuses, body.stream)
 
     return [route("/api/create", create, "POST")]
 
@@ -54,8 +48,6 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
         raise RequestError("neither 'from' or 'files' was specified")
     if not body.from_model and not body.files:
         raise RequestError("unknown type: 'files' is empty")
-    if len(body.adapters) > 1:
-        raise RequestError("only one adapter is currently supported")
     if body.quantize or body.quantization:
         raise UnavailableError("quantizing (quantize) is not available yet in this version")
     if body.template:
@@ -69,6 +61,7 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
         from_model=body.from_model or None,
         files=body.files or {},
         adapters=body.adapters,
+        adapter_scales=body.adapter_scales,
         template=body.template or None,
         system=body.system or None,
         license=body.licenses,
@@ -98,10 +91,11 @@ async def _create(
         loop.call_soon_threadsafe(statuses.put_nowait, status)
 
     def work() -> None:
-        from puna.model.header import check_file  # a server that makes no models does without
+        from puna.model.adapters.peft import convert  # a server that makes no models does without
+        from puna.model.header import check_file
 
         try:
-            backend.store.create(name, spec, report, check_file)
+            backend.store.create(name, spec, report, check_file, convert)
         finally:
             loop.call_soon_threadsafe(statuses.put_nowait, None)
 

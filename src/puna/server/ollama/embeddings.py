@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 
 from puna.errors import EmbeddingError, GenerationError, RequestError, UnavailableError
 from puna.runner.protocol import Embed
-from puna.server.http.decoding import Body, read
+from puna.server.http.decoding import read
 from puna.server.http.limits import Name
 from puna.server.http.replies import ListReply, json_reply
 from puna.server.http.routing import route
@@ -22,10 +22,11 @@ from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend, Order
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import Vectors
+from puna.server.jobs.own_fields import AdapterFields
 from puna.server.settings import keep_alive_s
 
 
-class EmbedRequest(Body):
+class EmbedRequest(AdapterFields):
     """`/api/embed`"""
 
     model: Name = ""
@@ -36,7 +37,9 @@ class EmbedRequest(Body):
     keep_alive: Any = None
 
     def request(self) -> Embed:
-        return Embed(inputs=self.inputs, truncate=self.truncate, dimensions=self.dimensions)
+        return Embed(
+            inputs=self.inputs, truncate=self.truncate, dimensions=self.dimensions, lora=self.adapters
+        )
 
     @property
     def inputs(self) -> list[str | list[int]]:
@@ -49,7 +52,7 @@ class EmbedRequest(Body):
         return list(texts)
 
 
-class EmbeddingsRequest(Body):
+class EmbeddingsRequest(AdapterFields):
     """`/api/embeddings`, of older clients"""
 
     model: Name = ""
@@ -58,7 +61,9 @@ class EmbeddingsRequest(Body):
     keep_alive: Any = None
 
     def request(self) -> Embed:
-        return Embed(inputs=[self.prompt] if self.prompt else [], truncate=False, normalize=False)
+        return Embed(
+            inputs=[self.prompt] if self.prompt else [], truncate=False, normalize=False, lora=self.adapters
+        )
 
 
 class EmbedFacts(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
 
 from starlette.requests import Request
@@ -15,8 +15,9 @@ from puna.server.http.error_replies import native_error_line
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend, Finished, Piece
+from puna.server.jobs.calls import Calls
 from puna.server.jobs.jobs import Job, Preload, Unload, job
-from puna.server.ollama.replies import Logprob, Reply, ReplyMessage
+from puna.server.ollama.replies import Logprob, Reply, ReplyCall, ReplyMessage, split
 from puna.server.ollama.times import utc_now
 from puna.server.ollama.wire import ChatRequest, GenerateRequest, GenerationBody
 
@@ -51,7 +52,7 @@ async def _answer(
             return json_reply(_reply(kind, body.model, done=True, done_reason="load", warnings=warnings))
     if body.render_only:
         prompt = await backend.render(todo.order, todo.requests[0])
-        return json_reply(_reply(kind, body.model, debug_info={"rendered_template": prompt}))
+        return json_reply(_reply(kind, body.model, debug_info={"rendered_template": prompt.text}))
     replies = _replies(backend, kind, body.model, todo)
     if body.stream:
         return StreamReply(await started(json_lines(replies)), NDJSON, native_error_line)
@@ -59,12 +60,21 @@ async def _answer(
 
 
 async def _replies(backend: Backend, kind: Kind, name: str, todo: Job) -> AsyncGenerator[Reply, None]:
+    """The messages of an answer; a call comes in whole."""
+    calls = Calls()
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
         async for item in items:
             if isinstance(item, Piece):
                 logprobs = [Logprob.of(entry) for entry in item.logprobs]
-                yield _reply(kind, name, item.text, item.thinking, logprobs=logprobs)
+                whole = calls.flush() if item.text or item.thinking else []
+                called, broken = split(whole + calls.feed(item.calls))
+                text = item.text + broken
+                if text or item.thinking or called or logprobs:
+                    yield _reply(kind, name, text, item.thinking, calls=called, logprobs=logprobs)
             elif isinstance(item, Finished):
+                called, broken = split(calls.flush())
+                if called or broken:
+                    yield _reply(kind, name, broken, calls=called)
                 context = item.context if kind == "generate" and not todo.raw else []
                 yield _reply(kind, name, done=True, context=context, **_metrics(item))
 
@@ -73,22 +83,31 @@ async def _collected(replies: AsyncGenerator[Reply, None]) -> Reply:
     """The last reply, with the text and the log-probabilities of all."""
     text: list[str] = []
     thinking: list[str] = []
+    calls: list[ReplyCall] = []
     logprobs: list[Logprob] = []
     async with contextlib.aclosing(replies):
         async for item in replies:
             text.append(item.text)
             thinking.append(item.thought)
+            calls += item.calls
             logprobs += item.logprobs
-    return item.with_text("".join(text), "".join(thinking), logprobs)
+    return item.with_text("".join(text), "".join(thinking), calls, logprobs)
 
 
 def _reply(
-    kind: Kind, name: str, text: str = "", thinking: str = "", *, done: bool = False, **fields: Any
+    kind: Kind,
+    name: str,
+    text: str = "",
+    thinking: str = "",
+    *,
+    calls: Sequence[ReplyCall] = (),
+    done: bool = False,
+    **fields: Any,
 ) -> Reply:
     if kind == "generate":
         fields |= {"response": text, "thinking": thinking}
     else:
-        fields["message"] = ReplyMessage(role="assistant", content=text, thinking=thinking)
+        fields["message"] = ReplyMessage("assistant", text, thinking, calls)
     return Reply(model=name, created_at=utc_now(), done=done, **fields)
 
 

@@ -99,6 +99,13 @@ def _capabilities(model: StoredModel) -> list[str]:
         return []
 
 
+def _answer_family(model: StoredModel) -> str:
+    try:
+        return Author.of(model).answer_family()
+    except (PunaError, OSError):
+        return ""
+
+
 def _tags(backend: Backend) -> list[dict[str, Any]]:
     return [_tag(model) for model in backend.store.list()]
 
@@ -149,7 +156,12 @@ def _show(model: StoredModel, body: ShowRequest, engine: str) -> dict[str, Any]:
         "tensors": tensor_list(model),
         "capabilities": _capabilities(model),
         "requires": model.config.requires,
-        "engine": _engine(model, engine),  # Puna's own
+        "engine": _engine(model, engine),  # Puna's own, as are the next
+        "answer_family": _answer_family(model),
+        "adapters": [
+            {"id": number, "name": each.name, "scale": each.scale}
+            for number, each in enumerate(model.adapters)
+        ],
     }
     return {
         "modelfile": modelfile_text(model, system=body.system or None, parameters=body.options),

@@ -9,6 +9,7 @@ import msgspec
 import msgspec.structs
 
 from puna.runner.protocol import TokenLogprob
+from puna.server.jobs.calls import Call
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -29,10 +30,33 @@ class Logprob(msgspec.Struct, frozen=True, omit_defaults=True):
         return cls(entry.token, entry.logprob, entry.bytes, top)
 
 
+class CalledFunction(msgspec.Struct, frozen=True):
+    index: int
+    name: str
+    arguments: dict[str, Any]
+
+
+class ReplyCall(msgspec.Struct, frozen=True):
+    id: str
+    function: CalledFunction
+
+
+def split(calls: Sequence[Call]) -> tuple[list[ReplyCall], str]:
+    """The calls as this API writes them, and the text of those that ended before they were whole."""
+    whole, text = [], ""
+    for call in calls:
+        if (arguments := call.value()) is None:
+            text += call.text
+        else:
+            whole.append(ReplyCall(call.id, CalledFunction(call.index, call.name, arguments)))
+    return whole, text
+
+
 class ReplyMessage(msgspec.Struct, frozen=True, omit_defaults=True):
     role: str
     content: str
     thinking: str = ""
+    tool_calls: Sequence[ReplyCall] = []
 
 
 class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -79,9 +103,16 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """What this message adds to the thinking."""
         return self.message.thinking if isinstance(self.message, ReplyMessage) else self.thinking
 
-    def with_text(self, text: str, thinking: str, logprobs: list[Logprob]) -> Reply:
+    @property
+    def calls(self) -> Sequence[ReplyCall]:
+        """The calls this message adds to the answer."""
+        return self.message.tool_calls if isinstance(self.message, ReplyMessage) else []
+
+    def with_text(
+        self, text: str, thinking: str, calls: Sequence[ReplyCall], logprobs: list[Logprob]
+    ) -> Reply:
         """This reply with the whole answer, for when nothing is streamed."""
         if isinstance(self.message, ReplyMessage):
-            message = msgspec.structs.replace(self.message, content=text, thinking=thinking)
+            message = msgspec.structs.replace(self.message, content=text, thinking=thinking, tool_calls=calls)
             return msgspec.structs.replace(self, message=message, logprobs=logprobs)
         return msgspec.structs.replace(self, response=text, thinking=thinking, logprobs=logprobs)

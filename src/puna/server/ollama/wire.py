@@ -19,7 +19,8 @@ from puna.server.http.decoding import Body
 from puna.server.http.limits import Files, Licences, Many, Messages, Name
 from puna.server.jobs.images import from_base64
 from puna.server.jobs.jobs import Asked
-from puna.server.jobs.own_fields import OwnFields, only_one
+from puna.server.jobs.own_fields import ChatFields, OwnFields, only_one
+from puna.server.jobs.tools import ToolUse, chat_choice, chat_tools
 
 
 class Message(Body):
@@ -115,17 +116,18 @@ class GenerateRequest(GenerationBody):
         return Chat(messages=[message], shorten=not self.template)
 
 
-class ChatRequest(GenerationBody):
+class ChatRequest(GenerationBody, ChatFields):
     messages: Messages[Message] = Field(default_factory=list)
     tools: Many[dict[str, Any]] = Field(default_factory=list)
 
     def asked(self) -> Asked:
         messages = [_prompt_message(message) for message in self.messages]
+        use = chat_choice(ToolUse(chat_tools(self.tools)), self.tool_choice)
         return self._asked(
             "chat",
-            [Chat(messages=messages, tools=self.tools)] if messages else [],
+            [self.chat(use, messages)] if messages else [],
             images=[image for message in messages for image in message.images],
-            needs=["tools"] if self.tools else [],
+            needs=use.needs,
         )
 
 
@@ -145,7 +147,7 @@ class ModelRequest(Body):
         return self.model or self.name
 
 
-class PullRequest(ModelRequest):
+class TransferRequest(ModelRequest):
     insecure: bool = False
     stream: bool = True
 
@@ -165,6 +167,7 @@ class CreateRequest(ModelRequest):
     from_model: Name = Field(default="", alias="from")
     files: Files[str, str] | None = None
     adapters: Files[str, str] = Field(default_factory=dict)
+    adapter_scales: Files[str, float] = Field(default_factory=dict)
     template: str = ""
     system: str = ""
     license: str | Licences = Field(default_factory=list)

@@ -19,7 +19,17 @@ from puna.server.http.replies import SSE, StreamReply, encode, json_reply, start
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend, Echo, Finished, Piece
 from puna.server.jobs.jobs import Job, Preload, Unload, job
-from puna.server.openai.shapes import ChatShape, Choice, Entry, Shape, TextShape, Usage, echoed, joined
+from puna.server.openai.shapes import (
+    TOOL_CALLS,
+    ChatShape,
+    Choice,
+    Entry,
+    Shape,
+    TextShape,
+    Usage,
+    echoed,
+    joined,
+)
 from puna.server.openai.wire import ChatCompletionRequest, CompletionRequest, OpenAIRequest
 from puna.store import StoredModel
 
@@ -27,7 +37,8 @@ from puna.store import StoredModel
 def routes(backend: Backend) -> list[Route]:
     async def chat(request: Request) -> ASGIApp:
         body = await read(request, ChatCompletionRequest)
-        return await _answer(backend, ChatShape(body.model), body, await job(backend, body.asked()))
+        shape = ChatShape(body.model, functions=body.with_functions)
+        return await _answer(backend, shape, body, await job(backend, body.asked()))
 
     async def completion(request: Request) -> ASGIApp:
         body = await read(request, CompletionRequest)
@@ -74,25 +85,25 @@ async def _answer(
 
 async def _collected(backend: Backend, shape: Shape, todo: Job) -> dict[str, Any]:
     """The reply with all answers, when nothing is streamed."""
-    used = Usage()
+    used, read = Usage(), _Parts(todo.logprobs)
     parts: list[list[Choice]] = [[] for _ in range(todo.choices)]
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
         async for item in items:
-            parts[item.choice].append(_part(item, todo.logprobs))
+            parts[item.choice].append(read.part(item))
             if isinstance(item, Finished):
-                used.count(item.done)
+                used.count(item)
     return shape.whole([joined(answer, todo.logprobs) for answer in parts], used)
 
 
 async def _events(
     backend: Backend, shape: Shape, todo: Job, include_usage: bool
 ) -> AsyncGenerator[bytes, None]:
-    used = Usage()
+    used, read = Usage(), _Parts(todo.logprobs)
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
         async for item in items:
-            part = _part(item, todo.logprobs)
+            part = read.part(item)
             if isinstance(item, Finished):
-                used.count(item.done)
+                used.count(item)
                 yield _event(shape.part(part))
             else:
                 for split in shape.split(part):
@@ -102,24 +113,36 @@ async def _events(
     yield b"data: [DONE]\n\n"
 
 
-def _part(item: Piece | Echo | Finished, logprobs: bool) -> Choice:
-    """What the backend says, as part of an answer."""
-    match item:
-        case Echo():
-            return Choice(item.choice, item.text, logprobs=echoed(item) if logprobs else None)
-        case Piece():
-            entries = [Entry.of(entry) for entry in item.logprobs] if logprobs else None
-            return Choice(item.choice, item.text, item.thinking, entries)
-    ending = [Entry.of(entry) for entry in item.done.ending]
-    cut = {"truncated": item.done.truncated, "shifted": item.done.shifted}
-    return Choice(
-        item.choice,
-        logprobs=[] if ending else None,
-        ending=ending,
-        reason=item.done.reason,
-        cut={name: count for name, count in cut.items() if count},
-        warnings=item.warnings,
-    )
+class _Parts:
+    """What the backend says, as parts of answers."""
+
+    def __init__(self, logprobs: bool) -> None:
+        self._logprobs = logprobs
+        self._calling: set[int] = set()  # choices with a call
+
+    def part(self, item: Piece | Echo | Finished) -> Choice:
+        match item:
+            case Echo():
+                return Choice(item.choice, item.text, logprobs=echoed(item) if self._logprobs else None)
+            case Piece():
+                if item.calls:
+                    self._calling.add(item.choice)
+                entries = [Entry.of(entry) for entry in item.logprobs] if self._logprobs else None
+                return Choice(item.choice, item.text, item.thinking, item.calls, entries)
+        return self._end(item)
+
+    def _end(self, item: Finished) -> Choice:
+        ending = [Entry.of(entry) for entry in item.done.ending]
+        cut = {"truncated": item.done.truncated, "shifted": item.done.shifted}
+        calls = item.done.reason == "stop" and item.choice in self._calling
+        return Choice(
+            item.choice,
+            logprobs=[] if ending else None,
+            ending=ending,
+            reason=TOOL_CALLS if calls else item.done.reason,
+            cut={name: count for name, count in cut.items() if count},
+            warnings=item.warnings,
+        )
 
 
 def _event(value: Any) -> bytes:

@@ -10,7 +10,7 @@ from starlette.routing import Route
 
 from puna.errors import RequestError
 from puna.runner.protocol import Embed
-from puna.server.http.decoding import Body, read
+from puna.server.http.decoding import read
 from puna.server.http.limits import Name
 from puna.server.http.replies import ListReply
 from puna.server.http.routing import route
@@ -18,12 +18,12 @@ from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import Vectors
-from puna.server.jobs.own_fields import texts_or_tokens
+from puna.server.jobs.own_fields import AdapterFields, texts_or_tokens
 
 _ENCODINGS: Final = ("float", "base64")
 
 
-class EmbeddingRequest(Body):
+class EmbeddingRequest(AdapterFields):
     """`/v1/embeddings`"""
 
     model: Name = ""
@@ -32,7 +32,7 @@ class EmbeddingRequest(Body):
     encoding_format: str = "float"
 
     def request(self) -> Embed:
-        return Embed(inputs=self.inputs, dimensions=self.dimensions)
+        return Embed(inputs=self.inputs, dimensions=self.dimensions, lora=self.adapters)
 
     @property
     def inputs(self) -> list[str | list[int]]:

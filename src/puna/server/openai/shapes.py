@@ -11,8 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from puna.runner.protocol import Done, TokenLogprob, TopLogprob
-from puna.server.jobs.backend import Echo
+from puna.runner.protocol import CallDelta, TokenLogprob, TopLogprob
+from puna.server.jobs.backend import Echo, Finished
+from puna.server.jobs.calls import Calls
+
+#: Why an answer ended that calls tools.
+TOOL_CALLS = "tool_calls"
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
@@ -21,10 +25,12 @@ class Usage:
     """Tokens of all answers to a request. A prompt counts once, however many samples it has."""
 
     def __init__(self) -> None:
-        self._prompt = self._cached = self._completion = 0
+        self._prompt = self._cached = self._completion = self._thought = 0
 
-    def count(self, done: Done) -> None:
+    def count(self, item: Finished) -> None:
         """An answer has ended."""
+        done = item.done
+        self._thought += item.thought
         self._completion += done.eval_count
         if done.sample == 0:
             self._prompt += done.prompt_eval_count
@@ -36,6 +42,7 @@ class Usage:
             "completion_tokens": self._completion,
             "total_tokens": self._prompt + self._completion,
             "prompt_tokens_details": {"cached_tokens": self._cached},
+            "completion_tokens_details": {"reasoning_tokens": self._thought},
         }
 
 
@@ -62,6 +69,7 @@ class Choice:
     choice: int = 0
     text: str = ""
     thinking: str = ""
+    calls: Sequence[CallDelta] = ()
     logprobs: Sequence[Entry] | None = None
     ending: Sequence[Entry] = ()
     reason: str | None = None
@@ -80,10 +88,13 @@ def echoed(echo: Echo) -> list[Entry]:
 
 def joined(parts: Sequence[Choice], logprobs: bool) -> Choice:
     """One whole answer; the last of its `parts` is its end."""
+    calls = Calls()
+    whole = [call for part in parts for call in calls.feed(part.calls)] + calls.flush()
     return replace(
         parts[-1],
         text="".join(part.text for part in parts),
         thinking="".join(part.thinking for part in parts),
+        calls=[CallDelta(call.index, call.id, call.name, call.arguments) for call in whole],
         logprobs=[entry for part in parts for entry in part.logprobs or ()] if logprobs else None,
     )
 
@@ -110,10 +121,15 @@ class Shape(ABC):
         return reply | _warnings(answers[0])
 
     def split(self, answer: Choice) -> list[Choice]:
-        """`answer` as the chunks it is streamed in: thinking and text never share one."""
-        if not answer.thinking or not answer.text:
-            return [answer]
-        return [replace(answer, text=""), Choice(answer.choice, answer.text)]
+        """`answer` as the chunks it is streamed in: thinking, text and calls never share one."""
+        kinds: list[dict[str, Any]] = [
+            {"thinking": answer.thinking, "text": "", "calls": ()},
+            {"thinking": "", "text": answer.text, "calls": ()},
+            {"thinking": "", "text": "", "calls": answer.calls},
+        ]
+        chunks = [kind for kind in kinds if any(kind.values())] or kinds[:1]
+        # What else belongs to it goes with the first.
+        return [replace(answer, **chunks[0]), *(Choice(answer.choice, **kind) for kind in chunks[1:])]
 
     def part(self, answer: Choice) -> dict[str, Any]:
         """One chunk of a stream; the one that ends the text has a reason."""
@@ -143,14 +159,40 @@ class ChatShape(Shape):
     object_whole = "chat.completion"
     object_part = "chat.completion.chunk"
 
+    def __init__(self, model: str, *, functions: bool = False) -> None:
+        """With `functions` a call is written as there was one before there were several."""
+        super().__init__(model)
+        self._functions = functions
+
+    def _choice(self, answer: Choice, key: str) -> dict[str, Any]:
+        written = super()._choice(answer, key)
+        if self._functions and written["finish_reason"] == TOOL_CALLS:
+            written["finish_reason"] = "function_call"
+        return written
+
     def _written(self, answer: Choice, key: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": answer.text}
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
         if answer.thinking:
-            message["reasoning"] = answer.thinking
+            # Clients look for it under either name.
+            message |= {"reasoning": answer.thinking, "reasoning_content": answer.thinking}
+        if answer.calls and self._functions:
+            message["function_call"] = _function(answer.calls[0])
+        elif answer.calls:
+            message["tool_calls"] = [_call(call) for call in answer.calls]
         written: dict[str, Any] = {key: message}
         if answer.logprobs is not None:
             written["logprobs"] = {"content": [_chat_logprob(entry) for entry in answer.logprobs]}
         return written
+
+
+def _call(call: CallDelta) -> dict[str, Any]:
+    """A call, or more of one."""
+    begins = {"id": call.id, "type": "function"} if call.name else {}
+    return {"index": call.index, **begins, "function": _function(call)}
+
+
+def _function(call: CallDelta) -> dict[str, Any]:
+    return ({"name": call.name} if call.name else {}) | {"arguments": call.arguments}
 
 
 class TextShape(Shape):

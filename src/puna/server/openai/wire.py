@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-import msgspec.structs
 from pydantic import Field
 
-from puna import gojson
 from puna.engine.events import MOST_SAMPLES, Prompt
-from puna.errors import RequestError, UnavailableError, shown
+from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.options import THINK_LEVELS
-from puna.prompt.image_tags import PLACE
 from puna.prompt.messages import Chat, Insert, Message
 from puna.server.http.decoding import Body
 from puna.server.http.limits import Many, Messages, Name
 from puna.server.jobs.checks import check_top_logprobs
-from puna.server.jobs.images import from_url
 from puna.server.jobs.jobs import Asked
-from puna.server.jobs.own_fields import OwnFields, only_one, texts_or_tokens
+from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one, texts_or_tokens
+from puna.server.jobs.tools import ToolUse, chat_choice, chat_tools
+from puna.server.openai.messages import ChatMessage, prompt_messages
 
-_EFFORTS: dict[str, bool | str] = {**{level: level for level in THINK_LEVELS}, "none": False}
+_EFFORTS: dict[str, bool | str] = {
+    **{level: level for level in THINK_LEVELS},
+    "none": False,
+    "minimal": "low",
+    "xhigh": "high",
+}
 
 
 class StreamOptions(Body):
@@ -33,43 +36,9 @@ class Reasoning(Body):
     effort: str = ""
 
 
-class ChatMessage(Body):
-    role: str = ""
-    content: Any = None
-    name: str = ""
-    reasoning: str = ""
-    tool_calls: Many[dict[str, Any]] = Field(default_factory=list)
-    tool_call_id: str = ""
-
-
 #: All answers of one request.
 _MOST_CHOICES = 2048
 _MOST_TOKEN = 2**31 - 1
-
-
-class SamplingFields(Body):
-    """Options of the native API that OpenAI's does not have: the names are those of llama.cpp, too."""
-
-    top_k: Any = None
-    min_p: Any = None
-    typical_p: Any = None
-    repeat_last_n: Any = None
-    repeat_penalty: Any = None
-    banned_tokens: Any = None
-    min_tokens: Any = None
-    top_n_sigma: Any = None
-    xtc_probability: Any = None
-    xtc_threshold: Any = None
-    dynatemp_range: Any = None
-    dynatemp_exponent: Any = None
-    dry_multiplier: Any = None
-    dry_base: Any = None
-    dry_allowed_length: Any = None
-    dry_penalty_last_n: Any = None
-    dry_sequence_breakers: Any = None
-    mirostat: Any = None
-    mirostat_tau: Any = None
-    mirostat_eta: Any = None
 
 
 class OpenAIRequest(OwnFields, SamplingFields):
@@ -88,13 +57,12 @@ class OpenAIRequest(OwnFields, SamplingFields):
     n: int = 1
     logit_bias: dict[str, Any] = Field(default_factory=dict)
     response_format: dict[str, Any] | None = None
-    engine: str | None = None  # Puna's own, as the option of the native API
 
     @property
     def format(self) -> Format | None:
         """What the answers must be like. Raises RequestError."""
         formats = self.formats()
-        if self.response_format is not None and (found := _response_format(self.response_format)) is not None:
+        if self.response_format is not None and (found := response_format(self.response_format)) is not None:
             formats["response_format"] = found
         return only_one(formats)
 
@@ -120,8 +88,7 @@ class OpenAIRequest(OwnFields, SamplingFields):
             "num_predict": max_tokens,
             "stop": self.stops or None,
             "logit_bias": self.logit_bias or None,
-            **{name: getattr(self, name) for name in SamplingFields.model_fields},
-            "engine": self.engine,
+            **self.sampling(),
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -130,10 +97,12 @@ class OpenAIRequest(OwnFields, SamplingFields):
             raise RequestError(f"n must be between 1 and {MOST_SAMPLES}, not {self.n}")
 
 
-class ChatCompletionRequest(OpenAIRequest):
+class ChatCompletionRequest(OpenAIRequest, ChatFields):
     messages: Messages[ChatMessage] = Field(default_factory=list)
     max_completion_tokens: int | None = None
     tools: Many[dict[str, Any]] = Field(default_factory=list)
+    functions: Many[dict[str, Any]] = Field(default_factory=list)  # what `tools` were called first
+    function_call: Any = None
     reasoning: Reasoning = Reasoning()
     reasoning_effort: str = ""
     logprobs: bool = False
@@ -142,30 +111,47 @@ class ChatCompletionRequest(OpenAIRequest):
     def asked(self) -> Asked:
         if not self.messages:
             raise RequestError("[] is too short - 'messages'")
-        called = _called_names(self.messages)
-        messages = [part for message in self.messages for part in _messages(message, called)]
+        messages = prompt_messages(self.messages)
+        use = self._tools()
         limit = self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
         return Asked(
             model=self.model,
             endpoint="chat",
             request=self.request(samples=self.n, logprobs=self.logprobs, top_logprobs=self.top_logprobs),
-            prompts=[Chat(messages=messages, tools=self.tools)],
-            think=self._think(),
+            prompts=[self.chat(use, messages)],
+            think=think(self.reasoning.effort or self.reasoning_effort),
             format=self.format,
             options=self.options(limit),
             images=[image for message in messages for image in message.images],
-            needs=["tools"] if self.tools else [],
+            needs=use.needs,
             ignored=self.ignored,
         )
 
-    def _think(self) -> bool | str | None:
-        effort = self.reasoning.effort or self.reasoning_effort
-        if not effort:
-            return None
-        if effort not in _EFFORTS:
-            levels = ", ".join(f'"{level}"' for level in THINK_LEVELS)
-            raise RequestError(f"invalid reasoning value: '{effort}' (must be {levels}, or \"none\")")
-        return _EFFORTS[effort]
+    @property
+    def with_functions(self) -> bool:
+        """Whether calls are told of as they were before there were tools."""
+        return bool(self.functions) and not self.tools
+
+    def _tools(self) -> ToolUse:
+        if not self.with_functions:
+            tools = chat_tools(self.tools)
+            strict = any(tool["function"].get("strict") for tool in tools)
+            return chat_choice(ToolUse(tools, strict=strict), self.tool_choice)
+        tools = chat_tools([{"function": one} for one in self.functions], "functions")
+        choice = self.function_call
+        if isinstance(choice, dict):
+            choice = {"type": "function", "function": choice}
+        return chat_choice(ToolUse(tools, parallel=False), choice)
+
+
+def think(effort: str) -> bool | str | None:
+    """`think` of the native API for a `reasoning_effort`. Raises RequestError."""
+    if not effort:
+        return None
+    if effort not in _EFFORTS:
+        levels = ", ".join(f'"{level}"' for level in THINK_LEVELS)
+        raise RequestError(f"invalid reasoning value: '{effort}' (must be {levels}, or \"none\")")
+    return _EFFORTS[effort]
 
 
 class CompletionRequest(OpenAIRequest):
@@ -234,7 +220,7 @@ class CompletionRequest(OpenAIRequest):
         return Chat(messages=[Message(role="user", content=prompt)])
 
 
-def _response_format(given: Mapping[str, Any]) -> Format | None:
+def response_format(given: Mapping[str, Any], name: str = "response_format") -> Format | None:
     """OpenAI's `response_format`; an object may have a schema, as in llama.cpp. Raises RequestError."""
     kind = given.get("type")
     if kind in (None, "text"):
@@ -242,9 +228,7 @@ def _response_format(given: Mapping[str, Any]) -> Format | None:
     if kind == "json_object":
         return Format.json_schema(given["schema"]) if given.get("schema") else Format.json_object()
     if kind != "json_schema":
-        raise RequestError(
-            f"response_format.type must be text, json_object or json_schema, not {shown(kind)}"
-        )
+        raise RequestError(f"{name}.type must be text, json_object or json_schema, not {shown(kind)}")
     described = given.get("json_schema")
     if not isinstance(described, dict) or described.get("schema") is None:
         raise RequestError(
@@ -261,78 +245,3 @@ _PROMPT_KINDS = (
 
 def _are_tokens(ids: list[int]) -> bool:
     return all(0 <= id <= _MOST_TOKEN for id in ids)
-
-
-def _messages(message: ChatMessage, called: Mapping[str, str]) -> list[Message]:
-    """The messages of a prompt that one of a request comes to: one for each part of a list content.
-
-    `called` are the names of called functions by the id of the call.
-    """
-    role = message.role.lower()
-    role = "system" if role == "developer" else role
-    calls = [_tool_call(call) for call in message.tool_calls]
-    if isinstance(message.content, str) or (message.content is None and calls):
-        parts = [Message(role=role, content=message.content or "")]
-    elif isinstance(message.content, list):
-        parts = _with_images([_part(role, part) for part in message.content]) or [Message(role=role)]
-    else:
-        kind = "null" if message.content is None else type(message.content).__name__
-        raise RequestError(f"invalid message content type: {kind}; give a string or a list of parts")
-    extra: dict[str, Any] = {"tool_calls": calls, "thinking": message.reasoning}
-    if role == "tool":
-        extra |= {
-            "tool_call_id": message.tool_call_id,
-            "tool_name": message.name or called.get(message.tool_call_id, ""),
-        }
-    parts[-1] = msgspec.structs.replace(parts[-1], **extra)
-    return parts
-
-
-def _with_images(parts: list[Message]) -> list[Message]:
-    """`parts` as one message if there are images among them, each where it stood between the texts."""
-    if not any(part.images for part in parts) or any(PLACE in part.content for part in parts):
-        return parts
-    content = "".join(PLACE if part.images else part.content for part in parts)
-    images = [image for part in parts for image in part.images]
-    return [msgspec.structs.replace(parts[0], content=content, images=images)]
-
-
-def _part(role: str, part: Any) -> Message:
-    kind = part.get("type") if isinstance(part, dict) else None
-    if kind == "text" and isinstance(part.get("text"), str):
-        return Message(role=role, content=part["text"])
-    if kind == "image_url":
-        url = part.get("image_url")
-        url = url.get("url") if isinstance(url, dict) else url
-        if not isinstance(url, str):
-            raise RequestError("invalid message format: image_url needs a url")
-        return Message(role=role, images=[from_url(url)])
-    if kind == "input_audio":
-        raise UnavailableError("audio input (input_audio) is not available yet in this version")
-    raise RequestError(f"invalid message format: a part of type {kind!r} is not known")
-
-
-def _tool_call(call: dict[str, Any]) -> dict[str, Any]:
-    function = call.get("function")
-    if not isinstance(function, dict) or not isinstance(function.get("name"), str):
-        raise RequestError("invalid tool call: it needs a function with a name")
-    text = function.get("arguments") or "{}"
-    try:
-        arguments = gojson.loads(text) if isinstance(text, str) else None
-    except ValueError as error:
-        raise RequestError(f"invalid tool call arguments: {error}") from error
-    if not isinstance(arguments, dict):
-        raise RequestError("invalid tool call arguments: they must be a JSON object, as a string")
-    return {"id": call.get("id", ""), "function": {"name": function["name"], "arguments": arguments}}
-
-
-def _called_names(messages: Sequence[ChatMessage]) -> dict[str, str]:
-    """The names of called functions by the id of the call."""
-    return {
-        identifier: function["name"]
-        for message in messages
-        for call in message.tool_calls
-        if isinstance(identifier := call.get("id"), str)
-        and isinstance(function := call.get("function"), dict)
-        and isinstance(function.get("name"), str)
-    }

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from puna.prompt.thinking import Tags, ThinkingParser
-
-TAGS = Tags("<think>", "</think>")
+from puna.markup.answer import AnswerParser
+from puna.markup.parts import Said, Thought
+from tests.markup.reading import THINK, read, reading
 
 
 def split(pieces: list[str], prompt: str = "") -> tuple[str, str]:
-    parser = ThinkingParser(TAGS, prompt=prompt)
-    outputs = [*(parser.feed(piece) for piece in pieces), parser.flush()]
-    return "".join(thinking for thinking, _ in outputs), "".join(content for _, content in outputs)
+    found = read(reading("plain", thinking=THINK, prompt=prompt, tools=[]), pieces)
+    return found.thinking, found.text
 
 
 @pytest.mark.parametrize(
@@ -44,10 +43,10 @@ def test_an_answer_is_split(pieces: list[str], thinking: str, content: str) -> N
 
 
 def test_a_tag_is_held_back_until_it_is_certain() -> None:
-    parser = ThinkingParser(TAGS)
-    assert parser.feed("<thi") == ("", "")
-    assert parser.feed("nk>x</think") == ("x", "")
-    assert parser.feed(">y") == ("", "y")
+    parser = AnswerParser(reading("plain", thinking=THINK, tools=[]))
+    assert parser.feed("<thi") == []
+    assert parser.feed("nk>x</think") == [Thought("x")]
+    assert parser.feed(">y") == [Said("y")]
 
 
 def test_thinking_has_begun_where_the_prompt_ends_in_the_tag() -> None:

@@ -1,0 +1,16 @@
+"""`puna push`: a model to a registry, with a bar for each of its layers."""
+
+from __future__ import annotations
+
+from puna.cli.manage import check_name
+from puna.cli.progress import StatusLines
+from puna.cli.server_process import connect
+from puna.store.names import ModelName
+
+
+def push(name: str, *, insecure: bool) -> None:
+    """Let the server, which is started if none runs, send the model `name` to the registry of its name."""
+    check_name(name)
+    ModelName.parse(name)
+    with connect() as client, StatusLines() as lines:
+        lines.follow(client.stream("/api/push", {"model": name, "insecure": insecure}))

@@ -1,0 +1,263 @@
+"""A grammar of tool calls in a family's own markup: whatever follows it is a call with valid arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from puna.errors import RequestError, shown
+from puna.grammar.patterns import check_patterns
+from puna.grammar.schema import checked_schema
+from puna.grammar.text_values import Unwritable, text_terminal
+from puna.markup.family import Reading
+from puna.markup.form import Form, ParameterForm
+from puna.markup.tools import Tool
+from puna.model.tokenizer import Tokenizer
+
+#: Between tokens of JSON in a call: as in other formats.
+_WHITE_SPACE: Final = r"[ ]|\n[ \t]{0,20}"
+
+#: What an object's schema may say where each parameter has markup of its own.
+_OF_PARAMETERS: Final = frozenset(
+    (
+        *("type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema", "$id"),
+        *("title", "description", "default", "examples", "$comment", "strict"),
+    )
+)
+
+_NOTES: Final = frozenset(("title", "description", "default", "examples", "$comment", "deprecated"))
+
+#: Spells a text of the markup: its control tokens as such.
+Spell = Callable[[str], str]
+
+
+def calls_grammar(reading: Reading, spell: Spell) -> str:
+    """The grammar (in Lark) of answers that call tools as `reading.choice` wants it.
+
+    Raises `RequestError` that names the tool and says what is wrong with its parameters.
+    """
+    syntax, tools = reading.family.calls, _chosen(reading)
+    if syntax is None:
+        raise RequestError("this model's template has no place for tools: it cannot be made to call one")
+    writer = _Writer(syntax.form, spell)
+    writer.write(reading, tools, syntax.openings)
+    return "\n".join([f"start: {writer.start}", *writer.rules, r"ANY: /(?s:.*)/", ""])
+
+
+def _chosen(reading: Reading) -> list[Tool]:
+    kind, _, name = reading.choice.partition(":")
+    if kind != "function":
+        return list(reading.tools.values())
+    if name not in reading.tools:
+        known = ", ".join(reading.tools)
+        raise RequestError(f"tool_choice: there is no tool {shown(name)}; there are {known}")
+    return [reading.tools[name]]
+
+
+@dataclass
+class _Writer:
+    form: Form
+    spell: Spell
+    start: str = ""
+    rules: list[str] = field(default_factory=list)
+
+    def write(self, reading: Reading, tools: list[Tool], openings: tuple[str, ...]) -> None:
+        form = self.form
+        for number, tool in enumerate(tools):
+            self._tool(number, tool)
+        self.rules.append("call: " + " | ".join(f"tool_{number}" for number in range(len(tools))))
+        several = reading.parallel and form.most != 1
+        more = f" ({self._spelled(form.between)} call)*" if several else ""
+        lead = f"({self._spelled(form.lead)})? " if form.lead else ""
+        self.rules.append(f"calls: {lead}{self._spelled(form.begin)} call{more} {self._spelled(form.end)}")
+        self.start = "calls"
+        if reading.choice == "auto":
+            self._or_text(form, openings, several)
+
+    def _or_text(self, form: Form, openings: tuple[str, ...], several: bool) -> None:
+        """What is said instead of calls, or before them."""
+        self.start = "calls | said"
+        if form.said:
+            self.rules.append(f"said: ({self._spelled(form.lead)})? {self._spelled(form.said)} TEXT")
+            self.rules.append("TEXT: ANY")
+            return
+        begins = form.begin or form.before
+        controls = [text for text in openings if self.spell(text).startswith("<[")]
+        plain = [text for text in openings if text not in controls]
+        if not openings:  # only what an answer begins with can be a call
+            self.rules += ["said: TEXT", r"TEXT: /([^\s{\[](?s:.*))?/"]
+            return
+        without = " & ".join(["ANY", *(f"~(ANY {json.dumps(text)} ANY)" for text in plain)])
+        self.rules.append(f"TEXT: {without}")
+        if plain and begins.startswith(tuple(plain)):
+            opening = next(text for text in plain if begins.startswith(text))
+            self.rules.append(f"BEFORE: ({without}) {json.dumps(opening)}")
+            rest = self._spelled(begins.removeprefix(opening))
+            first = "call" if form.begin else "rest_of_call"
+            self._rest(first, form, several, rest)
+            self.start = "TEXT | BEFORE rest"
+            return
+        self.rules.append("said: TEXT calls?")
+        self.start = "said"
+
+    def _rest(self, first: str, form: Form, several: bool, rest: str) -> None:
+        """Calls after the first text of their markup."""
+        more = f" ({self._spelled(form.between)} call)*" if several else ""
+        if form.begin:
+            self.rules.append(f"rest: {rest} {first}{more} {self._spelled(form.end)}")
+            return
+        bodies = " | ".join(rule.partition(":")[0] for rule in self.rules if rule.startswith("body_"))
+        self.rules.append(f"{first}: {rest} ({bodies})")
+        self.rules.append(f"rest: {first}{more} {self._spelled(form.end)}")
+
+    def _tool(self, number: int, tool: Tool) -> None:
+        form = self.form
+        name = tool.name
+        if '"' in form.before[-1:]:
+            name = json.dumps(name, ensure_ascii=False)[1:-1]
+        try:
+            check_patterns(checked_schema(dict(tool.parameters)).patterns)
+            if form.parameters is None:
+                arguments = _json_rule(_as_object(tool.parameters))
+            else:
+                arguments = self._parameters(number, tool, form.parameters)
+        except RequestError as error:
+            reason = str(error).removeprefix("format: ")
+            raise RequestError(f"the parameters of tool {shown(tool.name)}: {reason}") from None
+        self.rules.append(
+            f"body_{number}: {self._spelled(name + form.after)} {arguments} {self._spelled(form.closing)}"
+        )
+        self.rules.append(f"tool_{number}: {self._spelled(form.before)} body_{number}")
+
+    # --- parameters with markup of their own ---------------------------------------------------------
+
+    def _parameters(self, number: int, tool: Tool, form: ParameterForm) -> str:
+        """The rule of all parameters in the order of the schema, without some of those not required."""
+        schema = tool.parameters
+        for keyword in schema.keys() - _OF_PARAMETERS:
+            raise RequestError(f'the keyword "{keyword}" at # is not supported in calls of this model')
+        listed = schema.get("required")
+        required = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
+        properties = {**dict.fromkeys(required, True), **tool.properties}
+        names = [name for name in properties if name in required or properties[name] is not False]
+        between = self._spelled(form.between)
+        # From the last: what may follow when nothing was written yet, and when something was.
+        none, some = '""', '""'
+        for place, name in reversed(list(enumerate(names))):
+            rule = f"p_{number}_{place}"
+            self.rules.append(f"{rule}: {self._parameter(rule, tool, name, properties[name], form)}")
+            first, later = f"n_{number}_{place}", f"s_{number}_{place}"
+            skips = name not in required
+            self.rules.append(f"{first}: {rule} {some}" + (f" | {none}" if skips else ""))
+            self.rules.append(f"{later}: {between} {rule} {some}" + (f" | {some}" if skips else ""))
+            none, some = first, later
+        return none
+
+    def _parameter(self, rule: str, tool: Tool, name: str, schema: Any, form: ParameterForm) -> str:
+        place = f"#/properties/{name}"
+        is_plain = '" string="true"' in form.after_key
+        ways: list[str] = []
+        for kind, branch in _branches(tool, schema, place):
+            if kind == "string" and form.quotes is not None:
+                ways.append(self._text(f"{rule}_{len(ways)}".upper(), name, branch, form, place))
+            else:
+                value = _json_rule(_with_definitions(branch, tool.parameters))
+                opening, closing = form.quotes if form.quotes is not None and form.untyped else ("", "")
+                after = form.after_key.replace("true", "false") if is_plain else form.after_key
+                key = self._spelled(form.key + name + after + opening)
+                ways.append(f"{key} {value} {self._spelled(closing + form.closing)}")
+        return " | ".join(ways)
+
+    def _text(self, terminal: str, name: str, schema: Any, form: ParameterForm, place: str) -> str:
+        """The rule of a parameter that is a string, which is written as it is."""
+        assert form.quotes is not None
+        opening, closing = form.quotes
+        closing += form.closing
+        try:
+            value = text_terminal(schema if isinstance(schema, Mapping) else {})
+        except Unwritable as error:
+            raise RequestError(f"{error} at {place} is not supported in calls of this model") from None
+        excluded = []
+        mark = closing.strip()
+        if form.untyped:  # else it would be read as something else, or without its line breaks
+            excluded.append(r"~/\s*[nN][uU][lL][lL]\s*/")
+            if not opening.endswith("\n"):
+                excluded += [r"~/\n(?s:.*)/", r"~/(?s:.*)\n/"]
+        key = self._spelled(form.key + name + form.after_key + opening)
+        if self.spell(closing).startswith("<["):
+            self.rules.append(f"{terminal}: {' & '.join([value, *excluded])}")
+            return f"{key} {terminal} {self._spelled(closing)}"
+        excluded.append(f"~(ANY {json.dumps(mark)} ANY)")
+        self.rules.append(f"{terminal}: ({' & '.join([value, *excluded])}) {json.dumps(closing)}")
+        return f"{key} {terminal}"
+
+    def _spelled(self, text: str) -> str:
+        return self.spell(text) if text else '""'
+
+
+def _branches(tool: Tool, schema: Any, place: str) -> list[tuple[str, Any]]:
+    """Ways to satisfy a schema, each with the kind of its values: a string, or anything else."""
+    if schema is True or not isinstance(schema, Mapping):
+        return [("string", {})]
+    schema = tool.resolved(schema)
+    for keyword in ("anyOf", "oneOf"):
+        listed = schema.get(keyword)
+        if not isinstance(listed, list):
+            continue
+        for other in schema.keys() - _NOTES - {keyword, "type"}:
+            raise RequestError(
+                f'the keyword "{other}" beside "{keyword}" at {place} is not supported in calls of this model'
+            )
+        return [way for branch in listed for way in _branches(tool, branch, place)]
+    if "allOf" in schema:
+        raise RequestError(f'the keyword "allOf" at {place} is not supported in calls of this model')
+    types = tool.types_of(schema)
+    if types and "string" not in types:
+        return [("other", schema)]
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list) and not all(isinstance(value, str) for value in values):
+        texts = [value for value in values if isinstance(value, str)]
+        others = [value for value in values if not isinstance(value, str)]
+        plain = {key: value for key, value in schema.items() if key not in ("enum", "const")}
+        ways: list[tuple[str, Any]] = [("other", {**plain, "enum": others})]
+        return [*ways, ("string", {**plain, "enum": texts})] if texts else ways
+    if types in ([], ["string"]):
+        return [("string", schema)]
+    # A text of several types would be read as the first that fits, so it is written as one of the others.
+    return [("other", {**schema, "type": [kind for kind in types if kind != "string"]})]
+
+
+def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {"type": "object", **schema} if "$ref" not in schema else dict(schema)
+
+
+def _with_definitions(schema: Any, root: Mapping[str, Any]) -> Any:
+    """`schema`, which stands within `root`, by itself."""
+    kept = {key: root[key] for key in ("$defs", "definitions") if key in root}
+    return {**kept, **schema} if isinstance(schema, Mapping) else schema
+
+
+def _json_rule(schema: Any) -> str:
+    checked = checked_schema(schema)
+    found = checked.schema if isinstance(checked.schema, dict) else {}
+    guidance = {"whitespace_pattern": _WHITE_SPACE, "lenient": False}
+    return "%json " + json.dumps({**found, "x-guidance": guidance})
+
+
+def spelled(text: str, tokenizer: Tokenizer) -> str:
+    """`text` in Lark, with the control tokens that are spelled in it."""
+    parts: list[str] = []
+    plain = b""
+    for id in tokenizer.encode(text, add_special=False, first=False):
+        if tokenizer.is_control(id):
+            if plain:
+                parts.append(json.dumps(plain.decode()))
+            parts.append(f"<[{id}]>")
+            plain = b""
+        else:
+            plain += tokenizer.piece(id)
+    if plain:
+        parts.append(json.dumps(plain.decode()))
+    return " ".join(parts)

@@ -1,0 +1,69 @@
+"""Strings of a schema that are written without quotes: regular expressions of what they may be."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+_DATE: Final = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
+_TIME: Final = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
+_BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_HOST: Final = r"([a-z0-9]{1,40}\.){1,4}[a-z]{2,10}"
+
+#: Of formats; narrower than these are, so that every match is one.
+_FORMATS: Final = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "duration": "P([0-9]{1,4}D|T[0-9]{1,4}[HMS])",
+    "email": f"[a-z0-9][a-z0-9._-]{{0,40}}[a-z0-9]@{_HOST}",
+    "hostname": _HOST,
+    "ipv4": rf"({_BYTE}\.){{3}}{_BYTE}",
+    "ipv6": "([0-9a-f]{1,4}:){7}[0-9a-f]{1,4}",
+    "uuid": "[0-9a-f]{8}-[0-9a-f]{4}-[1-5][0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}",
+    "uri": rf"https?://{_HOST}(/[A-Za-z0-9._~-]*)*(\?[A-Za-z0-9=&._~-]*)?",
+}
+
+_KNOWN: Final = frozenset(
+    (
+        *("type", "title", "description", "default", "examples", "$comment", "deprecated", "nullable"),
+        *("enum", "const", "pattern", "minLength", "maxLength", "format"),
+    )
+)
+
+
+class Unwritable(Exception):  # noqa: N818 (it is told on as an error of the request)
+    """A keyword with no counterpart here; the text says which."""
+
+
+def text_terminal(schema: Mapping[str, Any]) -> str:
+    """What a string of `schema` may be, as a terminal in Lark without its name. Raises `Unwritable`."""
+    for keyword in schema.keys() - _KNOWN:
+        raise Unwritable(f'the keyword "{keyword}"')
+    parts = ["ANY"]
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        parts.append("(" + " | ".join(json.dumps(value) for value in values if isinstance(value, str)) + ")")
+    if isinstance(pattern := schema.get("pattern"), str):
+        parts.append(f"/{_slashed(_anywhere(pattern))}/")
+    least, most = schema.get("minLength"), schema.get("maxLength")
+    if isinstance(least, int) or isinstance(most, int):
+        parts.append(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
+    if isinstance(kind := schema.get("format"), str) and kind in _FORMATS:
+        parts.append(f"/{_slashed(_FORMATS[kind])}/")
+    return " & ".join(parts)
+
+
+def _anywhere(pattern: str) -> str:
+    """A pattern of the whole text, of one that is looked for in it."""
+    begins = pattern.startswith("^")
+    ends = pattern.endswith("$") and not pattern.endswith("\\$")
+    middle = pattern[begins : len(pattern) - ends]
+    return f"{'' if begins else '(?s:.*)'}({middle}){'' if ends else '(?s:.*)'}"
+
+
+def _slashed(pattern: str) -> str:
+    """With the slashes escaped that would end it."""
+    parts = pattern.split("\\\\")
+    return "\\\\".join(part.replace("\\/", "/").replace("/", "\\/") for part in parts)

@@ -1,0 +1,1 @@
+"""The ways calls are written: one file for each idea."""

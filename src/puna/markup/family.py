@@ -1,0 +1,103 @@
+"""A family of models: those that mark thinking and calls in the same way."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from puna.markup.answer import Answer, think
+from puna.markup.form import Form
+from puna.markup.parts import Tags
+from puna.markup.reader import Search, Steps
+from puna.markup.tools import Tool
+
+_SPACE: Final = re.compile(r"\s*")
+
+
+class Syntax(Protocol):
+    """How calls are written."""
+
+    @property
+    def openings(self) -> tuple[str, ...]:
+        """Texts that begin calls, wherever they stand."""
+
+    @property
+    def first(self) -> tuple[str, ...]:
+        """Texts that begin calls if an answer begins with them."""
+
+    @property
+    def form(self) -> Form:
+        """How the model was taught to write them."""
+
+    def read(self, answer: Answer, opening: str) -> Steps[None]:
+        """Read what begins with `opening`, which is not taken yet. Raises `BrokenError`."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one family's answers are read."""
+
+    name: str
+    calls: Syntax | None = None
+    dropped: tuple[str, ...] = ()  # markup around what is said
+    calls_end_thinking: bool = False
+
+    @property
+    def thinking(self) -> Tags | None:
+        """What is around thinking, where the family says so and not the model's template."""
+        return None
+
+    @property
+    def thinking_before_calls(self) -> Tags | None:
+        """What is around thinking that calls come after; None: as always."""
+        return None
+
+    def read(self, answer: Answer, reading: Reading) -> Steps[None]:
+        """Read a whole answer."""
+        tags, calls = reading.thinking, self.calls
+        if tags is not None:
+            ends = calls.openings if calls and self.calls_end_thinking and answer.may_call else ()
+            yield from think(answer, tags.opening, tags.closing, begun=reading.begun, ends=ends)
+        reader = answer.reader
+        if calls is not None and calls.first and answer.may_call:
+            answer.say((yield from reader.run(_SPACE)))
+            found = yield from reader.comes(*calls.first)
+            if found:
+                yield from answer.attempt(found, calls.read(answer, found))
+        while True:
+            openings = calls.openings if calls is not None and answer.may_call else ()
+            found = yield from reader.until(Search((*openings, *self.dropped)), answer.say)
+            if not found:
+                return
+            if found in self.dropped:
+                reader.take(len(found))
+                continue
+            assert calls is not None
+            yield from answer.attempt(found, calls.read(answer, found))
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How one request's answers are read."""
+
+    family: Family
+    thinking: Tags | None = None  # None: thinking is not told from what is said
+    prompt: str = ""  # what the answers follow
+    tools: Mapping[str, Tool] = field(default_factory=dict)  # none: calls are text
+    streams_calls: bool = False  # arguments come as they are written, not when the call is complete
+    begins_thinking: bool = False  # without an opening tag
+    choice: str = "auto"  # as `Chat.tool_choice`
+    parallel: bool = True
+    strict: bool = False  # calls are valid by construction also where there need be none
+
+    @property
+    def begun(self) -> bool:
+        """Whether thinking has begun with the prompt."""
+        if self.thinking is None:
+            return False
+        prompt = self.prompt.rstrip()
+        if prompt.endswith(self.thinking.closing):
+            return False
+        return self.begins_thinking or prompt.endswith(self.thinking.opening)

@@ -1,0 +1,104 @@
+"""What an adapter file says, whatever its format: two small matrices for each tensor it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.errors import ModelError, UnsupportedModelError, shown
+from puna.gguf import GGUFFile, open_gguf
+
+#: What comes after the names of tensors that an adapter changes.
+A, B = ".lora_a", ".lora_b"
+#: Values of all matrices of one adapter: more are a mistake, or an attack.
+MOST_VALUES = 1 << 31
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is added to a weight W [out, in] is `b @ a`: `a` is [rank, in], and `b` [out, rank]."""
+
+    a: NDArray[np.float32]
+    b: NDArray[np.float32]
+
+
+Pairs = Mapping[str, Pair]  # by the names of tensors in the model's file
+Factor = Callable[[str, int], float]
+
+
+def read_gguf_adapter(path: Path, architecture: str) -> Pairs:
+    """The adapter at `path`, as llama.cpp's converter writes them, for a model of `architecture`.
+
+    Its alpha is part of the matrices. Raises `GGUFError`, `ModelError` for an adapter that is incomplete or
+    of another architecture, and `UnsupportedModelError`.
+    """
+    with open_gguf(path) as file:
+        _check_kind(file, architecture)
+        if file.parameter_count > MOST_VALUES:
+            raise ModelError(f"{path}: an adapter of {file.parameter_count} values; at most {MOST_VALUES}")
+        alpha = file.metadata.get("adapter.lora.alpha", 0.0)
+        if not isinstance(alpha, int | float) or not np.isfinite(alpha):
+            raise ModelError(f"{path}: key 'adapter.lora.alpha' is {shown(alpha)}, not a number")
+        halves = {name: file.array(name).copy() for name in file.tensors}
+    return paired(path, halves, lambda _, rank: float(alpha) / rank if alpha else 1.0)
+
+
+def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor) -> Pairs:
+    """Pairs of the matrices `halves`, named by the tensors they change with `A` and `B` behind.
+
+    `factor(tensor, rank)` is what their product counts. Raises `ModelError` and `UnsupportedModelError`.
+    """
+    found: dict[str, Pair] = {}
+    for name, half in halves.items():
+        tensor, mark, _ = name.rpartition(".")
+        other = {A: B, B: A}.get(f".{name[len(tensor) + 1 :]}")
+        if not mark or other is None:
+            raise UnsupportedModelError(
+                f"{path}: tensor {shown(name)} is no part of a low-rank adapter; only those can be applied"
+            )
+        if tensor + other not in halves:
+            raise ModelError(f"{path}: tensor '{tensor}{other}' is missing beside '{name}'")
+        if half.ndim != 2 or not half.size:
+            raise UnsupportedModelError(
+                f"{path}: tensor {shown(name)} is {list(half.shape)}; an adapter's are matrices"
+            )
+        if not np.isfinite(half).all():
+            raise ModelError(f"{path}: tensor {shown(name)} has values that are not finite")
+    for name, a in halves.items():
+        if name.endswith(A):
+            tensor = name.removesuffix(A)
+            b, rank = halves[tensor + B], a.shape[0]
+            if b.shape[1] != rank:
+                raise ModelError(
+                    f"{path}: '{tensor}{B}' is {list(b.shape)}, which does not go with '{name}' of "
+                    f"{list(a.shape)}: the rank is {rank} here and {b.shape[1]} there"
+                )
+            scaled = b * np.float32(factor(tensor, rank))
+            found[tensor] = Pair(np.ascontiguousarray(a), np.ascontiguousarray(scaled))
+    if not found:
+        raise ModelError(f"{path}: this adapter has no tensors")
+    return found
+
+
+def _check_kind(file: GGUFFile, architecture: str) -> None:
+    kind = file.metadata.get("general.type")
+    if kind != "adapter":
+        what = "a model" if kind is None else f"of type {shown(kind)}"
+        raise ModelError(f"{file.path}: this file is {what}, not an adapter")
+    if (kind := file.metadata.get("adapter.type", "lora")) != "lora":
+        raise UnsupportedModelError(
+            f"{file.path}: this is an adapter of type {shown(kind)}; only 'lora' can be applied"
+        )
+    if file.metadata.get("adapter.alora.invocation_tokens") is not None:
+        raise UnsupportedModelError(
+            f"{file.path}: this adapter begins at certain tokens (activated LoRA), which is not supported"
+        )
+    if file.architecture != architecture:
+        raise ModelError(
+            f"{file.path}: this adapter is for {shown(file.architecture)}, and the model is "
+            f"'{architecture}'; use it with the model it was trained on"
+        )

@@ -1,0 +1,47 @@
+"""The language model of Qwen3-VL, with experts or without: Qwen 3 with places in time, height and width.
+
+Qwen Team, arXiv:2511.21631. The first layers are told more of an image than stands in its place in the text
+(DeepStack: Meng et al., arXiv:2406.04334). A text without images is read as by Qwen 3.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from puna.batch import BatchArrays
+from puna.model.models.qwen3 import Qwen3
+from puna.model.options import TextOptions, with_axes
+from puna.ops import Array
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+
+
+class Qwen3VL(Qwen3):
+    @classmethod
+    def read_options(cls, file: GGUFFile) -> TextOptions:
+        return with_axes(file, super().read_options(file), shares=(6, 5, 5), interleaved=True)
+
+    def shift_within(self, context: int) -> None:  # type: ignore[override]
+        """What follows an image is not as much further on as it is later, so keys cannot be moved."""
+
+    def after_layer(self, index: int, hidden: Array, batch: BatchArrays) -> Array:
+        told, end, size = [], 0, self.options.hidden_size
+        for row, payload in batch.payloads:
+            more = payload.states[:, (index + 1) * size : (index + 2) * size]
+            if more.shape[1]:
+                told += [self._nothing(row - end), more]
+                end = row + len(payload)
+        if not told:
+            return hidden
+        rows: Array = self.ops.concatenate([*told, self._nothing(len(batch.tokens) - end)])
+        if len(hidden) < len(rows):  # the last layer is left by the rows to be sampled alone
+            rows = rows[batch.outputs]
+        total: Array = hidden + rows
+        return total
+
+    def _nothing(self, rows: int) -> Array:
+        """What a layer is told of text."""
+        return self.ops.array(np.zeros((rows, self.options.hidden_size), np.float32))

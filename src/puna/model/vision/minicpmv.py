@@ -1,0 +1,144 @@
+"""The eyes of MiniCPM-V 2.5 to 4.5: SigLIP on slices of a picture and on the whole, and a resampler.
+
+Yao et al., arXiv:2408.01800, section 3.2. Each slice becomes the same number of rows, whatever its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from puna.batch import Image, Input
+from puna.errors import UnsupportedModelError
+from puna.images import Picture
+from puna.images.pixels import BICUBIC, Pixels, stretched
+from puna.images.slicing import fitted_size, slice_grid, sliced_size
+from puna.model.metadata import scalar, table_rows
+from puna.model.vision.options import VisionOptions, with_named_layers
+from puna.model.vision.tower import (
+    Prepared,
+    VisionTower,
+    kept_together,
+    marker,
+    rows_of,
+    square_root,
+    text,
+)
+from puna.nn.layers import LayerNorm
+from puna.nn.module import blocks, part, weight
+from puna.nn.vision.attention import Slices
+from puna.nn.vision.layers import LayerNormLayer, PatchEmbedding, Table, through
+from puna.nn.vision.resampler import HEAD_DIM, Resampler
+from puna.ops import Array
+
+if TYPE_CHECKING:
+    from puna.gguf import GGUFFile
+    from puna.model.tokenizer import Tokenizer
+
+_MOST_SLICES: Final = 9
+#: By what files call the version: MiniCPM-V 2.6, MiniCPM-o 2.6, MiniCPM-V 4, 4.5 and MiniCPM-o 4.5.
+_VERSIONS: Final = (3, 4, 5, 6, 100045)
+_VERSION_2_5: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniCPMVisionOptions(VisionOptions):
+    positions: int  # those that were learned
+    queries: int  # rows of a slice
+    listed: int  # places of patches in the file
+    nested: bool  # whether slices stand in the text as images do, all in one pair of marks
+
+
+class MiniCPMVision(VisionTower):
+    options: MiniCPMVisionOptions
+    embedding: PatchEmbedding = weight("v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size")
+    positions: Table = weight("v.position_embd", "positions", "hidden_size")
+    layers: Sequence[LayerNormLayer] = blocks("v.blk")
+    norm: LayerNorm = weight("v.post_ln", "hidden_size")
+    resampler: Resampler = part("resampler")
+
+    @classmethod
+    def read_options(cls, file: GGUFFile, text_size: int) -> MiniCPMVisionOptions:
+        options = VisionOptions.read(file, text_size, image_size=448)
+        version = scalar(file, "minicpmv_version", _VERSION_2_5)
+        if version != _VERSION_2_5 and version not in _VERSIONS:
+            raise UnsupportedModelError(f"{file.path}: version {version} of MiniCPM-V is not supported")
+        if text_size % HEAD_DIM:
+            raise UnsupportedModelError(
+                f"{file.path}: resamplers are supported for multiples of {HEAD_DIM} numbers, not {text_size}"
+            )
+        return MiniCPMVisionOptions(
+            **with_named_layers(file, options),
+            positions=table_rows(file, "v.position_embd.weight"),
+            queries=table_rows(file, "resampler.query"),
+            listed=table_rows(file, "resampler.pos_embed_k"),
+            nested=version == _VERSION_2_5,
+        )
+
+    def loaded(self) -> None:
+        super().loaded()
+        self._side = square_root(self.options.positions)
+
+    def use(self, tokenizer: Tokenizer) -> None:
+        image = Input(marker(tokenizer, "<image>")), Input(marker(tokenizer, "</image>"))
+        pair = Input(marker(tokenizer, "<slice>")), Input(marker(tokenizer, "</slice>"))
+        self._image = image
+        self._slice = image if self.options.nested else pair
+        self._slices: tuple[list[Input], list[Input]] = ([], [])
+        if self.options.nested:
+            self._slices = [pair[0]], [pair[1]]
+        self._line = text(tokenizer, "\n")
+
+    def prepare(self, picture: Picture) -> Prepared:
+        o, size = self.options, picture.size
+        grid = slice_grid(*size, o.image_size, _MOST_SLICES)
+        fitted = fitted_size(*size, o.image_size, o.patch_size, enlarge=grid is None)
+        whole = stretched(picture, *fitted, BICUBIC)
+        if grid is None:
+            return Prepared(whole[None], o.queries)
+        rows, columns = grid
+        width, height = sliced_size(*size, grid, o.image_size, o.patch_size)
+        cut = stretched(picture, columns * width, rows * height, BICUBIC)
+        slices = cut.reshape(rows, height, columns, width, 3).swapaxes(1, 2).reshape(-1, height, width, 3)
+        return Prepared(np.ascontiguousarray(slices), (1 + len(slices)) * o.queries, grid, overview=whole)
+
+    def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
+        whole = [] if prepared.overview is None else [prepared.overview]
+        rows = []
+        for pixels in (*whole, *prepared.pixels):
+            rows += [(yield from self._rows(pixels, slice_rows))]
+        return self.ops.concatenate(rows)
+
+    def _rows(self, pixels: Pixels, slice_rows: int) -> Slices[Array]:
+        """What becomes of one slice, or of the whole: [queries, text_size]."""
+        height, width = (size // self.options.patch_size for size in pixels.shape[:2])
+        (patches,) = self.patch_rows(pixels[None])
+        # The places of a grid of the size that was learned which lie nearest below.
+        down, across = (self._side * np.arange(count) // count for count in (height, width))
+        places = (down[:, None] * self._side + across).reshape(-1)
+        hidden = self.embedding(patches) + self.positions.values[self.ops.array(places)]
+        yield
+        reading = self.reading([[len(patches)]] * len(self.layers), slice_rows)
+        hidden = self.norm((yield from through(self.layers, hidden, reading)))
+        return (yield from self.resampler.forward(hidden, height, width, slice_rows))
+
+    def place(self, image: Image) -> list[Input]:
+        (rows, columns), count = image.pixels.grid, self.options.queries
+        inputs = [self._image[0], *rows_of(image, end=count), self._image[1]]
+        if rows:
+            inputs += self._slices[0]
+            for number in range(1, 1 + rows * columns):
+                if number > 1 and (number - 1) % columns == 0:
+                    inputs += self._line
+                inputs += [self._slice[0], *rows_of(image, begin=number * count, end=(number + 1) * count)]
+                inputs.append(self._slice[1])
+            inputs += self._slices[1]
+        return kept_together(inputs, one_batch=False)
+
+    @property
+    def most_patches(self) -> int:
+        """Those of thin slices, both of whose sides are rounded."""
+        return 3 * self.options.patches // 2

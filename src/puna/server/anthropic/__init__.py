@@ -1,0 +1,1 @@
+"""Anthropic's API: routes, request bodies and replies."""

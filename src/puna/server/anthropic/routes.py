@@ -1,0 +1,86 @@
+"""All routes of Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from puna.server.anthropic.replies import MessageShape
+from puna.server.anthropic.wire import CountRequest, MessagesRequest
+from puna.server.http.decoding import read
+from puna.server.http.error_replies import anthropic_error_event
+from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, started
+from puna.server.http.routing import route
+from puna.server.jobs.backend import Backend, Finished, Piece
+from puna.server.jobs.jobs import Job, job, one_job
+from puna.server.jobs.segments import Segments
+
+
+def routes(backend: Backend) -> list[Route]:
+    async def messages(request: Request) -> ASGIApp:
+        body = await read(request, MessagesRequest)
+        todo = one_job(await job(backend, body.asked()))
+        shape, segments = (
+            MessageShape(body.model, body.stop_sequences),
+            Segments(thinking=body.shows_thinking),
+        )
+        if body.stream:
+            events = _events(backend, shape, segments, todo)
+            return StreamReply(await started(events), SSE, anthropic_error_event)
+        return json_reply(await _collected(backend, shape, segments, todo))
+
+    async def count(request: Request) -> Response:
+        body = await read(request, CountRequest)
+        todo = one_job(await job(backend, body.asked()))
+        prompt = await backend.render(todo.order, todo.requests[0])
+        return json_reply({"input_tokens": len(prompt.tokens)})
+
+    return [
+        route("/v1/messages", messages, "POST"),
+        route("/v1/messages/count_tokens", count, "POST"),
+    ]
+
+
+async def _collected(backend: Backend, shape: MessageShape, segments: Segments, todo: Job) -> dict[str, Any]:
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
+        async for item in items:
+            if isinstance(item, Piece):
+                for _ in segments.feed(item):
+                    pass
+            elif isinstance(item, Finished):
+                end = item
+    return shape.whole(segments.all, end)
+
+
+async def _events(
+    backend: Backend, shape: MessageShape, segments: Segments, todo: Job
+) -> AsyncGenerator[bytes, None]:
+    begun = False
+    async with contextlib.aclosing(backend.generate(todo.order, todo.requests)) as items:
+        async for item in items:
+            if not begun:
+                begun = True
+                counted = item.prompt_tokens if isinstance(item, Piece) else _counted(item)
+                for event in shape.started(counted):
+                    yield named_event(event)
+            if isinstance(item, Piece):
+                for step in segments.feed(item):
+                    for event in shape.events(step):
+                        yield named_event(event)
+            elif isinstance(item, Finished):
+                for step in segments.finish():
+                    for event in shape.events(step):
+                        yield named_event(event)
+                for event in shape.ended(segments.has_calls, item):
+                    yield named_event(event)
+
+
+def _counted(item: object) -> int:
+    """Tokens of the prompt of an answer that is empty."""
+    return item.done.prompt_eval_count if isinstance(item, Finished) else 0

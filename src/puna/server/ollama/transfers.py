@@ -1,0 +1,93 @@
+"""`/api/pull` and `/api/push`: a model from a registry or to one, with progress."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable
+
+from starlette.requests import Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from puna.errors import InvalidNameError, RequestError
+from puna.registry.pull import pull
+from puna.registry.push import push
+from puna.registry.report import Progress, Report
+from puna.server.http.decoding import read
+from puna.server.http.routing import route
+from puna.server.jobs.backend import Backend
+from puna.server.jobs.threads import in_own_thread
+from puna.server.ollama.progress import progress_reply
+from puna.server.ollama.wire import TransferRequest
+from puna.store import ModelName
+
+#: Work that tells what it is at, and ends when the event is set.
+_Work = Callable[[Report, threading.Event], object]
+
+
+def routes(backend: Backend) -> list[Route]:
+    async def pulled(request: Request) -> ASGIApp:
+        body = await read(request, TransferRequest)
+        _check_name(body.wanted)
+        return await progress_reply(pulling(backend, body.wanted, insecure=body.insecure), body.stream)
+
+    async def pushed(request: Request) -> ASGIApp:
+        body = await read(request, TransferRequest)
+        if not body.wanted.strip():
+            raise RequestError("model is required")
+        _check_name(body.wanted)
+
+        def work(report: Report, cancelled: threading.Event) -> None:
+            push(backend.store, body.wanted, report, insecure=body.insecure, cancelled=cancelled)
+
+        return await progress_reply(_followed(backend, work), body.stream)
+
+    return [route("/api/pull", pulled, "POST"), route("/api/push", pushed, "POST")]
+
+
+def pulling(backend: Backend, name: str, *, insecure: bool = False) -> AsyncGenerator[Progress, None]:
+    """The steps of pulling a model."""
+
+    def work(report: Report, cancelled: threading.Event) -> None:
+        pull(backend.store, name, report, insecure=insecure, cancelled=cancelled)
+
+    return _followed(backend, work)
+
+
+async def _followed(backend: Backend, work: _Work) -> AsyncGenerator[Progress, None]:
+    """The steps of `work`, in a thread; of those that wait to be sent, only the last about each blob.
+
+    Closing the generator ends the work, and what has come or gone stays for the next time.
+    """
+    loop = asyncio.get_running_loop()
+    steps: dict[tuple[str, str], Progress] = {}
+    news = asyncio.Event()
+    cancelled = threading.Event()
+
+    def hear(step: Progress) -> None:
+        steps[step.status, step.digest] = step
+        news.set()
+
+    def report(step: Progress) -> None:
+        loop.call_soon_threadsafe(hear, step)
+
+    async with backend.transfers:
+        working = in_own_thread(lambda: work(report, cancelled))
+        working.add_done_callback(lambda _: news.set())
+        try:
+            while not working.done() or steps:
+                await news.wait()
+                news.clear()
+                for key in list(steps):
+                    yield steps.pop(key)
+        finally:
+            cancelled.set()
+        await working
+
+
+def _check_name(name: str) -> None:
+    try:
+        ModelName.parse(name.strip())
+    except InvalidNameError as error:
+        raise InvalidNameError("invalid model name") from error

@@ -1,0 +1,132 @@
+"""Responses that are kept, so that later requests can go on from them: files in a folder of bounded size."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import threading
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from puna.errors import RequestError, ResponseNotFoundError, StoreError, shown
+from puna.store.files import storage_errors, write_atomically
+
+_ID: Final = re.compile(r"resp_[0-9a-f]{32}")
+
+#: Responses one after the other that a request may go on from.
+_LONGEST_CHAIN: Final = 4096
+
+#: Files, however small.
+_MOST_FILES: Final = 10_000
+
+_log = logging.getLogger(__name__)
+
+
+class Document(msgspec.Struct, frozen=True):
+    """A response with the input items it answered. `owner` is the name of the key it was asked for with."""
+
+    response: dict[str, Any]
+    input: list[dict[str, Any]]
+    previous: str | None = None
+    owner: str = ""
+
+
+class KeptResponses:
+    """A file for each response. Those that were not used for longest make room for new ones.
+
+    Any number of processes may share the folder. All methods block.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int, longest_bytes: int) -> None:
+        """`most_bytes` is the size of all files, 0: nothing is kept; `longest_bytes` that of one chain."""
+        self._folder = folder
+        self._most_bytes = most_bytes
+        self._longest_bytes = longest_bytes
+        self._lock = threading.Lock()
+
+    def put(self, document: Document) -> bool:
+        """Keep it; False if it alone is larger than the folder may be. Raises StoreError."""
+        data = msgspec.json.encode(document)
+        if len(data) > self._most_bytes:
+            return False
+        with self._lock, storage_errors("keep a response in", self._folder):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._make_room(len(data))
+            path = self._path(document.response["id"])
+            write_atomically(path, data, self._folder)
+            path.chmod(0o600)  # what people talk about is nobody else's business
+        return True
+
+    def get(self, id: str, owner: str) -> Document:
+        """Raises ResponseNotFoundError, also for what belongs to another key, and StoreError."""
+        return self._read(id, owner)[0]
+
+    def delete(self, id: str, owner: str) -> None:
+        """Raises as `get`."""
+        self.get(id, owner)
+        with storage_errors("delete a response from", self._folder):
+            self._path(id).unlink(missing_ok=True)
+
+    def chain(self, id: str, owner: str) -> list[Document]:
+        """The responses up to `id`, each a continuation of the one before; they count as used now.
+
+        Raises RequestError if one of them is gone, or there is more than a request may hold.
+        """
+        found: list[Document] = []
+        size = 0
+        here: str | None = id
+        while here is not None:
+            try:
+                document, length = self._read(here, owner)
+            except ResponseNotFoundError:
+                what = "" if here == id else f", which {shown(id)} goes back to,"
+                raise RequestError(
+                    f"previous response {shown(here)}{what} not found: responses that were not used for "
+                    "longest make room for new ones (PUNA_RESPONSES_MB); send the conversation as input"
+                ) from None
+            found.append(document)
+            size += length
+            if size > self._longest_bytes or len(found) > _LONGEST_CHAIN:
+                raise RequestError(
+                    f"the conversation up to {shown(id)} is longer than a request may be: begin another one"
+                )
+            with contextlib.suppress(OSError):
+                os.utime(self._path(here))
+            here = document.previous
+        return found[::-1]
+
+    def _read(self, id: str, owner: str) -> tuple[Document, int]:
+        try:
+            data = self._path(id).read_bytes()
+            document = msgspec.json.decode(data, type=Document)
+        except FileNotFoundError:
+            raise ResponseNotFoundError(f"response {shown(id)} not found") from None
+        except (OSError, msgspec.DecodeError) as error:
+            raise StoreError(f"the kept response {shown(id)} cannot be read: {error}") from error
+        if document.owner != owner:
+            raise ResponseNotFoundError(f"response {shown(id)} not found")
+        return document, len(data)
+
+    def _path(self, id: str) -> Path:
+        if not _ID.fullmatch(id):
+            raise ResponseNotFoundError(f"response {shown(id)} not found")
+        return self._folder / f"{id}.json"
+
+    def _make_room(self, size: int) -> None:
+        """Delete what was not used for longest until `size` more bytes have room."""
+        found = []
+        with os.scandir(self._folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    found.append((status.st_mtime_ns, status.st_size, entry.path))
+        found.sort(reverse=True)
+        total = size + sum(size for _, size, _ in found)
+        while found and (total > self._most_bytes or len(found) >= _MOST_FILES):
+            _, gone, path = found.pop()
+            total -= gone
+            Path(path).unlink(missing_ok=True)

@@ -1,0 +1,127 @@
+"""Adapters from a Modelfile to the answers of a server, in both APIs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import puna
+from puna.errors import OptionError, RequestError
+from tests.e2e.servers import Server, environment
+from tests.model.models.parity import original
+from tests.tiny_adapters import TinyAdapter
+from tests.tiny_decoders import QWEN2, tiny_decoder_gguf
+
+pytestmark = pytest.mark.e2e
+
+PROMPT = "once upon a time there was"
+OPTIONS: dict[str, Any] = {"temperature": 0, "num_predict": 12}
+CHOICES: list[dict[str, float] | None] = [None, {}, {"style": 2.0}, {"tone": 1.0}, {"style": 0.5, "tone": -1}]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder, model = tmp_path_factory.mktemp("adapters"), original(QWEN2)
+    names = {"q_proj": "attn_q", "down_proj": "ffn_down"}
+    return {
+        "model": tiny_decoder_gguf(folder / "base.gguf", QWEN2, model=model),
+        "style": TinyAdapter(tuple(names), seed=1).write_gguf(folder / "style.gguf", "qwen2", model, names),
+        "tone": TinyAdapter(("up_proj", "v_proj", "lm_head"), seed=2).write_peft(folder / "tone", model),
+    }
+
+
+@pytest.fixture(scope="module")
+def expected(files: dict[str, Path]) -> list[tuple[str, np.ndarray]]:
+    """What the library answers, and how it embeds, for each of CHOICES."""
+    adapters = {name: files[name] for name in ("style", "tone")}
+    with puna.load(files["model"], num_ctx=128, adapters=adapters) as model:
+        found = []
+        for choice in CHOICES:
+            lora = {"style": 1.0, "tone": 0.5} if choice is None else choice
+            answer = model.generate(PROMPT, **OPTIONS, lora=lora)
+            found.append((answer.text, model.embed(PROMPT, lora=lora)))
+        with pytest.raises(RequestError, match="there is no adapter 'other'"):
+            model.generate(PROMPT, lora={"other": 1})
+        with pytest.raises(OptionError, match="lora must be scales by names"):
+            model.generate(PROMPT, lora=["style"])  # type: ignore[arg-type]
+    assert len({text for text, _ in found}) == len(CHOICES)
+    return found
+
+
+@pytest.fixture(scope="module")
+def server(server: Server, files: dict[str, Path]) -> Iterator[Server]:
+    """With the model `tuned`, made by a Modelfile of a GGUF adapter and of one that PEFT has saved."""
+    modelfile = files["model"].with_name("Modelfile")
+    adapters = "ADAPTER ./style.gguf\nADAPTER ./tone 0.5\n"
+    modelfile.write_text(f"FROM ./base.gguf\n{adapters}PARAMETER num_ctx 128\nTEMPLATE {{{{ .Prompt }}}}\n")
+    _puna(server, "create", "tuned", "-f", str(modelfile))
+    yield server
+    server.unload()
+    server.client.delete("tuned")
+
+
+def _puna(server: Server, *arguments: str) -> str:
+    env = environment(server.models, PUNA_HOST=server.url)
+    done = subprocess.run(
+        [sys.executable, "-m", "puna", *arguments], env=env, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def _lora(choice: dict[str, float] | None) -> dict[str, Any]:
+    if choice is None:
+        return {}
+    return {"lora": [{"name": name, "scale": scale} for name, scale in choice.items()]}
+
+
+def test_requests_of_a_server_name_adapters(server: Server, expected: list[tuple[str, np.ndarray]]) -> None:
+    for choice, (text, vector) in zip(CHOICES, expected, strict=True):
+        body = {"model": "tuned", "prompt": PROMPT, "raw": True, "stream": False, "options": OPTIONS}
+        answer = server.http.post("/api/generate", json=body | _lora(choice)).json()
+        assert answer["response"] == text, choice
+        openai = {"model": "tuned", "prompt": PROMPT, "max_tokens": 12, "temperature": 0}
+        answer = server.http.post("/v1/completions", json=openai | _lora(choice)).json()
+        assert answer["choices"][0]["text"] == text
+        for path in ("/api/embed", "/v1/embeddings"):
+            reply = server.http.post(path, json={"model": "tuned", "input": PROMPT} | _lora(choice)).json()
+            found = reply["embeddings"][0] if path == "/api/embed" else reply["data"][0]["embedding"]
+            assert np.abs(np.array(found) - vector).max() < 1e-5
+    by_number = body | {"lora": [{"id": 0, "scale": 2.0}]}
+    assert server.http.post("/api/generate", json=by_number).json()["response"] == expected[2][0]
+
+
+def test_what_a_model_was_made_with_is_shown(server: Server) -> None:
+    shown = server.http.post("/api/show", json={"model": "tuned"}).json()
+    assert shown["adapters"] == [
+        {"id": 0, "name": "style", "scale": 1.0}, {"id": 1, "name": "tone", "scale": 0.5},
+    ]  # fmt: skip
+    lines = [line for line in shown["modelfile"].splitlines() if line.startswith("ADAPTER ")]
+    assert len(lines) == 2
+    assert lines[1].endswith(" 0.5")
+    assert "Adapters" in _puna(server, "show", "tuned")
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        ([{"id": 7}], "there is no adapter with the id 7"),
+        ([{"name": "other"}], "there is no adapter 'other'; the model has style, tone"),
+        ([{"id": 0, "scale": "much"}], "lora"),
+        ("style", "lora"),
+        ([{"id": 0}] * 65, "lora"),
+    ],
+    ids=["number", "name", "scale", "text", "many"],
+)
+def test_adapters_that_are_not_there_are_the_requests_error(server: Server, lora: Any, message: str) -> None:
+    body = {"model": "tuned", "prompt": PROMPT, "raw": True, "stream": False, "lora": lora}
+    reply = server.http.post("/api/generate", json=body)
+    assert reply.status_code == 400
+    assert message in json.dumps(reply.json())

@@ -1,0 +1,286 @@
+"""Adapters against weights they are merged into, by transformers on tiny random models in float32."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from puna.errors import ModelError, RequestError, UnsupportedModelError
+from puna.gguf import GGMLType
+from puna.model.load import LoadedModel, load_model
+from puna.options import AdapterFile, AdapterScale
+from tests.engine.runs import Run
+from tests.model.models.parity import original, reference_log_probabilities
+from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_adapters import TinyAdapter, adapter_writer
+from tests.tiny_decoders import NAMES, PHI3, QWEN2, tiny_decoder_gguf
+
+PROMPT = [5, 17, 101, 33, 8, 250, 61, 99, 140, 12, 3]
+SPLIT = {**NAMES, "lm_head": "output"}
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+FEED_FORWARD = ("gate_proj", "up_proj", "down_proj", "lm_head")
+
+Uses = tuple[tuple[str, float], ...]
+MIXED: list[Uses] = [(), (("first", 1.0),), (("second", -0.5),), (("first", 0.7), ("second", 1.3))]
+
+Tuned = tuple[LoadedModel, Callable[[Uses], Any]]
+
+
+def _files(*paths: Path) -> list[AdapterFile]:
+    return [AdapterFile(str(path), name) for path, name in zip(paths, ("first", "second"), strict=False)]
+
+
+def _merging(model: Any, first: TinyAdapter, second: TinyAdapter) -> Callable[[Uses], Any]:
+    made: dict[Uses, Any] = {}
+
+    def merged(uses: Uses) -> Any:
+        if uses not in made:
+            theirs = copy.deepcopy(model)
+            for name, scale in uses:
+                theirs = {"first": first, "second": second}[name].merged(theirs, scale)
+            made[uses] = theirs
+        return made[uses]
+
+    return merged
+
+
+@pytest.fixture(scope="module")
+def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    folder, model = tmp_path_factory.mktemp("qwen2"), original(QWEN2)
+    first = TinyAdapter(ATTENTION, seed=1)
+    second = TinyAdapter(FEED_FORWARD, rank=3, alpha=2.0, seed=2)
+    files = _files(
+        first.write_gguf(folder / "a.gguf", "qwen2", model, SPLIT),
+        second.write_gguf(folder / "b.gguf", "qwen2", model, SPLIT),
+    )
+    path = tiny_decoder_gguf(folder / "model.gguf", QWEN2, model=model)
+    return load_model(path, adapters=files), _merging(model, first, second)
+
+
+@pytest.fixture(scope="module")
+def phi3(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    """Whose queries, keys and values are rows of one tensor."""
+    folder, model = tmp_path_factory.mktemp("phi3"), original(PHI3)
+    first = TinyAdapter(("qkv_proj", "o_proj"), seed=3)
+    second = TinyAdapter(("gate_up_proj", "down_proj"), rank=6, seed=4)
+    names = {
+        "qkv_proj": "attn_qkv",
+        "o_proj": "attn_output",
+        "gate_up_proj": "ffn_up",
+        "down_proj": "ffn_down",
+    }
+    files = _files(
+        first.write_gguf(folder / "a.gguf", "phi3", model, names),
+        second.write_gguf(folder / "b.gguf", "phi3", model, names),
+    )
+    path = tiny_decoder_gguf(folder / "model.gguf", PHI3, model=model)
+    return load_model(path, adapters=files), _merging(model, first, second)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
+    """With adapters as PEFT saves them, and queries and keys in another order than transformers'."""
+    folder, config = tmp_path_factory.mktemp("llama"), TinyLlama()
+    model = config.build()
+    first, second = TinyAdapter(ATTENTION, seed=5), TinyAdapter(FEED_FORWARD, rank=2, alpha=3.0, seed=6)
+    rooted = TinyAdapter(second.modules, second.rank, second.alpha / 2**0.5, second.seed)
+    files = _files(
+        first.write_peft(folder / "a", model), rooted.write_peft(folder / "b", model, use_rslora=True)
+    )
+    path = tiny_llama_gguf(folder / "model.gguf", config, model=model)
+    return load_model(path, adapters=files), _merging(model, first, second)
+
+
+def _wanted(uses: Uses) -> list[AdapterScale]:
+    return [AdapterScale(name=name, scale=scale) for name, scale in uses]
+
+
+def _scores(run: Run, number: int) -> np.ndarray:
+    return np.array([score for _, score in run.scored(number)[1:]])
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "phi3", "llama"])
+def test_each_row_of_a_batch_is_computed_with_its_own_adapters(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    ours, merged = request.getfixturevalue(kind)
+    together, alone = Run(ours, batch_size=64), Run(ours, batch_size=64)
+    settings = {"prompt_logprobs": True, "num_predict": 6, "temperature": 0, "ignore_eos": True}
+    for number, uses in enumerate(MIXED):
+        together.submit(number, PROMPT, lora=_wanted(uses), **settings)
+    together.finish()
+    assert max(together.rows) > len(PROMPT), "they were not in one batch"
+    found = []
+    for number, uses in enumerate(MIXED):
+        answer = together.tokens(number)
+        expected = reference_log_probabilities(merged(uses), [*PROMPT, *answer])
+        following = expected[: len(PROMPT) - 1].gather(1, torch.tensor(PROMPT[1:])[:, None])[:, 0]
+        scores = _scores(together, number)
+        assert np.abs(scores - following.numpy()).max() < 1e-3
+        assert answer == expected[len(PROMPT) - 1 : -1].argmax(-1).tolist()
+        alone.submit(number, PROMPT, lora=_wanted(uses), **settings)
+        alone.finish()
+        assert (_scores(alone, number) == scores).all()
+        assert alone.tokens(number) == answer
+        found.append(scores)
+    differences = [np.abs(a - b).max() for i, a in enumerate(found) for b in found[:i]]
+    assert min(differences) > 0.05, "the adapters change too little to be seen"
+
+
+def test_a_prefix_is_taken_only_from_requests_with_the_same_adapters(qwen2: Tuned) -> None:
+    ours, _ = qwen2
+    run, cached = Run(ours), []
+    for number, uses in enumerate([*MIXED, *MIXED, (("first", 0.9),)]):
+        run.submit(number, PROMPT, lora=_wanted(uses), num_predict=1)
+        run.finish()
+        cached.append(run.done(number).cached)
+    assert cached == [0] * len(MIXED) + [len(PROMPT) - 1] * len(MIXED) + [0]
+
+
+def test_what_the_model_was_loaded_for_counts_where_nothing_is_said(tmp_path: Path, qwen2: Tuned) -> None:
+    _, merged = qwen2
+    model, first = original(QWEN2), TinyAdapter(ATTENTION, seed=1)
+    path = first.write_gguf(tmp_path / "a.gguf", "qwen2", model, SPLIT)
+    file = AdapterFile(str(path), scale=0.5)
+    ours = load_model(tiny_decoder_gguf(tmp_path / "model.gguf", QWEN2, model=model), adapters=[file])
+    run = Run(ours)
+    for number, (lora, uses) in enumerate(((None, (("first", 0.5),)), ([], ()), ([AdapterScale(0)], None))):
+        run.submit(number, PROMPT, prompt_logprobs=True, num_predict=0, lora=lora)
+        run.finish()
+        expected = reference_log_probabilities(merged((("first", 1.0),) if uses is None else uses), PROMPT)
+        following = expected[:-1].gather(1, torch.tensor(PROMPT[1:])[:, None])[:, 0]
+        assert np.abs(_scores(run, number) - following.numpy()).max() < 1e-3
+
+
+def test_embeddings_are_those_of_the_merged_weights(qwen2: Tuned) -> None:
+    ours, merged = qwen2
+    run = Run(ours, batch_size=64)
+    for number, uses in enumerate(MIXED):
+        run.embed(number, PROMPT, lora=_wanted(uses), pooling="mean")
+    run.finish()
+    for number, uses in enumerate(MIXED):
+        with torch.inference_mode():
+            states = merged(uses).model(torch.tensor([PROMPT])).last_hidden_state[0].mean(0)
+        expected = torch.nn.functional.normalize(states, dim=0).numpy()
+        assert np.abs(run.vectors(number)[0] - expected).max() < 1e-4
+
+
+def test_quantised_weights_take_adapters_and_streams_are_as_alone(tmp_path: Path) -> None:
+    model, first = original(QWEN2), TinyAdapter((*ATTENTION, *FEED_FORWARD[:3]), seed=7)
+    path = first.write_gguf(tmp_path / "a.gguf", "qwen2", model, SPLIT)
+    base = tiny_decoder_gguf(tmp_path / "model.gguf", QWEN2, model=model, matrices=GGMLType.Q8_0)
+    ours = load_model(base, adapters=[AdapterFile(str(path))])
+    together, alone = Run(ours), Run(ours)
+    settings = {"num_predict": 20, "temperature": 0, "ignore_eos": True}
+    scales = [0.0, 1.0, 2.0]
+    for number, scale in enumerate(scales):
+        together.submit(number, PROMPT, lora=[AdapterScale(0, scale=scale)], **settings)
+    together.finish()
+    for number, scale in enumerate(scales):
+        alone.submit(number, PROMPT, lora=[AdapterScale(0, scale=scale)], **settings)
+        alone.finish()
+        assert alone.tokens(number) == together.tokens(number)
+    assert len({tuple(together.tokens(number)) for number in range(3)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        ([AdapterScale(2)], r"no adapter with the id 2; the model has 2 \(first, second\)"),
+        ([AdapterScale(-1)], "no adapter with the id -1"),
+        ([AdapterScale()], "no adapter with the id None"),
+        ([AdapterScale(name="third")], "no adapter 'third'; the model has first, second"),
+        ([AdapterScale(0), AdapterScale(name="first")], "'first' is named twice"),
+        ([AdapterScale(0, scale=float("nan"))], "the scale nan is not between"),
+        ([AdapterScale(0, scale=1e9)], "the scale 1000000000.0 is not between"),
+    ],
+    ids=str,
+)
+def test_adapters_that_are_not_there_are_refused(
+    qwen2: Tuned, lora: list[AdapterScale], message: str
+) -> None:
+    with pytest.raises(RequestError, match=message):
+        Run(qwen2[0]).submit(0, PROMPT, lora=lora)
+
+
+def test_a_model_without_adapters_says_so(tmp_path: Path) -> None:
+    ours = load_model(tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=original(QWEN2)))
+    with pytest.raises(RequestError, match="lora: the model has no adapters"):
+        Run(ours).submit(0, PROMPT, lora=[AdapterScale(0)])
+    Run(ours).submit(0, PROMPT, lora=[])
+
+
+def _bad(path: Path, tensors: dict[str, tuple[int, ...]], **header: Any) -> Path:
+    writer = adapter_writer(path, **{"architecture": "qwen2", **header})
+    for name, shape in tensors.items():
+        writer.add_tensor(name, np.ones(shape, np.float32), GGMLType.F32)
+    writer.write()
+    return path
+
+
+Q, K = "blk.0.attn_q.weight", "blk.0.attn_k.weight"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "header", "message"),
+    [
+        ({f"{Q}.lora_a": (4, 64)}, {}, rf"tensor '{Q}.lora_b' is missing beside '{Q}.lora_a'"),
+        ({f"{Q}.lora_b": (64, 4)}, {}, rf"tensor '{Q}.lora_a' is missing"),
+        ({f"{Q}.lora_a": (4, 64), f"{Q}.lora_b": (64, 5)}, {}, "the rank is 4 here and 5 there"),
+        ({f"{K}.lora_a": (4, 64), f"{K}.lora_b": (64, 4)}, {}, r"should be \[rank, 64\] and \[32, rank\]"),
+        ({f"{Q}.lora_a": (4, 48), f"{Q}.lora_b": (64, 4)}, {}, r"beside a weight of \[64, 64\]"),
+        ({"blk.9.attn_q.weight.lora_a": (4, 64), "blk.9.attn_q.weight.lora_b": (64, 4)}, {}, "which the"),
+        ({"token_embd.weight.lora_a": (4, 64), "token_embd.weight.lora_b": (300, 4)}, {}, "token_embd"),
+        ({"blk.0.attn_q.bias": (64,)}, {}, "'blk.0.attn_q.bias' is no part of a low-rank adapter"),
+        ({}, {}, "this adapter has no tensors"),
+        ({}, {"architecture": "llama"}, "this adapter is for 'llama', and the model is 'qwen2'"),
+        ({}, {"kind": "model"}, "of type 'model', not an adapter"),
+    ],
+)  # fmt: skip
+def test_adapters_that_do_not_fit_are_refused(
+    tmp_path: Path, tensors: dict[str, tuple[int, ...]], header: dict[str, Any], message: str
+) -> None:
+    path = tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=original(QWEN2))
+    bad = _bad(tmp_path / "bad.gguf", tensors, **header)
+    with pytest.raises(ModelError, match=r"bad\.gguf: .*" + message):
+        load_model(path, adapters=[AdapterFile(str(bad))])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"use_dora": True}, "'use_dora' is not supported"),
+        ({"bias": "all"}, "'bias' is 'all'"),
+        ({"peft_type": "IA3"}, "an adapter of type 'IA3'"),
+        ({"r": "many"}, "these are no settings of an adapter"),
+    ],
+    ids=str,
+)
+def test_settings_of_peft_that_are_not_known_are_refused(
+    tmp_path: Path, settings: dict[str, Any], message: str
+) -> None:
+    model = original(QWEN2)
+    path = tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=model)
+    folder = TinyAdapter(("q_proj",)).write_peft(tmp_path / "bad", model, **settings)
+    with pytest.raises(ModelError, match=rf"bad/adapter_config\.json: .*{message}"):
+        load_model(path, adapters=[AdapterFile(str(folder))])
+
+
+def test_modules_of_peft_that_are_not_known_are_named(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=original(QWEN2))
+    folder = TinyAdapter(("q_proj",)).write_peft(tmp_path / "bad", original(QWEN2))
+    name = "base_model.model.model.embed_tokens.lora_embedding_A"
+    save_file({name: torch.ones(4, 4)}, folder / "adapter_model.safetensors")
+    with pytest.raises(UnsupportedModelError, match="embed_tokens"):
+        load_model(path, adapters=[AdapterFile(str(folder))])
+    (folder / "adapter_model.safetensors").write_bytes(b"\xff" * 40)
+    with pytest.raises(ModelError, match="this is no safetensors file"):
+        load_model(path, adapters=[AdapterFile(str(folder))])

@@ -1,0 +1,53 @@
+"""Hostile adapters, of GGUF and of PEFT: read for a model, and put beside its weights."""
+
+from __future__ import annotations
+
+import json
+import random
+from functools import cache
+from pathlib import Path
+
+from puna.errors import PunaError
+from puna.gguf import open_gguf
+from puna.model.adapters.adapters import read_adapter
+from puna.model.load import load_model
+from puna.options import AdapterFile
+from tests.fuzz.case import Bounds
+from tests.fuzz.hostile_bytes import damaged
+from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_adapters import TinyAdapter
+
+BOUNDS = Bounds(seconds=5.0, memory=256 << 20)
+
+_NAMES = {"q_proj": "attn_q", "down_proj": "ffn_down"}
+_SETTINGS = (
+    {"r": 0}, {"r": -1}, {"r": 1e300}, {"lora_alpha": 0}, {"lora_alpha": "x"}, {"lora_alpha": None},
+    {"alpha_pattern": {"q_proj": 1}}, {"alpha_pattern": {"q_proj": -1}}, {"alpha_pattern": [[]]},
+    {"use_dora": 1}, {"use_rslora": True}, {"peft_type": {}}, {"bias": "all"}, {"x": "y" * 300_000},
+)  # fmt: skip
+
+
+@cache
+def _adapter() -> tuple[TinyAdapter, TinyLlama]:
+    return TinyAdapter(tuple(_NAMES), rank=2), TinyLlama()
+
+
+def fuzz(dice: random.Random, folder: Path) -> None:
+    adapter, config = _adapter()
+    model = tiny_llama_gguf(folder / "model.gguf", config)
+    if dice.random() < 0.5:
+        path = adapter.write_gguf(folder / "a.gguf", "llama", config.build(), _NAMES)
+        path.write_bytes(damaged(dice, path.read_bytes()))
+    else:
+        path = adapter.write_peft(folder / "a", config.build(), **dice.choice(({}, *_SETTINGS)))
+        file = path / dice.choice(("adapter_config.json", "adapter_model.safetensors"))
+        if dice.random() < 0.2:
+            file.write_text(json.dumps(dice.choice((None, [], {}, 7, [{}] * 1000))))
+        elif dice.random() < 0.8:
+            file.write_bytes(damaged(dice, file.read_bytes()))
+    try:
+        with open_gguf(model) as opened:
+            read_adapter(path, opened)
+    except PunaError:
+        return
+    load_model(model, adapters=[AdapterFile(str(path))])

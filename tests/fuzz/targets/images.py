@@ -1,0 +1,105 @@
+"""Image files with damaged bytes, and pictures of odd modes and proportions: refused, or shown to towers."""
+
+from __future__ import annotations
+
+import io
+import random
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from PIL import Image
+
+from puna.images import ImageLimits, decode
+from puna.images.pixels import CLIP_MEAN
+from puna.model.vision.gemma3 import Gemma3Vision
+from puna.model.vision.idefics3 import Idefics3Vision
+from puna.model.vision.internvl import InternVision
+from puna.model.vision.lfm2 import Lfm2Vision
+from puna.model.vision.llava import LlavaVision
+from puna.model.vision.llava_next import LlavaNextVision
+from puna.model.vision.minicpmv import MiniCPMVision
+from puna.model.vision.pixtral import PixtralVision
+from puna.model.vision.qwen25vl import Qwen25Vision
+from tests.fuzz.case import Bounds
+from tests.fuzz.hostile_bytes import damaged
+
+BOUNDS = Bounds(seconds=4.0, memory=256 << 20)
+LIMITS = ImageLimits(file_bytes=1 << 20, pixels=1_000_000)
+#: What any tower makes of any picture.
+_MOST_ROWS, _MOST_BYTES = 8192, 64 << 20
+
+_FORMATS = {
+    "JPEG": ("RGB", "L", "CMYK"),
+    "PNG": ("RGB", "RGBA", "L", "LA", "P", "1", "I;16"),
+    "WEBP": ("RGB", "RGBA"),
+    "GIF": ("P", "L"),
+    "BMP": ("RGB", "L", "1"),
+    "TIFF": ("RGB",),  # which is not read
+}
+_SIDES = (1, 2, 3, 7, 28, 55, 56, 57, 224, 500, 1000, 3000, 100_000)
+
+#: Towers with the sizes of published models.
+_TOWERS: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (Gemma3Vision, {"image_size": 896, "rows": 256}),
+    (Idefics3Vision, {"image_size": 512, "longest_edge": 2048, "tile_rows": 64}),
+    (InternVision, {"image_size": 448, "least_tiles": 1, "most_tiles": 12, "tile_rows": 256}),
+    (
+        Lfm2Vision,
+        {
+            "patch_size": 16, "unit": 32, "least_pixels": 1 << 16, "most_pixels": 1 << 18, "tolerance": 2.0,
+            "tile_size": 512, "least_tiles": 2, "most_tiles": 10, "thumbnail": True, "tile_rows": 256,
+        },
+    ),
+    (LlavaVision, {"image_size": 336, "patches": 576, "mean": CLIP_MEAN}),
+    (
+        LlavaNextVision,
+        {"image_size": 336, "patches": 576, "side": 24, "grids": ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))},
+    ),
+    (MiniCPMVision, {"image_size": 448, "patch_size": 14, "queries": 64}),
+    (PixtralVision, {"longest_edge": 1540, "unit": 28}),
+    (Qwen25Vision, {"unit": 28, "least_pixels": 3136, "most_pixels": 2 << 20}),
+)  # fmt: skip
+
+
+def fuzz(dice: random.Random, folder: Path) -> None:
+    content = _file(dice)
+    if dice.random() < 0.6:
+        content = damaged(dice, content)
+    (folder / "image").write_bytes(content)
+    picture = decode(content, LIMITS)
+    assert picture.mode == "RGB"
+    assert 0 < picture.width * picture.height <= LIMITS.pixels
+    tower, options = dice.choice(_TOWERS)
+    one = SimpleNamespace(options=SimpleNamespace(**options), newline=None)
+    one._is_large = lambda *size: Lfm2Vision._is_large(one, *size)
+    prepared = tower.prepare(one, picture)
+    assert 0 < prepared.rows <= _MOST_ROWS
+    assert prepared.nbytes <= _MOST_BYTES
+
+
+def _file(dice: random.Random) -> bytes:
+    kind = dice.choice(sorted(_FORMATS))
+    width = dice.choice(_SIDES)
+    height = dice.choice([side for side in _SIDES if side * width <= 2 * LIMITS.pixels])
+    picture = Image.effect_noise((width, height), 80).convert("RGB")
+    mode = dice.choice(_FORMATS[kind])
+    picture = picture.convert("L").convert(mode) if mode == "I;16" else picture.convert(mode)
+    written, options = io.BytesIO(), {}
+    if kind == "JPEG":
+        options = {"progressive": dice.random() < 0.5, "exif": _exif(dice)}
+    elif kind in ("GIF", "WEBP") and dice.random() < 0.2:
+        options = {"save_all": True, "append_images": [picture.copy(), Image.new(mode, picture.size)]}
+    try:
+        picture.save(written, kind, **options)
+    except (OSError, ValueError, OverflowError, RuntimeError):  # larger than a format allows
+        Image.new("RGB", (1, 1)).save(written, "PNG")
+    return written.getvalue()
+
+
+def _exif(dice: random.Random) -> bytes:
+    """That says which way up a picture is, or something else."""
+    exif = Image.Exif()
+    exif[0x0112] = dice.choice((1, 3, 6, 8, 9, 0, 65_535))
+    found = exif.tobytes()
+    return damaged(dice, found, most=2) if dice.random() < 0.3 else found

@@ -1,0 +1,140 @@
+"""Whatever follows the grammar of a family's calls is calls, valid against the parameters as sent."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+from llguidance import LLMatcher, LLTokenizer
+
+from puna.errors import RequestError
+from puna.grammar.calls import calls_grammar
+from puna.grammar.compiled import Grammars
+from puna.markup.family import Reading
+from puna.markup.registry import FAMILIES
+from puna.markup.tools import tools_of
+from tests.markup.reading import TOOLS, read, tool
+
+CALLING = [name for name, family in FAMILIES.items() if family.calls is not None]
+BYTES = LLTokenizer("byte")
+
+#: What people do to parameters. Go templates show models neither patterns nor lengths nor formats.
+PARAMETERS: dict[str, Any] = {
+    "text": {"type": "string", "minLength": 2, "maxLength": 6},
+    "days": {"type": "integer", "minimum": 3, "maximum": 9},
+    "metric": {"type": "boolean"},
+    "unit": {"type": "string", "enum": ["a b", 'c"d', "null", "</x>", "ü"]},
+    "when": {"type": "string", "format": "date"},
+    "id": {"type": "string", "pattern": "^[a-c]{2}/[0-9]$"},
+    "hours": {"type": "array", "items": {"type": "number"}, "maxItems": 3},
+    "detail": {
+        "type": "object",
+        "properties": {"x": {"type": "string", "maxLength": 3}},
+        "required": ["x"],
+        "additionalProperties": False,
+    },
+    "optional": {"anyOf": [{"type": "string", "maxLength": 4}, {"type": "null"}]},
+    "mixed": {"type": ["integer", "string"]},
+    "level": {"enum": ["low", 2, None]},
+    "anything": {},
+    "shared": {"$ref": "#/$defs/R"},
+}
+RICH = tool("get_weather", ["text", "days"], **PARAMETERS)
+RICH["function"]["parameters"]["$defs"] = {"R": {"type": "string", "const": "r/1"}}
+GIVEN = [RICH, tool("get_time")]
+
+
+def said(grammar: str, dice: random.Random, most: int = 1500) -> str | None:
+    """What somebody says who draws any byte that is allowed, markup sooner than other; None if it is long."""
+    matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    assert not matcher.is_error(), matcher.get_error()
+    text = b""
+    while not matcher.is_stopped() and len(text) < most:
+        if matcher.is_accepting() and dice.random() < 0.3:
+            break
+        mask = np.unpackbits(np.frombuffer(matcher.compute_bitmask(), np.uint8), bitorder="little")
+        allowed = [int(byte) for byte in np.flatnonzero(mask) if byte < 256]
+        marks = [byte for byte in allowed if byte in b'</"\\}])>|n']
+        byte = dice.choice(marks if marks and dice.random() < 0.35 else allowed)
+        assert matcher.consume_token(byte)
+        text += bytes([byte])
+    return text.decode(errors="replace") if matcher.is_accepting() else None
+
+
+def forced(family: str, **more: Any) -> Reading:
+    prompt = ">>>" if family == "functionary" else ""
+    options = {"tools": tools_of(GIVEN), "choice": "required", "prompt": prompt, **more}
+    return Reading(FAMILIES[family], **options)
+
+
+def check(how: Reading, seeds: range) -> None:
+    grammar = calls_grammar(how, json.dumps)
+    texts = [text for seed in seeds if (text := said(grammar, random.Random(seed))) is not None]
+    assert texts
+    for text in texts:
+        found = read(how, [text])
+        assert found.calls, text
+        assert not found.text, text
+        for name, arguments in found.calls:
+            checker = jsonschema.FormatChecker()
+            jsonschema.validate(json.loads(arguments), how.tools[name].parameters, format_checker=checker)
+
+
+@pytest.mark.parametrize("family", CALLING)
+def test_a_forced_call_is_valid(family: str) -> None:
+    check(forced(family, choice="function:get_weather", parallel=False), range(2))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("choice", ["required", "function:get_weather"])
+@pytest.mark.parametrize("family", CALLING)
+def test_forced_calls_are_valid(family: str, choice: str) -> None:
+    check(forced(family, choice=choice), range(40))
+
+
+@pytest.mark.parametrize("family", CALLING)
+def test_a_strict_answer_is_said_or_valid_calls(family: str) -> None:
+    how = forced(family, choice="auto", strict=True)
+    grammar = calls_grammar(how, json.dumps)
+    for seed in range(2):
+        text = said(grammar, random.Random(seed), 300)
+        for _, arguments in read(how, [text or ""]).calls:
+            assert isinstance(json.loads(arguments), dict)
+    for call in (said(calls_grammar(forced(family), json.dumps), random.Random(seed)) for seed in range(1)):
+        if call is not None:  # what is forced elsewhere is allowed here
+            matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+            data = BYTES.tokenize_bytes(call.encode())
+            assert matcher.try_consume_tokens(data) == len(data), call
+
+
+@pytest.mark.parametrize("family", ["hermes", "qwen3-coder"])
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"type": "object", "properties": {"a": {"type": "string", "pattern": "("}}}, "pattern"),
+        ({"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}}, "does not have"),
+        ({"$ref": "#"}, "without end"),
+        (
+            {"type": "object", "properties": {"a": {"type": "array", "contains": {}}}},
+            '"contains" at #/properties/a',
+        ),
+        ({"type": "object", "properties": {"a": {"not": {}}}}, '"not" at #/properties/a'),
+    ],
+)
+def test_parameters_that_cannot_be_kept_to_are_named(
+    grammars: Grammars, family: str, parameters: dict[str, Any], words: str
+) -> None:
+    tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
+    with pytest.raises(RequestError) as error:
+        grammars.constraint_of(None, forced(family, tools=tools))
+    assert words in str(error.value)
+    assert "'f'" in str(error.value) or '"f"' in str(error.value)
+
+
+def test_a_tool_that_is_not_there_cannot_be_chosen() -> None:
+    with pytest.raises(RequestError, match="there are get_weather, get_time, write"):
+        calls_grammar(forced("hermes", choice="function:nobody", tools=tools_of(TOOLS)), json.dumps)

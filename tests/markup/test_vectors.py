@@ -1,0 +1,23 @@
+"""Answers of every family are read as they are meant, wherever the stream is cut."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.markup.reading import cut, read, reading
+from tests.markup.vectors import VECTORS, Vector
+
+
+@pytest.mark.parametrize("streams", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("vector", VECTORS, ids=str)
+def test_an_answer_is_read_however_it_is_cut(vector: Vector, streams: bool) -> None:
+    how = reading(vector.family, streams_calls=streams, **vector.options)
+    answer = vector.answer
+    for pieces in ([answer], list(answer), *(cut(answer, [place]) for place in range(1, len(answer)))):
+        found = read(how, pieces)
+        assert found.calls == vector.calls
+        assert (found.thinking, found.text) == (vector.thinking, vector.text)
+    for _, arguments in vector.calls:
+        assert isinstance(json.loads(arguments), dict)

@@ -1,0 +1,169 @@
+"""A registry that takes uploads, and can be as difficult as Ollama's: signatures, redirections, breaks."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+from tests.registry.registries import digest_of, reply
+
+_UPLOADS = "/v2/team/model/blobs/uploads/"
+
+
+@dataclass
+class Receiving:
+    """A registry of `team/model`.
+
+    It wants the token `secret`, if it has one, and gives it to who signs, unless it `denies`. With
+    `redirects`, pieces go to another path, as to a cloud's storage. So many connections `breaks` in the
+    middle of a piece, and so many requests for sessions find it `busy`.
+    """
+
+    secret: str = ""
+    denies: bool = False
+    redirects: bool = False
+    breaks: int = 0
+    busy: int = 0
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    manifests: dict[str, bytes] = field(default_factory=dict)
+    etags: dict[str, str] = field(default_factory=dict)
+    signers: set[str] = field(default_factory=set)
+    leaked: list[str] = field(default_factory=list)  # tokens that came where none should
+    address: str = ""
+    _coming: dict[int, bytes] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def name(self) -> str:
+        return f"http://{self.address}/team/model"
+
+    @staticmethod
+    def expected_etag(data: bytes, piece: int) -> str:
+        """What the snapshot of the specification sends: the MD5 of the pieces' MD5s, and their number."""
+        sums = [hashlib.md5(data[at : at + piece]).digest() for at in range(0, len(data), piece)]
+        return f"{hashlib.md5(b''.join(sums)).hexdigest()}-{len(sums)}"
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None:
+        path = urlsplit(handler.path).path
+        body = self._body(handler)
+        if body is None:
+            return
+        given = handler.headers.get("authorization", "")
+        if path == "/token":
+            self._token(handler, given)
+        elif path.startswith("/storage/"):
+            if given:
+                self.leaked.append(given)
+            with self._lock:
+                self._coming[int(path.rpartition("/")[2])] = body
+            reply(handler, 200, b"")
+        elif self.secret and given != f"Bearer {self.secret}":
+            realm = (
+                f'Bearer realm="http://{self.address}/token",service="x",scope="repository:team/model:push"'
+            )
+            reply(handler, 401, b"", {"www-authenticate": realm})
+        else:
+            self._registry(handler, path, body)
+
+    def _registry(self, handler: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
+        method = handler.command
+        if method == "HEAD":
+            known = path.rpartition("/")[2] in self.blobs
+            reply(handler, 200 if known else 404, b"")
+        elif method == "POST" and path == _UPLOADS:
+            if self.busy:
+                self.busy -= 1
+                reply(handler, 503, b"busy")
+                return
+            self._coming.clear()
+            reply(handler, 202, b"", {"location": f"{_UPLOADS}session"})
+        elif method == "PATCH":
+            at = int(handler.headers["content-range"].partition("-")[0])
+            if self.redirects:
+                location = f"http://{self.address}/storage/{at}"
+                reply(
+                    handler, 307, b"", {"location": location, "docker-upload-location": f"{_UPLOADS}session"}
+                )
+                return
+            self._coming[at] = body
+            reply(handler, 202, b"", {"location": f"{_UPLOADS}session"})
+        elif method == "GET" and path == f"{_UPLOADS}session":
+            end = sum(map(len, self._coming.values()))
+            reply(handler, 204, b"", {"range": f"0-{max(end - 1, 0)}", "location": handler.path})
+        elif method == "PUT" and path == f"{_UPLOADS}session":
+            query = parse_qs(urlsplit(handler.path).query)
+            data = b"".join(piece for _, piece in sorted(self._coming.items()))
+            right = digest_of(data) == query["digest"][0]
+            if right:
+                self.blobs[digest_of(data)] = data
+                self.etags[digest_of(data)] = query.get("etag", [""])[0]
+            reply(handler, 201 if right else 400, b"")
+        elif method == "PUT" and path.startswith("/v2/team/model/manifests/"):
+            self.manifests[path.rpartition("/")[2]] = body
+            reply(handler, 201, b"")
+        else:
+            reply(handler, 404, b"")
+
+    def _body(self, handler: BaseHTTPRequestHandler) -> bytes | None:
+        """What the request brings; None if the connection breaks before it is all there."""
+        length = int(handler.headers.get("content-length", 0))
+        carries = handler.path.startswith("/storage/") if self.redirects else handler.command == "PATCH"
+        if carries and self.breaks and length > 1000:
+            self.breaks -= 1
+            handler.rfile.read(length // 2)
+            handler.close_connection = True
+            return None
+        return handler.rfile.read(length)
+
+    def _token(self, handler: BaseHTTPRequestHandler, given: str) -> None:
+        public, _, signature = given.partition(":")
+        if not signature:
+            reply(handler, 401, b"")
+            return
+        nothing = base64.b64encode(hashlib.sha256(b"").hexdigest().encode()).decode()
+        signed = f"GET,http://{self.address}{handler.path},{nothing}"
+        key: Any = load_ssh_public_key(f"ssh-ed25519 {public}".encode())
+        key.verify(base64.b64decode(signature), signed.encode())
+        assert {"ts", "nonce", "service", "scope"} == set(parse_qs(urlsplit(handler.path).query))
+        self.signers.add(f"ssh-ed25519 {public}")
+        reply(handler, 403 if self.denies else 200, f'{{"token": "{self.secret}"}}'.encode())
+
+
+@contextmanager
+def receiving(registry: Receiving) -> Iterator[Receiving]:
+    """`registry`, at its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _any(self) -> None:
+            registry.answer(self)
+
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = _any  # noqa: N815
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_: Any) -> None:
+            pass  # clients that leave in the middle
+
+    server = Server(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    registry.address = f"127.0.0.1:{server.server_port}"
+    try:
+        yield registry
+    finally:
+        server.shutdown()
+        server.server_close()

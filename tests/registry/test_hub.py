@@ -1,0 +1,153 @@
+"""Pulling from a hub of models: Hugging Face's protocols, spoken by a stand-in that has real files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from puna.errors import RegistryError
+from puna.registry.pull import pull
+from puna.registry.report import Progress
+from puna.store import Store
+from tests.registry.hub import StandIn
+from tests.registry.pulling import HASTY, holds
+from tests.registry.registries import Published, Registry, digest_of, serving
+from tests.store.store_files import write_gguf
+
+Hubs = Callable[[StandIn], AbstractContextManager[StandIn]]
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, published: Published) -> Hubs:
+    """Serves a hub, as HF_ENDPOINT says; no other private address may be asked."""
+    monkeypatch.delenv("PUNA_PRIVATE_REGISTRIES", raising=False)
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
+
+    @contextmanager
+    def serve(hub: StandIn) -> Iterator[StandIn]:
+        with serving(Registry(published)) as registry:
+            hub.serves(registry)
+            monkeypatch.setenv("HF_ENDPOINT", f"http://{registry.address}/")
+            yield hub
+
+    return serve
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "models")
+
+
+def pulled(store: Store, name: str) -> list[Progress]:
+    steps: list[Progress] = []
+    pull(store, name, steps.append, patience=HASTY)
+    return steps
+
+
+def model_file(path: Path, architecture: str = "llama", **metadata: Any) -> bytes:
+    write_gguf(path, architecture, parameters=20_000, **metadata)
+    return path.read_bytes()
+
+
+def test_what_the_hub_offers_as_a_registry_is_taken_so(
+    store: Store, serve: Hubs, published: Published
+) -> None:
+    with serve(StandIn({}, offered={"Q4_K_M": published})) as hub:
+        pulled(store, "hf.co/team/model-GGUF:Q4_K_M")
+        assert not any(path.startswith("/api/") for path in hub.asked)
+    assert holds(store, published)
+    assert store.get("hf.co/team/model-GGUF:Q4_K_M").manifest.layers[0].digest == published.model_digest
+
+
+def test_files_become_a_model_with_what_lies_beside_them(store: Store, serve: Hubs, tmp_path: Path) -> None:
+    model = model_file(tmp_path / "model.gguf", tokenizer__chat_template="{{ messages }}")
+    projector = model_file(tmp_path / "mmproj.gguf", "clip", clip__vision__block_count=2)
+    hub = StandIn(
+        {"m-Q8_0.gguf": b"GGUF of another", "m-Q4_K_M.gguf": model, "mmproj-F16.gguf": projector},
+        small={"template": b"{{ .Prompt }}", "system": b"Be brief.", "params": b'{"stop": ["</s>"]}'},
+        pages=3,
+    )
+    with serve(hub):
+        steps = pulled(store, "huggingface.co/team/model-GGUF")
+        assert [step.status for step in steps if not step.digest][-1] == "success"
+        got = store.get("huggingface.co/team/model-GGUF:latest")
+        assert got.runnable_path().read_bytes() == model
+        assert [path.read_bytes() for path in got.projector_paths] == [projector]
+        assert (got.template, got.system, got.params) == ("{{ .Prompt }}", "Be brief.", {"stop": ["</s>"]})
+        before = len(hub.asked)
+        pulled(store, "huggingface.co/team/model-GGUF")
+        assert not any(path.endswith(".gguf") for path in hub.asked[before:])
+
+
+def parts_of(folder: Path) -> dict[str, bytes]:
+    """A model in three parts, as llama.cpp's tool and the `gguf` package make them."""
+    folder.mkdir()
+    writer = gguf.GGUFWriter(folder / "big-Q4_K_M.gguf", "llama", split_max_tensors=1)
+    for i in range(3):
+        writer.add_tensor(f"blk.{i}.weight", np.full((4, 64), i, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return {f"Q4_K_M/{path.name}": path.read_bytes() for path in folder.iterdir()}
+
+
+def test_parts_are_joined_once(store: Store, serve: Hubs, tmp_path: Path) -> None:
+    parts = parts_of(tmp_path / "parts")
+    assert len(parts) == 3
+    with serve(StandIn(parts)) as hub:
+        steps = pulled(store, "hf.co/team/model-GGUF:Q4_K_M")
+        assert "joining 3 parts" in [step.status for step in steps]
+        path = store.get("hf.co/team/model-GGUF:Q4_K_M").runnable_path()
+        assert [float(tensor.data.max()) for tensor in gguf.GGUFReader(path).tensors] == [0.0, 1.0, 2.0]
+        assert not any(store.has_blob(digest_of(data)) for data in parts.values())
+        before = len(hub.asked)
+        pulled(store, "hf.co/team/model-GGUF:Q4_K_M")
+        assert not any(asked.endswith(".gguf") for asked in hub.asked[before:])
+
+
+def test_gated_files_need_a_token_which_goes_to_the_hub_alone(
+    store: Store, serve: Hubs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = StandIn({"m-Q4_K_M.gguf": model_file(tmp_path / "model.gguf")}, token="hf_secret")
+    with serve(hub):
+        with pytest.raises(
+            RegistryError, match=r"team/model-GGUF is gated: agree .*HF_TOKEN, which is not set"
+        ):
+            pulled(store, "hf.co/team/model-GGUF")
+        (tmp_path / "huggingface").mkdir()
+        (tmp_path / "huggingface" / "token").write_text("hf_wrong\n")
+        with pytest.raises(RegistryError, match="the token in HF_TOKEN must be of an account"):
+            pulled(store, "hf.co/team/model-GGUF")
+        assert hub.tokens == {"", "hf_wrong"}
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        pulled(store, "hf.co/team/model-GGUF")
+    assert store.get("hf.co/team/model-GGUF").runnable_path().is_file()
+
+
+def test_what_the_hub_does_not_have(store: Store, serve: Hubs, tmp_path: Path) -> None:
+    with serve(StandIn({"m-Q4_K_M.gguf": model_file(tmp_path / "model.gguf")})):
+        with pytest.raises(RegistryError, match=r"there is no .*/team/other, or it is private"):
+            pulled(store, "hf.co/team/other")
+        with pytest.raises(RegistryError, match=r"hf\.co/team/model-GGUF has no 'q2_k'; it has Q4_K_M"):
+            pulled(store, "hf.co/team/model-GGUF:q2_k")
+
+
+def test_a_wrong_endpoint_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", "hub.example")
+    with pytest.raises(RegistryError, match=r"HF_ENDPOINT=hub\.example is no web address"):
+        pulled(store, "hf.co/team/model-GGUF")
+
+
+def test_a_files_page_at_the_hub_means_its_repository(store: Store, serve: Hubs, tmp_path: Path) -> None:
+    data = model_file(tmp_path / "model.gguf")
+    with serve(StandIn({"sub/m-Q4_K_M.gguf": data})):
+        pulled(store, "https://huggingface.co/team/model-GGUF/resolve/main/sub/m-Q4_K_M.gguf?download=true")
+    assert store.get("huggingface.co/team/model-GGUF:m-Q4_K_M.gguf").runnable_path().read_bytes() == data

@@ -1,0 +1,74 @@
+"""Pulling, creating and pushing, killed at random moments: the store verifies whenever one looks."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from puna.store import Store
+from puna.store.verify import verify
+from tests.registry import kills
+from tests.registry.pulling import holds
+from tests.registry.receiving import Receiving, receiving
+from tests.registry.registries import Published, Registry, serving
+from tests.store.store_files import write_gguf
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    path = tmp_path / "large.gguf"
+    write_gguf(path, "llama", parameters=500_000)
+    return path
+
+
+@pytest.mark.parametrize(
+    "times",
+    [pytest.param(9, id="some"), pytest.param(200, marks=pytest.mark.thorough, id="many")],
+)
+@pytest.mark.slow
+def test_whoever_is_killed_leaves_a_store_that_verifies(
+    store: Store, large: Path, tmp_path: Path, times: int
+) -> None:
+    published = Published.of(large.read_bytes())
+    chance = random.Random(times)
+    with serving(Registry(published)) as registry, receiving(Receiving()) as target:
+        other = Store(tmp_path / "other")  # whose model is pushed
+        for digest, data in published.blobs.items():
+            other.put_blob(digest, [data])
+        other.put_manifest(f"{target.address}/team/model", published.manifest)
+        works: list[tuple[Store, tuple[Any, ...]]] = [
+            (store, (kills.pulling, store.root, registry.name)),
+            (store, (kills.creating, store.root, large, 0)),
+            (other, (kills.pushing, other.root, target.name)),
+        ]
+        longest = [kills.seconds(*work) for _, work in works]
+        cut_off = 0
+        for number in range(times):
+            at = number % len(works)
+            looked_at, work = works[at]
+            if at == 0 and chance.random() < 0.5:  # from the beginning; else it goes on
+                shutil.rmtree(store.root)
+            elif at == 1:
+                work = (*work[:-1], number)
+            elif at == 2 and chance.random() < 0.5:
+                target.blobs.clear()
+                target.manifests.clear()
+            cut_off += kills.killed(chance, longest[at], *work)
+            found = verify(looked_at)
+            assert (found.damages, found.manifests) == ([], []), f"kill {number}"
+            for manifest in target.manifests.values():
+                value = json.loads(manifest)
+                digests = {layer["digest"] for layer in (value["config"], *value["layers"])}
+                assert digests <= target.blobs.keys()
+        assert cut_off > times / 4, "hardly any was killed at work"
+        for _, work in works:
+            kills.seconds(*work)
+    assert target.blobs == published.blobs
+    assert holds(store, published)
+    for each in (store, other):
+        assert verify(each).damages == []

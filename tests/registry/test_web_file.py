@@ -1,0 +1,141 @@
+"""Pulling a file from a web address: what it is called, going on where it broke off, what is no model."""
+
+from __future__ import annotations
+
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from puna.errors import InvalidNameError, RegistryError
+from puna.store import Store
+from puna.store.names import ModelName
+from tests.registry.pulling import is_empty, pulled
+from tests.registry.registries import Published, Registry, digest_of, reply, serve_blob, serving
+
+
+class Site:
+    """One file with an entity tag. Connections break after so many bytes, if that is not 0."""
+
+    def __init__(self, published: Published) -> None:
+        self.data = published.blobs[published.model_digest]
+        self.tag = '"one"'
+        self.breaks_after = 0
+        self.asked: list[str] = []
+        self.registry = Registry(published, told=self._told)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self.registry.address}/files/v1.5/tiny.Q8_0.gguf?key=secret"
+
+    @property
+    def name(self) -> str:
+        return f"{self.registry.address}/files-v1-5/tiny.Q8_0:latest"
+
+    def _told(self, handler: BaseHTTPRequestHandler) -> bool:
+        if not handler.path.startswith("/files/v1.5/tiny.Q8_0.gguf"):
+            return False
+        headers = {"etag": self.tag}
+        if handler.command == "GET":
+            self.asked.append(handler.headers.get("range", ""))
+            if handler.headers.get("if-range", self.tag) != self.tag:
+                del handler.headers["range"]
+        if self.breaks_after and handler.command == "GET":
+            start = int(handler.headers.get("range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+            handler.send_response(206 if start else 200)
+            handler.send_header("etag", self.tag)
+            handler.send_header("content-range", f"bytes {start}-{len(self.data) - 1}/{len(self.data)}")
+            handler.send_header("content-length", str(len(self.data) - start))
+            handler.end_headers()
+            handler.wfile.write(self.data[start : start + self.breaks_after])
+            handler.close_connection = True
+        else:
+            serve_blob(handler, self.data, headers)
+        return True
+
+
+@pytest.fixture
+def site(published: Published) -> Site:
+    return Site(published)
+
+
+def test_a_file_is_pulled_once_and_called_by_its_address(store: Store, site: Site) -> None:
+    with serving(site.registry):
+        steps = pulled(store, site.url)
+        assert steps[-1].status == "success"
+        model = store.get(site.name)
+        assert model.digest == store.get(site.url).digest
+        assert model.runnable_path().read_bytes() == site.data
+        assert "secret" not in (store.manifests / model.model_name.path).read_text()
+        pulled(store, site.url)
+        assert site.asked == [""]
+        site.tag, site.data = '"two"', site.data + bytes(32)
+        pulled(store, site.url)
+        assert store.get(site.url).runnable_path().read_bytes() == site.data
+
+
+def test_a_pull_that_broke_off_is_continued(store: Store, site: Site) -> None:
+    with serving(site.registry):
+        site.breaks_after = 20_000
+        with pytest.raises(RegistryError, match="max retries exceeded"):
+            pulled(store, site.url)
+        assert not list(store.manifests.rglob("latest"))
+        site.breaks_after = 0
+        site.asked.clear()
+        pulled(store, site.url)
+        assert site.asked == ["bytes=60000-"]
+        assert store.blob_path(digest_of(site.data)).read_bytes() == site.data
+
+
+def test_another_version_is_begun_anew(store: Store, site: Site) -> None:
+    with serving(site.registry):
+        site.breaks_after = 20_000
+        with pytest.raises(RegistryError):
+            pulled(store, site.url)
+        site.breaks_after = 0
+        site.tag, site.data = '"two"', site.data[:-5000] + bytes(5000)
+        pulled(store, site.url)
+        assert store.blob_path(digest_of(site.data)).read_bytes() == site.data
+
+
+def test_what_is_no_model_is_not_fetched_whole(store: Store, published: Published) -> None:
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        reply(handler, 200, b"<!doctype html>" + bytes(100))
+        return True
+
+    wanted = r"m\.gguf is no GGUF file: it begins with b'<!do'"
+    with serving(Registry(published, told=told)) as registry, pytest.raises(RegistryError, match=wanted):
+        pulled(store, f"http://{registry.address}/m.gguf")
+    assert not list(store.manifests.rglob("latest"))
+
+
+def test_a_file_that_is_not_there(store: Store, site: Site) -> None:
+    with serving(site.registry), pytest.raises(RegistryError, match="file does not exist"):
+        pulled(store, f"http://{site.registry.address}/other/m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [
+        ("https://models.example/a/b/Tiny-Q8_0.gguf", "models.example/a-b/Tiny-Q8_0:latest"),
+        ("https://models.example/tiny.gguf#top", "models.example/library/tiny:latest"),
+        ("http://Models.Example:8000/x/t%20y.GGUF", "models.example:8000/x/t-y:latest"),
+        ("https://hf.co/a/b/blob/main/c-Q4_0.gguf", "hf.co/a/b:c-Q4_0.gguf"),
+        ("https://models.example/../../etc/.gguf", None),
+        ("https://models.example/" + "x" * 200 + ".gguf", "models.example/library/" + "x" * 80 + ":latest"),
+    ],
+)
+def test_names_of_files(address: str, name: str | None) -> None:
+    if name is None:
+        with pytest.raises(InvalidNameError, match="invalid model name"):
+            ModelName.parse(address)
+    else:
+        assert ModelName.parse(address).display == name
+
+
+def test_nothing_is_left_in_sight(store: Store, site: Site, tmp_path: Path) -> None:
+    with serving(site.registry):
+        site.breaks_after = 20_000
+        with pytest.raises(RegistryError):
+            pulled(store, site.url)
+    assert is_empty(store)

@@ -1,0 +1,164 @@
+"""A tiny model that says exactly the texts it was given, in given pieces.
+
+Its weights are a table of which piece follows which. A file holds up to 64 scripts; the trigger that a prompt
+has somewhere, `<<3>>`, decides which is said. Without any it is the first.
+
+A state has these parts: the code of a token (184 wide, of +-1), the code of a script (64 wide, orthogonal), a
+mark for a script's last piece, a constant, and a mark for triggers. The one attention head looks at the
+trigger alone, through the slowest pair of rotary dimensions, and copies the code of its script into every
+state. All tokens of a prompt have one code, so that the first piece of a script is the one that fits it and
+the script's code; each later piece fits the code of the piece before. The greedy token is ahead by so much
+that temperature 1 says the same.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from puna.gguf import GGUFWriter
+from puna.model.tokenizer.pieces import byte_characters
+
+MOST_SCRIPTS = 64
+CODE, HIDDEN, HEAD = 184, 256, 64
+LAST, CONSTANT, MARK = 248, 254, 255  # dimensions
+NORMAL, CONTROL, USER_DEFINED = 1, 3, 4
+END = "<|scripted_end|>"
+BYTES = byte_characters()
+
+#: The bytes of a piece, and whether it is a control token.
+Piece = tuple[bytes, bool]
+
+
+def trigger(number: int) -> str:
+    """What a prompt says for script `number` to follow."""
+    return f"<<{number}>>"
+
+
+def pieces_of(text: str, controls: Sequence[str] = (), *, size: Callable[[], int] = lambda: 1) -> list[Piece]:
+    """`text` in pieces of `size` bytes each; the spellings of `controls` are tokens."""
+    pattern = "|".join(re.escape(control) for control in sorted(controls, key=len, reverse=True))
+    found: list[Piece] = []
+    for part in re.split(f"({pattern})", text) if pattern else [text]:
+        if part in controls:
+            found.append((part.encode(), True))
+            continue
+        data = part.encode()
+        while data:
+            length = size()
+            found.append((data[:length], False))
+            data = data[length:]
+    return found
+
+
+def random_sizes(seed: int) -> Callable[[], int]:
+    """Sizes of pieces, most of them small; characters are cut in two."""
+    dice = random.Random(seed)
+    return lambda: dice.choice((1, 1, 2, 3, 4, 6, 9))
+
+
+def write_scripted(
+    path: Path, scripts: Sequence[Sequence[Piece]], *, template: str | None = None, context: int = 8192
+) -> Path:
+    """Write the model that says `scripts[k]` after trigger k."""
+    if not 1 <= len(scripts) <= MOST_SCRIPTS:
+        raise ValueError(f"1 to {MOST_SCRIPTS} scripts fit, not {len(scripts)}")
+    spoken = [piece for script in scripts for piece in script]
+    controls = list(dict.fromkeys(data.decode() for data, control in spoken if control))
+    # Of two tokens with one text the later is what a text is encoded to: prompts have other tokens.
+    texts = [_spelling(piece) for piece in spoken] + BYTES + ["ab"]
+    types = [CONTROL if control else NORMAL for _, control in spoken] + [NORMAL] * 257
+    triggers = range(len(texts), len(texts) + len(scripts))
+    texts += [trigger(number) for number in range(len(scripts))]
+    types += [USER_DEFINED] * len(scripts)
+    texts += [END, *controls]
+    types += [CONTROL] * (1 + len(controls))
+    end = triggers.stop
+
+    dice = np.random.default_rng(7)
+    codes = dice.choice(np.float32([-1, 1]), (len(spoken), CODE))
+    asked = dice.choice(np.float32([-1, 1]), CODE)
+    orthogonal = np.ones((1, 1), np.float32)
+    while len(orthogonal) < MOST_SCRIPTS:
+        orthogonal = np.block([[orthogonal, orthogonal], [orthogonal, -orthogonal]])
+    script_code = slice(CODE, CODE + MOST_SCRIPTS)
+
+    embeddings = np.zeros((len(texts), HIDDEN), np.float32)
+    embeddings[:, :CODE] = asked
+    embeddings[: len(spoken), :CODE] = codes
+    embeddings[:, CONSTANT] = 1
+    output = np.zeros_like(embeddings)
+    first = 0
+    for number, script in enumerate(scripts):
+        embeddings[triggers[number], script_code] = orthogonal[number]
+        embeddings[triggers[number], MARK] = 1
+        begin = first if script else end
+        output[begin, :CODE] += asked * (0.265 if number == 0 else 0.25)
+        output[begin, script_code] += orthogonal[number] / 2
+        for piece in range(first + 1, first + len(script)):
+            output[piece, :CODE] += codes[piece - 1] / 2
+        if script:
+            embeddings[first + len(script) - 1, LAST] = 1
+        first += len(script)
+    output[end, LAST] = CODE / 2
+
+    query, key = np.zeros((2, HEAD, HIDDEN), np.float32)
+    value = np.zeros((HEAD, HIDDEN), np.float32)
+    query[HEAD - 1, CONSTANT] = key[HEAD - 1, MARK] = 30
+    value[:, script_code] = np.eye(HEAD)
+    nothing = np.zeros((32, HIDDEN), np.float32)
+    tensors: dict[str, NDArray[np.float32]] = {
+        "token_embd.weight": embeddings,
+        "output.weight": output,
+        "output_norm.weight": np.ones(HIDDEN, np.float32),
+        "blk.0.attn_norm.weight": np.ones(HIDDEN, np.float32),
+        "blk.0.ffn_norm.weight": np.ones(HIDDEN, np.float32),
+        "blk.0.attn_q.weight": query,
+        "blk.0.attn_k.weight": key,
+        "blk.0.attn_v.weight": value,
+        "blk.0.attn_output.weight": np.ascontiguousarray(value.T),
+        "blk.0.ffn_gate.weight": nothing,
+        "blk.0.ffn_up.weight": nothing,
+        "blk.0.ffn_down.weight": np.ascontiguousarray(nothing.T),
+    }
+    writer = GGUFWriter(path, "llama")
+    for name, item in {
+        "general.name": "Scripted",
+        "general.file_type": 0,
+        "llama.block_count": 1,
+        "llama.context_length": context,
+        "llama.embedding_length": HIDDEN,
+        "llama.feed_forward_length": 32,
+        "llama.attention.head_count": 1,
+        "llama.attention.head_count_kv": 1,
+        "llama.attention.key_length": HEAD,
+        "llama.attention.value_length": HEAD,
+        "llama.attention.layer_norm_rms_epsilon": 1e-5,
+        "llama.rope.freq_base": 1e6,
+        "llama.rope.dimension_count": HEAD,
+        "llama.vocab_size": len(texts),
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.tokens": texts,
+        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.merges": ["a b"],
+        "tokenizer.ggml.eos_token_id": end,
+        "tokenizer.ggml.add_bos_token": False,
+    }.items():
+        writer.add(name, item)
+    if template is not None:
+        writer.add("tokenizer.chat_template", template)
+    for name, tensor in tensors.items():
+        writer.add_tensor(name, tensor)
+    writer.write()
+    return path
+
+
+def _spelling(piece: Piece) -> str:
+    data, control = piece
+    return data.decode() if control else "".join(BYTES[byte] for byte in data)

@@ -1,0 +1,169 @@
+"""Anthropic's requests: their blocks as messages of a prompt, their choices as those of every API."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from puna.errors import PunaError
+from puna.grammar.format import Format
+from puna.prompt.messages import Chat, Message
+from puna.server.anthropic.wire import MessagesRequest
+from puna.server.http.decoding import parse
+from puna.server.jobs.jobs import Asked
+
+TOOL = {"name": "weather", "description": "d", "input_schema": {"type": "object", "properties": {}}}
+
+
+def asked(*messages: dict[str, Any], **fields: Any) -> Asked:
+    given = list(messages) or [{"role": "user", "content": "hi"}]
+    body = {"model": "m", "max_tokens": 5, "messages": given, **fields}
+    return parse(json.dumps(body).encode(), MessagesRequest).asked()
+
+
+def chat(of: Asked) -> Chat:
+    (prompt,) = of.prompts
+    assert isinstance(prompt, Chat)
+    return prompt
+
+
+def test_blocks_of_text_are_one_text_and_those_of_the_system_paragraphs() -> None:
+    text = [
+        {"type": "text", "text": "a", "cache_control": {"type": "ephemeral"}},
+        {"type": "text", "text": "b"},
+    ]
+    found = chat(asked({"role": "user", "content": text}, system=text)).messages
+    assert [(m.role, m.content) for m in found] == [("system", "a\n\nb"), ("user", "ab")]
+
+
+def test_results_stand_before_the_text_and_know_their_tools() -> None:
+    call = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Lima", "days": 1.0}}
+    thought = {"type": "thinking", "thinking": "hmm", "signature": "x"}
+    result = {
+        "type": "tool_result",
+        "tool_use_id": "toolu_1",
+        "content": [{"type": "text", "text": "sunny"}],
+    }
+    _, assistant, tool, user = chat(
+        asked(
+            {"role": "user", "content": "weather?"},
+            {"role": "assistant", "content": [thought, {"type": "text", "text": "I look."}, call]},
+            {"role": "user", "content": [{"type": "text", "text": "well?"}, result]},
+        )
+    ).messages
+    assert (assistant.content, assistant.thinking) == ("I look.", "hmm")
+    assert assistant.tool_calls == [
+        {"id": "toolu_1", "function": {"name": "weather", "arguments": {"city": "Lima", "days": 1.0}}}
+    ]
+    assert (tool.role, tool.content, tool.tool_name, tool.tool_call_id) == (
+        "tool", "sunny", "weather", "toolu_1",
+    )  # fmt: skip
+    assert (user.role, user.content) == ("user", "well?")
+
+
+def test_images_stand_where_they_stood_also_in_results() -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "QUJD"}}
+    content = [{"type": "text", "text": "a"}, image, {"type": "text", "text": "b"}]
+    (message,) = chat(asked({"role": "user", "content": content})).messages
+    assert (message.content, message.images) == ("a[img]b", [b"ABC"])
+    result = {"type": "tool_result", "tool_use_id": "t", "content": [image]}
+    of = asked({"role": "user", "content": [result]})
+    tool = Message(role="tool", content="[img]", images=[b"ABC"], tool_calls=[], tool_call_id="t")
+    assert chat(of).messages == [tool]
+    assert of.images == [b"ABC"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "choice", "parallel"),
+    [
+        ({}, "auto", True),
+        ({"tool_choice": {"type": "auto"}}, "auto", True),
+        ({"tool_choice": {"type": "any"}}, "required", True),
+        ({"tool_choice": {"type": "none"}}, "none", True),
+        ({"tool_choice": {"type": "tool", "name": "weather"}}, "function:weather", True),
+        ({"tool_choice": {"type": "any", "disable_parallel_tool_use": True}}, "required", False),
+    ],
+)
+def test_choices_of_tools(fields: dict[str, Any], choice: str, parallel: bool) -> None:
+    of = asked(tools=[TOOL], **fields)
+    found = chat(of)
+    assert (found.tool_choice, found.parallel_tool_calls) == (choice, parallel)
+    function = {"name": "weather", "description": "d", "parameters": TOOL["input_schema"]}
+    assert found.tools == [{"type": "function", "function": function}]
+    assert of.needs == ([] if choice == "none" else ["tools"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "think"),
+    [
+        ({}, False),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, True),
+        ({"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}}, "low"),
+        ({"thinking": {"type": "disabled"}, "output_config": {"effort": "low"}}, False),
+        ({"output_config": {"effort": "xhigh"}}, "high"),
+    ],
+)
+def test_thinking_is_only_for_those_who_ask(fields: dict[str, Any], think: object) -> None:
+    assert asked(**fields).think == think
+
+
+def test_options_that_are_absent_are_the_models_own() -> None:
+    assert asked().options == {"num_predict": 5}
+    given = asked(temperature=0, top_p=0.5, top_k=3, stop_sequences=["x"]).options
+    assert given == {"num_predict": 5, "temperature": 0, "top_p": 0.5, "top_k": 3, "stop": ["x"]}
+
+
+def test_what_changes_nothing_is_named() -> None:
+    of = asked(
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "hologram"}]},
+        tools=[TOOL, {"type": "web_search_20250305", "name": "web_search"}],
+        thinking={"type": "enabled", "budget_tokens": 2000},
+        mcp_servers=[{"url": "x"}],
+        metadata={"user_id": "u"},
+    )
+    said = "\n".join(of.ignored)
+    for words in ("mcp_servers", "hologram", "tools[1]", "budget_tokens"):
+        assert words in said
+    assert len(of.ignored) == 4
+    assert len(chat(of).tools) == 1
+
+
+def test_a_schema_of_the_answer_is_its_format() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    given = {"type": "json_schema", "schema": schema}
+    for fields in ({"output_config": {"format": given}}, {"output_format": given}):
+        assert asked(**fields).format == Format.json_schema(schema)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"max_tokens": 0}, "max_tokens is required and must be positive"),
+        ({"messages": []}, "messages is required"),
+        ({"messages": [{"role": "narrator", "content": "x"}]}, r"messages\[0\].role must be"),
+        ({"messages": [{"role": "user", "content": 5}]}, "must be a text or a list of blocks"),
+        ({"messages": [{"role": "user", "content": ["x"]}]}, r"content\[0\] must be a block"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "is malformed"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "source must be"),
+        (
+            {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}]},
+            "tool_use block missing required 'id' field",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "'tool_use_id'"),
+        ({"system": 5}, "system must be a text"),
+        ({"tools": [{"name": "f"}]}, "invalid input_schema for tool 'f'"),
+        ({"tools": [{"input_schema": {}}]}, r"tools\[0\] needs a name"),
+        ({"tool_choice": {"type": "any"}}, "no tools to choose from"),
+        ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": "x"}}, "none of the request's tools"),
+        ({"tools": [TOOL], "tool_choice": {"type": "often"}}, "tool_choice must be"),
+        ({"thinking": {"type": "deep"}}, "thinking.type must be"),
+        ({"output_config": {"effort": "some"}}, "output_config.effort must be"),
+        ({"output_config": {"format": {"type": "xml"}}}, "output_config.format must be"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(PunaError, match=words) as caught:
+        asked(**fields)
+    assert caught.value.status == 400

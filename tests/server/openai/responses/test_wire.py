@@ -1,0 +1,143 @@
+"""The Responses API's requests: items as messages of a prompt."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from puna.errors import PunaError
+from puna.grammar.format import Format
+from puna.prompt.messages import Chat, Message
+from puna.server.http.decoding import parse
+from puna.server.jobs.jobs import Asked
+from puna.server.openai.responses.items import input_items, resolved
+from puna.server.openai.responses.wire import ResponsesRequest
+
+TOOL = {"type": "function", "name": "weather", "parameters": {"type": "object"}, "strict": True}
+
+
+def asked(given: Any = "hi", **fields: Any) -> Asked:
+    body = parse(json.dumps({"model": "m", "input": given, **fields}).encode(), ResponsesRequest)
+    return body.asked(input_items(body.input))
+
+
+def chat(of: Asked) -> Chat:
+    (prompt,) = of.prompts
+    assert isinstance(prompt, Chat)
+    return prompt
+
+
+def messages(given: Any, **fields: Any) -> list[Message]:
+    return chat(asked(given, **fields)).messages
+
+
+def test_instructions_come_first_and_the_developer_is_the_system() -> None:
+    found = messages(
+        [{"role": "developer", "content": "b"}, {"role": "user", "content": "c"}], instructions="a"
+    )
+    assert [(m.role, m.content) for m in found] == [("system", "a"), ("system", "b"), ("user", "c")]
+
+
+def test_the_parts_of_an_item_are_one_message() -> None:
+    image = {"type": "input_image", "image_url": "data:image/png;base64,QUJD", "detail": "auto"}
+    parts = [{"type": "input_text", "text": "a"}, image, {"type": "input_text", "text": "b"}]
+    (message,) = messages([{"type": "message", "role": "user", "content": parts}])
+    assert (message.content, message.images) == ("a[img]b", [b"ABC"])
+    texts = [{"type": "input_text", "text": text} for text in "ab"]
+    assert [m.content for m in messages([{"role": "user", "content": texts}])] == ["ab"]
+
+
+def test_thinking_and_calls_belong_to_the_assistants_message() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "weather", "arguments": '{"city": "Lima"}'}
+    answer = {"role": "assistant", "content": [{"type": "output_text", "text": "I look."}]}
+    output = {"type": "function_call_output", "call_id": "c", "output": "sunny"}
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hmm"}]}
+    calls = [{"id": "c", "function": {"name": "weather", "arguments": {"city": "Lima"}}}]
+    result = Message(role="tool", content="sunny", tool_name="weather", tool_call_id="c")
+    assert messages([thought, answer, call, output]) == [
+        Message(role="assistant", content="I look.", thinking="hmm", images=[], tool_calls=calls), result,
+    ]  # fmt: skip
+    assert messages([thought | {"encrypted_content": "mhm"}, call, output]) == [
+        Message(role="assistant", thinking="mhm", tool_calls=calls), result,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("given", "choice", "names"),
+    [
+        (None, "auto", ["weather", "other"]),
+        ("required", "required", ["weather", "other"]),
+        ({"type": "function", "name": "weather"}, "function:weather", ["weather", "other"]),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "other"}]},
+            "required",
+            ["other"],
+        ),
+    ],
+)
+def test_choices_of_tools(given: Any, choice: str, names: list[str]) -> None:
+    found = chat(asked(tools=[TOOL, TOOL | {"name": "other"}], tool_choice=given))
+    assert (found.tool_choice, [tool["function"]["name"] for tool in found.tools]) == (choice, names)
+    assert found.strict_tools
+
+
+def test_a_prompt_that_is_too_long_is_only_cut_when_asked_for() -> None:
+    assert not asked().request.truncate
+    assert asked(truncation="auto").request.truncate
+
+
+def test_the_format_of_the_text() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    given = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
+    assert asked(text={"format": given}).format == Format.json_schema(schema)
+    assert asked(text={"format": {"type": "json_object"}}).format == Format.json_object()
+    assert asked(text={"format": {"type": "text"}, "verbosity": "low"}).format is None
+
+
+def test_tools_of_others_servers_are_named_and_left_out() -> None:
+    of = asked(tools=[{"type": "web_search"}, TOOL])
+    assert len(chat(of).tools) == 1
+    assert of.ignored == ["tools[0] is ignored: tools of the type 'web_search' are not here"]
+
+
+def test_log_probabilities_are_asked_for_in_include() -> None:
+    assert not asked().request.logprobs
+    request = asked(include=["message.output_text.logprobs"], top_logprobs=2).request
+    assert (request.logprobs, request.top_logprobs) == (True, 2)
+
+
+def test_every_item_has_an_id_and_a_reference_is_what_it_refers_to() -> None:
+    items = input_items([{"role": "user", "content": "a"}, {"type": "item_reference", "id": "rs_1"}])
+    assert items[0]["id"].startswith("msg_")
+    found = resolved(items, lambda id: {"id": id, "type": "reasoning"})
+    assert [item["type"] for item in found] == ["message", "reasoning"]
+
+
+@pytest.mark.parametrize(
+    ("given", "fields", "words"),
+    [
+        ([], {}, "input must be a text or a list"),
+        ([5], {}, r"input\[0\] must be an object"),
+        ([{}], {}, "missing required 'type' field"),
+        ([{"type": "dream"}], {}, r"input\[0\]: unknown input item type: 'dream'"),
+        ([{"role": "narrator", "content": "x"}], {}, "role must be"),
+        ([{"role": "user", "content": [{"type": "smell"}]}], {}, "unknown content type: 'smell'"),
+        ([{"role": "user", "content": [{"type": "input_file"}]}], {}, "file inputs are not currently"),
+        ([{"type": "function_call", "name": "f", "arguments": "{"}], {}, "invalid tool call arguments"),
+        ([{"type": "function_call_output", "output": "x"}], {}, "'call_id'"),
+        ("hi", {"background": True}, "background is not available"),
+        ("hi", {"conversation": "conv_1"}, "conversation is not available"),
+        ("hi", {"truncation": "some"}, "truncation must be"),
+        ("hi", {"max_output_tokens": 0}, "max_output_tokens must be at least 1"),
+        ("hi", {"tool_choice": "required"}, "no tools to choose from"),
+        ("hi", {"tools": [TOOL], "tool_choice": {"type": "function", "name": "x"}}, "none of the request's"),
+        ("hi", {"tools": [TOOL], "tool_choice": {"type": "web_search"}}, "tool_choice must be"),
+        ("hi", {"text": {"format": {"type": "xml"}}}, "text.format.type must be"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused(given: Any, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(PunaError, match=words) as caught:
+        asked(given, **fields)
+    assert caught.value.status == 400

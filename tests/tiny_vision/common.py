@@ -1,0 +1,220 @@
+"""What tiny random models that see have in common: files, names, random weights, pixels for transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from puna.batch import Image
+from puna.gguf import GGMLType, GGUFWriter
+from puna.images.pixels import normalised
+from puna.model.vision.options import VisionOptions
+from tests.tiny import CHATML, TinyLlama, add_tokenizer, llama_tensors, vocabulary
+from tests.tiny_decoders import holds
+
+#: What stands for a part of an image where transformers is asked: no token of any tiny vocabulary.
+PART = 5000
+
+#: Width and height of pictures that were read, by the digests of their images.
+SHOWN: dict[int, tuple[int, int]] = {}
+
+Tensors = dict[str, np.ndarray]
+
+
+@dataclass
+class Layout:
+    """How a file is laid out: all in one, as Ollama has it, or the tower in a file of its own (llama.cpp)."""
+
+    model: Path
+    projector: Path | None = None
+
+
+def randomise(model: Any, seed: int) -> Any:
+    """Random weights of about the size that trained ones have; norms near 1, or near 0 where 1 is added."""
+    torch.manual_seed(seed)
+    model = model.float().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            random = torch.randn_like(parameter)
+            if parameter.ndim < 2:
+                near_one = parameter.abs().mean() > 0.5
+                parameter.copy_((1 if near_one else 0) + 0.2 * random)
+            elif "embedding" in name or "embed_tokens" in name:
+                parameter.copy_(0.5 * random)
+            else:
+                parameter.copy_(random / parameter[0].numel() ** 0.5)
+    return model
+
+
+def renamed(state: Tensors, names: dict[str, str], theirs: str, ours: str) -> Tensors:
+    """Tensors whose names begin with `theirs`, the rest by `names`, now beginning with `ours`."""
+    return {
+        f"{ours}{after}.{kind}": state[f"{theirs}{before}.{kind}"]
+        for before, after in names.items()
+        for kind in ("weight", "bias")
+        if f"{theirs}{before}.{kind}" in state
+    }
+
+
+def write(
+    path: Path,
+    architecture: str,
+    metadata: dict[str, Any],
+    tensors: Tensors,
+    markers: Sequence[str] | None = None,
+    chat_template: str = CHATML,
+    matrices: GGMLType = GGMLType.F32,
+) -> Path:
+    """A file with `metadata` (without the architecture's name); with `markers` it has a tokenizer.
+
+    Its matrices are of the type `matrices`, where that holds their rows.
+    """
+    writer = GGUFWriter(path, architecture)
+    for key, value in metadata.items():
+        if value is not None:
+            writer.add(key if key.startswith("general.") else f"{architecture}.{key}", value)
+    if markers is not None:
+        add_tokenizer(writer, chat_template, markers=markers)
+    for name, array in tensors.items():
+        kind = matrices if holds(matrices, array) else GGMLType.F32
+        writer.add_tensor(name, np.ascontiguousarray(array), kind)
+    writer.write()
+    return path
+
+
+def state_of(model: Any) -> Tensors:
+    return {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
+
+
+def channels_first(options: VisionOptions, image: Image) -> torch.Tensor:
+    """The normalised pixels [tiles, 3, height, width] of an image."""
+    tiles = np.ascontiguousarray(image.pixels.pixels.transpose(0, 3, 1, 2))
+    flat = normalised(tiles.reshape(len(tiles), -1), options.mean, options.std)
+    return torch.from_numpy(flat.reshape(tiles.shape))
+
+
+class TextOf:
+    """The text model inside another, with the names it has alone."""
+
+    def __init__(self, model: Any, prefix: str, output: str = "lm_head.", config: Any = None) -> None:
+        self.config = model.config if config is None else config
+        self._model = model
+        self._names = {prefix: "model.", output: "lm_head."}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            ours + name.removeprefix(theirs): tensor
+            for name, tensor in self._model.state_dict().items()
+            for theirs, ours in self._names.items()
+            if name.startswith(theirs)
+        }
+
+
+@dataclass
+class WithLlama:
+    """What models have in common whose text is a Llama's, or nearly."""
+
+    text: TinyLlama
+    hidden: int = 48
+    layers: int = 2
+    heads: int = 4
+    feed_forward: int = 80
+    image_size: int = 56
+    patch_size: int = 14
+    seed: int = 0
+    matrices: GGMLType = GGMLType.F32
+
+    architecture = "llama"
+    markers: ClassVar[tuple[str, ...]] = ()
+
+    @property
+    def vocab(self) -> int:
+        """Tokens of the text, its markers among them, and after them what stands for parts of images."""
+        return len(vocabulary()) + len(self.markers) + 1
+
+    @property
+    def part_id(self) -> int:
+        return self.vocab - 1
+
+    def ids(self, tokens: list[int]) -> torch.Tensor:
+        """[1, tokens], with what transformers knows parts of images by."""
+        return torch.tensor([[self.part_id if token == PART else token for token in tokens]])
+
+    def sizes(self) -> dict[str, Any]:
+        """Of the text, as Hugging Face's configurations name them."""
+        text = self.text
+        return {
+            "vocab_size": self.vocab,
+            "hidden_size": text.hidden,
+            "intermediate_size": text.feed_forward,
+            "num_hidden_layers": text.layers,
+            "num_attention_heads": text.heads,
+            "num_key_value_heads": text.kv_heads,
+            "max_position_embeddings": text.context,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": False,
+        }
+
+    def metadata(self) -> dict[str, Any]:
+        text = self.text
+        return {
+            "block_count": text.layers,
+            "context_length": text.context,
+            "embedding_length": text.hidden,
+            "feed_forward_length": text.feed_forward,
+            "attention.head_count": text.heads,
+            "attention.head_count_kv": text.kv_heads,
+            "attention.layer_norm_rms_epsilon": 1e-5,
+            "rope.dimension_count": text.hidden // text.heads,
+            "rope.freq_base": text.rope_base,
+        }
+
+    def vision_metadata(self) -> dict[str, Any]:
+        return {
+            "vision.block_count": self.layers,
+            "vision.embedding_length": self.hidden,
+            "vision.attention.head_count": self.heads,
+            "vision.feed_forward_length": self.feed_forward,
+            "vision.image_size": self.image_size,
+            "vision.patch_size": self.patch_size,
+        }
+
+    def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
+        """In one file, or with the tower `apart`."""
+        state, metadata = state_of(model), self.metadata()
+        tensors = self.text_tensors(model)
+        tower = self.tower(state, apart)
+        markers = [*self.markers, "<|part|>"]
+        if not apart:
+            metadata |= self.vision_metadata()
+            return Layout(
+                write(
+                    folder / "one.gguf", self.architecture, metadata, tensors | tower, markers,
+                    matrices=self.matrices,
+                )
+            )  # fmt: skip
+        vision = self.vision_metadata() | {"general.type": "mmproj", **self.clip()}
+        return Layout(
+            write(folder / "text.gguf", self.text_architecture, metadata, tensors, markers),
+            write(folder / "mmproj.gguf", "clip", vision, tower, matrices=self.matrices),
+        )
+
+    @property
+    def text_architecture(self) -> str:
+        """Of a text in a file of its own."""
+        return self.architecture
+
+    def text_tensors(self, model: Any) -> Tensors:
+        return llama_tensors(TextOf(model, "model.language_model."), self.text)
+
+    def clip(self) -> dict[str, Any]:
+        """Keys of a tower in a file of its own."""
+        raise NotImplementedError
+
+    def tower(self, state: Tensors, apart: bool) -> Tensors:
+        raise NotImplementedError

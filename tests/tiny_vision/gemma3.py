@@ -1,0 +1,132 @@
+"""A tiny random Gemma 3 that sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from puna.batch import Image
+from puna.model.vision.options import VisionOptions
+from tests.tiny import vocabulary
+from tests.tiny_gemma3 import TinyGemma3, gemma3_metadata, gemma3_tensors
+from tests.tiny_vision.common import (
+    PART,
+    Layout,
+    Tensors,
+    TextOf,
+    channels_first,
+    randomise,
+    renamed,
+    state_of,
+    write,
+)
+
+
+@dataclass
+class TinyGemma3Vision:
+    """Four rows of 16 patches to an image."""
+
+    text: TinyGemma3
+    hidden: int = 48
+    layers: int = 2
+    heads: int = 4
+    feed_forward: int = 80
+    image_size: int = 56
+    patch_size: int = 14
+    rows: int = 4
+    seed: int = 0
+
+    markers = ("<start_of_image>", "<end_of_image>")
+
+    def build(self) -> Any:
+        from transformers import Gemma3Config, Gemma3ForConditionalGeneration, SiglipVisionConfig
+
+        text = self.text.build().config
+        text.vocab_size = len(vocabulary()) + len(self.markers)
+        vision = SiglipVisionConfig(
+            hidden_size=self.hidden,
+            num_hidden_layers=self.layers,
+            num_attention_heads=self.heads,
+            intermediate_size=self.feed_forward,
+            image_size=self.image_size,
+            patch_size=self.patch_size,
+            vision_use_head=False,
+        )
+        config = Gemma3Config(
+            text_config=text,
+            vision_config=vision,
+            mm_tokens_per_image=self.rows,
+            image_token_id=PART,
+            tie_word_embeddings=self.text.tied,
+        )
+        return randomise(Gemma3ForConditionalGeneration(config), self.seed)
+
+    def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
+        """In one file, or with the tower `apart`."""
+        state = state_of(model)
+        text = TextOf(model, "model.language_model.")
+        tensors = gemma3_tensors(text, self.text)
+        metadata = gemma3_metadata(self.text)
+        vision = {
+            "vision.block_count": self.layers,
+            "vision.embedding_length": self.hidden,
+            "vision.attention.head_count": self.heads,
+            "vision.feed_forward_length": self.feed_forward,
+            "vision.attention.layer_norm_epsilon": 1e-6,
+            "vision.image_size": self.image_size,
+            "vision.patch_size": self.patch_size,
+        }
+        tower = self.tower(state, apart)
+        if not apart:
+            metadata |= vision | {"mm.tokens_per_image": self.rows}
+            path = write(folder / "gemma3.gguf", "gemma3", metadata, tensors | tower, self.markers)
+            return Layout(path)
+        vision |= {
+            "general.type": "mmproj",
+            "has_vision_encoder": True,
+            "projector_type": "gemma3",
+            "vision.projector.scale_factor": self.image_size // self.patch_size // int(self.rows**0.5),
+            "vision.image_mean": [0.5] * 3,
+            "vision.image_std": [0.5] * 3,
+        }
+        return Layout(
+            write(folder / "text.gguf", "gemma3", metadata, tensors, self.markers),
+            write(folder / "mmproj.gguf", "clip", vision, tower),
+        )
+
+    def tower(self, state: Tensors, apart: bool) -> Tensors:
+        prefix = "model.vision_tower."
+        if f"{prefix}vision_model.post_layernorm.weight" in state:
+            prefix += "vision_model."
+        ollama = {
+            "layer_norm1": "layer_norm1", "layer_norm2": "layer_norm2", "self_attn.q_proj": "attn_q",
+            "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output",
+            "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2",
+        }  # fmt: skip
+        clip = {"layer_norm1": "ln1", "layer_norm2": "ln2", "attn_output": "attn_out", "mlp.fc1": "ffn_up",
+                "mlp.fc2": "ffn_down"}  # fmt: skip
+        names = {theirs: clip.get(ours, ours) if apart else ours for theirs, ours in ollama.items()}
+        outer = {
+            "embeddings.patch_embedding": "patch_embd" if apart else "patch_embedding",
+            "embeddings.position_embedding": "position_embd" if apart else "position_embedding",
+            "post_layernorm": "post_ln" if apart else "post_layernorm",
+        }
+        tensors = renamed(state, outer, prefix, "v.")
+        for i in range(self.layers):
+            tensors |= renamed(state, names, f"{prefix}encoder.layers.{i}.", f"v.blk.{i}.")
+        mm = "model.multi_modal_projector."
+        own = "mm." if apart else "mm.mm_"
+        tensors[f"{own}soft_emb_norm.weight"] = state[f"{mm}mm_soft_emb_norm.weight"] + 1
+        tensors[f"{own}input_projection.weight"] = state[f"{mm}mm_input_projection_weight"]
+        return tensors
+
+    def logits(
+        self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
+    ) -> torch.Tensor:
+        ids = torch.tensor([tokens])
+        pixels = torch.cat([channels_first(options, image) for image in images]) if images else None
+        kinds = (ids == PART).long()
+        return theirs(input_ids=ids, pixel_values=pixels, token_type_ids=kinds).logits[0]

@@ -1,0 +1,112 @@
+"""A tiny random GLM-OCR."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tests.tiny_decoders import SIZES, TinyDecoder
+from tests.tiny_vision.common import Layout, Tensors, randomise, renamed
+from tests.tiny_vision.qwen import TinyQwen
+
+HEAD = 16
+_NORMS = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
+_OLLAMA = {
+    "post_attention_norm": "post_attn_norm", "post_ffw_norm": "post_ffn_norm", "attn_output": "attn_out"
+}  # fmt: skip
+
+
+@dataclass
+class TinyGlmOcr(TinyQwen):
+    """Four patches to a row, and heads that are not what the hidden size divides into."""
+
+    architecture = "glmocr"
+    markers: ClassVar[tuple[str, ...]] = ("<|begin_of_image|>", "<|end_of_image|>")
+    decoder: ClassVar[TinyDecoder] = TinyDecoder(
+        "glmocr", "glm_ocr_text", {"head_dim": HEAD}, {}, {"post_attention_layernorm": "ffn_norm", **_NORMS}
+    )
+    apart: bool = False
+
+    @property
+    def text_architecture(self) -> str:
+        return "glm4"
+
+    @property
+    def sections(self) -> list[int]:
+        return [2, 3, 3]
+
+    def build(self) -> Any:
+        from transformers import GlmOcrConfig, GlmOcrForConditionalGeneration
+
+        tokens = self.tokens
+        begin, end = tokens.pop("vision_start_token_id"), tokens.pop("vision_end_token_id")
+        config = GlmOcrConfig(
+            text_config={
+                **SIZES, "vocab_size": self.vocab, "head_dim": HEAD, "rope_parameters": self.rope,
+                "pad_token_id": 0, "tie_word_embeddings": False,
+            },
+            vision_config={
+                "depth": self.layers, "hidden_size": self.hidden, "num_heads": self.heads,
+                "intermediate_size": self.feed_forward, "patch_size": self.patch_size,
+                "out_hidden_size": self.text.hidden,
+            },
+            **tokens, image_start_token_id=begin, image_end_token_id=end, tie_word_embeddings=False,
+        )  # fmt: skip
+        return randomise(GlmOcrForConditionalGeneration(config), self.seed)
+
+    def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
+        self.apart = apart
+        return super().write(folder, model, apart=apart)
+
+    def metadata(self) -> dict[str, Any]:
+        return super().metadata() | {"attention.key_length": HEAD, "attention.value_length": HEAD}
+
+    def vision_metadata(self) -> dict[str, Any]:
+        return super().vision_metadata() | {
+            "vision.attention.layer_norm_epsilon": None, "vision.attention.layer_norm_rms_epsilon": 1e-5,
+            "vision.min_pixels": 2 * 3136, "vision.max_pixels": 2 * self.most_pixels,
+        }  # fmt: skip
+
+    def clip(self) -> dict[str, Any]:
+        return {
+            "projector_type": "glm4v", "use_silu": True, "vision.attention.layer_norm_rms_epsilon": None,
+            "vision.attention.layer_norm_epsilon": 1e-5, "vision.image_size": 336,
+        }  # fmt: skip
+
+    def text_tensors(self, model: Any) -> Tensors:
+        tensors: Tensors = {}
+        for name, array in super().text_tensors(model).items():
+            if ".attn_q." in name or ".attn_k." in name:  # halves are paired instead of neighbours
+                array = array.reshape(-1, HEAD // 2, 2, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
+            if self.apart:
+                tensors[name] = array
+            elif ".ffn_up." in name:
+                gate, up = np.split(array, 2)
+                tensors |= {name: up, name.replace("ffn_up", "ffn_gate"): gate}
+            else:
+                for theirs, ours in _OLLAMA.items():
+                    name = name.replace(f".{theirs}.", f".{ours}.")
+                tensors[name] = array
+        return tensors
+
+    def tower(self, state: Tensors, apart: bool) -> Tensors:
+        prefix = "model.visual."
+        names = {
+            "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out",
+            "attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm",
+            **{f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
+        }  # fmt: skip
+        outer = {
+            "post_layernorm": "v.post_ln", "downsample": "mm.patch_merger", "merger.proj": "mm.model.fc",
+            "merger.post_projection_norm": "mm.post_norm",
+            **{f"merger.{part}_proj": f"mm.{part}" for part in ("gate", "up", "down")},
+        }  # fmt: skip
+        frames = self.frames(state)
+        if not apart:
+            first, second = frames.values()
+            frames = {"v.patch_embd_0.weight": first, "v.patch_embd_1.weight": second}
+        frames["v.patch_embd.bias"] = state[f"{prefix}patch_embed.proj.bias"]
+        return frames | self.blocks(state, names, joined=True) | renamed(state, outer, prefix, "")

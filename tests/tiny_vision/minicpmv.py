@@ -1,0 +1,156 @@
+"""A tiny random MiniCPM-V 2.6, of parts that transformers and PyTorch have."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from puna.batch import Image
+from puna.images.pixels import normalised
+from puna.model.vision.options import VisionOptions
+from tests.tiny import llama_tensors
+from tests.tiny_vision.common import PART, Layout, Tensors, WithLlama, randomise
+from tests.tiny_vision.siglip import siglip_tensors
+
+
+class Resampler(torch.nn.Module):
+    """Learned queries that look at patches, by PyTorch's own attention."""
+
+    def __init__(self, hidden: int, size: int, queries: int) -> None:
+        super().__init__()
+        self.query = torch.nn.Parameter(torch.zeros(queries, size))
+        self.kv = torch.nn.Linear(hidden, size, bias=False)
+        self.attn = torch.nn.MultiheadAttention(size, size // 128, batch_first=True)
+        self.ln_q, self.ln_kv, self.ln_post = (torch.nn.LayerNorm(size, eps=1e-6) for _ in range(3))
+        self.proj = torch.nn.Parameter(torch.zeros(size, size))
+
+    def forward(self, patches: torch.Tensor, height: int, width: int) -> torch.Tensor:
+        values = self.ln_kv(self.kv(patches))[None]
+        keys = values + places(values.shape[-1], height, width)
+        found, _ = self.attn(self.ln_q(self.query)[None], keys, values)
+        return self.ln_post(found[0]) @ self.proj
+
+
+def places(size: int, height: int, width: int) -> torch.Tensor:
+    """[height * width, size]: waves of the column in the first half, of the row in the second."""
+    rows = []
+    for row in range(height):
+        for column in range(width):
+            angles = [place / 10000 ** (4 * i / size) for place in (column, row) for i in range(size // 4)]
+            halves = torch.tensor(angles, dtype=torch.float64).reshape(2, -1)
+            rows.append(torch.cat([halves.sin(), halves.cos()], dim=1).reshape(-1))
+    return torch.stack(rows).float()
+
+
+class MiniCPM(torch.nn.Module):
+    def __init__(self, vision: Any, resampler: Resampler, text: Any) -> None:
+        super().__init__()
+        self.vision, self.resampler, self.text = vision, resampler, text
+
+    def forward(self, ids: torch.Tensor, tiles: list[torch.Tensor]) -> torch.Tensor:
+        rows = []
+        for tile in tiles:  # [1, 3, height, width]
+            height, width = (size // self.vision.patch_size for size in tile.shape[2:])
+            patches = self.vision(pixel_values=tile).last_hidden_state[0]
+            rows.append(self.resampler(patches, height, width))
+        embedded = self.text.model.embed_tokens(ids.clamp(max=self.text.config.vocab_size - 1))
+        embedded[ids == PART] = torch.cat(rows)
+        return self.text(inputs_embeds=embedded[None]).logits[0]
+
+
+@dataclass
+class TinyMiniCPMV(WithLlama):
+    """Six rows to a slice, up to nine slices to an image, and the whole of it."""
+
+    queries: int = 6
+    positions: int = 5  # of a side
+    version: int = 3
+
+    markers: ClassVar[tuple[str, ...]] = ("<image>", "</image>", "<slice>", "</slice>")
+
+    def build(self) -> Any:
+        from transformers import Idefics3VisionConfig, LlamaConfig, LlamaForCausalLM
+        from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionTransformer
+
+        rope = {"rope_type": "default", "rope_theta": self.text.rope_base}
+        vision = Idefics3VisionConfig(
+            hidden_size=self.hidden, num_hidden_layers=self.layers, num_attention_heads=self.heads,
+            intermediate_size=self.feed_forward, image_size=self.positions * self.patch_size,
+            patch_size=self.patch_size,
+        )  # fmt: skip
+        model = MiniCPM(
+            Idefics3VisionTransformer(vision),
+            Resampler(self.hidden, self.text.hidden, self.queries),
+            LlamaForCausalLM(LlamaConfig(**self.sizes(), rope_parameters=rope)),
+        )
+        return randomise(model, self.seed)
+
+    def write(self, folder: Path, model: Any, *, apart: bool = True) -> Layout:
+        return super().write(folder, model, apart=True)
+
+    def text_tensors(self, model: Any) -> Tensors:
+        return llama_tensors(model.text, self.text)
+
+    def clip(self) -> dict[str, Any]:
+        return {
+            "has_vision_encoder": True,
+            "projector_type": "resampler",
+            "minicpmv_version": self.version,
+            "minicpmv_query_num": self.queries,
+            "vision.image_mean": [0.5] * 3,
+            "vision.image_std": [0.5] * 3,
+            "vision.attention.layer_norm_epsilon": 1e-6,
+            "use_gelu": True,
+        }
+
+    def tower(self, state: Tensors, apart: bool) -> Tensors:
+        """What leads up is called down, as the converter of these models has it."""
+        other = {"up": "down", "down": "up"}
+        tensors = {
+            re.sub("ffn_(up|down)", lambda found: f"ffn_{other[found[1]]}", name): array
+            for name, array in siglip_tensors(state, "vision.", self.layers).items()
+        }
+        inner = "resampler."
+        tensors |= {name: array for name, array in state.items() if name.startswith(f"{inner}ln_")}
+        tensors |= {name: state[name] for name in (f"{inner}query", f"{inner}kv.weight")}
+        tensors[f"{inner}proj.weight"] = state[f"{inner}proj"].T
+        tensors[f"{inner}pos_embed_k"] = np.zeros((9, self.text.hidden), np.float32)
+        for kind in ("weight", "bias"):
+            parts = np.split(state[f"{inner}attn.in_proj_{kind}"], 3)
+            tensors |= {f"{inner}attn.{n}.{kind}": p for n, p in zip("qkv", parts, strict=True)}
+            tensors[f"{inner}attn.out.{kind}"] = state[f"{inner}attn.out_proj.{kind}"]
+        return tensors
+
+    def logits(
+        self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]
+    ) -> torch.Tensor:
+        tiles = []
+        for image in images:
+            whole = [] if image.pixels.overview is None else [image.pixels.overview]
+            for pixels in (*whole, *image.pixels.pixels):
+                first = np.ascontiguousarray(pixels.transpose(2, 0, 1))
+                flat = normalised(first.reshape(1, -1), options.mean, options.std)
+                tiles.append(torch.from_numpy(flat.reshape(1, *first.shape)))
+        return theirs(torch.tensor(tokens), tiles)
+
+    def written(self, image: Image) -> str:
+        """What the processor of MiniCPM-V 4.6 writes, which is that of 2.6, but for the image's number."""
+        from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
+
+        words = SimpleNamespace(
+            image_start_token="<image>", image_end_token="</image>", image_token="<|part|>",
+            slice_start_token="<slice>", slice_end_token="</slice>", slice_mode=True,
+        )  # fmt: skip
+        rows, columns = image.pixels.grid
+        shown = {
+            "grids": [[rows, columns]],
+            "num_patches_per_image": [1 + rows * columns],
+            "target_sizes": np.array([[self.queries, 1]] * (1 + rows * columns)),
+        }
+        return MiniCPMV4_6Processor.replace_image_token(words, shown, 0, image_token_divisor=1)

@@ -1,0 +1,66 @@
+"""A tiny random Qwen2.5-VL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from tests.tiny_decoders import QWEN2, TinyDecoder
+from tests.tiny_vision.common import Tensors, randomise, renamed
+from tests.tiny_vision.qwen import TinyQwen
+
+
+@dataclass
+class TinyQwen25VL(TinyQwen):
+    """Windows of two by two rows, every second layer looking at everything."""
+
+    layers: int = 4
+
+    architecture = "qwen25vl"
+    decoder: ClassVar[TinyDecoder] = QWEN2
+
+    @property
+    def text_architecture(self) -> str:
+        return "qwen2vl"
+
+    def build(self) -> Any:
+        from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+        config = Qwen2_5_VLConfig(
+            text_config={**self.sizes(), "rope_parameters": self.rope, "bos_token_id": 0, "eos_token_id": 1},
+            vision_config={
+                "depth": self.layers, "hidden_size": self.hidden, "num_heads": self.heads,
+                "intermediate_size": self.feed_forward, "patch_size": self.patch_size,
+                "out_hidden_size": self.text.hidden, "window_size": 2 * 2 * self.patch_size,
+                "fullatt_block_indexes": [1, 3],
+            },
+            **self.tokens,
+            tie_word_embeddings=False,
+        )  # fmt: skip
+        return randomise(Qwen2_5_VLForConditionalGeneration(config), self.seed)
+
+    def vision_metadata(self) -> dict[str, Any]:
+        more = {"vision.window_size": 2 * 2 * self.patch_size, "vision.fullatt_block_indexes": [1, 3]}
+        return super().vision_metadata() | more
+
+    def clip(self) -> dict[str, Any]:
+        return {"projector_type": "qwen2.5vl_merger", "vision.fullatt_block_indexes": None,
+                "vision.n_wa_pattern": 2}  # fmt: skip
+
+    def tower(self, state: Tensors, apart: bool) -> Tensors:
+        names = {
+            "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out",
+            **{f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
+        }  # fmt: skip
+        merger = {"ln_q": "merger.ln_q", "mlp.0": "merger.mlp.0", "mlp.2": "merger.mlp.2"}
+        found = renamed(state, merger, "model.visual.merger.", "v.")
+        first, second = self.frames(state).values()
+        embedding = self.frames(state) if apart else {
+            "v.patch_embd_0.weight": first, "v.patch_embd_1.weight": second
+        }  # fmt: skip
+        if apart:
+            found = {
+                name.replace("v.merger.ln_q", "v.post_ln").replace("v.merger.mlp.", "mm."): array
+                for name, array in found.items()
+            }
+        return embedding | self.blocks(state, names) | found

@@ -1,0 +1,48 @@
+"""A tiny random Qwen2-VL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from tests.tiny_decoders import QWEN2, TinyDecoder
+from tests.tiny_vision.common import Layout, Tensors, randomise, renamed
+from tests.tiny_vision.qwen import TinyQwen
+
+
+@dataclass
+class TinyQwen2VL(TinyQwen):
+    """Of which there are files with the tower apart only."""
+
+    architecture = "qwen2vl"
+    decoder: ClassVar[TinyDecoder] = QWEN2
+
+    def build(self) -> Any:
+        from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration
+
+        config = Qwen2VLConfig(
+            text_config={**self.sizes(), "rope_parameters": self.rope, "bos_token_id": 0, "eos_token_id": 1},
+            vision_config={
+                "depth": self.layers, "embed_dim": self.hidden, "num_heads": self.heads, "mlp_ratio": 2,
+                "patch_size": self.patch_size, "hidden_size": self.text.hidden,
+            },
+            **self.tokens,
+            tie_word_embeddings=False,
+        )  # fmt: skip
+        return randomise(Qwen2VLForConditionalGeneration(config), self.seed)
+
+    def write(self, folder: Path, model: Any, *, apart: bool = True) -> Layout:
+        return super().write(folder, model, apart=True)
+
+    def clip(self) -> dict[str, Any]:
+        return {"projector_type": "qwen2vl_merger"}
+
+    def tower(self, state: Tensors, apart: bool) -> Tensors:
+        names = {
+            "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out", "mlp.fc1": "ffn_up",
+            "mlp.fc2": "ffn_down",
+        }  # fmt: skip
+        found = renamed(state, {"ln_q": "post_ln"}, "model.visual.merger.", "v.")
+        found |= renamed(state, {"mlp.0": "0", "mlp.2": "2"}, "model.visual.merger.", "mm.")
+        return self.frames(state) | self.blocks(state, names) | found
