@@ -36,14 +36,11 @@ MEANINGS = {
     "shape": "which shape has a colour",
     "position": "where a shape is",
     "exists": "whether there is such a shape",
-    "relation": "whether one shape is beside, above or below another",
-    "larger": "which of two shapes is larger",
     "background": "the colour of the background",
-    "number": "a printed number of one to three digits",
-    "word": "a printed word",
+    "number": "a printed number of one or two digits; that there is none",
+    "word": "what it says: a number, nothing, or that words cannot be told",
     "bars": "how many bars a chart has",
-    "tallest": "which bar is the tallest or the shortest",
-    "taller": "whether one bar is taller than another",
+    "tallest": "which bar is the tallest: that it cannot tell",
     "cannot tell": "what nobody can know from such pictures",
     "noise": "anything about what only looks like a picture",
     "no picture": "anything, without a picture",
@@ -135,7 +132,7 @@ def main() -> None:
     """Evaluate the bundled model, or another file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=bundled_path("demo-vision"))
-    parser.add_argument("--pictures", type=int, default=1000)
+    parser.add_argument("--pictures", type=int, default=600)
     parser.add_argument("--json", type=Path, default=RESULTS)
     arguments = parser.parse_args()
     began = time.monotonic()

@@ -27,7 +27,7 @@ def export(model: VisionModel, tokenizer: Tokenizer, path: Path, kind: GGMLType 
     for key, value in {
         "general.type": "model",
         "general.name": "Puna Demo Vision",
-        "general.description": "Tiny demo model: shapes, colours, printed numbers and words, bar charts",
+        "general.description": "Tiny demo model: shapes, colours, printed numbers, bar charts",
         "general.license": "apache-2.0",
         "general.size_label": f"{parameters / 1e6:.1f}M",
         "general.quantization_version": 2,

@@ -157,7 +157,8 @@ class VisionModel(nn.Module):
             if name == "token_embd.weight":
                 nn.init.normal_(parameter, std=shape.hidden**-0.5)
             elif name.endswith("position_embedding.weight"):
-                nn.init.normal_(parameter, std=0.1)
+                with torch.no_grad():
+                    parameter.copy_(waves(shape.side, shape.vision_hidden))
             elif name.endswith(("attn_output.weight", "fc2.weight")) and name.startswith("v."):
                 nn.init.normal_(parameter, std=0.5 * parameter.shape[1] ** -0.5 / shape.vision_layers**0.5)
             elif parameter.dim() >= 2:
@@ -189,6 +190,18 @@ class VisionModel(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         return F.linear(hidden, self.token_embd.weight)
+
+
+def waves(side: int, width: int) -> Tensor:
+    """Where each of side x side patches is, in waves of both axes: [patches, width].
+
+    What positions begin as. Patches find their neighbours by them long before they would by random numbers.
+    """
+    frequencies = torch.pi * torch.logspace(0, -math.log10(2 * side), width // 4)
+    angles = torch.outer(torch.arange(side), frequencies)
+    axis = torch.cat((angles.sin(), angles.cos()), -1)
+    rows, columns = axis[:, None].expand(-1, side, -1), axis[None].expand(side, -1, -1)
+    return torch.cat((rows, columns), -1).flatten(0, 1)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

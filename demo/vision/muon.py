@@ -24,7 +24,7 @@ def orthogonal(matrices: Tensor, steps: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """For matrices inside a network; steps are as large as AdamW's."""
+    """For matrices inside a network, and convolutions as if they were some; steps are as large as AdamW's."""
 
     def __init__(self, parameters: Iterable[Tensor], weight_decay: float, momentum: float = 0.95) -> None:
         super().__init__(list(parameters), {"lr": 0.0, "weight_decay": weight_decay, "momentum": momentum})
@@ -39,11 +39,13 @@ class Muon(torch.optim.Optimizer):
                 kept = self.state[p].setdefault("momentum", torch.zeros_like(p))
                 kept.lerp_(p.grad, 1 - group["momentum"])
                 update = p.grad.lerp(kept, group["momentum"])
-                flat = update if p.shape[0] <= p.shape[1] else update.mT
+                flat = update.flatten(1)
+                flat = flat if flat.shape[0] <= flat.shape[1] else flat.mT
                 alike[flat.shape[0], flat.shape[1]].append((p, flat))
             for (rows, columns), pairs in alike.items():
                 updates = orthogonal(torch.stack([flat for _, flat in pairs]))
                 scale = 0.2 * max(rows, columns) ** 0.5
                 for (p, _), update in zip(pairs, updates, strict=True):
                     p.mul_(1 - group["lr"] * group["weight_decay"])
-                    p.add_(update if p.shape[0] <= p.shape[1] else update.mT, alpha=-group["lr"] * scale)
+                    flat = update if p.shape[0] == rows else update.mT
+                    p.add_(flat.reshape(p.shape), alpha=-group["lr"] * scale)

@@ -150,13 +150,13 @@ def _other(rng: random.Random, *taken: str) -> str:
 
 
 def shapes(rng: random.Random, count: int | None = None) -> Scene:
-    """One to four shapes that do not touch; sometimes all of one kind or colour."""
-    count = count or rng.choice((1, 1, 1, 2, 2, 2, 3, 3, 4))
+    """One to three shapes that do not touch; sometimes all of one kind or colour."""
+    count = count or rng.choice((1, 1, 2, 2, 2, 3, 3))
     canvas = _canvas(rng, _background(rng))
     side = min(canvas.width, canvas.height)
     same_kind = rng.choice(SHAPES) if rng.random() < 0.15 else None
     same_colour = _other(rng, canvas.background) if rng.random() < 0.15 else None
-    most = (0.42, 0.3, 0.25, 0.21)[count - 1]
+    most = (0.42, 0.3, 0.25)[count - 1]
     placed: list[tuple[float, float, float]] = []
     for _ in range(200):
         radius = side * rng.uniform(0.11, most)
@@ -260,7 +260,7 @@ def noise(rng: random.Random) -> Scene:
 
 
 STYLES = {"shapes": shapes, "number": number, "word": word, "chart": chart, "empty": empty, "noise": noise}
-_SHARES = {"shapes": 0.75, "number": 0.15, "empty": 0.04, "noise": 0.06}
+_SHARES = {"shapes": 0.67, "number": 0.15, "word": 0.04, "chart": 0.06, "empty": 0.03, "noise": 0.05}
 
 
 def any_scene(rng: random.Random) -> Scene:

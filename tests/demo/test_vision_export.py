@@ -13,8 +13,9 @@ from tokenizers import Tokenizer
 from demo.vision.export import export
 from demo.vision.model import Shape, VisionModel
 from demo.vision.questions import Asked, questions
+from demo.vision.rows import Rows, normalised, pixels_of, prefix_tokens, row_of
 from demo.vision.scenes import any_scene
-from demo.vision.train import Rows, normalised, pixels_of, prefix_tokens, read, row_of
+from demo.vision.train import read
 from demo.vision.vocabulary import BOS_ID, CHAT_TEMPLATE, CONTROL, END_ID, texts, train_vocabulary
 from puna.batch import ImagePart, Input
 from puna.gguf import GGMLType, open_gguf

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+import puna
 from tests.e2e.servers import Server, environment, running
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_adapters import TinyAdapter
@@ -31,6 +32,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<why>[^\n]+?) -->\n)?^```(?P<language>python|sh)\n(?P<code>.*?)^```$", re.M | re.S
 )
+PICTURE = re.compile(r"^\| !\[\]\((?P<picture>.+?)\) \| (?P<question>.+?) \| `(?P<answer>.+?)` \|$", re.M)
 REDIRECT = Path(__file__).parent / "redirect"
 
 
@@ -58,7 +60,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with what the examples name: a model file, adapters, and Modelfiles."""
+    """A folder with what the examples name: a model file, adapters, Modelfiles, pictures."""
     tiny_llama_gguf(tmp_path / "model.gguf")
     shutil.copy(tmp_path / "model.gguf", tmp_path / "Llama-3.2-1B-Instruct-Q4_K_M.gguf")
     (tmp_path / "Modelfile").write_text("FROM ./model.gguf\n")
@@ -67,6 +69,8 @@ def place(tmp_path: Path) -> Path:
     TinyAdapter(("down_proj",), seed=2).write_peft(tmp_path / "tone", TinyLlama().build())
     modelfile = "FROM ./model.gguf\nADAPTER ./style.gguf\nADAPTER ./tone 0.5\n"
     (tmp_path / "Modelfile.tuned").write_text(modelfile)
+    for picture in (ROOT / "docs" / "pictures").glob("*.png"):
+        shutil.copy(picture, tmp_path)
     return tmp_path
 
 
@@ -101,6 +105,16 @@ def test_an_example_runs_as_it_stands(example: Example, server: Server, place: P
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{example.code}\n{done.stdout}\n{done.stderr}"
+
+
+def test_pictures_in_the_docs_are_answered_as_they_say() -> None:
+    """Every row of the table that has a picture, a question about it and the answer."""
+    rows = PICTURE.findall((ROOT / "docs" / "vision.md").read_text())
+    assert len({picture for picture, *_ in rows}) == 3
+    with puna.load("demo-vision") as model:
+        for picture, question, answer in rows:
+            message = {"role": "user", "content": question, "images": [ROOT / "docs" / picture]}
+            assert model.chat([message], temperature=0, num_predict=30).text == answer, question
 
 
 def test_there_are_examples() -> None:
