@@ -20,7 +20,7 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-thorough test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-architectures bench-embedding bench-sampling bench-speculation bench-structured
+.PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured
 .PHONY: docs-models demo-vision-evaluation clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
@@ -79,6 +79,9 @@ bench-accuracy: .venv-peers/installed ## hold quantised files against float32, b
 
 bench-speculation: .venv/installed ## measure speculative decoding
 	$(BIN)/python bench/speculation.py --output docs
+
+bench-prompt-cache: .venv/installed ## measure how soon a conversation goes on after a restart
+	$(BIN)/python bench/prompt_cache.py
 
 bench-sampling: .venv-peers/installed ## measure what drawing a token costs, beside llama.cpp
 	$(PEERS)/python bench/sampling.py

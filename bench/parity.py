@@ -21,7 +21,8 @@ from parity_report import Run, write
 def main() -> int:
     sys.path.insert(0, str(ROOT))
     tests = [str(ROOT / "tests" / "model" / folder) for folder in ("models", "vision")]
-    status = pytest.main([*tests, "-q", "-p", "no:xdist", *sys.argv[1:]])
+    everything = ["-m", "thorough or not thorough"]
+    status = pytest.main([*tests, "-q", "-p", "no:xdist", *everything, *sys.argv[1:]])
     if status:
         return int(status)
     differences = importlib.import_module("tests.model.models.parity").differences

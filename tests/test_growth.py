@@ -24,12 +24,14 @@ from puna.model.tokenizer.split import splitter
 from puna.options import LONGEST_STOPS, MOST_STOPS, Options
 from puna.prompt.go import GoTemplate
 from puna.prompt.go_values import collated
-from puna.prompt.jinja_chat import _neighbours_merged
+from puna.prompt.jinja_forms import _neighbours_merged, _short_ids, simple_tool
 from puna.prompt.messages import Message
+from puna.server.anthropic.wire import MessagesRequest
 from puna.server.http.cors import parse_origins
 from puna.server.http.decoding import parse
 from puna.server.http.host_check import host_name, is_local_address, is_local_name
 from puna.server.ollama.wire import ChatRequest, GenerateRequest
+from puna.server.openai.responses.items import input_items, prompt_messages
 from puna.server.openai.wire import ChatCompletionRequest
 from puna.server.settings import keep_alive_s
 from puna.store import ModelName
@@ -90,11 +92,11 @@ def thinking(pieces: list[str]) -> None:
     parser.flush()
 
 
-def answering(family: str) -> Callable[[list[str]], None]:
-    def run(pieces: list[str]) -> None:
+def answering(family: str, unit: str, count: int) -> Callable[[], None]:
+    def run() -> None:
         parser = AnswerParser(Reading(FAMILIES[family], tools={"f": Tool("f")}))
-        for piece in pieces:
-            parser.feed(piece)
+        for _ in range(count):
+            parser.feed(unit)
         parser.flush()
 
     return run
@@ -113,6 +115,18 @@ def tool_turns(count: int) -> bytes:
     return json.dumps({"messages": turns}).encode()
 
 
+def called_and_answered(count: int) -> list[dict[str, Any]]:
+    """A message with many calls, and their results."""
+    calls: list[dict[str, Any]] = [{"id": f"call {i}", "function": {"name": "f"}} for i in range(count)]
+    results = [{"role": "tool", "content": "", "tool_call_id": call["id"]} for call in calls]
+    return [{"role": "assistant", "content": "", "tool_calls": calls}, *results]
+
+
+def blocks(block: dict[str, Any], count: int) -> bytes:
+    messages = [{"role": "assistant", "content": [block] * count}]
+    return json.dumps({"model": "m", "max_tokens": 1, "messages": messages}).encode()
+
+
 READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "keep_alive: digits": lambda n: lambda: keep_alive_s("1" * n),
     "keep_alive: digits and a word": lambda n: lambda: keep_alive_s("1" * n + "x"),
@@ -129,6 +143,16 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "a thought": lambda n: lambda: thinking(["<think>", *["<"] * n]),
     "blanks before an answer": lambda n: lambda: thinking([" " * 1000] * n),
     "the beginning of a tag": lambda n: lambda: thinking(["<think>", *["</think"] * n]),
+    **{
+        f"{family}: {what}": partial(answering, family, unit)
+        for family, what, unit in (
+            ("hermes", "openings", "<tool_call>"),
+            ("hermes", "broken calls", '<tool_call>{"name": "f", "arguments": {"a": <'),
+            ("qwen3-coder", "open values", "<function=f><parameter=a>\n"),
+            ("lfm2", "lists", "<|tool_call_start|>[f(a=["),
+            ("harmony", "headers", "<|channel|>commentary to=functions.f<|message|>["),
+        )
+    },
     "a Go template of text": lambda n: lambda: GoTemplate("{" * n),
     "a Go template of actions": lambda n: lambda: GoTemplate("{{.A}}" * (n // 8)),
     "a Go template of blanks": lambda n: lambda: GoTemplate("{{" + " " * n + "-}}"),
@@ -150,6 +174,22 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     ),
     "a wrong context": lambda n: lambda: parse(b'{"context":[' + b"-1," * n + b"1]}", GenerateRequest),
     "calls and results of tools": lambda n: lambda: parse(tool_turns(n // 16), ChatCompletionRequest).asked(),
+    "blocks of thinking": lambda n: (
+        lambda: parse(blocks({"type": "thinking", "thinking": LINE}, n), MessagesRequest).asked()
+    ),
+    "blocks of tools": lambda n: (
+        lambda: parse(blocks({"type": "tool_use", "id": "a", "name": "f"}, n), MessagesRequest).asked()
+    ),
+    "items of thinking": lambda n: (
+        lambda: prompt_messages(input_items([{"type": "reasoning", "encrypted_content": LINE}] * n))
+    ),
+    "items of calls": lambda n: (
+        lambda: prompt_messages(input_items([{"type": "function_call", "name": "f", "call_id": "a"}] * n))
+    ),
+    "short ids of calls": lambda n: lambda: _short_ids(called_and_answered(n)),
+    "a tool of many types": lambda n: (
+        lambda: simple_tool({"function": {"parameters": {"properties": {str(i): {} for i in range(n)}}}})
+    ),
     "unknown options": lambda n: lambda: Options.ignored({str(i): 1 for i in range(n)}),
     "an unknown option": lambda n: lambda: Options.ignored({"x" * n: 1}),
     "logit_bias": lambda n: lambda: Options.merge({"logit_bias": {str(i): 1 for i in range(n)}}),

@@ -117,6 +117,10 @@ class BodyTooLargeError(RequestError):
     status = 413
 
 
+class ConversionError(RequestError):
+    """A published model's folder is incomplete, damaged, or of an architecture that cannot be converted."""
+
+
 class OptionError(RequestError):
     """An option has the wrong type or is out of range."""
 
@@ -163,6 +167,15 @@ class UnavailableError(PunaError):
     """This version of Puna does not have the requested feature."""
 
     status = 400  # 501 would say it better, but clients try again after any status over 500
+
+
+class RequestCancelledError(PunaError):
+    """Somebody has ended the request by its id."""
+
+    status = 400  # clients try again after others that would say it better
+
+    def __init__(self, message: str = "the request was cancelled") -> None:
+        super().__init__(message)
 
 
 class GenerationError(PunaError):

@@ -105,7 +105,7 @@ def test_list_cp_and_rm(shell: Shell) -> None:
         (("stop", "nix"), 'couldn\'t find model "nix" to stop'),
         (("run", "tiny", "hello", "--keepalive", "soon"), "invalid duration"),
         (("run", "tiny", "hello", "--think"), "does not support thinking"),
-        (("create", "q", "-f", "-", "-q", "q4_K_M"), "--quantize is not available"),
+        (("create", "q", "-f", "-", "-q", "q4"), "unsupported quantization type 'q4' - supported types are"),
         (("create", "q", "-f", "-"), "no FROM line"),
     ],
 )

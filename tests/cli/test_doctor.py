@@ -17,7 +17,8 @@ GOOD: dict[str, Any] = {
     "puna": "0.1.0",
     "python": {"version": "3.12.1", "path": "/usr/bin/python3"},
     "system": "Linux",
-    "processor": {"name": "EPYC", "cores": 8, "logical": 16, "usable": 16},
+    "processor": {"name": "EPYC", "cores": 8, "logical": 16, "usable": 16, "features": []},
+    "gpus": [],
     "kernels": {"used": "avx512", "all": ["portable", "avx2", "avx512"], "threads": 8},
     "compiler": "g++ 13",
     "memory": {"total": 32 * 10**9, "available": 20 * 10**9},
@@ -62,7 +63,7 @@ def test_the_text_has_all_parts(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor"]) == 0
     names = [line.split()[0] for line in capsys.readouterr().out.split("\n\n")[0].splitlines()]
     assert names == [
-        "puna", "python", "system", "processor", "kernels", "compiler", "memory", "torch", "store",
+        "puna", "python", "system", "processor", "gpus", "kernels", "compiler", "memory", "torch", "store",
         "server", "settings", "packages",
     ]  # fmt: skip
 

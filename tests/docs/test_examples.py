@@ -21,7 +21,8 @@ from pathlib import Path
 import pytest
 
 import puna
-from tests.e2e.servers import Server, environment, running
+from tests.e2e.servers import Server, add_model, environment, running
+from tests.scripted import pieces_of, trigger, write_scripted
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_adapters import TinyAdapter
 
@@ -52,18 +53,34 @@ def examples() -> Iterator[Example]:
             yield Example(f"{page.name}:{line}", found["language"], found["code"], found["why"])
 
 
+#: What a model that calls tools says: it asks for the weather, and makes a sentence of what it is told.
+CALLING = ['<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>', "It is sunny."]
+CALLING_TEMPLATE = (
+    "{% for message in messages %}{{ message.content }}\n{% endfor %}{% if tools %}<tool_call>{% endif %}"
+    f"{{% if messages[-1].role == 'tool' %}}{trigger(1)}{{% else %}}{trigger(0)}{{% endif %}}"
+)
+
+
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+def calling(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("calling") / "tools.gguf"
+    return write_scripted(path, list(map(pieces_of, CALLING)), template=CALLING_TEMPLATE)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, calling: Path) -> Iterator[Server]:
     with running(tmp_path_factory.mktemp("models")) as started:
+        add_model(started, "qwen3", calling)
         yield started
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Path:
+def place(tmp_path: Path, calling: Path) -> Path:
     """A folder with what the examples name: a model file, adapters, Modelfiles, pictures."""
     tiny_llama_gguf(tmp_path / "model.gguf")
     shutil.copy(tmp_path / "model.gguf", tmp_path / "Llama-3.2-1B-Instruct-Q4_K_M.gguf")
     (tmp_path / "Modelfile").write_text("FROM ./model.gguf\n")
+    shutil.copy(calling, tmp_path / "tools.gguf")
     style, names = TinyAdapter(("q_proj",), seed=1), {"q_proj": "attn_q"}
     style.write_gguf(tmp_path / "style.gguf", "llama", TinyLlama().build(), names)
     TinyAdapter(("down_proj",), seed=2).write_peft(tmp_path / "tone", TinyLlama().build())

@@ -34,6 +34,8 @@ def test_the_version_is_a_semantic_one_with_our_own_beside_it(http: httpx.Client
     answer = http.get("/api/version").json()
     assert re.fullmatch(r"\d+\.\d+\.\d+", answer["version"])
     assert f"(version {answer['puna']})" in server.first_line
+    assert answer["devices"]["memory"] > 0
+    assert answer["devices"]["processor"]["name"] in server.log.read_text()
 
 
 @pytest.mark.parametrize("path", ["/api/version", "/api/tags"])
@@ -186,7 +188,7 @@ BAD = [
     ("/api/create", b'{"files": {"a": "b"}}', 400, "invalid model name"),
     ("/api/create", b'{"model": "new", "files": {"../a": "sha256:00"}}', 400, "file path must be relative"),
     ("/api/create", b'{"model": "new", "from": "tiny", "template": "{{ if"}', 400, "template error"),
-    ("/api/create", b'{"model": "new", "from": "tiny", "quantize": "q4_K_M"}', 400, "quantize"),
+    ("/api/create", b'{"model": "new", "from": "tiny", "quantize": "q4"}', 400, "unsupported quantization"),
     (
         "/api/create",
         b'{"model": "new", "from": "127.0.0.1:1/a/nosuch", "stream": false}',

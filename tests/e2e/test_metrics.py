@@ -113,6 +113,7 @@ def test_a_loaded_model_says_what_it_holds(watched: Server) -> None:
 
 
 def test_what_is_forgotten_for_others_is_counted(watched: Server) -> None:
+    watched.unload()  # a longer context would stay
     for word in ("hello", " world", " time"):
         generate(watched, word * 40, num_ctx=64)  # the cache has room for one of them
     kept = 1 + 40 + 5  # the begin token, the prompt, and the answer but for the last token
@@ -203,6 +204,7 @@ def request_line(server: Server, request_id: str) -> dict[str, Any]:
 
 
 def test_a_request_is_a_line_with_its_id_tokens_and_times(watched: Server) -> None:
+    watched.unload()
     body = {"model": "endless", "prompt": PROMPT, "options": {"temperature": 0, "num_predict": 6}}
     response = watched.http.post("/api/generate", json=body, headers={"X-Request-Id": "mine-1"})
     assert response.headers["x-request-id"] == "mine-1"
@@ -222,7 +224,7 @@ def test_a_request_is_a_line_with_its_id_tokens_and_times(watched: Server) -> No
     assert {name: line[name] for name in expected} == expected
     assert 0 < line["load_s"] < line["first_token_s"] < line["total_s"]
     assert "error" not in line
-    # Another context length means another load, which the log tells of under the same id.
+    # The log tells of its load under the same id.
     assert any(entry["message"].startswith("loaded endless:latest") for entry in logged(watched, "mine-1"))
 
 

@@ -62,29 +62,35 @@ def test_another_model_waits_for_a_busy_one(small: Server) -> None:
     assert loaded(small) == ["tiny:latest"]
 
 
-def test_another_context_length_loads_again_and_the_models_limit_counts(small: Server) -> None:
+def test_another_context_length_loads_nothing_again_and_the_models_limit_counts(small: Server) -> None:
     def runner_for(num_ctx: int | None) -> int:
         options = GREEDY if num_ctx is None else GREEDY | {"num_ctx": num_ctx}
         small.client.generate("tiny", "hello", options=options)
         wait_until(lambda: len(small.runners()) == 1, "one runner")
         return small.runners()[0].pid
 
+    small.unload()
     at_64 = runner_for(64)
     assert small.client.ps().models[0].context_length == 64
-    at_default = runner_for(None)
-    assert at_default != at_64
+    assert runner_for(128) == at_64
+    assert small.client.ps().models[0].context_length == 128
+    assert runner_for(None) == at_64
     assert small.client.ps().models[0].context_length == 256  # the model's own
-    assert runner_for(10_000) == at_default  # cut to the same
-    assert runner_for(128) != at_default
+    assert runner_for(10_000) == at_64  # cut to the same
+    # What a request asks for is its limit, whatever others have.
+    body = {"model": "tiny", "prompt": "hello " * 100, "truncate": False, "options": {"num_ctx": 50}}
+    refused = small.http.post("/api/generate", json=body)
+    assert (refused.status_code, "num_ctx is 50" in refused.text) == (400, True)
+    assert runner_for(64) == at_64
 
 
-def test_another_context_length_waits_for_running_requests(small: Server) -> None:
+def test_other_load_options_wait_for_running_requests(small: Server) -> None:
     long = {"temperature": 0, "num_predict": 1500, "num_ctx": 2048}
     with ThreadPoolExecutor(1) as pool:
         stream = small.client.generate("endless", "hello", options=long, stream=True)
         next(stream)
         (before,) = small.runners()
-        other = pool.submit(small.client.generate, "endless", "hello", options=GREEDY | {"num_ctx": 1024})
+        other = pool.submit(small.client.generate, "endless", "hello", options=GREEDY | {"num_batch": 64})
         assert list(stream)[-1].eval_count == 1500
         assert other.result().eval_count == 8
     wait_until(lambda: len(small.runners()) == 1, "the first runner's end")

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from puna.engine.answers import _in_order
+from puna.engine.events import CallDelta
 from puna.engine.text import Piece, TextStream, incomplete_tail
+from puna.markup.parts import Said, Thought
 
 
 def run(pieces: list[bytes], stop: list[str]) -> tuple[list[str], list[int], str | None]:
@@ -161,3 +164,13 @@ def test_however_text_is_cut_into_tokens_the_result_is_the_same(
     else:
         assert ("".join(shown), stop) == (text, None)
         assert tokens == list(range(len(pieces)))
+
+
+def test_what_comes_out_together_keeps_its_order() -> None:
+    call = CallDelta(0, "a", "f", "{}")
+    assert _in_order([Thought("a"), Said("b"), call, call]) == [("a", "b", [call, call])]
+    assert _in_order([call, Said("b"), Thought("c"), Said("d")]) == [
+        ("", "", [call]),
+        ("", "b", []),
+        ("c", "d", []),
+    ]

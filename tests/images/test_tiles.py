@@ -15,12 +15,13 @@ import torch
 
 from puna.images.pixels import CLIP_MEAN, CLIP_STD, HALVES, IMAGENET_MEAN, IMAGENET_STD, normalised, patches
 from puna.images.tiling import block_order, closest_grid
+from puna.model.vision.deepseek_ocr import DeepSeekOcrVision
 from puna.model.vision.idefics3 import Idefics3Vision
 from puna.model.vision.internvl import InternVision
 from puna.model.vision.lfm2 import Lfm2Vision
 from puna.model.vision.llava_next import LlavaNextVision
 from puna.model.vision.minicpmv import MiniCPMVision
-from puna.nn.vision.interpolation import resized_positions
+from puna.nn.vision.interpolation import resized_positions, resized_row
 from tests.model.vision.seeing import picture
 
 SIZES = [(80, 60), (33, 200), (500, 111), (56, 56), (31, 17), (260, 250)]
@@ -121,6 +122,31 @@ def test_slices_are_those_of_minicpm(size: tuple[int, int]) -> None:
     assert prepared.rows == 6 * len(shown)
 
 
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_views_are_those_of_deepseek(size: tuple[int, int]) -> None:
+    """The processor of DeepSeek-OCR 2 is that of the first, but for the sizes."""
+    from transformers.models.deepseek_ocr2.image_processing_pil_deepseek_ocr2 import (
+        DeepseekOcr2ImageProcessorPil,
+    )
+
+    image = picture(5, *size)
+    processor = DeepseekOcr2ImageProcessorPil(
+        size={"height": 64, "width": 64}, tile_size=40, min_patches=2, max_patches=9
+    )
+    expected = processor(image, return_tensors="np")
+    sam = SimpleNamespace(patch_size=4, side=16)
+    options = SimpleNamespace(whole_size=64, tile_size=40, sam=sam)
+    prepared = DeepSeekOcrVision.prepare(SimpleNamespace(options=options), image)
+    assert len(prepared.pixels) == expected["num_local_patches"][0]
+    views = [(prepared.overview[None], expected["pixel_values"])]
+    if len(prepared.pixels):
+        views.append((prepared.pixels, expected["pixel_values_local"]))
+    for shown, wanted in views:
+        found = np.ascontiguousarray(shown.transpose(0, 3, 1, 2))
+        found = normalised(found.reshape(len(found), -1), HALVES, HALVES).reshape(found.shape)
+        assert np.abs(found - np.asarray(wanted)).max() < 1e-5
+
+
 @pytest.fixture
 def lfm2(monkeypatch: pytest.MonkeyPatch) -> Any:
     """The module of LFM2's processor, which is not imported without torchvision; sizes need nothing of it."""
@@ -158,13 +184,22 @@ def test_tiles_of_lfm2_are_as_large_as_those_of_its_processor(lfm2: Any, size: t
 
 
 @pytest.mark.parametrize("shape", [(4, 4), (7, 3), (2, 9), (1, 1)], ids=str)
-def test_positions_are_resized_as_pytorch_does_it(shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("cubic", [False, True], ids=["linear", "cubic"])
+def test_positions_are_resized_as_pytorch_does_it(cubic: bool, shape: tuple[int, int]) -> None:
     table = np.random.default_rng(0).standard_normal((4, 4, 5)).astype(np.float32)
     expected = torch.nn.functional.interpolate(
-        torch.from_numpy(table).permute(2, 0, 1)[None], shape, mode="bilinear", antialias=True
-    )
-    found = resized_positions(table, *shape)
+        torch.from_numpy(table).permute(2, 0, 1)[None], shape, mode="bicubic" if cubic else "bilinear",
+        antialias=True,
+    )  # fmt: skip
+    found = resized_positions(table, *shape, cubic=cubic)
     assert np.abs(found - expected[0].reshape(5, -1).T.numpy()).max() < 1e-5
+
+
+@pytest.mark.parametrize("count", [3, 7, 20])
+def test_places_of_a_row_are_resized_as_pytorch_does_it(count: int) -> None:
+    table = np.random.default_rng(0).standard_normal((7, 5)).astype(np.float32)
+    expected = torch.nn.functional.interpolate(torch.from_numpy(table).T[None], count, mode="linear")
+    assert np.abs(resized_row(table, count) - expected[0].T.numpy()).max() < 1e-5
 
 
 def test_grids_are_those_of_internvl() -> None:

@@ -65,6 +65,11 @@ VECTORS = [
         '<tool_call>{"name": "get_time", "arguments": "{\\"zone\\": 1}"}',
         [("get_time", '{"zone": 1}')],
     ),
+    Vector(
+        "hermes",
+        '<tool_call>{"name": "write", "arguments": {"text": "\\uD83D\\ude00 \\ud83d\\n\\udc00"}}</tool_call>',
+        [("write", '{"text": "\\uD83D\\ude00 \\ufffd\\n\\ufffd"}')],
+    ),
     Vector("hermes", '<tool_call>{"name": "get_time"}</tool_call>', [TIME]),
     Vector(
         "hermes",
@@ -255,6 +260,7 @@ VECTORS = [
             TIME,
         ],
     ),
+    Vector("llama4", '[write(text="\\ud83d\\ude00\\x41")]', [("write", '{"text": "😀A"}')]),
     Vector("llama4", "[1] is a note", [], "[1] is a note"),
     Vector(
         "lfm2",

@@ -63,6 +63,7 @@ def test_each_expert_is_weighed_by_its_own_importance(tmp_path: Path) -> None:
         assert out.metadata["quantize.imatrix.chunks_count"] == 5
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     path = source(tmp_path / "in.gguf", rows=1 << 16)  # 67 MB as float32
     tracemalloc.start()

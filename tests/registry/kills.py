@@ -42,6 +42,10 @@ def creating(root: Path, file: Path, number: int) -> None:
     store.create("created", spec)
 
 
+def nothing() -> None:
+    """What the first process does, before which all is imported."""
+
+
 def _silent(_: object) -> None:
     pass
 

@@ -28,7 +28,7 @@ def large(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     "times",
-    [pytest.param(9, id="some"), pytest.param(200, marks=pytest.mark.thorough, id="many")],
+    [pytest.param(18, id="some"), pytest.param(200, marks=pytest.mark.thorough, id="many")],
 )
 @pytest.mark.slow
 def test_whoever_is_killed_leaves_a_store_that_verifies(
@@ -46,13 +46,14 @@ def test_whoever_is_killed_leaves_a_store_that_verifies(
             (store, (kills.creating, store.root, large, 0)),
             (other, (kills.pushing, other.root, target.name)),
         ]
+        kills.seconds(kills.nothing)
         longest = [kills.seconds(*work) for _, work in works]
         cut_off = 0
         for number in range(times):
             at = number % len(works)
             looked_at, work = works[at]
-            if at == 0 and chance.random() < 0.5:  # from the beginning; else it goes on
-                shutil.rmtree(store.root)
+            if at == 0 and chance.random() < 0.7:  # from the beginning; else it goes on
+                shutil.rmtree(store.root, ignore_errors=True)
             elif at == 1:
                 work = (*work[:-1], number)
             elif at == 2 and chance.random() < 0.5:

@@ -10,6 +10,7 @@ from tests.tiny_gemma3 import TinyGemma3
 from tests.tiny_lfm2 import TinyLfm2
 from tests.tiny_llama4 import TinyLlama4
 from tests.tiny_mllama import TinyMllama
+from tests.tiny_vision.deepseek_ocr import TinyDeepSeekOcr
 from tests.tiny_vision.gemma3 import TinyGemma3Vision
 from tests.tiny_vision.gemma4 import TinyGemma4Vision
 from tests.tiny_vision.glm_ocr import TinyGlmOcr
@@ -28,6 +29,7 @@ from tests.tiny_vision.qwen25vl import TinyQwen25VL
 
 #: By name: the config of a tiny model that sees.
 SEEING: dict[str, Callable[[], Any]] = {
+    "deepseek-ocr": lambda: TinyDeepSeekOcr(TinyLlama()),
     "gemma3": lambda: TinyGemma3Vision(TinyGemma3(pattern=2, window=32, tied=False)),
     "gemma4": lambda: TinyGemma4Vision(TinyLlama(), large=True),
     "gemma4, small": lambda: TinyGemma4Vision(TinyLlama()),

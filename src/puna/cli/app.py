@@ -8,6 +8,7 @@ import typer
 
 from puna.cli import arguments as take
 from puna.cli import engine_app, key_app, terminal
+from puna.cli.completion import Shell
 from puna.cli.help import VARIABLES, PunaCommand, PunaGroup, RunCommand
 from puna.config import unknown_variables
 from puna.errors import RequestError
@@ -297,6 +298,16 @@ app.add_typer(engine_app.app)
 def version() -> None:
     """Print the versions of all parts."""
     _print_version(True)
+
+
+@app.command(cls=PunaCommand)
+def completion(
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
+) -> None:
+    """Print a script that makes a shell complete commands and names of models."""
+    from puna.cli.completion import print_script
+
+    print_script(shell)
 
 
 @app.command("help", cls=PunaCommand, hidden=True)

@@ -13,7 +13,10 @@ from puna.cli.files import check_model, file_digest, upload
 from puna.cli.local_models import existing_file
 from puna.cli.progress import StatusLines
 from puna.cli.server_process import connect
-from puna.errors import UnavailableError
+from puna.convert import family_of
+from puna.convert.checkpoint import Checkpoint
+from puna.errors import ConversionError
+from puna.quantize.kinds import file_type_of
 from puna.store.modelfile import Modelfile, parse
 from puna.store.names import ModelName
 from puna.store.recipe import adapter_source, create_request, model_source
@@ -24,18 +27,13 @@ DEFAULT_FILE = "Modelfile"
 def create(name: str, file: str | None, quantize: str | None) -> None:
     """Create model `name` from the Modelfile `file` (`-` is standard input), showing progress."""
     ModelName.parse(name)
-    if quantize:  # refused here, before gigabytes are copied
-        raise UnavailableError(
-            "--quantize is not available in this version; "
-            "create the model from a file that is already quantized"
-        )
+    wanted = {"quantize": file_type_of(quantize).label} if quantize else {}
     modelfile, folder = read_modelfile(file)
-    body: dict[str, Any] = {"model": name, **create_request(modelfile)}
+    body: dict[str, Any] = {"model": name, **create_request(modelfile), **wanted}
     source = model_source(modelfile, folder)
     adapters = adapter_source(modelfile, folder)
-    given = (path for path in adapters.files.values() if path.suffix == ".gguf")
-    for path in (*source.files.values(), *given):
-        check_model(path)
+    _check(source.files)
+    _check({name: path for name, path in adapters.files.items() if path.suffix == ".gguf"})
     if file is None and not Path(DEFAULT_FILE).is_file():
         terminal.note(f"There is no {DEFAULT_FILE} here: making '{name}' of {', '.join(source.files)}.")
     with connect() as client, StatusLines() as lines:
@@ -48,6 +46,19 @@ def create(name: str, file: str | None, quantize: str | None) -> None:
             body["adapters"] = _uploaded(client, adapters.files)
             body["adapter_scales"] = adapters.scales
         lines.follow(client.stream("/api/create", body))
+
+
+def _check(files: Mapping[str, Path]) -> None:
+    """Refuse what cannot become a model, before gigabytes of it are copied."""
+    if any(name.endswith(".safetensors") for name in files):
+        settings = files.get("config.json")
+        if settings is None:
+            raise ConversionError(f"there is no config.json beside {next(iter(files))}")
+        with Checkpoint(settings.parent) as checkpoint:
+            family_of(checkpoint.config)
+        return
+    for path in files.values():
+        check_model(path)
 
 
 def read_modelfile(file: str | None) -> tuple[Modelfile, Path]:

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from puna.cli.client import Client
 from puna.cli.help import VARIABLES
 from puna.cli.server_process import listener
 from puna.cli.version import installed_version, requirements
+from puna.devices import devices
 from puna.errors import PunaError
 from puna.hosts import Host, host_from_env
 from puna.machine import available_memory
@@ -53,12 +55,13 @@ def examine() -> Report:
 
     `problems` are sentences about what does not work or is ignored, `advice` about what would be faster.
     """
-    ignored = _settings_problems()
+    ignored, found = _settings_problems(), devices()
     report: Report = {
         "puna": __version__,
         "python": {"version": platform.python_version(), "path": sys.executable},
         "system": platform.platform(),
-        "processor": _processor(),
+        "processor": asdict(found.processor),
+        "gpus": [asdict(gpu) for gpu in found.gpus],
         "kernels": _kernels(),
         "compiler": _compiler(),
         "memory": {"total": psutil.virtual_memory().total, "available": available_memory()},
@@ -105,24 +108,6 @@ class _Listener(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.said.append(record.getMessage())
-
-
-def _processor() -> Report:
-    return {
-        "name": _processor_name(),
-        "cores": psutil.cpu_count(logical=False),
-        "logical": psutil.cpu_count(),
-        "usable": len(os.sched_getaffinity(0)),
-    }
-
-
-def _processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, "") or platform.processor() or platform.machine()
 
 
 def _kernels() -> Report:
@@ -285,6 +270,7 @@ def as_text(report: Report) -> str:
         ("python", f"{report['python']['version']} ({report['python']['path']})"),
         ("system", report["system"]),
         ("processor", f"{processor['name']}, {processor['cores']} core(s), {processor['usable']} usable"),
+        ("gpus", _gpus_text(report["gpus"])),
         ("kernels", f"none: {found}" if found else used),
         ("compiler", report["compiler"] or "none"),
         ("memory", f"{_size(report['memory']['available'])} available of {_size(report['memory']['total'])}"),
@@ -301,6 +287,13 @@ def as_text(report: Report) -> str:
     if not report["problems"] and not report["advice"]:
         lines += ["", "Nothing is wrong, and nothing would make it faster on this machine."]
     return "\n".join(lines)
+
+
+def _gpus_text(gpus: list[Report]) -> str:
+    if not gpus:
+        return "none"
+    names = ", ".join(f"{gpu['name']} ({gpu['driver'] or 'no driver'})" for gpu in gpus)
+    return f"{names}; Puna's own engine computes on the processor, llama.cpp may use them"
 
 
 def _server_text(server: Report) -> str:

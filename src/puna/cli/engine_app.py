@@ -1,7 +1,8 @@
-"""`puna tokenize`, `bench`, `doctor` and `debug`: commands about what computes, which need no server."""
+"""Commands that need no server: `tokenize`, `bench`, `quantize`, `convert`, `doctor` and `debug`."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -68,6 +69,38 @@ def bench(
     from puna.cli.bench import parse_counts
 
     run_bench(model, prompt, generate, parse_counts(parallel), threads, repetitions, as_json=json)
+
+
+@app.command(cls=PunaCommand)
+def quantize(
+    source: Annotated[Path, typer.Argument(metavar="IN", help="A GGUF file (any part of a split one).")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
+    kind: Annotated[str, typer.Option("--type", metavar="TYPE", help="Such as Q4_K_M or Q8_0.")] = "Q4_K_M",
+    imatrix: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Importance matrix, as GGUF or in the older format.")
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also quantize what is quantized already, which adds up errors.")
+    ] = False,
+) -> None:
+    """Quantize a model file, without a server."""
+    from puna.cli.making import quantize as quantize_model
+
+    quantize_model(source, target, kind, imatrix, again=again)
+
+
+@app.command(cls=PunaCommand)
+def convert(
+    source: Annotated[Path, typer.Argument(metavar="FOLDER", help="A folder with safetensors files.")],
+    target: Annotated[Path, typer.Argument(metavar="OUT", help="The GGUF file to write.")],
+    kind: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="F32, F16 or BF16 (default: as published).")
+    ] = None,
+) -> None:
+    """Make a model file of a published model's folder, without a server."""
+    from puna.cli.making import convert as convert_folder
+
+    convert_folder(source, target, kind)
 
 
 @app.command(cls=PunaCommand)

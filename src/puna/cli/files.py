@@ -15,7 +15,7 @@ from puna.cli import terminal
 from puna.cli.client import Client
 from puna.cli.local_models import existing_file
 from puna.cli.progress import Bar, StatusLines
-from puna.errors import GGUFError, ServerError, StoreError
+from puna.errors import ServerError, StoreError
 from puna.store import Store
 from puna.store.blobs import has_changed
 
@@ -126,11 +126,6 @@ def check_model(path: Path) -> None:
     from puna.store.facts import facts_of
 
     with open_gguf(path) as file:
-        if len(file.paths) > 1:
-            raise GGUFError(
-                f"{path.name}: this is one of {len(file.paths)} parts of a split model, and a stored one is "
-                "a single file; merge them first"
-            )
         if facts_of(path).kind == "model":
             engine_for(file)
 

@@ -32,6 +32,8 @@ VARIABLES = {
     "PUNA_LOG_FILE": "Log to this file, which is renamed at 10 MiB (default: standard error)",
     "PUNA_LOG_FORMAT": "`json` logs one JSON object per line (default text)",
     "PUNA_KV_CACHE_TYPE": "Type of cached keys and values: f16, q8_0, q4_0, bf16 or f32 (default f16)",
+    "PUNA_PROMPT_CACHE": "Folder where prompts are remembered, or `1` for ~/.puna/prompts (default none)",
+    "PUNA_PROMPT_CACHE_GB": "Most gigabytes in that folder (default 10)",
     "PUNA_API_KEY": "Key to send to the server",
     "PUNA_API_KEYS": "Keys that the server accepts, separated by commas",
     "PUNA_API_KEYS_FILE": "File of accepted keys, made by `puna key new` (default ~/.puna/keys.json)",
@@ -121,6 +123,8 @@ PAGES = {
             "PUNA_RESPONSES_MB",
             "PUNA_REMOTE_IMAGES",
             "PUNA_KV_CACHE_TYPE",
+            "PUNA_PROMPT_CACHE",
+            "PUNA_PROMPT_CACHE_GB",
             "PUNA_API_KEYS",
             "PUNA_API_KEYS_FILE",
             "PUNA_TLS_CERT",
@@ -237,6 +241,16 @@ PAGES = {
         ),
         variables=("PUNA_MODELS", "PUNA_NUM_THREADS", "PUNA_CPU", "PUNA_OPS"),
     ),
+    "quantize": Page(
+        examples=(
+            ("A quarter of the size", "puna quantize model-f16.gguf model-q4.gguf --type Q4_K_M"),
+            (
+                "With an importance matrix",
+                "puna quantize model-f16.gguf model-q3.gguf --type Q3_K_M --imatrix imatrix.gguf",
+            ),
+        ),
+    ),
+    "convert": Page(examples=(("A model as it is published", "puna convert ./SmolLM2-135M smol.gguf"),)),
     "doctor": Page(
         examples=(
             ("Everything about this installation", "puna doctor"),
@@ -254,6 +268,14 @@ PAGES = {
         ),
         variables=_CLIENT,
     ),
+    "completion": Page(
+        examples=(
+            ("bash: in ~/.bashrc", 'eval "$(puna completion bash)"'),
+            ("zsh: in ~/.zshrc, after compinit", 'eval "$(puna completion zsh)"'),
+            ("fish", "puna completion fish > ~/.config/fish/completions/puna.fish"),
+        ),
+        variables=_CLIENT,
+    ),
     "version": Page(variables=_CLIENT),
 }
 
@@ -262,7 +284,7 @@ SECTIONS = {
     "Chat": ("run",),
     "Models": ("pull", "push", "list", "show", "create", "cp", "rm"),
     "Server": ("serve", "ps", "stop", "key"),
-    "Tools": ("doctor", "tokenize", "bench", "debug", "version"),
+    "Tools": ("doctor", "convert", "quantize", "tokenize", "bench", "debug", "completion", "version"),
 }
 
 

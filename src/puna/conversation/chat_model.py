@@ -188,8 +188,10 @@ class ChatModel:
         messages, missing_bytes = chat.messages, 0
         shorten = chat.shorten and request.truncate
         if shorten:
-            messages, missing_bytes = newest(messages, most_text(self._tokenizer, self.engine.context))
-        check_size(sum(map(size, messages)), self._tokenizer, self.engine.context)
+            messages, missing_bytes = newest(
+                messages, most_text(self._tokenizer, self.engine.room.context_of(request))
+            )
+        check_size(sum(map(size, messages)), self._tokenizer, self.engine.room.context_of(request))
 
         def count(text: str) -> int:
             tries[text] = self._read(text, images, add_special=not context)
@@ -199,7 +201,9 @@ class ChatModel:
         shown = msgspec.structs.replace(chat, messages=messages, tools=tools)
         with self._renderer.rendering(template, shown, request.think) as rendering:
             if shorten:
-                text = fit_chat(messages, rendering.text, count, self.engine.context - len(context)).prompt
+                text = fit_chat(
+                    messages, rendering.text, count, self.engine.room.context_of(request) - len(context)
+                ).prompt
             else:
                 text = rendering.text()
                 count(text)
@@ -215,14 +219,16 @@ class ChatModel:
             case str(text):
                 return self._text(request, traits, text, images)
             case list(ids):
-                tokens = checked(tokenised(ids, self._tokenizer, self.engine.context), self._tokenizer)
+                tokens = checked(
+                    tokenised(ids, self._tokenizer, self.engine.room.context_of(request)), self._tokenizer
+                )
                 text = self._tokenizer.decode(ids)
                 return self._fitted(request, traits, _Read(tokens).after(request.context or []), text)
         raise AssertionError("conversations are rendered")
 
     def _text(self, request: Generate, traits: Traits, text: str, images: list[Image]) -> FittedPrompt:
         context = request.context or []
-        check_size(text_size(text), self._tokenizer, self.engine.context)
+        check_size(text_size(text), self._tokenizer, self.engine.room.context_of(request))
         read = self._read(text, images, add_special=not context)
         return self._fitted(request, traits, read.after(context), text)
 

@@ -73,7 +73,7 @@ class Answers:
             return None
         released = sequence.text.feed(Piece(token, self._tokenizer.piece(token), logprob))
         _show(sequence, released)
-        full = len(sequence.inputs) >= self._context and not sequence.request.shift
+        full = len(sequence.inputs) >= min(sequence.context, self._context) and not sequence.request.shift
         if released.stop is not None:
             self._finish(sequence, "stop", released.stop, [piece.logprob for piece in released.cut])
         elif constraint is not None and constraint.finished:

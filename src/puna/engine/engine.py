@@ -10,30 +10,32 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from puna.engine.answers import Answers, fail
 from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.draft_model import DraftModel
 from puna.engine.drafters import drafter_for
 from puna.engine.drafts import Draft
-from puna.engine.embedding import Embedding, prepare_embeddings
+from puna.engine.embedding import Embedding
 from puna.engine.events import Embed, Generate
 from puna.engine.executor import Executor, Rows
 from puna.engine.images import Images
 from puna.engine.prefix_cache import PrefixCache
-from puna.engine.ranking import prepare_ranking
-from puna.engine.requests import FittedPrompt, adapters_of, prepare
+from puna.engine.preparing import sequences_of
+from puna.engine.prompt_memory import PromptMemory, prompt_folder
+from puna.engine.requests import FittedPrompt
+from puna.engine.room import Room
 from puna.engine.scheduler import Scheduler
 from puna.engine.sequence import Generation, Sequence, Sink
-from puna.engine.sizing import build_cache, cache_bytes, choose_sizes
+from puna.engine.sizing import choose_sizes
 from puna.engine.speculation import Speculation
-from puna.errors import GenerationError, RequestError, RunnerError
+from puna.errors import GenerationError, RunnerError
 from puna.grammar.compiled import Grammars
 from puna.grammar.masks import Masks
-from puna.kvcache.cache import Compacting
+from puna.kvcache.cache import Compacting, Saving
 from puna.kvcache.types import HALVES, KVTypes
 from puna.machine import is_out_of_memory, memory_is_short
 from puna.model.load import LoadedModel
@@ -41,6 +43,8 @@ from puna.model.load import LoadedModel
 log = logging.getLogger("puna.engine")
 
 T = TypeVar("T")
+
+_SAVING_S: Final = 3.0  # how long an engine that is closed waits for prompts to be saved
 
 #: Entries kept in the prefix cache beside the running requests, as long as there are cells.
 REMEMBERED = 64
@@ -51,7 +55,7 @@ class Engine:
 
     All sequences together, running and up to `remembered` finished ones, hold at most `capacity` tokens
     (by default enough for `parallel` full ones, never less than for one), counting once what they share.
-    Without a `context` a sequence may be as long as the model was trained for, as far as memory goes.
+    Without a `context` it is what the model was trained for, as far as memory goes; `grow` can make it that.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class Engine:
         remembered: int = REMEMBERED,
         cache_types: KVTypes = HALVES,
         speculate: str | None = None,
+        growable: bool = False,
     ) -> None:
         context, capacity = choose_sizes(
             loaded, context=context, capacity=capacity, parallel=parallel, batch=batch_size, types=cache_types
@@ -77,23 +82,16 @@ class Engine:
         self.context = context
         self.parallel = parallel
         loaded.ops.keep_freed_memory()
-        self.cache, rows = build_cache(
-            loaded,
-            parallel=parallel,
-            remembered=remembered,
-            context=context,
-            capacity=capacity,
-            batch=batch_size,
-            types=cache_types,
-        )
+        self.room = Room(loaded, context, capacity, parallel, batch_size, cache_types, growable=growable)
+        self.cache, rows = self.room.build_cache(remembered)
         self.weight_bytes = loaded.weight_bytes
-        self.cache_bytes = cache_bytes(self.cache, rows, capacity, batch_size)  # includes the draft model's
+        self.cache_bytes = self.room.cache_bytes  # includes the draft model's
         self.prefix_cache = PrefixCache(self.cache, rows)
         self.step_started: float | None = None  # time.monotonic() of the running step
         self.scheduler = Scheduler(
             self.cache,
             self.prefix_cache,
-            context=context,
+            context=self.room.most_context,
             parallel=parallel,
             prompt_only_slots=(rows - parallel) // 2,  # the other half is for conversations
             batch_size=batch_size,
@@ -101,7 +99,7 @@ class Engine:
         self._drafter, kept = drafter_for(
             loaded,
             self.cache,
-            context=context,
+            context=self.room.most_context,
             capacity=capacity,
             parallel=parallel,
             remembered=remembered,
@@ -113,10 +111,12 @@ class Engine:
             self.weight_bytes += loaded.draft.weight_bytes
             self.cache_bytes += self._drafter.cache_bytes
         self._executor = Executor(loaded, self.cache, kept)
-        self._speculation = Speculation(self.cache, context, drafter=self._drafter, default=speculate)
+        self._speculation = Speculation(
+            self.cache, self.room.most_context, drafter=self._drafter, default=speculate
+        )
         self._grammars = Grammars(loaded.tokenizer)
         self._masks = Masks()
-        self._answers = Answers(loaded.tokenizer, context, loaded.ops)
+        self._answers = Answers(loaded.tokenizer, self.room.most_context, loaded.ops)
         self._changed = threading.Condition()
         self._incoming: deque[Sequence] = deque()
         self._cancelled: set[int] = set()
@@ -124,6 +124,8 @@ class Engine:
         self._closing = False
         self._thread: threading.Thread | None = None
         self._on_death: Callable[[BaseException], None] | None = None
+        self._memory: PromptMemory | None = None
+        self._stored = str(cache_types)
 
     # --- from any thread ---------------------------------------------------------------
 
@@ -132,25 +134,12 @@ class Engine:
 
         Raises at once when it cannot be served: `RequestError`, `ContextLengthError`, `UnavailableError`.
         """
-        # Tokenising and compiling, the costly parts, happen here, on the caller's thread.
-        tokenizer = self.loaded.tokenizer
-        uses = adapters_of(request, self.loaded)
-        sequences: Collection[Sequence]
-        if isinstance(request, Embed) and request.query is not None:
-            sequences = prepare_ranking(request, sink, self.loaded, self.context)
-        elif isinstance(request, Embed):
-            sequences = prepare_embeddings(
-                request, sink, tokenizer, self.context, self.loaded.pooling, whole=not self.loaded.generates
-            )
-        elif not self.loaded.generates:
-            raise RequestError(f"{self.loaded.path.name} does not generate text; it embeds texts")
-        else:
-            sequences = generations = prepare(
-                request, sink, self.loaded, self.context, self._grammars, prompt
-            )
-            self._speculation.enable(generations)
-        for sequence in sequences:
-            sequence.adapters = uses
+        # The costly parts happen here, on the caller's thread.
+        context = self.room.context_of(request)
+        sequences = sequences_of(request, sink, self.loaded, context, self._grammars, prompt)
+        self._speculation.enable([each for each in sequences if isinstance(each, Generation)])
+        if self._memory is not None:
+            self._memory.recall(sequences)
         with self._changed:
             self._refuse_if_closing()
             self._incoming.extend(sequences)
@@ -179,6 +168,11 @@ class Engine:
             self._changed.notify()
         return future
 
+    def grow(self, context: int, reserved: int = 0) -> None:
+        """Let sequences be as long as `context` from now on (see `Room.grow`); only between two steps."""
+        self.cache_bytes += self.room.grow(context, self.cache.provided_bytes, reserved)
+        self.context = self.room.context
+
     @property
     def provided_bytes(self) -> int:
         """Memory the caches take so far."""
@@ -205,14 +199,23 @@ class Engine:
 
         `on_death` is called there after an error that the process should not survive: without memory, or
         when the interpreter itself failed, nothing it does can be relied on. Without `on_death` it
-        continues as long as it can.
+        continues as long as it can. With `PUNA_PROMPT_CACHE` what is remembered of prompts outlives it.
         """
         self._on_death = on_death
+        if (folder := prompt_folder()) is not None and isinstance(self.cache, Saving):
+            self._memory = PromptMemory(folder, self, self._stored)
+            self.scheduler.on_release = self._memory.released
         self._thread = threading.Thread(target=self._run_or_die, name="puna-engine", daemon=True)
         self._thread.start()
 
+    def save_prompts(self, timeout_s: float) -> None:
+        """Save what is to outlive the engine and has not been, as far as that takes no longer."""
+        if self._memory is not None:
+            self._memory.close(timeout_s)
+
     def close(self) -> None:
         """End all requests with an error, stop the thread, give the cache back."""
+        self.save_prompts(_SAVING_S)
         with self._changed:
             self._closing = True
             self._changed.notify()

@@ -81,6 +81,7 @@ class Embed(Message, frozen=True):
 
     inputs: list[str | list[int]]
     id: int = 0
+    num_ctx: int = 0  # tokens of an input; 0: as many as the model was loaded for
     truncate: bool = True  # drop the end of what is too long
     normalize: bool = True
     dimensions: int = 0

@@ -7,14 +7,13 @@ from dataclasses import dataclass
 import msgspec
 
 from puna.batch import Input
-from puna.engine.events import MOST_SAMPLES, Embed, Generate
+from puna.engine.events import MOST_SAMPLES, Generate
 from puna.engine.fitting import truncate
 from puna.engine.sequence import Generation, Sink
 from puna.engine.text import TextStream
 from puna.errors import ContextLengthError, RequestError, UnavailableError
 from puna.grammar.compiled import Grammars
 from puna.markup.family import Reading
-from puna.model.adapters.adapters import Uses
 from puna.model.load import LoadedModel
 from puna.model.tokenizer import Tokenizer
 from puna.sample import Sampler
@@ -92,6 +91,7 @@ def prepare(
                 request=request,
                 sink=sink,
                 inputs=list(inputs),
+                context=context,
                 limit=limit,
                 keep=keep,
                 sampler=sampler,
@@ -102,15 +102,6 @@ def prepare(
             )
         )
     return sequences
-
-
-def adapters_of(request: Generate | Embed, loaded: LoadedModel) -> Uses:
-    """The adapters that `request` is computed with. Raises `RequestError` for one the model does not have."""
-    if loaded.adapters is not None:
-        return loaded.adapters.uses(request.lora)
-    if request.lora:
-        raise RequestError("lora: the model has no adapters; load it with some, or leave the field out")
-    return ()
 
 
 def _plain(request: Generate, tokenizer: Tokenizer, context: int) -> FittedPrompt:

@@ -9,7 +9,7 @@ last: what it has generated so far is kept and evaluated again later.
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from puna.engine.batching import BatchSlice, first_group, plan
@@ -56,6 +56,7 @@ class Scheduler:
         self.pace = Pace(batch_size)
         self.waiting: list[Sequence] = []  # in the order they will be served
         self.running: list[Sequence] = []
+        self.on_release: Callable[[Sequence], None] | None = None  # told of what is left to be remembered
 
     def __iter__(self) -> Iterator[Sequence]:
         yield from (*self.running, *self.waiting)
@@ -76,7 +77,7 @@ class Scheduler:
         """What each sequence contributes to the next batch; empty when there is nothing to do."""
         self._admit()
         for sequence in [*self.running]:
-            if len(sequence.inputs) > self._context:
+            if len(sequence.inputs) > self._longest(sequence):
                 self._shift(sequence)
         self._make_room()
         prompts = [sequence.ready for sequence in self.running if not sequence.decoding]
@@ -145,7 +146,7 @@ class Scheduler:
             if self._is_full(sequence, peers) and self._preemptible(sequence, peers) is None:
                 full.add(self._is_prompt_only(sequence))
                 continue
-            if len(sequence.inputs) > self._context:
+            if len(sequence.inputs) > self._longest(sequence):
                 sequence.cut(*self._excess(sequence))
             found = self._find(sequence)
             if self._is_worth_waiting(sequence, found):
@@ -259,6 +260,8 @@ class Scheduler:
         else:
             keys = sequence.cached_as if sequence.exact else sequence.cached_as[: sequence.keep]
             self._prefix_cache.release(entry, keys, generates=sequence.generates)
+            if self.on_release is not None and sequence.exact:
+                self.on_release(sequence)
 
     def _pauses(self) -> dict[Sequence, int]:
         """After how many inputs prompts pause, because a waiting or a later request shares exactly those.
@@ -279,9 +282,12 @@ class Scheduler:
 
     # --- the end of the context ----------------------------------------------------------------------
 
+    def _longest(self, sequence: Sequence) -> int:
+        return min(sequence.context, self._context)
+
     def _excess(self, sequence: Sequence) -> tuple[int, int]:
         """Which inputs to drop from a full context; the newest does not fit yet."""
-        count = shift_count(sequence.inputs[:-1], self._context, sequence.keep)
+        count = shift_count(sequence.inputs[:-1], self._longest(sequence), sequence.keep)
         return sequence.keep, sequence.keep + count
 
     def _shift(self, sequence: Sequence) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -33,6 +34,15 @@ def key_of(item: Input) -> Key:
     return (item.token, item.payload_hash) if item.payload_hash else item.token
 
 
+def marked(keys: list[Key], adapters: Uses) -> list[Key]:
+    """`keys` as the prefix tree has them of sequences that are computed with `adapters`."""
+    if not adapters or not keys:
+        return keys
+    first = keys[0]
+    token, content = (first, 0) if isinstance(first, int) else first
+    return [(token, content ^ _mark(adapters)), *keys[1:]]
+
+
 def _mark(adapters: Uses) -> int:
     """A number for a choice of adapters, never 0."""
     return int.from_bytes(hashlib.blake2b(repr(adapters).encode(), digest_size=8).digest()) | 1
@@ -54,6 +64,7 @@ class Sequence:
     request: Generate | Embed
     sink: Sink
     inputs: list[Input]  # the truncated prompt, then what was generated
+    context: int = sys.maxsize  # inputs it may have, if the caches have room for so many
     keep: int = 0  # leading inputs that a shift leaves in place
     sample: int = 0  # number within the request
     number: int = 0  # order of arrival
@@ -101,11 +112,7 @@ class Sequence:
     @property
     def cached_as(self) -> list[Key]:
         """What identifies the inputs in the prefix tree: with other adapters they are others."""
-        if not self.adapters or not self.keys:
-            return self.keys
-        first = self.keys[0]
-        token, content = (first, 0) if isinstance(first, int) else first
-        return [(token, content ^ _mark(self.adapters)), *self.keys[1:]]
+        return marked(self.keys, self.adapters)
 
     @property
     def id(self) -> int:

@@ -72,21 +72,24 @@ def build_cache(
     capacity: int,
     batch: int,
     types: KVTypes,
+    most: tuple[int, int] | None = None,
 ) -> tuple[Cache, int]:
     """A cache for `parallel` running sequences and up to `remembered` others, and its number of sequences.
+
+    There is address space for `most`, the largest context and capacity that it may be given later.
 
     Of cells there are as many as there are, however many sequences use them. But what else a sequence has,
     the states of recurrent layers or what it keeps of a window, comes with every sequence: there are fewer
     where memory is short.
     """
-    most = loaded.model.most_sequences
-    if most is not None:
-        if parallel > most:
+    allowed_rows = loaded.model.most_sequences
+    if allowed_rows is not None:
+        if parallel > allowed_rows:
             raise RequestError(
-                f"{loaded.model.engine} runs at most {most} requests at once, and {parallel} are wanted "
-                f"(PUNA_NUM_PARALLEL)"
+                f"{loaded.model.engine} runs at most {allowed_rows} requests at once, and {parallel} are "
+                "wanted (PUNA_NUM_PARALLEL)"
             )
-        remembered = min(remembered, most - parallel)
+        remembered = min(remembered, allowed_rows - parallel)
     small = loaded.model.sample_cache(types)
     least = cache_bytes(small, parallel, capacity, batch)
     allowed = max(int(available_memory() * _SHARE_OF_MEMORY), least)
@@ -95,7 +98,10 @@ def build_cache(
         return cache_bytes(small, parallel + more, capacity, batch) <= allowed
 
     rows = parallel + largest(fits, remembered)
-    return loaded.make_cache(sequences=rows, context=context, capacity=capacity, types=types), rows
+    longest, cells = most or (context, capacity)
+    cache = loaded.make_cache(sequences=rows, context=longest, capacity=cells, types=types)
+    cache.limit_cells(capacity)
+    return cache, rows
 
 
 def cache_bytes(cache: Cache, sequences: int, capacity: int, batch: int) -> int:

@@ -156,7 +156,8 @@ class Speculation:
         """What could be drafted, limited to what could be used."""
         sequence = batch_slice.sequence
         assert isinstance(sequence, Generation)
-        most = min(MAX_DRAFT_TOKENS, self._cache.most_drafts, self._context - len(sequence.inputs))
+        left = min(sequence.context, self._context) - len(sequence.inputs)
+        most = min(MAX_DRAFT_TOKENS, self._cache.most_drafts, left)
         if sequence.limit is not None:
             most = min(most, sequence.limit - sequence.generated - 1)
         if sequence.constraint is not None and (forced := sequence.constraint.forced()):

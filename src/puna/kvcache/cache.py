@@ -206,6 +206,9 @@ class Cache(ABC):
         May be asked for from any thread at any time: during a change the numbers are those of its middle.
         """
 
+    def limit_cells(self, count: int) -> None:  # noqa: B027, most kinds have other limits
+        """Let at most `count` cells be in use from now on, of those there are."""
+
     @property
     def forgets(self) -> bool:
         """Whether a sequence cannot be resumed at earlier positions once it has gone on far enough."""

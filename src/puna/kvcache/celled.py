@@ -58,7 +58,10 @@ class CellCache(Cache):
                 self._table.upload(begin, end)
 
     def room(self, wanted: int) -> int:
-        return min(wanted, self.cells.free)
+        return max(min(wanted, self.cells.free), 0)
+
+    def limit_cells(self, count: int) -> None:
+        self.cells.limit = min(count, self.cells.capacity)
 
     def _check_room_instead(self, sequence: int, count: int) -> None:
         """Raise `CacheFullError` unless `count` cells could take the place of what `sequence` holds."""
@@ -68,12 +71,12 @@ class CellCache(Cache):
     def contents(self) -> list[Contents]:
         cells = self.cells
         sequences = [Held(cells.cells(s).tolist(), self._positions(s)) for s in range(len(cells.length))]
-        return [Contents(self.kind, list(self.layers), cells.capacity, self.provided_bytes, sequences)]
+        return [Contents(self.kind, list(self.layers), cells.limit, self.provided_bytes, sequences)]
 
     def counts(self) -> list[CellCounts]:
         cells = self.cells
         shared = int(np.count_nonzero(cells.references > 1))
-        return [CellCounts(self.kind, cells.capacity, cells.capacity - cells.free, shared)]
+        return [CellCounts(self.kind, cells.limit, cells.limit - cells.free, shared)]
 
     def _positions(self, sequence: int) -> list[int]:
         """The position each cell of `sequence` is of."""

@@ -42,6 +42,7 @@ class Cells:
     ) -> None:
         sequences = len(table)
         self.capacity = capacity
+        self.limit = capacity  # of the cells, how many may be in use
         self.longest = longest  # entries of a sequence
         self.table = table
         self.first: NDArray[np.int32] = np.zeros(sequences, dtype=np.int32)
@@ -53,8 +54,8 @@ class Cells:
 
     @property
     def free(self) -> int:
-        """Number of cells that no sequence holds."""
-        return self.free_cells.count
+        """Number of cells that a sequence may take; below 0 where more are in use than may be."""
+        return self.free_cells.count - (self.capacity - self.limit)
 
     @property
     def highest_used(self) -> int:
@@ -79,7 +80,7 @@ class Cells:
         """Raise `CacheFullError` when `count` cells are needed and fewer are `free`."""
         if count > free:
             raise CacheFullError(
-                f"the cache has {free} free cells of {self.capacity}, and {count} are needed; "
+                f"the cache has {max(free, 0)} free cells of {self.limit}, and {count} are needed; "
                 "use a larger num_ctx or fewer parallel requests"
             )
 

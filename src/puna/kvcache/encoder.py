@@ -64,8 +64,11 @@ class EncoderCache(CellCache):
     def generation(self) -> int | None:
         return None  # what a pass does depends on whether there are images
 
+    def limit_cells(self, count: int) -> None:
+        pass  # images are counted apart from the text
+
     def _max_cells(self, sequences: int, capacity: int, batch: int) -> int:
-        return sequences * self.cells.longest  # images are counted apart from the text
+        return sequences * self.cells.longest
 
     def images(self, sequence: int) -> list[int]:
         """The positions of a sequence's images."""

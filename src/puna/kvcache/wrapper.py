@@ -69,6 +69,10 @@ class WrapperCache(Cache):
     def room(self, wanted: int) -> int:
         return min(cache.room(wanted) for cache in self.caches)
 
+    def limit_cells(self, count: int) -> None:
+        for cache in self.caches:
+            cache.limit_cells(count)
+
     def length(self, sequence: int) -> int:
         return self.caches[0].length(sequence)
 

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 from puna.markup.answer import Answer, think
 from puna.markup.form import Form
 from puna.markup.parts import Tags
-from puna.markup.reader import Search, Steps
+from puna.markup.reader import Steps, search
 from puna.markup.tools import Tool
 
 _SPACE: Final = re.compile(r"\s*")
@@ -68,7 +68,7 @@ class Family:
                 yield from answer.attempt(found, calls.read(answer, found))
         while True:
             openings = calls.openings if calls is not None and answer.may_call else ()
-            found = yield from reader.until(Search((*openings, *self.dropped)), answer.say)
+            found = yield from reader.until(search(*openings, *self.dropped), answer.say)
             if not found:
                 return
             if found in self.dropped:

@@ -115,6 +115,8 @@ def _escape(reader: Reader) -> Steps[str]:
     if not _is_surrogate(high):
         return "\\u" + high
     if int(high, 16) >= 0xDC00 or not (yield from reader.skip("\\u")):
+        if reader.is_left("", "\\"):  # the other half was still to come
+            raise BrokenError
         return "\\ufffd"
     low = yield from _hex(reader)
     if not _is_surrogate(low):

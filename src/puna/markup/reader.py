@@ -145,6 +145,10 @@ class Reader:
                 return "".join(parts)
             yield
 
+    def is_left(self, *texts: str) -> bool:
+        """Whether one of `texts` is all that the answer still has."""
+        return self.ended and self._text[self._at :] in texts
+
     def take_match(self, pattern: re.Pattern[str]) -> str:
         """What has come of what `pattern` matches, as much as it matches."""
         match = pattern.match(self._text, self._at)

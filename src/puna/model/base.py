@@ -56,6 +56,10 @@ class RunnableModel(Protocol):
         """Whether caches take memory as they are filled; if not, they take all of it at once."""
 
     @property
+    def exact_context(self) -> bool:
+        """Whether what it computes depends on how long a context its cache was made for."""
+
+    @property
     def most_sequences(self) -> int | None:
         """Of a cache; None: as many as there is memory for."""
 
@@ -90,6 +94,7 @@ class TextModel(Module):
     engine: ClassVar[str] = PUNA
     generates: ClassVar[bool] = True
     grows: ClassVar[bool] = True
+    exact_context: bool = False
     most_sequences: ClassVar[int | None] = None
 
     encodes_prompts: ClassVar[bool] = False

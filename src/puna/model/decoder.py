@@ -43,6 +43,7 @@ class Decoder(TextModel):
         short_factors, long_factors = (
             None if each is None else self.ops.numpy(each) for each in (short, long)
         )
+        self.exact_context = self.long_rope_factors is not None
         used = {layer.rope for layer in self.options.layers if layer.rope}
         built = {
             rope: (

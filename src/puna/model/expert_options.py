@@ -27,8 +27,12 @@ class ExpertOptions:
     routing: Routing
 
 
-def read_experts(file: GGUFFile, layers: int, routing: Routing) -> list[ExpertOptions | None]:
+def read_experts(
+    file: GGUFFile, layers: int, routing: Routing, sizes: tuple[int, int] = (0, 0)
+) -> list[ExpertOptions | None]:
     """The experts of each layer; `routing` stands for what the file does not say of it.
+
+    So do `sizes`, of an expert and of what is shared; 0 is that of a feed-forward network, and of one expert.
 
     Raises `ModelError` that names the key, and `UnsupportedModelError` for another way of scoring.
     """
@@ -47,8 +51,9 @@ def read_experts(file: GGUFFile, layers: int, routing: Routing) -> list[ExpertOp
             f"{file.path}: '{file.architecture}.expert_gating_func' {gating} is not supported"
         )
     size_key = first_of(file, "expert_feed_forward_length", "feed_forward_length")
-    size = required(file, size_key)
-    shared = scalar(file, "expert_shared_feed_forward_length", scalar(file, "expert_shared_count", 1) * size)
+    size = sizes[0] if sizes[0] and size_key == "feed_forward_length" else required(file, size_key)
+    shared = scalar(file, "expert_shared_count", 1) * size
+    shared = scalar(file, "expert_shared_feed_forward_length", sizes[1] or shared)
     if shared < 0:
         raise invalid(file, "expert_shared_feed_forward_length", f"should be a size, but is {shared}")
     normalize = flag(file, first_of(file, "norm_top_k_prob", "expert_weights_norm"), routing.normalize)

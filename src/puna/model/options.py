@@ -174,6 +174,7 @@ class TextOptions:
         neox: bool = False,
         rotates: bool = True,
         routing: Routing | None = None,
+        expert_sizes: tuple[int, int] = (0, 0),
         embedding_scale: float = 1.0,
         attention_softcap: float = 0.0,
         logit_softcap: float = 0.0,
@@ -209,7 +210,7 @@ class TextOptions:
         residual_scale = positive(file, "residual_scale", 1.0)
         softcap = limit(file, "attn_logit_softcapping", attention_softcap)
         rope = RopeOptions.read(file, head_dim, base=rope_base, neox=neox) if rotates else None
-        experts = read_experts(file, count, routing or Routing(0))
+        experts = read_experts(file, count, routing or Routing(0), expert_sizes)
         feed_forward = per_layer(file, "feed_forward_length", count, 0 if all(experts) else None)
         layers = tuple(
             LayerOptions(

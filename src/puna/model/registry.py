@@ -15,6 +15,8 @@ _MODELS: Final = {
     "cohere2": ("cohere", "Cohere2"),
     "command-r": ("cohere", "Cohere"),
     "deepseek2": ("deepseek2", "DeepSeek2"),
+    "deepseek2-ocr": ("deepseekocr", "DeepSeekOcr"),
+    "deepseekocr": ("deepseekocr", "DeepSeekOcr"),
     "ernie4_5": ("ernie4_5", "Ernie45"),
     "ernie4_5-moe": ("ernie4_5", "Ernie45"),
     "exaone4": ("exaone4", "Exaone4"),

@@ -57,6 +57,7 @@ class _WeightField:
 class _PartField:
     prefix: str
     choose: Callable[[Any], type[Module] | None] | None
+    options: str
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,15 @@ def weight(name: str, *shape: str | int, optional: bool = False, tied_to: str | 
     return _WeightField(name, shape, optional, tied_to)
 
 
-def part(prefix: str = "", *, choose: Callable[[Any], type[Module] | None] | None = None) -> Any:
+def part(
+    prefix: str = "", *, choose: Callable[[Any], type[Module] | None] | None = None, options: str = ""
+) -> Any:
     """A module inside this one; its tensors are named like this module's, after `prefix`.
 
     Where layers differ, `choose(options of the layer)` says which module it is; None: there is none.
+    `options` names the field of this module's options that is the other one's; without, they are the same.
     """
-    return _PartField(prefix, choose)
+    return _PartField(prefix, choose, options)
 
 
 def blocks(
@@ -121,7 +125,8 @@ class Module:
             elif isinstance(declared, _PartField):
                 inner = _join(prefix, declared.prefix)
                 chosen = declared.choose(options) if declared.choose else kind
-                setattr(module, attribute, chosen and chosen.load(source, options, inner, index))
+                own = getattr(options, declared.options) if declared.options else options
+                setattr(module, attribute, chosen and chosen.load(source, own, inner, index))
             elif isinstance(declared, _BlocksField):
                 (block,) = kind.__args__
                 inner, built = _join(prefix, declared.prefix), []

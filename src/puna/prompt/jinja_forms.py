@@ -102,7 +102,7 @@ def _neighbours_merged(chat: Chat) -> Chat:
 
 def _short_ids(chat: Chat) -> Chat:
     """Some templates take ids of tool calls of nine letters and digits only, and no call without one."""
-    unanswered: list[str] = []
+    unanswered: dict[str, None] = {}
     count = 0
 
     def short(identifier: str) -> str:
@@ -117,12 +117,12 @@ def _short_ids(chat: Chat) -> Chat:
             for call in message["tool_calls"]:
                 count += 1
                 calls.append({**call, "id": short(call.get("id") or f"call {count}")})
-            unanswered = [call["id"] for call in calls]
+            unanswered = dict.fromkeys(call["id"] for call in calls)
             message = {**message, "tool_calls": calls}
         elif message["role"] == "tool":
             given = message.get("tool_call_id")
-            identifier = short(given) if given else (unanswered[0] if unanswered else short(""))
-            unanswered = [other for other in unanswered if other != identifier]
+            identifier = short(given) if given else next(iter(unanswered), short(""))
+            unanswered.pop(identifier, None)
             message = {**message, "tool_call_id": identifier}
         form.append(message)
     return form

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import logging
-import signal
 import socket
 import sys
 from collections import deque
@@ -17,19 +16,16 @@ import msgspec
 from puna.engine.events import Message
 from puna.errors import (
     InsufficientMemoryError,
-    OutOfMemoryError,
     PunaError,
     RunnerError,
     SlowClientError,
 )
 from puna.kvcache.picture import Contents
-from puna.machine import process_memory, says_out_of_memory
-from puna.runner.exits import exit_in_words
+from puna.machine import process_memory
+from puna.runner.exits import death
 from puna.runner.frames import Unpacker, pack
 from puna.runner.output import Lines
 from puna.runner.protocol import (
-    IN_DOUBT,
-    OUT_OF_MEMORY,
     Cancel,
     Chunk,
     Done,
@@ -38,6 +34,8 @@ from puna.runner.protocol import (
     Failed,
     FromRunner,
     Generate,
+    Grow,
+    Grown,
     Inspect,
     Inspected,
     Load,
@@ -257,6 +255,13 @@ class LocalRunner:
         assert isinstance(reply, Pong)
         return reply
 
+    async def grow(self, num_ctx: int, reserved: int) -> None:
+        """Let requests have `num_ctx` tokens; see `Grow`. Raises what it is answered with."""
+        async with self._exchange(Grow(id=next(self._ids), num_ctx=num_ctx, reserved=reserved)) as receive:
+            reply = await receive()
+        assert isinstance(reply, Grown)
+        self.info = reply.of(self.info)
+
     async def contents(self) -> list[Contents]:
         """What the model's caches hold, as soon as the current step is done."""
         async with self._exchange(Inspect(id=next(self._ids))) as receive:
@@ -286,7 +291,7 @@ class LocalRunner:
 
     @contextlib.asynccontextmanager
     async def _exchange(
-        self, request: Generate | Embed | Render | Ping | Inspect
+        self, request: Generate | Embed | Render | Ping | Grow | Inspect
     ) -> AsyncGenerator[_Receive, None]:
         """Send `request`; gives a function that awaits its next reply."""
         if not self.alive:
@@ -381,17 +386,4 @@ class LocalRunner:
         """How the process ended, as the error its requests get."""
         if self._killed_for is not None:
             return RunnerError(f"the model runner was ended: {self._killed_for}")
-        code = self._process.returncode
-        aborted = code == -signal.SIGABRT and any(map(says_out_of_memory, self._last_lines))
-        if code == OUT_OF_MEMORY or aborted:
-            return OutOfMemoryError()
-        how = exit_in_words(code)
-        last = next((line for line in reversed(self._last_lines) if line.strip()), how)
-        if self.info.weight_bytes == 0:
-            return RunnerError(f"model runner process has terminated: {last} ({how})")
-        if code in (1, IN_DOUBT):  # an exception; its last line says which
-            how += f": {last}"
-        return RunnerError(
-            "model runner has unexpectedly stopped, this may be due to resource limitations or an internal "
-            f"error, check the server logs for details ({how})"
-        )
+        return death(self._process.returncode, self._last_lines, loaded=self.info.weight_bytes > 0)

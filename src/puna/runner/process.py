@@ -38,6 +38,8 @@ from puna.runner.protocol import (
     Embed,
     Failed,
     Generate,
+    Grow,
+    Grown,
     Inspect,
     Inspected,
     Load,
@@ -62,6 +64,10 @@ _SMALL_BYTES = 1 << 16
 _SWITCH_INTERVAL_S = 1e-4
 
 
+#: How long prompts are saved that have not been, before the parent loses its patience.
+_SAVING_S = 4.0
+
+
 def serve(sock: socket.socket) -> None:
     """Load the model that is asked for, then answer requests, until the parent hangs up."""
     channel = _Parent(sock, ToRunner)
@@ -82,6 +88,7 @@ def serve(sock: socket.socket) -> None:
                 _take(frame, model, preparing, channel)
     except (MemoryError, SystemError) as error:
         _leave(error)
+    model.engine.save_prompts(_SAVING_S)
     # The engine's thread may be inside a long step; memory goes back to the system either way.
     os._exit(0)
 
@@ -176,6 +183,7 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
         batch_size=request.num_batch,
         cache_types=cache_types,
         speculate=request.speculate,
+        growable=True,
     )
     own = loaded.model.engine == PUNA
     channel.send(
@@ -187,6 +195,9 @@ def _load(request: Load, channel: _Parent) -> ChatModel:
             kernels=ops.kernels if own else "ggml",
             engine=loaded.model.engine,
             vram_bytes=loaded.vram_bytes,
+            most_context=engine.room.most_context,
+            trained_context=loaded.trained_context,
+            exact_context=loaded.model.exact_context,
             warnings=(problem,) if own and (problem := missing_kernels()) else loaded.warnings,
         )
     )
@@ -207,6 +218,8 @@ def _take(frame: Frame[ToRunner], model: ChatModel, preparing: Preparing, channe
             preparing.cancel(request_id)
         case Ping() as ping:
             channel.send(_pong(ping, model.engine))
+        case Grow() as grow:
+            _grow(grow, model.engine, channel)
         case Inspect() as inspect:
             _inspect(inspect, model.engine, channel)
         case Load():
@@ -261,6 +274,19 @@ def _pong(message: Ping, engine: Engine) -> Pong:
         cells=engine.cache.counts(),
         evicted=engine.evicted,
     )
+
+
+def _grow(message: Grow, engine: Engine, channel: _Parent) -> None:
+    """Grow when the engine's thread comes to it."""
+
+    def answer(done: Future[None]) -> None:
+        if (error := done.exception()) is not None:
+            known = error if isinstance(error, PunaError) else RunnerError(str(error))
+            channel.send(Failed.of(message.id, known))
+        else:
+            channel.send(Grown(id=message.id, context_length=engine.context, cache_bytes=engine.cache_bytes))
+
+    engine.ask(lambda: engine.grow(message.num_ctx, message.reserved)).add_done_callback(answer)
 
 
 def _inspect(message: Inspect, engine: Engine, channel: _Parent) -> None:

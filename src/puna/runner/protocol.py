@@ -8,6 +8,8 @@ Generating and embedding are spoken of in the engine's own words (`puna.engine.e
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from puna.engine.events import (
     CallDelta,
     Chunk,
@@ -106,6 +108,14 @@ class Ping(Message, frozen=True):
     id: int
 
 
+class Grow(Message, frozen=True):
+    """Let requests have `num_ctx` tokens, without loading again. Answered by `Grown`, or `Failed`."""
+
+    id: int
+    num_ctx: int
+    reserved: int = 0  # as in `Load`
+
+
 class Inspect(Message, frozen=True):
     """Answered by `Inspected` after the current step."""
 
@@ -132,7 +142,22 @@ class Loaded(Message, frozen=True):
     kernels: str = ""  # what computes: the instruction set of the kernels, numpy or (llama.cpp's) ggml
     engine: str = PUNA  # which runs it
     vram_bytes: int = 0  # of the weights, on GPUs
+    most_context: int = 0  # what `context_length` can grow to
+    trained_context: int = 0  # more is never given; 0: unknown
+    exact_context: bool = False  # whether answers depend on the `num_ctx` it was loaded with
     warnings: tuple[str, ...] = ()  # what whoever uses the model should know
+
+
+class Grown(Message, frozen=True):
+    """What of `Loaded` is another now."""
+
+    id: int
+    context_length: int
+    cache_bytes: int
+
+    def of(self, loaded: Loaded) -> Loaded:
+        """What was `loaded`, as it is now."""
+        return replace(loaded, context_length=self.context_length, cache_bytes=self.cache_bytes)
 
 
 class Refused(Message, frozen=True):
@@ -162,7 +187,18 @@ class Inspected(Message, frozen=True):
     caches: list[Contents]
 
 
-ToRunner = Load | Generate | Embed | Cancel | Render | Ping | Inspect
+ToRunner = Load | Generate | Embed | Cancel | Render | Ping | Grow | Inspect
 FromRunner = (
-    Progress | Loaded | Refused | Prompted | Scored | Chunk | Done | Embedded | Failed | Pong | Inspected
+    Progress
+    | Loaded
+    | Refused
+    | Prompted
+    | Scored
+    | Chunk
+    | Done
+    | Embedded
+    | Failed
+    | Pong
+    | Grown
+    | Inspected
 )

@@ -13,7 +13,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from puna.engine.events import Chunk, Done, Embedded
-from puna.errors import PunaError, ServerBusyError
+from puna.errors import PunaError, RequestCancelledError, ServerBusyError
 from puna.server.http.request_facts import facts
 
 _FIRST_TOKEN_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250)
@@ -160,7 +160,7 @@ class Observation:
 
 def _outcome(error: BaseException | None) -> str:
     """What became of a generation without an end of its own."""
-    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+    if isinstance(error, asyncio.CancelledError | GeneratorExit | RequestCancelledError):
         return "cancelled"
     if isinstance(error, ServerBusyError):
         return "busy"

@@ -24,6 +24,7 @@ import uvicorn
 
 from puna import __version__
 from puna.config import env, models_dir
+from puna.devices import devices
 from puna.errors import PunaError
 from puna.hosts import Host, host_from_env, parse_host
 from puna.server.app import create_app
@@ -83,6 +84,8 @@ def serve(
         _warn_of_strangers(bound, settings, encrypted=tls is not None)
         store = Store(models or models_dir())
         _tidy(store)
+        for sentence in devices().sentences():
+            _log.info("device: %s", sentence)
         metrics = Metrics()
         fleet = Fleet(settings, metrics, LocalLauncher())
         app = create_app(store, fleet, settings, metrics, bound)

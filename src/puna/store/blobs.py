@@ -192,6 +192,14 @@ class Blobs:
         digest = digest_of(data)
         return digest, self.put(digest, [data])
 
+    def adopt(self, path: Path) -> str:
+        """Move a file of the folder itself into place. Returns its digest. Raises StoreError."""
+        with storage_errors("read", path):
+            digest = file_digest(path)
+        with storage_errors("write", path):
+            move_into_place(path, self.folder / digest.replace(":", "-"))
+        return digest
+
     def add_file(self, path: Path) -> tuple[str, bool]:
         """Copy a file into the store. Returns its digest and whether it is new."""
         with storage_errors("read", path):

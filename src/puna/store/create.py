@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ import msgspec
 
 from puna import gojson
 from puna.errors import GGUFError, ModelError, RequestError, StoreError, shown
+from puna.gguf import FileType
 from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.config import ModelConfig
@@ -26,6 +28,9 @@ Converter = Callable[[Path, Path, Path, Path], object]
 #: What PEFT saves of an adapter.
 _PEFT = ("adapter_config.json", "adapter_model.safetensors")
 
+#: One of several files of a model.
+PART_NAME = re.compile(r".*-\d{5}-of-\d{5}\.gguf", re.IGNORECASE)
+
 _KINDS = {"model": media.MODEL, "projector": media.PROJECTOR, "adapter": media.ADAPTER}
 
 
@@ -34,9 +39,11 @@ class ModelSpec:
     """What a new model is made of.
 
     Either `from_model` (an existing model whose layers are inherited; it takes precedence) or `files` (name
-    -> digest of uploaded GGUF blobs) is required. Empty strings keep the inherited value; `parameters` are
-    merged key by key, licences and adapters appended, `messages` replaced. `origins` say where files came
-    from, if that is to be noted instead of where they lie.
+    -> digest of uploaded blobs: GGUF files, or those of a published model's folder) is required. Empty
+    strings keep the inherited value; `parameters` are merged key by key, licences and adapters appended,
+    `messages` replaced. What has to be made of the files first, `making` does: `replaced` are model files of
+    the inherited layers in other forms, digest by digest. `origins` say where files came from, if that is to
+    be noted instead of where they lie.
     """
 
     from_model: str | None = None
@@ -52,6 +59,16 @@ class ModelSpec:
     renderer: str | None = None
     parser: str | None = None
     requires: str | None = None
+    quantize: FileType | None = None
+    replaced: Mapping[str, str] = field(default_factory=dict)
+
+
+def needs_making(spec: ModelSpec) -> bool:
+    """Whether files have to be converted, joined or quantised first."""
+    made = (".safetensors",) if spec.from_model is None else ()
+    return spec.quantize is not None or any(
+        name.lower().endswith(made) or (made and PART_NAME.fullmatch(name)) for name in spec.files
+    )
 
 
 def build(
@@ -71,7 +88,7 @@ def build(
     """
     assembly = _Assembly(blobs, report, check)
     if parent is not None:
-        assembly.inherit(parent)
+        assembly.inherit(parent, spec.replaced)
     elif spec.files:
         assembly.add_files(spec.files, origins=spec.origins)
     else:
@@ -102,9 +119,10 @@ class _Assembly:
         self._layers: list[Layer] = []
         self._facts: list[Facts] = []
 
-    def inherit(self, parent: StoredModel) -> None:
-        """Add all layers of the parent, recording it as their origin."""
-        for layer in parent.manifest.layers:
+    def inherit(self, parent: StoredModel, replaced: Mapping[str, str]) -> None:
+        """Add all layers of the parent, or what has `replaced` them, recording it as their origin."""
+        for given in parent.manifest.layers:
+            layer = self._instead(given, replaced.get(given.digest, given.digest))
             if not self._blobs.touch(layer.digest):
                 # The bundled model's files are outside the store until a model is made from it.
                 path = parent.files[layer.digest]
@@ -127,6 +145,12 @@ class _Assembly:
                     scale=layer.scale,
                 )
             )
+
+    def _instead(self, layer: Layer, digest: str) -> Layer:
+        if digest == layer.digest:
+            return layer
+        size = self._blobs.path(digest).stat().st_size
+        return Layer(media_type=layer.media_type, digest=digest, size=size, name=layer.name)
 
     def add_files(
         self, files: Mapping[str, str], only: str | None = None, origins: Mapping[str, str] | None = None

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from puna.errors import ModelNotFoundError, RequestError, shown
+from puna.gguf import open_gguf
 from puna.options import Options
+from puna.store.create import PART_NAME
 from puna.store.facts import facts_of
 from puna.store.modelfile import Modelfile
 
@@ -186,12 +188,20 @@ def resolve(value: str, folder: Path) -> Source:
         if path.is_dir():
             return Source(files=_directory_files(path))
         if path.is_file():
-            return Source(files={path.name: path})
+            return Source(files={part.name: part for part in parts_of(path)})
     except OSError as error:  # a name too long, or too many links
         raise RequestError(f"{shown(value)} cannot be looked at: {error.strerror or error}") from None
     if value.startswith(("./", "../", "/", "~", ".\\")) or value.lower().endswith((".gguf", ".safetensors")):
         raise ModelNotFoundError(f"{path} does not exist")
     return Source(model=value)
+
+
+def parts_of(path: Path) -> list[Path]:
+    """The files of the model that the GGUF file at `path` is of: all parts of a split one."""
+    if not PART_NAME.fullmatch(path.name):
+        return [path]
+    with open_gguf(path) as file:
+        return file.paths
 
 
 def _directory_files(folder: Path) -> dict[str, Path]:
@@ -212,7 +222,8 @@ def _directory_files(folder: Path) -> dict[str, Path]:
 
 def _check_one_model(folder: Path, files: Sequence[Path]) -> None:
     """Raise RequestError unless one of the files is a model, and what else there is belongs to it."""
-    models = [path.name for path in files if facts_of(path).kind == "model"]
+    firsts = dict.fromkeys(parts_of(path)[0] for path in files)
+    models = [path.name for path in firsts if facts_of(path).kind == "model"]
     if len(models) > 1:
         names = ", ".join(models[:5]) + (", ..." if len(models) > 5 else "")
         raise RequestError(

@@ -14,7 +14,7 @@ from puna.store import prune
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.bundled import bundled_model, bundled_models
 from puna.store.config import ModelConfig
-from puna.store.create import Converter, ModelSpec, build
+from puna.store.create import Converter, ModelSpec, build, needs_making
 from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
 from puna.store.manifest import Manifest
 from puna.store.names import ModelName
@@ -23,6 +23,7 @@ from puna.store.stored import StoredModel
 log = logging.getLogger(__name__)
 
 Status = Callable[[str], None]
+Progress = Callable[[str, int, int], None]
 
 
 class Store:
@@ -117,8 +118,10 @@ class Store:
         on_status: Status | None = None,
         check: Callable[[Path], object] | None = None,
         convert: Converter | None = None,
+        on_progress: Progress | None = None,
     ) -> StoredModel:
-        """Create or replace the model `name` (see ModelSpec). Calls `on_status` at each step.
+        """Create or replace the model `name` (see ModelSpec). Calls `on_status` at each step, and
+        `on_progress` while files are converted and quantised.
 
         `check` is called with each new model file, and raises ModelError for one that cannot be run; blobs of
         a spec that is refused are deleted, unless other models use them. `convert` makes GGUF of
@@ -128,21 +131,41 @@ class Store:
         """
         report = on_status or _silent
         wanted = _parse(name)
+        given = spec
+        if needs_making(spec):
+            spec = self._made(spec, on_progress or (lambda status, done, total: None))
         with self._writing():
             parent = self.get(spec.from_model) if spec.from_model else None
             target = self._spelling(wanted)
             try:
                 manifest = build(self.blobs, spec, parent, report, check or _silent, convert or _no_converter)
             except RequestError:
-                # What was uploaded for a model that cannot be is of no use to anybody.
-                with contextlib.suppress(InvalidNameError):
-                    self._release({normalize_digest(digest) for digest in spec.files.values()})
+                self._forget(given)
                 raise
             report("writing manifest")
             self._write_manifest(target, manifest.encode())
+            if given is not spec and given.from_model is None:  # what it was made of
+                self._forget(given)
             created = self.get(target)
         report("success")
         return created
+
+    def _made(self, spec: ModelSpec, progress: Progress) -> ModelSpec:
+        """`spec` with files made as it wants them. It takes minutes, so the store is not locked meanwhile."""
+        from puna.store.making import make
+
+        parent = self.get(spec.from_model) if spec.from_model else None
+        try:
+            return make(self.blobs, spec, parent, progress)
+        except RequestError:
+            with self._writing():
+                self._forget(spec)
+            raise
+
+    def _forget(self, spec: ModelSpec) -> None:
+        """Delete what was uploaded for a model that does not need it, unless others do."""
+        with contextlib.suppress(InvalidNameError):
+            self._release({normalize_digest(digest) for digest in spec.files.values()})
 
     def put_manifest(self, name: str | ModelName, data: bytes) -> bool:
         """Let a manifest be the model `name`, replacing the model of that name; its blobs must be there.

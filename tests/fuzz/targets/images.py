@@ -12,6 +12,7 @@ from PIL import Image
 
 from puna.images import ImageLimits, decode
 from puna.images.pixels import CLIP_MEAN
+from puna.model.vision.deepseek_ocr import DeepSeekOcrVision
 from puna.model.vision.gemma3 import Gemma3Vision
 from puna.model.vision.idefics3 import Idefics3Vision
 from puna.model.vision.internvl import InternVision
@@ -41,6 +42,10 @@ _SIDES = (1, 2, 3, 7, 28, 55, 56, 57, 224, 500, 1000, 3000, 100_000)
 
 #: Towers with the sizes of published models.
 _TOWERS: tuple[tuple[Any, dict[str, Any]], ...] = (
+    (
+        DeepSeekOcrVision,
+        {"whole_size": 1024, "tile_size": 640, "sam": SimpleNamespace(patch_size=16, side=64)},
+    ),
     (Gemma3Vision, {"image_size": 896, "rows": 256}),
     (Idefics3Vision, {"image_size": 512, "longest_edge": 2048, "tile_rows": 64}),
     (InternVision, {"image_size": 448, "least_tiles": 1, "most_tiles": 12, "tile_rows": 256}),
@@ -71,8 +76,8 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     assert picture.mode == "RGB"
     assert 0 < picture.width * picture.height <= LIMITS.pixels
     tower, options = dice.choice(_TOWERS)
-    one = SimpleNamespace(options=SimpleNamespace(**options), newline=None)
-    one._is_large = lambda *size: Lfm2Vision._is_large(one, *size)
+    one = tower.__new__(tower)  # without weights
+    one.options, one.newline = SimpleNamespace(**options), None
     prepared = tower.prepare(one, picture)
     assert 0 < prepared.rows <= _MOST_ROWS
     assert prepared.nbytes <= _MOST_BYTES

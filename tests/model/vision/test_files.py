@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from puna.errors import ModelError, UnsupportedModelError
+from puna.images.pixels import CLIP_MEAN, CLIP_STD, HALVES
 from puna.model.load import load_model
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import facts_at, projector_for
@@ -96,8 +98,43 @@ def test_towers_say_what_of_their_own_makes_no_sense(
     kind, metadata, complaint = LISTS[name]
     config = SEEING[kind]()
     monkeypatch.setattr(
-        common, "write", lambda path, kind, values, *more: write(path, kind, values | metadata, *more)
+        common,
+        "write",
+        lambda path, kind, values, *more, **also: write(path, kind, values | metadata, *more, **also),
     )
     layout = config.write(tmp_path, original(config))
     with pytest.raises(ModelError, match=complaint):
         load_model(layout.model, projector=layout.projector)
+
+
+#: How pictures were normalised when the models were trained, by the settings published with them; files of
+#: Ollama's do not all say it.
+NORMALISED = {
+    "gemma3": HALVES, "gemma4": HALVES, "glmocr": CLIP_MEAN, "llama4": HALVES, "llava": CLIP_MEAN,
+    "mistral3": CLIP_MEAN, "mllama": CLIP_MEAN, "qwen25vl": CLIP_MEAN, "qwen2vl": CLIP_MEAN,
+    "qwen35": HALVES, "qwen3vl": HALVES,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", NORMALISED)
+def test_pictures_are_normalised_as_when_models_were_trained(kind: str, tmp_path: Path) -> None:
+    config = SEEING[kind]()
+    layout = config.write(tmp_path, original(config))
+    options = load_model(layout.model, projector=layout.projector).vision.options
+    assert options.mean == pytest.approx(NORMALISED[kind])
+    assert options.std == pytest.approx(HALVES if NORMALISED[kind] is HALVES else CLIP_STD)
+
+
+def test_what_listens_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = SEEING["gemma4, small"]()
+    sound = {"a.blk.0.ln1.weight": np.ones(4, np.float32), "mm.a.fc.weight": np.ones((4, 4), np.float32)}
+    monkeypatch.setattr(
+        common,
+        "write",
+        lambda path, kind, values, tensors, *more, **also: write(
+            path, kind, values, tensors | sound, *more, **also
+        ),
+    )
+    for apart in (False, True):
+        layout = config.write(tmp_path, original(config), apart=apart)
+        assert load_model(layout.model, projector=layout.projector).vision is not None

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from puna.errors import InsufficientMemoryError, RunnerError
@@ -44,7 +45,15 @@ class FakeRunner:
             self._large.discard(load.path)
             raise InsufficientMemoryError("too little memory", needed=150, available=100)
         self.path = load.path
-        self.info = Loaded(context_length=load.num_ctx, parallel=1, weight_bytes=1, cache_bytes=0)
+        self.info = Loaded(
+            context_length=load.num_ctx, parallel=1, weight_bytes=1, cache_bytes=0, most_context=512
+        )
+
+    async def grow(self, num_ctx: int, reserved: int) -> None:
+        await asyncio.sleep(0)
+        if num_ctx > 256:
+            raise InsufficientMemoryError("too little memory")
+        self.info = msgspec.structs.replace(self.info, context_length=num_ctx)
 
     async def ping(self, timeout_s: float = 10.0) -> Pong:
         if not self.alive:
@@ -110,6 +119,18 @@ def test_requests_that_come_together_share_one_load() -> None:
     with_fleet(use)
 
 
+def test_another_context_means_no_other_load_while_there_is_memory() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        for num_ctx in (64, 128, 32, 256, 64):
+            await ask(fleet, "a", plan=LoadPlan(num_ctx=num_ctx))
+        assert len(launcher.launched) == 1
+        assert fleet.loaded()[0].context_length == 256
+        await ask(fleet, "a", plan=LoadPlan(num_ctx=300))  # for which there is none
+        assert len(launcher.launched) == 2
+
+    with_fleet(use)
+
+
 def test_the_model_kept_shortest_makes_room_for_another() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         for name, keep_alive_s in (("a", 50), ("b", 10), ("c", 100)):
@@ -132,7 +153,7 @@ def test_another_model_is_unloaded_when_that_gives_the_memory_that_is_missing() 
 def test_a_load_that_waits_for_a_busy_model_lets_others_load() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         async with fleet.use(model("a"), PLAN):
-            other = asyncio.create_task(ask(fleet, "a", plan=LoadPlan(num_ctx=32)))
+            other = asyncio.create_task(ask(fleet, "a", plan=LoadPlan(num_ctx=64, num_thread=1)))
             while fleet.waiting() == {}:
                 await asyncio.sleep(0)
             await ask(fleet, "b")

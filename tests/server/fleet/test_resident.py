@@ -26,17 +26,14 @@ def test_the_default_context_counts_when_none_is_given() -> None:
     assert plan() == LoadPlan(num_ctx=4096, num_batch=512, num_thread=0)
 
 
-def test_a_batch_is_no_larger_than_the_context() -> None:
-    assert plan(num_ctx=128).num_batch == 128
-
-
 @pytest.mark.parametrize(
     ("loaded", "wanted", "context_length", "serves"),
     [
         ({}, {}, 4096, True),
         ({}, {"temperature": 0.1}, 4096, True),
         ({}, {"num_ctx": 4096}, 4096, True),
-        ({}, {"num_ctx": 2048}, 4096, False),
+        ({}, {"num_ctx": 2048}, 4096, True),  # the request's own limit
+        ({}, {"num_ctx": 100}, 4096, True),
         ({"num_ctx": 2048}, {}, 2048, False),
         ({}, {"num_thread": 1}, 4096, False),
         ({"num_thread": 4095}, {"num_thread": 4096}, 4096, True),  # each more than there are processors
@@ -46,7 +43,7 @@ def test_a_batch_is_no_larger_than_the_context() -> None:
         ({}, {"num_ctx": 10_000}, 256, True),
         ({}, {"num_ctx": 300}, 256, True),
         ({}, {"num_ctx": 256}, 256, True),
-        ({}, {"num_ctx": 255}, 256, False),
+        ({}, {"num_ctx": 255}, 256, True),
         ({"num_ctx": 255}, {"num_ctx": 256}, 255, False),
     ],
 )
@@ -74,6 +71,28 @@ def test_another_engine_or_place_means_loading_again(
     loaded: dict[str, Any], wanted: dict[str, Any], runs: str, serves: bool
 ) -> None:
     assert plan(**loaded).serves(plan(**wanted), 4096, runs) is serves
+
+
+@pytest.mark.parametrize(
+    ("loaded", "wanted", "most_context", "grows"),
+    [
+        ({}, {"num_ctx": 8192}, 32768, True),
+        ({}, {"num_ctx": 32769}, 32768, False),
+        ({}, {"num_ctx": 2048}, 32768, False),  # it serves that as it is
+        ({}, {"num_ctx": 8192, "num_thread": 1}, 32768, False),
+        ({"num_ctx": 100}, {}, 32768, True),
+    ],
+)
+def test_a_longer_context_alone_may_be_grown_to(
+    loaded: dict[str, Any], wanted: dict[str, Any], most_context: int, grows: bool
+) -> None:
+    before = plan(**loaded)
+    assert before.grows_to(plan(**wanted), before.num_ctx, most_context) is grows
+
+
+def test_where_the_context_changes_what_is_computed_another_one_means_loading_again() -> None:
+    assert not plan().serves(plan(num_ctx=2048), 4096, exact_context=True)
+    assert plan().serves(plan(num_ctx=4096), 4096, exact_context=True)
 
 
 def test_another_draft_model_means_loading_again() -> None:

@@ -153,6 +153,7 @@ def test_keys_are_taken_from_either_header(headers: dict[str, str], key: str) ->
         ("POST", "/api/chat", "generate"),
         ("POST", "/api/embed", "generate"),
         ("POST", "/api/embeddings", "generate"),
+        ("POST", "/api/cancel", "generate"),
         ("POST", "/v1/chat/completions", "generate"),
         ("POST", "/v1/messages", "generate"),
         ("POST", "/", "manage"),

@@ -20,7 +20,9 @@ _IQ4 = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69
 # Twice the sixteen values of the 4-bit float E2M1 (OCP Microscaling Formats v1.0).
 _E2M1 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12], np.float32)
 
-_IQ4_LEVELS = TableLevels(_IQ4, tuple(np.float32(target) for target in range(-134, -119)))
+#: The largest value becomes one of the largest levels, of either sign, or is cut off.
+_IQ4_TARGETS = tuple(np.float32(target) for target in (*range(-134, -119), 107, 110, 113, 116, 120, 127))
+_IQ4_LEVELS = TableLevels(_IQ4, _IQ4_TARGETS)
 _E2M1_LEVELS = TableLevels(_E2M1, ())
 
 

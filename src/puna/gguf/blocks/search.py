@@ -24,7 +24,7 @@ def _steps(first: float, last: float, count: int) -> tuple[np.float32, ...]:
 
 _AFFINE_STEPS = _steps(-0.8, 1.0, 19)  # offsets of the code that the largest value is mapped to
 _MEASURED_STEPS = _steps(-0.9, 0.9, 37)  # the same, finer: with weights of all sizes more are worth trying
-_REFINEMENTS = 2  # rounds of fitting a line to the codes of the previous line
+_REFINEMENTS = 2  # rounds of fitting a scale, or a line, to the codes of the previous one
 
 
 class Levels(Protocol):
@@ -98,7 +98,7 @@ def importance(values: Values, measured: Values | None = None) -> Values:
     """
     mean_square = (np.einsum("...i,...i->...", values, values) / np.float32(values.shape[-1]))[..., None]
     if measured is not None:
-        measured_weights: Values = measured * np.sqrt(mean_square + values * values)
+        measured_weights: Values = measured * np.sqrt(2 * mean_square + values * values)
         return measured_weights
     weights: Values = np.sqrt(mean_square) + np.abs(values)
     return weights
@@ -122,8 +122,9 @@ def fit_scale(values: Values, levels: Levels, measured: Values | None = None) ->
     inverse_peak = inverse(peak)
     best_gain = np.zeros_like(peak)
     best: Values = np.zeros_like(peak)
-    for target in levels.targets:
-        fitted = levels.nearest(columns * (target * inverse_peak))
+    for step in (*levels.targets, *[None] * _REFINEMENTS):
+        scaling = inverse(best) if step is None else step * inverse_peak
+        fitted = levels.nearest(columns * scaling)
         product = _dot(weighted, fitted)
         inverse_square = inverse(_dot(weights * fitted, fitted))
         gain = product * product * inverse_square  # how much of the weighted sum of squares is explained

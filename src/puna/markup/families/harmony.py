@@ -127,7 +127,7 @@ def _message(answer: Answer) -> Steps[None]:
         yield from reader.skip(*_ENDS)
         return
     text: list[str] = []
-    found = yield from reader.until(search(START, *_ENDS), text.append)
+    found = yield from reader.until(search(START, CHANNEL, *_ENDS), text.append)
     if not found and not reader.complete:
         raise BrokenError
     arguments = object_text("".join(text))
@@ -144,7 +144,7 @@ def _body(answer: Answer, header: Header) -> Steps[None]:
 
 def _known(answer: Answer, recipient: str) -> str:
     """The tool that is called. Raises `BrokenError` where there are none."""
-    if not answer.tools:
+    if not answer.may_call:
         raise BrokenError
     name = recipient.removeprefix("functions.")
     if name in answer.tools:

@@ -14,6 +14,7 @@ from puna.markup.reader import BrokenError, Reader, Steps, search
 Out = Callable[[str], object]
 
 _DEEPEST: Final = 100
+_HEX: Final = re.compile(r"[0-9a-fA-F]+")
 _NUMBER: Final = re.compile(r"[-+.eE0-9_]*")
 _WORD: Final = re.compile(r"\w*")
 _WORDS: Final = {
@@ -78,13 +79,14 @@ def _escape(reader: Reader) -> Steps[str]:
     kind = yield from reader.peek()
     reader.take(1)
     if kind in _CODES:
-        digits = ""
-        while len(digits) < _CODES[kind] and (yield from reader.peek()):
-            digits += reader.take(1)
-        try:
-            return chr(int(digits, 16)) if len(digits) == _CODES[kind] and digits.isalnum() else _broken()
-        except (ValueError, OverflowError):
-            raise BrokenError from None
+        code = yield from _code(reader, _CODES[kind])
+        if 0xD800 <= code < 0xE000:  # half a pair, as JSON writes it
+            yield from reader.expect("\\u")
+            low = yield from _code(reader, 4)
+            if code >= 0xDC00 or not 0xDC00 <= low < 0xE000:
+                raise BrokenError
+            code = 0x10000 + (code - 0xD800 << 10) + (low - 0xDC00)
+        return chr(code)
     if not kind:
         raise BrokenError
     if kind in _ESCAPES:
@@ -92,8 +94,14 @@ def _escape(reader: Reader) -> Steps[str]:
     return kind if kind in "\\'\"/" else "\\" + kind
 
 
-def _broken() -> str:
-    raise BrokenError
+def _code(reader: Reader, length: int) -> Steps[int]:
+    """A character's number, written in `length` hexadecimal digits."""
+    digits = ""
+    while len(digits) < length and (yield from reader.peek()):
+        digits += reader.take(1)
+    if not _HEX.fullmatch(digits) or len(digits) < length or int(digits, 16) > 0x10FFFF:
+        raise BrokenError
+    return int(digits, 16)
 
 
 def _copy_list(reader: Reader, notation: Notation, out: Out, depth: int) -> Steps[None]:

@@ -36,6 +36,7 @@ class LlamaCppModel:
     classifier: Final = None
     encodes_prompts: Final = False
     grows: Final = False
+    exact_context: Final = False
 
     def __init__(
         self,

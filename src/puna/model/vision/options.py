@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from puna.gguf import GGUFFile
 
 #: How names of tensors begin that belong to what looks at images.
-OF_IMAGES: Final = ("v.", "mm.", "model.image_newline")
+OF_IMAGES: Final = ("v.", "s.", "mm.", "model.image_newline")
 #: And those of what listens, which is not loaded.
 OF_SOUND: Final = ("a.", "mm.a.")
 #: Patches of one image beyond which a file is damaged: eight times those of the largest published models.
@@ -76,7 +76,7 @@ class VisionOptions:
         Raises `ModelError` that names the key and its value, and `UnsupportedModelError`.
         """
         count, hidden = _layers(file), required(file, "vision.embedding_length")
-        heads = required(file, "vision.attention.head_count")
+        heads = required(file, first_of(file, "vision.attention.head_count", "vision.head_count"))
         image_size = required(file, "vision.image_size", image_size)
         patch_size = required(file, "vision.patch_size", patch_size)
         if hidden % heads:

@@ -6,14 +6,16 @@ text model, beside what becomes of it in the end (DeepStack: Meng et al., arXiv:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from puna.errors import ModelError
 from puna.model.metadata import flags, invalid, table_rows
 from puna.model.vision.options import VisionOptions
 from puna.model.vision.qwen import FramesEmbedding, QwenTower, QwenVisionOptions, patch_places
-from puna.model.vision.tower import Prepared, square_root
+from puna.model.vision.tower import Prepared
 from puna.nn.layers import LayerNorm, Linear
 from puna.nn.module import Module, WeightSource, blocks, weight
 from puna.nn.vision.attention import Slices
@@ -102,11 +104,13 @@ class Qwen3Vision(QwenTower):
             file, text_size, image_size=768, patch_size=16,
             feed_forward=("v.blk.0.mlp.linear_fc1.weight", "v.blk.0.ffn_up.weight"),
         )  # fmt: skip
+        if (side := math.isqrt(positions)) ** 2 != positions:
+            raise ModelError(f"{file.path}: a table of {positions} positions is no square")
         speaking, speakers = _speaking(file, len(options.layers))
         return Qwen3VisionOptions(
             **vars(options),
             **QwenVisionOptions.read_sizes(file, least_pixels=1 << 16),
-            table_side=square_root(positions),
+            table_side=side,
             speaking=speaking,
             speakers=speakers,
         )

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 #: Of files that have text and vision, by `general.architecture`: the file in this folder and the class in it.
 _TOWERS: Final = {
+    "deepseekocr": ("deepseek_ocr", "DeepSeekOcrVision"),
     "gemma3": ("gemma3", "Gemma3Vision"),
     "gemma4": ("gemma4", "Gemma4Vision"),
     "glmocr": ("glm_ocr", "GlmOcrVision"),
@@ -28,6 +29,7 @@ _TOWERS: Final = {
 
 #: Of files with a tower alone, by `clip.projector_type`; also what models their rows are read by.
 _PROJECTORS: Final = {
+    "deepseekocr": (("deepseek_ocr", "DeepSeekOcrVisionBeside"), ("deepseek2-ocr",)),
     "gemma3": (("gemma3", "Gemma3Vision"), ("gemma3",)),
     "gemma4v": (("gemma4", "Gemma4Vision"), ("gemma4",)),
     "glm4v": (("glm_ocr", "GlmOcrVision"), ("glm4",)),

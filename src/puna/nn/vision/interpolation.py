@@ -7,28 +7,49 @@ from numpy.typing import NDArray
 
 
 def resized_positions(
-    table: NDArray[np.float32], height: int, width: int, *, corners: bool = False
+    table: NDArray[np.float32], height: int, width: int, *, corners: bool = False, cubic: bool = False
 ) -> NDArray[np.float32]:
     """[rows, columns, n] for a grid of another size: [height * width, n].
 
-    Between neighbours it is linear, and where the grid is the smaller one, over all that lies under a place,
-    as in PyTorch's `interpolate` with `antialias`. With `corners` they stay where they are, and places are
-    points, as there with `align_corners`.
+    Between neighbours it is linear, or `cubic`, and where the grid is the smaller one, over all that lies
+    under a place, as in PyTorch's `interpolate` with `antialias`. With `corners` they stay where they are,
+    and places are points, as there with `align_corners`.
     """
     rows, columns, n = table.shape
-    shares = _shares_of_points if corners else _shares
+    shares = _shares_of_points if corners else _cubic_shares if cubic else _shares
     down = shares(rows, height) @ table.reshape(rows, -1)
     across = shares(columns, width) @ down.reshape(height, columns, n)
     return np.ascontiguousarray(across.reshape(-1, n), np.float32)
 
 
+def resized_row(table: NDArray[np.float32], count: int) -> NDArray[np.float32]:
+    """[places, n] for another number of places, linear between neighbours: [count, n]."""
+    places = len(table)
+    at = ((np.arange(count) + 0.5) * (places / count) - 0.5).clip(0, places - 1)
+    shares = np.maximum(1 - np.abs(at[:, None] - np.arange(places)), 0.0)
+    return np.ascontiguousarray(shares @ table, np.float32)
+
+
 def _shares(count: int, wanted: int) -> NDArray[np.float64]:
     """How much of each of `count` places is in each of the `wanted`: [wanted, count]."""
+    return _normed(np.maximum(1 - _distances(count, wanted), 0.0))
+
+
+def _cubic_shares(count: int, wanted: int) -> NDArray[np.float64]:
+    """Those of Keys' cubic (1981), with -0.5."""
+    x = _distances(count, wanted)
+    near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+    return _normed(np.where(x < 1, near, np.where(x < 2, far, 0.0)))
+
+
+def _distances(count: int, wanted: int) -> NDArray[np.float64]:
+    """How far places of `count` are from those of the `wanted`, the larger being 1: [wanted, count]."""
     scale = count / wanted
-    reach = max(scale, 1.0)
     centre = (np.arange(wanted) + 0.5) * scale
-    distance = np.abs(np.arange(count) + 0.5 - centre[:, None])
-    shares = np.maximum(1 - distance / reach, 0.0)
+    return np.abs(np.arange(count) + 0.5 - centre[:, None]) / max(scale, 1.0)
+
+
+def _normed(shares: NDArray[np.float64]) -> NDArray[np.float64]:
     normed: NDArray[np.float64] = shares / shares.sum(axis=1, keepdims=True)
     return normed
 

@@ -70,7 +70,7 @@ class _Reader:
                 case {"type": "tool_use"}:
                     parts.calls.append(self._call(block, at))
                 case {"type": "thinking"}:
-                    parts.thinking += str(block.get("thinking") or "")
+                    parts.thinking.append(str(block.get("thinking") or ""))
                 case _:
                     self._content(parts, block, at)
         if parts.said or not isinstance(given.content, list):
@@ -142,7 +142,7 @@ class _Parts:
         self.texts: list[str] = []
         self.images: list[Any] = []
         self.calls: list[dict[str, Any]] = []
-        self.thinking = ""
+        self.thinking: list[str] = []
 
     @property
     def said(self) -> bool:
@@ -161,7 +161,7 @@ class _Parts:
         return Message(
             role=role,
             content="".join(texts),
-            thinking=self.thinking,
+            thinking="".join(self.thinking),
             images=self.images,
             tool_calls=self.calls,
             **more,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec.structs
 from pydantic import Field
 
 from puna.errors import RequestError, shown
@@ -175,7 +176,9 @@ class MessagesRequest(CountRequest):
             "stop": self.stop_sequences or None,
             **self.sampling(),
         }
-        return self._asked({name: value for name, value in given.items() if value is not None})
+        asked = self._asked({name: value for name, value in given.items() if value is not None})
+        request = msgspec.structs.replace(asked.request, stream_calls=self.stream)
+        return replace(asked, request=request)
 
     def _check(self) -> None:
         if self.max_tokens is None or self.max_tokens <= 0:

@@ -15,7 +15,7 @@ from puna.server.fleet.crashes import Crashes
 from puna.server.fleet.loading import Loading, Loads
 from puna.server.fleet.looks import look
 from puna.server.fleet.queue import Queue
-from puna.server.fleet.resident import LoadPlan, ResidentModel, victim
+from puna.server.fleet.resident import LoadPlan, ResidentModel, victim, victims
 from puna.server.fleet.runner import Launcher, Runner
 from puna.server.fleet.watchdog import watch
 from puna.server.metrics import Metrics
@@ -126,6 +126,8 @@ class Fleet:
             if self._closed:
                 raise RunnerError(_LEAVING)
             entry = self._loaded.get(path)
+            if entry is not None and entry.ready and entry.can_grow_to(plan):
+                await self._grow(entry, plan)
             fresh = entry is None or not entry.ready or not entry.serves(plan)
             if entry is None or fresh:
                 self._queue.check(client, self._waiting())
@@ -140,6 +142,14 @@ class Fleet:
             entry.touch()
             if fresh or entry.users > 1 or await self._answers(entry):
                 return entry
+            self._release(entry)
+
+    async def _grow(self, entry: ResidentModel, plan: LoadPlan) -> None:
+        """Give a loaded model the context that `plan` wants, if memory goes as far."""
+        entry.users += 1
+        try:
+            await entry.grow(plan, await self._promised(besides=entry))
+        finally:
             self._release(entry)
 
     def _waiting(self) -> int:
@@ -257,7 +267,7 @@ class Fleet:
             "loaded %s in %.1f s: %d MiB, %d tokens of context, %d in parallel",
             entry.model.name,
             load_s,
-            _size_mib(runner),
+            entry.size_bytes >> 20,
             runner.info.context_length,
             runner.info.parallel,
         )
@@ -318,17 +328,10 @@ class Fleet:
     async def _in_the_way(self, entry: ResidentModel, error: InsufficientMemoryError) -> list[ResidentModel]:
         """The models to unload so that `entry` can be loaded; none when that would not be enough."""
         others = [other for other in self._loaded.values() if other is not entry]
-        looks = await look(others)
-        freed = {one.model.path: one.memory_bytes + one.promised_bytes for one in looks}
-        missing = max(error.needed - error.available, 1)
-        if sum(freed.values()) < missing:
-            return []
-        chosen: list[ResidentModel] = []
-        while missing > 0 and (other := victim(others)) is not None:
+        freed = {one.model.path: one.memory_bytes + one.promised_bytes for one in await look(others)}
+        chosen = victims(others, freed, max(error.needed - error.available, 1))
+        for other in chosen:
             _log.info("unloading %s to make room for %s", other.model.name, entry.model.name)
-            others.remove(other)
-            missing -= freed.get(other.path, 0)
-            chosen.append(other)
         return chosen
 
     def _surplus(self) -> list[ResidentModel]:
@@ -395,7 +398,3 @@ class Fleet:
         timer = self._timers.pop(entry, None)
         if timer is not None:
             timer.cancel()
-
-
-def _size_mib(runner: Runner) -> int:
-    return (runner.info.weight_bytes + runner.info.cache_bytes) >> 20

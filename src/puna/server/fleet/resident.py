@@ -1,20 +1,24 @@
-"""What is known of a loaded model, and the decisions made from it. No I/O here."""
+"""What is known of a loaded model, and the decisions made from it."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
-from collections.abc import Collection
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from puna.errors import InsufficientMemoryError, NotSupportedError, RunnerError
 from puna.machine import usable_threads
 from puna.options import AUTO, LLAMACPP, PUNA, AdapterFile, Options, Placement
 
 if TYPE_CHECKING:
     from puna.server.fleet.runner import Runner
     from puna.store import StoredModel
+
+_log = logging.getLogger(__name__)
 
 #: "Forever" on the wire: the largest count of nanoseconds in 64 bits, about 292 years.
 _FOREVER_NS = 2**63 - 1
@@ -49,7 +53,7 @@ class LoadPlan:
         num_ctx = default_num_ctx if options.num_ctx is None else options.num_ctx
         return cls(
             num_ctx,
-            min(options.num_batch, num_ctx),
+            options.num_batch,
             usable_threads(options.num_thread),
             draft,
             options.engine or default_engine,
@@ -58,22 +62,38 @@ class LoadPlan:
             adapters,
         )
 
-    def serves(self, wanted: LoadPlan, context_length: int, engine: str = PUNA) -> bool:
+    def serves(
+        self, wanted: LoadPlan, context_length: int, engine: str = PUNA, *, exact_context: bool = False
+    ) -> bool:
         """Whether a model loaded by this plan is as `wanted` asks, which `engine` has come to run.
 
-        It has `context_length` tokens of context: where its own limit cut `num_ctx` down, asking for anything
-        above that limit is the same.
+        It has `context_length` tokens of context, which are enough for all who want fewer, unless it computes
+        something else with fewer (`exact_context`): where its own limit cut `num_ctx` down, asking for
+        anything above that limit is the same.
         """
         # Without a wish it is Puna's own wherever that can run it.
         if wanted.engine not in (self.engine, engine) and (wanted.engine, engine) != (AUTO, PUNA):
             return False
         if engine == LLAMACPP and wanted.placement != self.placement:
             return False
+        cut = context_length < self.num_ctx and wanted.num_ctx >= context_length
+        shorter = not exact_context and wanted.num_ctx <= context_length
+        same_context = cut or shorter or wanted.num_ctx == self.num_ctx
+        return same_context and self._is_like(wanted, context_length)
+
+    def grows_to(self, wanted: LoadPlan, context_length: int, most_context: int) -> bool:
+        """Whether all that `wanted` asks for beyond this plan is a longer context, and that is possible."""
         cut = context_length < self.num_ctx
-        same_context = self.num_ctx == wanted.num_ctx or (cut and wanted.num_ctx >= context_length)
+        return (
+            not cut
+            and context_length < wanted.num_ctx <= most_context
+            and self.serves(replace(wanted, num_ctx=self.num_ctx), context_length)
+        )
+
+    def _is_like(self, wanted: LoadPlan, context_length: int) -> bool:
+        """Whether all options but the context and what computes are the same."""
         batch, wanted_batch = min(self.num_batch, context_length), min(wanted.num_batch, context_length)
-        others = (batch, self.num_thread, self.draft, self.projector, self.adapters)
-        return same_context and others == (
+        return (batch, self.num_thread, self.draft, self.projector, self.adapters) == (
             wanted_batch, wanted.num_thread, wanted.draft, wanted.projector, wanted.adapters,
         )  # fmt: skip
 
@@ -89,6 +109,7 @@ class ResidentModel:
     runner: Runner | None = None
     users: int = 0
     retiring: bool = False  # takes no new requests; ends when the last one has
+    fixed: bool = False  # its context can grow no more
     expires_s: float = 0.0  # on the monotonic clock, `math.inf` for never
     loading: float = 0.0  # share of the weights in place, while loading
     load_s: float = 0.0  # how long loading took
@@ -110,9 +131,30 @@ class ResidentModel:
         return 0 if self.runner is None else max(self.users - self.runner.info.parallel, 0)
 
     def serves(self, wanted: LoadPlan) -> bool:
-        return self.runner is not None and self.plan.serves(
-            wanted, self.runner.info.context_length, self.runner.info.engine
-        )
+        if self.runner is None:
+            return False
+        info = self.runner.info
+        return self.plan.serves(wanted, info.context_length, info.engine, exact_context=info.exact_context)
+
+    def can_grow_to(self, wanted: LoadPlan) -> bool:
+        """Whether it would serve `wanted` with a longer context, which it can have without loading again."""
+        if self.runner is None or self.fixed or self.runner.info.engine not in (PUNA, wanted.engine):
+            return False
+        info = self.runner.info
+        useful = replace(wanted, num_ctx=min(wanted.num_ctx, info.trained_context or wanted.num_ctx))
+        return self.plan.grows_to(useful, info.context_length, info.most_context)
+
+    async def grow(self, wanted: LoadPlan, reserved: int) -> None:
+        """Have the context that `wanted` asks for, or else note that it can grow no more."""
+        assert self.runner is not None
+        try:
+            await self.runner.grow(wanted.num_ctx, reserved)
+        except (InsufficientMemoryError, NotSupportedError, RunnerError) as error:
+            _log.info("the context of %s cannot grow: %s", self.model.name, error)
+            self.fixed = True
+        else:
+            self.plan = replace(self.plan, num_ctx=max(self.plan.num_ctx, wanted.num_ctx))
+            _log.info("%s has %d tokens of context now", self.model.name, self.context_length)
 
     def touch(self) -> None:
         """Start the keep-alive time anew."""
@@ -142,3 +184,15 @@ def victim(loaded: Collection[ResidentModel]) -> ResidentModel | None:
     """The model to unload for another: the idle one kept shortest, else the busy one kept shortest."""
     order = sorted(loaded, key=lambda model: (model.keep_alive_s, model.path))
     return next((model for model in order if model.users == 0), order[0] if order else None)
+
+
+def victims(loaded: Collection[ResidentModel], freed: Mapping[str, int], missing: int) -> list[ResidentModel]:
+    """The models to unload for `missing` bytes; `freed` are those of each path. None if all are too few."""
+    if sum(freed.values()) < missing:
+        return []
+    others, chosen = list(loaded), []
+    while missing > 0 and (other := victim(others)) is not None:
+        others.remove(other)
+        missing -= freed.get(other.path, 0)
+        chosen.append(other)
+    return chosen

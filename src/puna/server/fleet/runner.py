@@ -69,6 +69,12 @@ class Runner(Protocol):
     async def ping(self, timeout_s: float = 10.0) -> Pong:
         """How busy it is; `RunnerError` when it does not say so in time."""
 
+    async def grow(self, num_ctx: int, reserved: int) -> None:
+        """Let requests have `num_ctx` tokens of context, leaving `reserved` bytes of memory free.
+
+        `NotSupportedError` and `InsufficientMemoryError` where that takes loading again.
+        """
+
     async def contents(self) -> list[Contents]:
         """What the model's caches hold."""
 

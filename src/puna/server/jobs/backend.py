@@ -24,6 +24,7 @@ from puna.server.http.request_facts import facts
 from puna.server.jobs.checks import template_errors
 from puna.server.jobs.merge import merged
 from puna.server.metrics import Metrics, Observation
+from puna.server.running import Running, RunningRequests
 from puna.server.settings import Settings
 from puna.store import Store, StoredModel
 
@@ -87,6 +88,7 @@ class Finished:
 
 
 Part = Piece | Echo | Finished
+_Event = Prompted | Scored | Chunk | Done
 
 
 def warnings(order: Order, runner: Runner) -> list[str]:
@@ -107,6 +109,7 @@ class Backend:
         self.fleet = fleet
         self.settings = settings
         self.metrics = metrics
+        self.requests = RunningRequests()
         self.transfers = asyncio.Semaphore(_MOST_TRANSFERS)
 
     def find(self, name: str) -> StoredModel:
@@ -135,6 +138,11 @@ class Backend:
         """
         options = Options.merge(model.params, given)
         return Order(model, options, keep_alive_s, (model.params, given), ignored)
+
+    def num_ctx(self, order: Order) -> int:
+        """Tokens of context that a request may have, whatever its model was loaded for."""
+        wanted = order.options.num_ctx
+        return self.settings.context_length if wanted is None else wanted
 
     def plan(self, order: Order) -> LoadPlan:
         options, model = order.options, order.model
@@ -170,7 +178,8 @@ class Backend:
         """The prompt alone, without generating."""
         with _template_errors(order, request):
             async with self.runner(order) as runner:
-                return await runner.render(request)
+                options = msgspec.structs.replace(request.options, num_ctx=self.num_ctx(order))
+                return await runner.render(msgspec.structs.replace(request, options=options))
 
     async def generate(
         self, order: Order, requests: Sequence[Generate], *, echo: bool = False
@@ -180,13 +189,21 @@ class Backend:
         With `echo` each begins with its prompt. Closing it stops the generation.
         """
         choices = sum(request.samples for request in requests)
-        with self.metrics.observation(order.model.name, order.arrived_ns, choices) as observation:
-            async with self.runner(order) as runner:
+        with (
+            self.metrics.observation(order.model.name, order.arrived_ns, choices) as observation,
+            self.requests.running(order.model.name, order.arrived_ns) as running,
+        ):
+            async with contextlib.AsyncExitStack() as held:
+                with running.waiting():
+                    runner = await held.enter_async_context(self.runner(order))
                 observation.loaded()
+                running.loaded()
                 loaded_ns = time.perf_counter_ns()
+                num_ctx = self.num_ctx(order)
                 first = accumulate((request.samples for request in requests), initial=0)
+                known = (echo, num_ctx, loaded_ns, observation, running)
                 answers = [
-                    _Answers(order, request, number, echo, loaded_ns, observation).parts(runner)
+                    _Answers(order, request, number, *known).parts(runner)
                     for request, number in zip(requests, first, strict=False)
                 ]
                 with _template_errors(order, *requests):
@@ -214,22 +231,27 @@ class _Answers:
         request: Generate,
         first: int,
         echo: bool,
+        num_ctx: int,
         loaded_ns: int,
         observation: Observation,
+        running: Running,
     ) -> None:
         self._order = order
         self._request = request
         self._first = first
         self._echo = echo
+        self._num_ctx = num_ctx
         self._loaded_ns = loaded_ns
         self._observation = observation
+        self._running = running
         self._samples = [_Sample() for _ in range(request.samples)]
         self._prompt = Prompted(id=0, text="", tokens=[])  # until it is known
 
     async def parts(self, runner: Runner) -> AsyncGenerator[Part, None]:
-        request = msgspec.structs.replace(self._request, client=self._order.client)
+        options = msgspec.structs.replace(self._request.options, num_ctx=self._num_ctx)
+        request = msgspec.structs.replace(self._request, options=options, client=self._order.client)
         async with contextlib.aclosing(runner.generate(request)) as events:
-            async for event in events:
+            while (event := await self._next(events)) is not None:
                 if isinstance(event, Prompted):
                     self._prompt = event
                     continue
@@ -243,6 +265,7 @@ class _Answers:
                 sample.begun = True
                 if isinstance(event, Chunk):
                     self._observation.chunk(choice, event)
+                    self._running.generated(len(event.tokens))
                     sample.tokens += event.tokens
                     if event.thinking and not (event.text or event.calls):
                         sample.thought += len(event.tokens)
@@ -251,6 +274,10 @@ class _Answers:
                 else:
                     self._observation.done(choice, event)
                     yield self._finished(event, choice, warnings(self._order, runner))
+
+    async def _next(self, events: AsyncGenerator[_Event, None]) -> _Event | None:
+        with self._running.waiting():
+            return await anext(events, None)
 
     def _piece(self, chunk: Chunk, choice: int) -> Piece:
         return Piece(

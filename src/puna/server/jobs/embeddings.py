@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import time
 from collections.abc import Sequence
@@ -49,11 +50,20 @@ async def embed(backend: Backend, order: Order, request: Embed) -> Vectors:
     if request.query is None and order.model.template:
         author = Author.of(order.model)
         inputs = await parsing(lambda: author.framed(request.inputs))
-    with backend.metrics.observation(order.model.name, order.arrived_ns) as observation:
-        async with backend.runner(order) as runner:
+    with (
+        backend.metrics.observation(order.model.name, order.arrived_ns) as observation,
+        backend.requests.running(order.model.name, order.arrived_ns) as running,
+    ):
+        async with contextlib.AsyncExitStack() as held:
+            with running.waiting():
+                runner = await held.enter_async_context(backend.runner(order))
             observation.loaded()
+            running.loaded()
             loaded_ns = time.perf_counter_ns()
-            vectors = await runner.embed(msgspec.structs.replace(request, inputs=inputs, client=order.client))
+            num_ctx = backend.num_ctx(order)
+            wanted = msgspec.structs.replace(request, inputs=inputs, num_ctx=num_ctx, client=order.client)
+            with running.waiting():
+                vectors = await runner.embed(wanted)
             observation.embedded(vectors)
     return Vectors(
         vectors,

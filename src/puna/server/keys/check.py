@@ -19,7 +19,9 @@ from puna.server.keys.keyring import Keyring
 from puna.server.keys.usage import Usage
 
 _READ: Final = ("/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models")
-_GENERATE: Final = ("/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank")
+_GENERATE: Final = (
+    "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
+)  # fmt: skip
 
 
 class KeyCheckMiddleware:

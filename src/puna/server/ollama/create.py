@@ -11,13 +11,9 @@ from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.errors import (
-    InvalidNameError,
-    RequestError,
-    TemplateError,
-    UnavailableError,
-)
+from puna.errors import InvalidNameError, RequestError, TemplateError
 from puna.prompt.choose import check_template
+from puna.quantize.kinds import file_type_of
 from puna.server.http.decoding import read
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
@@ -26,6 +22,9 @@ from puna.server.ollama.progress import progress_reply
 from puna.server.ollama.transfers import pulling
 from puna.server.ollama.wire import CreateRequest
 from puna.store import ModelName, ModelSpec
+
+#: Where clients expect the digest of what is being done, and there is none yet.
+_NO_DIGEST = "0000000000000000000"
 
 
 def routes(backend: Backend) -> list[Route]:
@@ -48,8 +47,7 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
         raise RequestError("neither 'from' or 'files' was specified")
     if not body.from_model and not body.files:
         raise RequestError("unknown type: 'files' is empty")
-    if body.quantize or body.quantization:
-        raise UnavailableError("quantizing (quantize) is not available yet in this version")
+    wanted = body.quantize or body.quantization
     if body.template:
         try:
             check_template(body.template)
@@ -70,6 +68,7 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
         renderer=body.renderer or None,
         parser=body.parser or None,
         requires=body.requires or None,
+        quantize=file_type_of(wanted) if wanted else None,
     )
 
 
@@ -85,21 +84,25 @@ async def _create(
             if step.status != "success":
                 yield msgspec.to_builtins(step)
     loop = asyncio.get_running_loop()
-    statuses: asyncio.Queue[str | None] = asyncio.Queue()
+    steps: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
 
     def report(status: str) -> None:
-        loop.call_soon_threadsafe(statuses.put_nowait, status)
+        loop.call_soon_threadsafe(steps.put_nowait, {"status": status})
+
+    def progress(status: str, done: int, total: int) -> None:
+        counts = {"digest": _NO_DIGEST, "total": total, "completed": done} if total else {}
+        loop.call_soon_threadsafe(steps.put_nowait, {"status": status, **counts})
 
     def work() -> None:
         from puna.model.adapters.peft import convert  # a server that makes no models does without
         from puna.model.header import check_file
 
         try:
-            backend.store.create(name, spec, report, check_file, convert)
+            backend.store.create(name, spec, report, check_file, convert, progress)
         finally:
-            loop.call_soon_threadsafe(statuses.put_nowait, None)
+            loop.call_soon_threadsafe(steps.put_nowait, None)
 
     working = asyncio.ensure_future(asyncio.to_thread(work))
-    while (status := await statuses.get()) is not None:
-        yield {"status": status, **({"warnings": warnings} if warnings and status == "success" else {})}
+    while (said := await steps.get()) is not None:
+        yield {**said, **({"warnings": warnings} if warnings and said["status"] == "success" else {})}
     await working

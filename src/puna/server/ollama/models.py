@@ -11,18 +11,20 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from puna import __version__
+from puna.devices import devices
 from puna.errors import InvalidNameError, ModelNotFoundError, PunaError, RequestError
 from puna.gguf import open_gguf
 from puna.options import Options
 from puna.prompt.author import Author
 from puna.server.fleet.looks import Look, look, own_fields
 from puna.server.fleet.resident import ResidentModel
+from puna.server.http.caller import caller
 from puna.server.http.decoding import read
 from puna.server.http.replies import empty, json_reply, text_reply
 from puna.server.http.routing import route
 from puna.server.jobs.backend import Backend
 from puna.server.ollama.times import in_local_time
-from puna.server.ollama.wire import CopyRequest, ModelRequest, ShowRequest
+from puna.server.ollama.wire import CancelRequest, CopyRequest, ModelRequest, ShowRequest
 from puna.store import ModelName, StoredModel
 from puna.store.show import model_info, modelfile_text, parameters_text, tensor_list
 
@@ -37,7 +39,8 @@ def routes(backend: Backend) -> list[Route]:
         return text_reply("Ollama is running")
 
     async def version(request: Request) -> Response:
-        return json_reply({"version": OLLAMA_VERSION, "puna": __version__})
+        found = await asyncio.to_thread(devices)
+        return json_reply({"version": OLLAMA_VERSION, "puna": __version__, "devices": found.to_json()})
 
     async def tags(request: Request) -> Response:
         return json_reply({"models": await asyncio.to_thread(_tags, backend)})
@@ -53,7 +56,14 @@ def routes(backend: Backend) -> list[Route]:
     async def ps(request: Request) -> Response:
         entries = backend.fleet.loaded()
         looks = {one.model: one for one in await look(entries)}
-        return json_reply({"models": [_running(entry, looks.get(entry)) for entry in entries]})
+        models = [_running(entry, looks.get(entry)) for entry in entries]
+        return json_reply({"models": models, "requests": backend.requests.fields()})
+
+    async def cancel(request: Request) -> Response:
+        body = await read(request, CancelRequest)
+        if not backend.requests.cancel(body.id, caller()):
+            raise ModelNotFoundError(f"no request '{body.id}' of yours is running; /api/ps lists them")
+        return empty(200)
 
     async def copy(request: Request) -> Response:
         body = await read(request, CopyRequest)
@@ -79,6 +89,7 @@ def routes(backend: Backend) -> list[Route]:
         route("/api/tags", tags, "GET", "HEAD"),
         route("/api/show", show, "POST"),
         route("/api/ps", ps, "GET"),
+        route("/api/cancel", cancel, "POST"),
         route("/api/copy", copy, "POST"),
         route("/api/delete", delete, "DELETE"),
     ]

@@ -158,6 +158,10 @@ class ShowRequest(ModelRequest):
     options: dict[str, Any] = Field(default_factory=dict)
 
 
+class CancelRequest(Body):
+    id: str = ""
+
+
 class CopyRequest(Body):
     source: Name = ""
     destination: Name = ""

@@ -117,7 +117,12 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
         return Asked(
             model=self.model,
             endpoint="chat",
-            request=self.request(samples=self.n, logprobs=self.logprobs, top_logprobs=self.top_logprobs),
+            request=self.request(
+                samples=self.n,
+                logprobs=self.logprobs,
+                top_logprobs=self.top_logprobs,
+                stream_calls=self.stream,
+            ),
             prompts=[self.chat(use, messages)],
             think=think(self.reasoning.effort or self.reasoning_effort),
             format=self.format,

@@ -67,12 +67,12 @@ class _Reader:
     def __init__(self) -> None:
         self._messages: list[Message] = []
         self._names: dict[str, str] = {}  # of called functions, by the id of the call
-        self._thinking = ""  # that belongs to the next message of the assistant
+        self._thinking: list[str] = []  # that belongs to the next message of the assistant
+        self._calls: list[dict[str, Any]] = []  # of the last one
 
     def messages(self) -> list[Message]:
         if self._thinking:
-            self._messages.append(Message(role="assistant", thinking=self._thinking))
-            self._thinking = ""
+            self._add(Message(role="assistant"))
         return self._messages
 
     def read(self, item: Item, where: str) -> None:
@@ -84,7 +84,7 @@ class _Reader:
             case "function_call_output":
                 self._output(item, where)
             case "reasoning":
-                self._thinking += _thought(item)
+                self._thinking.append(_thought(item))
             case kind:
                 raise RequestError(f"{where}: unknown input item type: {shown(kind)}")
 
@@ -100,8 +100,10 @@ class _Reader:
 
     def _add(self, message: Message) -> None:
         if message.role == "assistant":
-            message = msgspec.structs.replace(message, thinking=self._thinking)
-            self._thinking = ""
+            self._calls = []
+            thinking = "".join(self._thinking)
+            message = msgspec.structs.replace(message, thinking=thinking, tool_calls=self._calls)
+            self._thinking = []
         self._messages.append(message)
 
     def _call(self, item: Item) -> None:
@@ -110,8 +112,7 @@ class _Reader:
         self._names[call["id"]] = call["function"]["name"]
         if not self._messages or self._messages[-1].role != "assistant" or self._thinking:
             self._add(Message(role="assistant"))
-        last = self._messages[-1]
-        self._messages[-1] = msgspec.structs.replace(last, tool_calls=[*last.tool_calls, call])
+        self._calls.append(call)
 
     def _output(self, item: Item, where: str) -> None:
         identifier = item.get("call_id")

@@ -86,7 +86,10 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
             model=self.model,
             endpoint="chat",
             request=self.request(
-                truncate=self.truncation == "auto", logprobs=self.logprobs, top_logprobs=self.top_logprobs
+                truncate=self.truncation == "auto",
+                logprobs=self.logprobs,
+                top_logprobs=self.top_logprobs,
+                stream_calls=self.stream,
             ),
             prompts=[self.chat(use, messages)],
             options=self._options(),

@@ -1,0 +1,49 @@
+"""`puna quantize` and `puna convert`: model files made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from puna.cli import terminal
+from puna.cli.progress import StatusLines
+from puna.convert import convert as convert_folder
+from puna.errors import GGUFError, RequestError
+from puna.gguf import open_gguf
+from puna.quantize import file_type_of, quantize_file, read_importance
+
+
+def quantize(source: Path, target: Path, kind: str, imatrix: Path | None, *, again: bool) -> None:
+    """Write the model file `source` to `target` as a `kind`, showing progress."""
+    file_type = file_type_of(kind)
+    _check_target(target, source)
+    importance = read_importance(imatrix) if imatrix else None
+    with open_gguf(source) as file, StatusLines() as lines:
+        before = sum(path.stat().st_size for path in file.paths)
+        report = _reporting(lines, f"quantizing {source.name} to {file_type.label}")
+        quantize_file(file, target, file_type, importance, again=again, report=report)
+    after = target.stat().st_size
+    terminal.note(f"{target}: {after / 1e6:,.1f} MB, of {before / 1e6:,.1f} MB ({after / before:.0%})")
+
+
+def convert(source: Path, target: Path, kind: str | None) -> None:
+    """Write the model in the folder `source` to `target`, showing progress."""
+    _check_target(target, source)
+    if not source.is_dir():
+        raise RequestError(f"{source} is not a folder")
+    with StatusLines() as lines:
+        report = _reporting(lines, f"converting {source.name}")
+        convert_folder(source, target, file_type_of(kind) if kind else None, report=report)
+    terminal.note(f"{target}: {target.stat().st_size / 1e6:,.1f} MB")
+
+
+def _reporting(lines: StatusLines, text: str) -> Callable[[int, int], None]:
+    return lambda done, total: lines.show(text, done, total)
+
+
+def _check_target(target: Path, source: Path) -> None:
+    """Refuse to write over what is read, or where there is no folder."""
+    if target.exists() and source.exists() and target.samefile(source):
+        raise RequestError(f"{target} is what is read; choose another name for the file to write")
+    if not target.resolve().parent.is_dir():
+        raise GGUFError(f"there is no folder {target.resolve().parent} to write {target.name} into")

@@ -1,0 +1,85 @@
+"""The settings of a model (`config.json`), where they are, and of the type they must have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from puna.errors import ConversionError, shown
+
+
+class Config:
+    """Settings of the text model: those of `text_config` and the like before those outside."""
+
+    def __init__(self, raw: Mapping[str, Any]) -> None:
+        nested = [raw[key] for key in ("text_config", "llm_config") if isinstance(raw.get(key), dict)]
+        self.raw: dict[str, Any] = {**raw, **(nested[0] if nested else {})}
+
+    def get(self, *names: str) -> Any:
+        """The first of the settings that is there and not null, or None."""
+        return next((self.raw[name] for name in names if self.raw.get(name) is not None), None)
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.raw.get(name)
+        if value is None:
+            raise ConversionError(f"config.json lacks '{name}'")
+        return value
+
+    def count(self, *names: str) -> int:
+        """A number that must be there, at least 1."""
+        value = self.get(*names)
+        if type(value) is not int or value < 1:
+            raise ConversionError(f"config.json: '{names[0]}' is {shown(value)}, not a number of at least 1")
+        return value
+
+    @property
+    def layers(self) -> int:
+        return self.count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+
+    @property
+    def heads(self) -> int:
+        return self.count("num_attention_heads", "n_heads", "n_head")
+
+    @property
+    def kv_heads(self) -> int:
+        return self.count("num_key_value_heads", "n_kv_heads", "num_attention_heads", "n_head")
+
+    @property
+    def head_size(self) -> int:
+        return int(self.get("head_dim") or self.count("hidden_size", "n_embd", "d_model") // self.heads)
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        """How positions are rotated where all is seen: `rope_type`, `rope_theta`, factors."""
+        found = self._rotations()
+        return dict(found.get("full_attention") or found)
+
+    @property
+    def local_rope_theta(self) -> float | None:
+        """The base of the rotation in layers with a window, if it has one of its own."""
+        within = self._rotations().get("sliding_attention")
+        own: float | None = within.get("rope_theta") if isinstance(within, dict) else None
+        outside: float | None = self.get(
+            "local_rope_theta", "rope_local_theta", "rope_local_base_freq", "swa_rope_theta"
+        )
+        return own or outside
+
+    def _rotations(self) -> dict[str, Any]:
+        given = self.get("rope_parameters", "rope_scaling") or {}
+        if not isinstance(given, dict):
+            raise ConversionError(f"config.json: 'rope_parameters' is {shown(given)}")
+        found = dict(given)
+        if "full_attention" in found:
+            return found
+        outside = {
+            "rope_theta": self.get("global_rope_theta", "rope_theta", "rotary_emb_base"),
+            "rope_type": found.get("type"),
+            "partial_rotary_factor": self.get("partial_rotary_factor", "rope_pct"),
+            "original_max_position_embeddings": self.get("original_max_position_embeddings"),
+        }
+        return {**{key: value for key, value in outside.items() if value is not None}, **found}
+
+    def windows(self) -> list[bool] | None:
+        """Of each layer, whether it sees a window only, if the file says so."""
+        kinds = self.get("layer_types")
+        return [kind == "sliding_attention" for kind in kinds] if isinstance(kinds, list) else None

@@ -1,0 +1,49 @@
+"""LFM 2: short convolutions in most layers, attention in some."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from puna.convert.config import Config
+from puna.convert.families.mamba import convolution
+from puna.convert.family import Family, Key, Place
+
+_NAMES: Final[dict[str, Place]] = {
+    "model.embedding_norm": "token_embd_norm",
+    **{
+        f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}"
+        for theirs, ours in {
+            "operator_norm": "attn_norm", "conv.conv": "shortconv.conv", "conv.in_proj": "shortconv.in_proj",
+            "conv.out_proj": "shortconv.out_proj", "self_attn.out_proj": "attn_output",
+            "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
+            "ffn_norm": "ffn_norm", "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
+            "feed_forward.w2": "ffn_down",
+        }.items()
+    },
+}  # fmt: skip
+
+
+def _kv_heads(config: Config) -> list[int]:
+    return [0 if kind == "conv" else config.kv_heads for kind in config["layer_types"]]
+
+
+def _feed_forward(config: Config) -> int:
+    size = config.count("block_ff_dim", "intermediate_size")
+    if config.get("block_auto_adjust_ff_dim"):
+        multiple = config.count("block_multiple_of")
+        size = int((config.get("block_ffn_dim_multiplier") or 1) * int(2 * size / 3))
+        size = multiple * -(-size // multiple)
+    return size
+
+
+_KEYS: Final[dict[str, Key]] = {
+    "attention.head_count_kv": _kv_heads, "vocab_size": "vocab_size", "shortconv.l_cache": "conv_L_cache",
+    "feed_forward_length": _feed_forward,
+}  # fmt: skip
+
+FAMILIES: Final = (
+    Family(
+        hf=("Lfm2ForCausalLM",), architecture="lfm2", keys=_KEYS, names=_NAMES,
+        changes={"shortconv.conv.weight": convolution}, pre="lfm2",
+    ),
+)  # fmt: skip

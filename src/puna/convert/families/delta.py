@@ -1,0 +1,99 @@
+"""Qwen3-Next and Qwen 3.5: gated delta networks in three of four layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from puna.convert.config import Config
+from puna.convert.families.mamba import convolution, decay
+from puna.convert.families.qwen import EXPERTS
+from puna.convert.family import Change, Family, Key, Place, Split
+from puna.convert.numbers import Values
+
+KEYS: Final[dict[str, Key]] = {
+    **EXPERTS,
+    "ssm.conv_kernel": "linear_conv_kernel_dim",
+    "ssm.state_size": "linear_key_head_dim",
+    "ssm.group_count": "linear_num_key_heads",
+    "ssm.time_step_rank": "linear_num_value_heads",
+    "ssm.inner_size": lambda config: config["linear_value_head_dim"] * config["linear_num_value_heads"],
+    "full_attention_interval": lambda config: config.get("full_attention_interval") or 4,
+    "rope.dimension_count": lambda config: int(
+        config.head_size * config.rope.get("partial_rotary_factor", 0.25)
+    ),
+}
+
+
+def _parted(values: Values, config: Config) -> Sequence[Values]:
+    """Queries, keys and values, and gates, of a tensor that has them key head by key head."""
+    heads = config.count("linear_num_key_heads")
+    size = config.count("linear_key_head_dim")
+    share = config.count("linear_num_value_heads") // heads * config.count("linear_value_head_dim")
+    each = values.reshape(heads, -1, values.shape[-1])
+    parts = np.split(each, np.cumsum([size, size, share]), axis=1)
+    queries, keys, given, gates = (part.reshape(-1, values.shape[-1]) for part in parts)
+    return np.concatenate([queries, keys, given]), gates
+
+
+_MIXER: Final[dict[str, Place]] = {
+    "post_attention_layernorm": "blk.{}.post_attention_norm", "linear_attn.norm": "blk.{}.ssm_norm",
+    "linear_attn.out_proj": "blk.{}.ssm_out", "linear_attn.conv1d": "blk.{}.ssm_conv1d",
+    "linear_attn.A_log": "blk.{}.ssm_a", "linear_attn.dt_bias": "blk.{}.ssm_dt.bias",
+    "linear_attn.in_proj_ba": "blk.{}.ssm_ba", "linear_attn.in_proj_qkv": "blk.{}.attn_qkv",
+    "linear_attn.in_proj_z": "blk.{}.attn_gate", "linear_attn.in_proj_a": "blk.{}.ssm_alpha",
+    "linear_attn.in_proj_b": "blk.{}.ssm_beta",
+    "linear_attn.in_proj_qkvz": Split(("blk.{}.attn_qkv", "blk.{}.attn_gate"), _parted),
+}  # fmt: skip
+_LAYER: Final[dict[str, Place]] = {f"model.layers.{{}}.{theirs}": place for theirs, place in _MIXER.items()}
+
+
+def _tiled(values: Values, config: Config, size: int) -> Values:
+    """Value heads as in files: first one of each key head, then the next of each."""
+    keys = config.count("linear_num_key_heads")
+    heads = values.reshape(keys, config.count("linear_num_value_heads") // keys, size, -1)
+    return heads.swapaxes(0, 1).reshape(values.shape)
+
+
+def _by_head(values: Values, config: Config) -> Values:
+    return _tiled(values, config, 1)
+
+
+def _by_channel(values: Values, config: Config) -> Values:
+    return _tiled(values, config, config.count("linear_value_head_dim"))
+
+
+def _values_alone(values: Values, config: Config) -> Values:
+    begin = 2 * config.count("linear_num_key_heads") * config.count("linear_key_head_dim")
+    return np.concatenate([values[:begin], _by_channel(values[begin:], config)])
+
+
+_PLAIN: Final[dict[str, Change]] = {"ssm_conv1d.weight": convolution, "ssm_a": decay}
+_TILED: Final[dict[str, Change]] = {
+    "ssm_alpha.weight": _by_head,
+    "ssm_beta.weight": _by_head,
+    "ssm_dt.bias": _by_head,
+    "ssm_a": lambda values, config: _by_head(decay(values, config), config),
+    "attn_gate.weight": _by_channel,
+    "attn_qkv.weight": _values_alone,
+    "ssm_conv1d.weight": lambda values, config: _values_alone(convolution(values, config), config),
+    "ssm_out.weight": lambda values, config: _by_channel(values.T, config).T,
+}
+
+FAMILIES: Final = (
+    Family(
+        hf=("Qwen3NextForCausalLM",), architecture="qwen3next", keys=KEYS, names=_LAYER, changes=_PLAIN,
+        norm_offset=1.0, plain_norms=("ssm_norm.weight",), pre="qwen2",
+    ),
+    Family(
+        hf=("Qwen3_5ForCausalLM", "Qwen3_5ForConditionalGeneration"), architecture="qwen35", keys=KEYS,
+        names=_LAYER, changes=_TILED, norm_offset=1.0, plain_norms=("ssm_norm.weight",), pre="qwen35",
+    ),
+    Family(
+        hf=("Qwen3_5MoeForCausalLM", "Qwen3_5MoeForConditionalGeneration"), architecture="qwen35moe",
+        keys=KEYS, names=_LAYER, changes=_TILED, norm_offset=1.0, plain_norms=("ssm_norm.weight",),
+        pre="qwen35",
+    ),
+)  # fmt: skip

@@ -1,0 +1,84 @@
+"""Attention with latents: DeepSeek V2 and V3, GLM 4.7 Flash, Mistral 4; with one key for all heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from puna.convert.config import Config
+from puna.convert.family import Family, Key, Place, Split
+from puna.convert.numbers import Values
+
+
+def _keys_and_values(values: Values, config: Config) -> Sequence[Values]:
+    """What makes keys and values of a latent, [heads, latent, key] and [heads, value, latent]."""
+    keys = config.count("qk_nope_head_dim")
+    heads = values.reshape(config.kv_heads, keys + config.count("v_head_dim"), values.shape[-1])
+    return heads[:, :keys].swapaxes(1, 2), heads[:, keys:]
+
+
+NAMES: Final[dict[str, Place]] = {
+    **{
+        f"model.layers.{{}}.self_attn.{theirs}": f"blk.{{}}.{ours}"
+        for theirs, ours in {
+            "q_a_proj": "attn_q_a", "q_a_layernorm": "attn_q_a_norm", "q_b_proj": "attn_q_b",
+            "kv_a_proj_with_mqa": "attn_kv_a_mqa", "kv_a_layernorm": "attn_kv_a_norm",
+        }.items()
+    },
+    "model.layers.{}.self_attn.kv_b_proj": Split(
+        ("blk.{}.attn_k_b", "blk.{}.attn_v_b"), _keys_and_values
+    ),
+}  # fmt: skip
+
+
+def _multiplier(config: Config) -> float | None:
+    scale: Any = config.rope.get("mscale_all_dim")
+    return None if scale is None else 0.1 * float(scale)
+
+
+KEYS: Final[dict[str, Key]] = {
+    "vocab_size": "vocab_size",
+    "attention.head_count_kv": lambda config: 1,
+    "attention.q_lora_rank": "q_lora_rank",
+    "attention.kv_lora_rank": "kv_lora_rank",
+    "attention.key_length": lambda config: config["kv_lora_rank"] + config["qk_rope_head_dim"],
+    "attention.value_length": "kv_lora_rank",
+    "attention.key_length_mla": lambda config: config["qk_nope_head_dim"] + config["qk_rope_head_dim"],
+    "attention.value_length_mla": "v_head_dim",
+    "attention.layer_norm_rms_epsilon": lambda config: config.get("rms_norm_eps") or 1e-6,
+    "rope.dimension_count": "qk_rope_head_dim",
+    "rope.scaling.yarn_log_multiplier": _multiplier,
+    "expert_feed_forward_length": ("moe_intermediate_size", "intermediate_size"),
+    "expert_shared_count": lambda config: config.get("n_shared_experts") or 0,
+    "expert_weights_scale": "routed_scaling_factor",
+    "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
+    "leading_dense_block_count": lambda config: _dense(config),
+}
+
+
+def _dense(config: Config) -> int:
+    given = config.get("first_k_dense_replace")
+    if given is None:
+        return 0 if config.get("n_routed_experts") else config.layers
+    return int(given)
+
+
+def _gating(number: int) -> dict[str, Key]:
+    """How experts are chosen, which the architecture itself does not say."""
+    return {"expert_gating_func": lambda config: number}
+
+
+FAMILIES: Final = (
+    Family(
+        hf=("DeepseekV2ForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(1)}, names=NAMES,
+        pre="deepseek-llm",
+    ),
+    Family(
+        hf=("DeepseekV3ForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(2)}, names=NAMES,
+        pre="deepseek-v3",
+    ),
+    Family(
+        hf=("Glm4MoeLiteForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(2)}, names=NAMES,
+        pre="glm4",
+    ),
+)  # fmt: skip

@@ -1,0 +1,48 @@
+"""Llama, Mistral and Mixtral, and what was built like them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from puna.convert.family import PERMUTED, Family, Key
+from puna.convert.names import POST_NORMS
+from puna.convert.rotation import llama3_factors
+
+KEYS: Final[dict[str, Key]] = {
+    "vocab_size": "vocab_size",
+    "rope.dimension_count": lambda config: config.head_size,
+}
+
+LLAMA: Final = Family(
+    hf=("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM", "LlamaModel"),
+    architecture="llama", keys=KEYS, changes=PERMUTED, extra=llama3_factors, pre="llama-bpe",
+)  # fmt: skip
+_SCALES: Final[dict[str, Key]] = {
+    "attention.scale": "attention_multiplier",
+    "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier",
+    "logit_scale": "logits_scaling",
+}
+GRANITE: Final = Family(
+    hf=("GraniteForCausalLM",), architecture="granite", keys={**KEYS, **_SCALES}, changes=PERMUTED,
+    extra=llama3_factors, pre="refact",
+)  # fmt: skip
+SMOLLM3: Final = Family(
+    hf=("SmolLM3ForCausalLM",), architecture="smollm3", keys=KEYS, changes=PERMUTED, extra=llama3_factors,
+    pre="llama-bpe",
+)  # fmt: skip
+SEED_OSS: Final = Family(
+    hf=("SeedOssForCausalLM",), architecture="seed_oss", pre="seed-coder",
+    names={"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"},
+)  # fmt: skip
+EXAONE4: Final = Family(
+    hf=("Exaone4ForCausalLM",), architecture="exaone4",
+    keys={
+        "vocab_size": "vocab_size", "attention.sliding_window": "sliding_window",
+        "attention.sliding_window_pattern": lambda config: (
+            config.windows() if config.get("sliding_window") else None
+        ),
+    },
+    names=POST_NORMS, extra=llama3_factors, pre="exaone4",
+)  # fmt: skip
+FAMILIES: Final = (LLAMA, GRANITE, SMOLLM3, SEED_OSS, EXAONE4)

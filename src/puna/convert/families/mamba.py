@@ -1,0 +1,170 @@
+"""Models with state spaces: Mamba 1 and 2, and those with some attention beside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from puna.convert.config import Config
+from puna.convert.families.llama import KEYS as LLAMA_KEYS
+from puna.convert.family import PERMUTED, Change, Family, Key, Place, Split
+from puna.convert.numbers import Values
+
+
+def decay(values: Values, config: Config) -> Values:
+    """The decay itself; published is the logarithm of what is taken off."""
+    return np.asarray(-np.exp(values), values.dtype)
+
+
+def column(values: Values, config: Config) -> Values:
+    return values.reshape(-1, 1)
+
+
+def convolution(values: Values, config: Config) -> Values:
+    """[channels, taps] of [channels, 1, taps]."""
+    return values[:, 0]
+
+
+_STATE: Final[dict[str, Change]] = {
+    "ssm_conv1d.weight": convolution,
+    "ssm_a": lambda values, config: column(decay(values, config), config),
+    "ssm_d": column,
+}
+
+
+def grouped(groups: str) -> Change:
+    """The norm after a mixer, [groups, channels of each]."""
+    return lambda values, config: values.reshape(config.count(groups), -1)
+
+
+def _mixer(prefix: str) -> dict[str, Place]:
+    """Tensors of a Mamba 2 mixer that are called `prefix`."""
+    return {
+        f"{prefix}.in_proj": "blk.{}.ssm_in", f"{prefix}.conv1d": "blk.{}.ssm_conv1d",
+        f"{prefix}.dt_bias": "blk.{}.ssm_dt.bias", f"{prefix}.A_log": "blk.{}.ssm_a",
+        f"{prefix}.D": "blk.{}.ssm_d", f"{prefix}.norm": "blk.{}.ssm_norm",
+        f"{prefix}.out_proj": "blk.{}.ssm_out",
+    }  # fmt: skip
+
+
+_BACKBONE: Final[dict[str, Place]] = {
+    "backbone.embeddings": "token_embd", "backbone.embedding": "token_embd",
+    "backbone.norm_f": "output_norm", "backbone.layers.{}.norm": "blk.{}.attn_norm",
+}  # fmt: skip
+#: Keys that every file has, with nothing to say.
+_NOTHING: Final[dict[str, Key]] = {
+    "context_length": lambda config: 1 << 20, "feed_forward_length": lambda config: 0,
+    "attention.head_count": lambda config: 0, "attention.head_count_kv": lambda config: None,
+    "attention.key_length": lambda config: None, "attention.value_length": lambda config: None,
+    "rope.freq_base": lambda config: None,
+    "attention.layer_norm_rms_epsilon": ("layer_norm_epsilon", "rms_norm_eps"),
+    "attention.layer_norm_epsilon": lambda config: None, "expert_count": lambda config: None,
+}  # fmt: skip
+
+
+def _inner(config: Config) -> int:
+    return int(config.get("intermediate_size", "d_inner") or 2 * config.count("hidden_size", "d_model"))
+
+
+MAMBA: Final = Family(
+    hf=("MambaForCausalLM", "MambaLMHeadModel", "FalconMambaForCausalLM"), architecture="mamba",
+    keys={
+        **_NOTHING, "ssm.conv_kernel": ("conv_kernel", "d_conv"), "ssm.inner_size": _inner,
+        "ssm.state_size": ("state_size", "d_state"), "ssm.time_step_rank": ("time_step_rank", "dt_rank"),
+        "ssm.dt_b_c_rms": lambda config: config.get("model_type") == "falcon_mamba",
+    },
+    names={
+        **_BACKBONE, **_mixer("backbone.layers.{}.mixer"),
+        "backbone.layers.{}.mixer.x_proj": "blk.{}.ssm_x",
+        "backbone.layers.{}.mixer.dt_proj": "blk.{}.ssm_dt",
+    },
+    changes={"ssm_conv1d.weight": convolution, "ssm_a": decay}, pre="olmo",
+)  # fmt: skip
+
+
+MAMBA2: Final = Family(
+    hf=("Mamba2ForCausalLM",), architecture="mamba2",
+    keys={
+        **_NOTHING, "ssm.conv_kernel": "conv_kernel",
+        "ssm.inner_size": lambda config: config["num_heads"] * config["head_dim"],
+        "ssm.state_size": "state_size", "ssm.group_count": "n_groups", "ssm.time_step_rank": "num_heads",
+    },
+    names={**_BACKBONE, **_mixer("backbone.layers.{}.mixer")},
+    changes={**_STATE, "ssm_norm.weight": grouped("n_groups")}, pre="olmo",
+)  # fmt: skip
+
+
+_SHARED_BESIDE: Final[dict[str, Place]] = {
+    "model.layers.{}.shared_mlp.input_linear": Split(
+        ("blk.{}.ffn_gate_shexp", "blk.{}.ffn_up_shexp"), lambda values, config: np.split(values, 2)
+    ),
+    "model.layers.{}.shared_mlp.output_linear": "blk.{}.ffn_down_shexp",
+    "model.layers.{}.block_sparse_moe.router.layer": "blk.{}.ffn_gate_inp",
+    "model.layers.{}.block_sparse_moe.input_linear": Split(
+        ("blk.{}.ffn_gate_exps", "blk.{}.ffn_up_exps"), lambda values, config: np.split(values, 2, axis=1)
+    ),
+    "model.layers.{}.block_sparse_moe.output_linear": "blk.{}.ffn_down_exps",
+}
+SCALES: Final[dict[str, Key]] = {
+    "attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier",
+    "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling",
+}  # fmt: skip
+GRANITE_MOE: Final = Family(
+    hf=("GraniteMoeForCausalLM",), architecture="granitemoe",
+    keys={**LLAMA_KEYS, **SCALES, "expert_feed_forward_length": "intermediate_size"}, names=_SHARED_BESIDE,
+    changes=PERMUTED, pre="refact",
+)  # fmt: skip
+
+#: What multiplies results in Falcon H1 is in the weights of its files.
+_FALCON_FACTORS: Final[Mapping[str, Any]] = {
+    "ffn_down.weight": lambda config: config["mlp_multipliers"][1],
+    "ffn_gate.weight": lambda config: config["mlp_multipliers"][0],
+    "attn_q.weight": lambda config: config["attention_in_multiplier"],
+    "attn_v.weight": lambda config: config["attention_in_multiplier"],
+    "attn_k.weight": lambda config: config["attention_in_multiplier"] * config["key_multiplier"],
+    "attn_output.weight": lambda config: config["attention_out_multiplier"],
+    "ssm_out.weight": lambda config: config["ssm_out_multiplier"],
+    "token_embd.weight": lambda config: config["embedding_multiplier"],
+    "output.weight": lambda config: config["lm_head_multiplier"],
+}
+
+
+def _times(factor: Any) -> Change:
+    return lambda values, config: values * np.float32(factor(config))
+
+
+def _falcon_in(values: Values, config: Config) -> Values:
+    keys = config["mamba_n_groups"] * config["mamba_d_state"]
+    inner = config["mamba_d_ssm"]
+    parts = [inner, inner, keys, keys, config["mamba_n_heads"]]
+    factors = config["ssm_in_multiplier"] * np.repeat(np.array(config["ssm_multipliers"]), parts)
+    scaled: Values = (values * factors[:, None]).astype(values.dtype)
+    return scaled
+
+
+_FALCON_LAYER: Final = {
+    "feed_forward.gate_proj": "ffn_gate", "feed_forward.up_proj": "ffn_up",
+    "feed_forward.down_proj": "ffn_down", "pre_ff_layernorm.weight": "ffn_norm",
+}  # fmt: skip
+FALCON_H1: Final = Family(
+    hf=("FalconH1ForCausalLM",), architecture="falcon-h1",
+    keys={
+        **LLAMA_KEYS, "ssm.conv_kernel": "mamba_d_conv", "ssm.inner_size": "mamba_d_ssm",
+        "ssm.state_size": "mamba_d_state", "ssm.group_count": "mamba_n_groups",
+        "ssm.time_step_rank": "mamba_n_heads",
+    },
+    names={
+        **_mixer("model.layers.{}.mamba"), "model.final_layernorm": "output_norm",
+        **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _FALCON_LAYER.items()},
+    },
+    changes={
+        **_STATE, "ssm_norm.weight": grouped("mamba_n_groups"), "ssm_in.weight": _falcon_in,
+        **{name: _times(factor) for name, factor in _FALCON_FACTORS.items()},
+    },
+    pre="falcon-h1",
+)  # fmt: skip
+
+
+FAMILIES: Final = (MAMBA, MAMBA2, GRANITE_MOE, FALCON_H1)

@@ -1,0 +1,169 @@
+"""Decoders that differ from the usual by a few keys and names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from puna.convert.config import Config
+from puna.convert.family import PERMUTED, Family, Key, Place, Split
+from puna.convert.names import POST_NORMS
+from puna.convert.numbers import Values
+
+_WINDOW: Final[dict[str, Key]] = {"attention.sliding_window": "sliding_window"}
+_WINDOWS: Final[dict[str, Key]] = {
+    **_WINDOW,
+    "attention.sliding_window_pattern": lambda config: (
+        config.windows() if config.get("sliding_window") else None
+    ),
+}
+_EXPERTS: Final[dict[str, Key]] = {"expert_feed_forward_length": "moe_intermediate_size"}
+
+
+def _share_rotated(config: Config) -> int:
+    return int(config.head_size * config.rope.get("partial_rotary_factor", 0.5))
+
+
+_GLM4_NAMES: Final[dict[str, Place]] = {
+    "model.layers.{}.post_self_attn_layernorm": "blk.{}.post_attention_norm",
+    "model.layers.{}.post_mlp_layernorm": "blk.{}.post_ffw_norm",
+}
+
+
+def _alternating(values: Values, config: Config) -> tuple[Values, Values]:
+    """Gate and up of gpt-oss, whose columns alternate; made rows."""
+    turned = values.swapaxes(-1, -2)
+    return turned[:, ::2], turned[:, 1::2]
+
+
+def _alternating_biases(values: Values, config: Config) -> tuple[Values, Values]:
+    return values[..., ::2], values[..., 1::2]
+
+
+_GPT_OSS_NAMES: Final[dict[str, Place]] = {
+    "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+    "model.layers.{}.mlp.experts.gate_up_proj": Split(
+        ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"), _alternating
+    ),
+    "model.layers.{}.mlp.experts.gate_up_proj_bias": Split(
+        ("blk.{}.ffn_gate_exps.bias", "blk.{}.ffn_up_exps.bias"), _alternating_biases
+    ),
+    "model.layers.{}.mlp.experts.down_proj": Split(
+        ("blk.{}.ffn_down_exps.weight",), lambda values, config: (values.swapaxes(-1, -2),)
+    ),
+    "model.layers.{}.mlp.experts.down_proj_bias": "blk.{}.ffn_down_exps.bias",
+    "model.layers.{}.mlp.experts.gate_up_proj_blocks": Split(
+        ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"),
+        lambda blocks, config: (blocks[:, ::2], blocks[:, 1::2]),
+    ),
+    "model.layers.{}.mlp.experts.down_proj_blocks": "blk.{}.ffn_down_exps.weight",
+}
+
+
+def _hunyuan_base(config: Config) -> float | None:
+    """The base of a rotation that is stretched by `alpha`, for contexts of 262,144 tokens."""
+    rope = config.rope
+    base = rope.get("rope_theta")
+    if rope.get("rope_type") != "dynamic" or not base:
+        return base
+    size = config.head_size
+    return float(base * float(rope.get("alpha", 50)) ** (size / (size - 2)))
+
+
+def _if_dynamic(value: object) -> Key:
+    return lambda config: value if config.rope.get("rope_type") == "dynamic" else None
+
+
+_HUNYUAN: Final[dict[str, Key]] = {
+    "rope.freq_base": _hunyuan_base, "rope.scaling.type": _if_dynamic("none"),
+    "rope.scaling.factor": _if_dynamic(1.0), "rope.scaling.original_context_length": _if_dynamic(262144),
+    "context_length": lambda config: (
+        262144 if config.rope.get("rope_type") == "dynamic" else config.get("max_position_embeddings")
+    ),
+    "expert_count": lambda config: None, "expert_used_count": lambda config: None,
+}  # fmt: skip
+
+FAMILIES: Final = (
+    Family(
+        hf=("CohereForCausalLM",), architecture="command-r",
+        keys={
+            "context_length": ("model_max_length", "max_position_embeddings"), "logit_scale": "logit_scale",
+            "rope.scaling.type": lambda config: "none",
+        },
+        pre="command-r",
+    ),
+    Family(
+        hf=("Cohere2ForCausalLM",), architecture="cohere2",
+        keys={
+            **_WINDOW, "logit_scale": "logit_scale", "vocab_size": "vocab_size",
+            "rope.dimension_count": lambda config: int(config.head_size * (config.get("rotary_pct") or 1)),
+            "rope.scaling.type": lambda config: "none",
+        },
+        pre="command-r",
+    ),
+    Family(
+        hf=("Olmo2ForCausalLM",), architecture="olmo2", names=POST_NORMS, pre="dbrx",
+    ),
+    Family(
+        hf=("Olmo3ForCausalLM",), architecture="olmo2", keys=_WINDOWS, names=POST_NORMS, pre="dbrx",
+    ),
+    Family(
+        hf=("OlmoeForCausalLM",), architecture="olmoe",
+        keys={"attention.layer_norm_rms_epsilon": lambda config: 1e-5}, pre="olmo",
+    ),
+    Family(
+        hf=("Starcoder2ForCausalLM",), architecture="starcoder2", keys=_WINDOW, pre="starcoder",
+    ),
+    Family(
+        hf=("Glm4ForCausalLM",), architecture="glm4", keys={"rope.dimension_count": _share_rotated},
+        names=_GLM4_NAMES, pre="glm4",
+    ),
+    Family(
+        hf=("Glm4MoeForCausalLM",), architecture="glm4moe",
+        keys={
+            **_EXPERTS, "rope.dimension_count": _share_rotated, "expert_count": "n_routed_experts",
+            "expert_shared_count": "n_shared_experts", "leading_dense_block_count": "first_k_dense_replace",
+            "expert_gating_func": lambda config: 2, "expert_weights_scale": "routed_scaling_factor",
+            "expert_weights_norm": "norm_topk_prob",
+        },
+        names={"model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm"}, pre="glm4",
+    ),
+    Family(
+        hf=("GptOssForCausalLM",), architecture="gpt-oss",
+        keys={**_WINDOW, "expert_feed_forward_length": "intermediate_size"}, names=_GPT_OSS_NAMES,
+        pre="gpt-4o",
+    ),
+    Family(
+        hf=("Ernie4_5ForCausalLM", "Ernie4_5_ForCausalLM"), architecture="ernie4_5",
+    ),
+    Family(
+        hf=("Ernie4_5_MoeForCausalLM",), architecture="ernie4_5-moe",
+        keys={
+            **_EXPERTS, "expert_count": "moe_num_experts", "expert_used_count": "moe_k",
+            "interleave_moe_layer_step": "moe_layer_interval",
+            "leading_dense_block_count": "moe_layer_start_index",
+            "expert_shared_count": "moe_num_shared_experts",
+        },
+        names={"model.layers.{}.mlp.moe_statics.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
+        changes={"exp_probs_b.bias": lambda values, config: values.reshape(-1)},
+    ),
+    Family(
+        hf=("HunYuanDenseV1ForCausalLM",), architecture="hunyuan-dense", keys=_HUNYUAN, pre="hunyuan-dense",
+    ),
+    Family(
+        hf=("Ministral3ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral3",
+        keys={
+            "vocab_size": "vocab_size", "rope.dimension_count": lambda config: config.head_size,
+            "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta"),
+            "rope.scaling.yarn_log_multiplier": lambda config: config.rope.get("mscale_all_dim"),
+        },
+        changes=PERMUTED, pre="tekken",
+    ),
+    Family(
+        hf=("MiniMaxM2ForCausalLM",), architecture="minimax-m2",
+        keys={
+            "expert_feed_forward_length": "intermediate_size", "rope.dimension_count": "rotary_dim",
+            "expert_gating_func": lambda config: 2,
+        },
+        pre="minimax-m2",
+    ),
+)  # fmt: skip

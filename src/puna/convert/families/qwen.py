@@ -1,0 +1,30 @@
+"""Qwen 2 and 3, dense and with experts."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from puna.convert.family import Family, Key
+
+EXPERTS: Final[dict[str, Key]] = {
+    "expert_feed_forward_length": "moe_intermediate_size",
+    "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+}
+#: Whether gates of the chosen experts add up to 1. Files say so only where the architecture does otherwise.
+_SUMMED: Final[dict[str, Key]] = {
+    "expert_weights_norm": lambda config: config.get("norm_topk_prob") or None,
+}
+_NOT_SUMMED: Final[dict[str, Key]] = {
+    "norm_top_k_prob": lambda config: False if config.get("norm_topk_prob") is False else None,
+}
+
+FAMILIES: Final = (
+    Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2"),
+    Family(hf=("Qwen2MoeForCausalLM",), architecture="qwen2moe", keys={**EXPERTS, **_SUMMED}, pre="qwen2"),
+    Family(hf=("Qwen3ForCausalLM",), architecture="qwen3", pre="qwen2"),
+    Family(
+        hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **_NOT_SUMMED}, pre="qwen2"
+    ),
+    Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model."),
+    Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model."),
+)

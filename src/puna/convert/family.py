@@ -1,0 +1,75 @@
+"""What is known of one kind of model: what its settings and tensors are called in GGUF, and what changes.
+
+A family is a table. Names of tensors are those of a checkpoint with `{}` for numbers, without `.weight` or
+`.bias`; the first number is the layer's, a second one the expert's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from puna.convert.config import Config
+from puna.convert.numbers import Values
+
+#: Makes another tensor of one, of the same number of dimensions or not.
+Change = Callable[[Values, Config], Values]
+#: Takes one tensor apart.
+Parting = Callable[[Values, Config], Sequence[Values]]
+#: A setting's names in config.json, or what computes a value; None leaves the key out.
+Key = str | tuple[str, ...] | Callable[[Config], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """One tensor of a checkpoint that is several of a file."""
+
+    targets: tuple[str, ...]
+    parts: Parting
+
+
+#: Where a tensor goes; None: it is left out.
+Place = str | Split | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Family:
+    """Models that config.json's `architectures` calls `hf`, and a file `architecture`."""
+
+    hf: tuple[str, ...]
+    architecture: str
+    keys: Mapping[str, Key] = field(default_factory=dict)  # beside the usual; see `keys.py`
+    names: Mapping[str, Place] = field(default_factory=dict)  # beside the usual; see `names.py`
+    changes: Mapping[str, Change] = field(default_factory=dict)  # by the target's name within its layer
+    extra: Callable[[Config], Mapping[str, Values]] = lambda config: {}  # tensors of the file alone
+    norm_offset: float = 0.0  # what a file's norms have and the checkpoint's lack
+    plain_norms: tuple[str, ...] = ()  # those that lack nothing
+    vocabulary: str = "auto"  # see `vocabulary/`
+    pre: str = ""  # the pre-tokenizer's name, where several split text alike
+    prefix: str = ""  # before names that lack it
+
+
+def halves(values: Values, config: Config) -> Sequence[Values]:
+    """Gate and up of experts, one above the other: [..., 2 * wide, hidden]."""
+    middle = values.shape[-2] // 2
+    return values[..., :middle, :], values[..., middle:, :]
+
+
+def permuted(heads: Callable[[Config], int]) -> Change:
+    """Rows of each head so that what is rotated together are neighbours, not halves apart."""
+
+    def change(values: Values, config: Config) -> Values:
+        count = heads(config)
+        paired = values.reshape(count, 2, values.shape[0] // count // 2, *values.shape[1:])
+        return paired.swapaxes(1, 2).reshape(values.shape)
+
+    return change
+
+
+#: Of queries and keys, for architectures whose kernels rotate neighbours.
+PERMUTED: Mapping[str, Change] = {
+    f"attn_{name}.{kind}": permuted(heads)
+    for name, heads in (("q", lambda config: config.heads), ("k", lambda config: config.kv_heads))
+    for kind in ("weight", "bias")
+}

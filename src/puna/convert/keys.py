@@ -1,0 +1,123 @@
+"""Settings of a model as metadata: those that most architectures share."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from puna.convert.config import Config
+from puna.convert.family import Family, Key
+from puna.errors import ConversionError, shown
+
+_GATING: Final = {"softmax": 1, "sigmoid": 2}
+
+_USUAL: Final[dict[str, Key]] = {
+    "block_count": lambda config: config.layers,
+    "context_length": (
+        "max_position_embeddings", "n_ctx", "n_positions", "max_length", "max_sequence_length",
+        "model_max_length",
+    ),
+    "embedding_length": ("hidden_size", "n_embd", "d_model"),
+    "feed_forward_length": ("dense_intermediate_size", "intermediate_size", "n_inner"),
+    "attention.head_count": ("num_attention_heads", "n_head"),
+    "attention.head_count_kv": ("num_key_value_heads",),
+    "attention.key_length": "head_dim",
+    "attention.value_length": "head_dim",
+    "attention.layer_norm_rms_epsilon": ("rms_norm_eps", "norm_eps"),
+    "attention.layer_norm_epsilon": ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"),
+    "expert_count": ("num_local_experts", "num_experts", "n_routed_experts"),
+    "expert_used_count": ("num_experts_per_tok", "num_experts_per_token", "top_k_experts"),
+    "expert_group_count": "n_group",
+    "expert_group_used_count": "topk_group",
+    "expert_gating_func": lambda config: _gating(config),
+    "attention.causal": lambda config: False if config.get("is_causal") is False else None,
+    "rope.freq_base": lambda config: _float(config.rope.get("rope_theta")),
+    "rope.freq_base_swa": lambda config: _float(config.local_rope_theta),
+}  # fmt: skip
+
+#: In GGUF numbers with a fraction, even where config.json says 10000.
+_FLOATS: Final = (
+    "epsilon",
+    "freq_base",
+    "freq_base_swa",
+    "factor",
+    "scale",
+    "softcapping",
+    "beta_fast",
+    "beta_slow",
+)
+
+#: One for each layer, or for each axis.
+_LISTS: Final = ("sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier")
+
+
+def metadata(config: Config, family: Family) -> dict[str, Any]:
+    """The architecture's keys, without its name before them; a value None leaves a key out."""
+    found = {key: _value(config, given) for key, given in {**_USUAL, **family.keys}.items()}
+    found = {**rope_scaling(config), **{key: value for key, value in found.items() if value is not None}}
+    for key, value in found.items():
+        _check(key, value)
+    return {
+        key: float(value) if key.endswith(_FLOATS) and type(value) is int else value
+        for key, value in found.items()
+        if value is not None
+    }
+
+
+def _check(key: str, value: Any) -> None:
+    """Raise ConversionError for a text or a list where none can be."""
+    texts = isinstance(value, str) and key.endswith(".type")
+    lists = isinstance(value, list) and key.endswith(_LISTS)
+    numbers = value if lists else [value]
+    if not texts and not all(number is None or isinstance(number, (int, float)) for number in numbers):
+        raise ConversionError(f"config.json: '{key}' would be {shown(value)}, which is no number")
+
+
+def rope_scaling(config: Config) -> dict[str, Any]:
+    """How rotation is scaled for contexts longer than those of training."""
+    rope = config.rope
+    kind, factor = str(rope.get("rope_type") or rope.get("type") or "default").lower(), rope.get("factor")
+    sections = rope.get("mrope_section")
+    found: dict[str, Any] = {}
+    if isinstance(sections, list):
+        found["rope.dimension_sections"] = [*sections, 0, 0, 0, 0][:4]
+    match kind:
+        case "linear" if factor is not None:
+            found |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(factor)}
+        case "yarn" if factor is not None:
+            found |= {
+                "rope.scaling.type": "yarn",
+                "rope.scaling.factor": float(factor),
+                "rope.scaling.original_context_length": rope.get("original_max_position_embeddings"),
+                "rope.scaling.yarn_ext_factor": _float(rope.get("extrapolation_factor")),
+                "rope.scaling.yarn_attn_factor": _float(
+                    rope.get("attention_factor", rope.get("attn_factor"))
+                ),
+                "rope.scaling.yarn_beta_fast": _float(rope.get("beta_fast")),
+                "rope.scaling.yarn_beta_slow": _float(rope.get("beta_slow")),
+            }
+        case "su" | "longrope":
+            found["rope.scaling.type"] = "longrope"
+        case "default" | "llama3" | "linear" | "yarn" | "dynamic" | "mrope" | "none" | "proportional":
+            pass
+        case _:
+            raise ConversionError(f"config.json: rotation of type {shown(kind)} is not known")
+    return found
+
+
+def _gating(config: Config) -> int | None:
+    name = config.get("score_function", "scoring_func", "score_func", "moe_router_activation_func")
+    if name is None:
+        return None
+    if name not in _GATING:
+        raise ConversionError(f"config.json: experts chosen by {shown(name)} are not supported")
+    return _GATING[name]
+
+
+def _value(config: Config, given: Key) -> Any:
+    if isinstance(given, str):
+        return config.get(given)
+    return config.get(*given) if isinstance(given, tuple) else given(config)
+
+
+def _float(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None

@@ -1,0 +1,88 @@
+"""Names of tensors that most architectures share, and where a checkpoint's tensor goes."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from puna.convert.family import Family, Place, Split, halves
+
+_LAYER: Final = {
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm", "self_attn.query_layernorm": "attn_q_norm",
+    "self_attn.key_layernorm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
+    "self_attn.sinks": "attn_sinks.weight", "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+    "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
+    "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+    "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
+    "mlp.experts.{}.gate_proj": "ffn_gate_exps", "mlp.experts.{}.up_proj": "ffn_up_exps",
+    "mlp.experts.{}.down_proj": "ffn_down_exps", "block_sparse_moe.experts.{}.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.{}.w3": "ffn_up_exps", "block_sparse_moe.experts.{}.w2": "ffn_down_exps",
+    "mlp.experts.down_proj": "ffn_down_exps.weight",
+    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+    "mlp.shared_experts.down_proj": "ffn_down_shexp",
+}  # fmt: skip
+
+_GATE_AND_UP: Final = ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight")
+
+#: The usual ones.
+NAMES: Final[dict[str, Place]] = {
+    "model.embed_tokens": "token_embd",
+    "model.norm": "output_norm",
+    "lm_head": "output",
+    **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _LAYER.items()},
+    "model.layers.{}.mlp.experts.gate_up_proj": Split(_GATE_AND_UP, halves),
+    # Computed from settings, or of no use.
+    "model.layers.{}.self_attn.rotary_emb.inv_freq": None,
+    "model.rotary_emb.inv_freq": None,
+}
+#: Where norms follow the halves of a layer too.
+POST_NORMS: Final[dict[str, Place]] = {
+    "model.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+    "model.layers.{}.pre_feedforward_layernorm": "blk.{}.ffn_norm",
+    "model.layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm",
+}
+
+_NUMBER: Final = re.compile(r"(?<=\.)(\d{1,6})(?=\.|$)")
+#: Of models that also see or hear: what is not of the text model.
+_ELSEWHERE: Final = (
+    "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "patch_merger", "embed_vision",
+    "connector",
+)  # fmt: skip
+
+
+def is_of_another_part(name: str) -> bool:
+    """Whether a tensor is of what sees or hears, not of the text model."""
+    return any(part in name for part in _ELSEWHERE)
+
+
+def place_of(name: str, family: Family) -> tuple[Place, int | None]:
+    """Where the tensor `name` goes: targets with their layer and their ending, and which expert it is.
+
+    Raises KeyError if the family has no place for it.
+    """
+    plain = name.replace("language_model.", "").removeprefix("model.model.")
+    if family.prefix and not plain.startswith(family.prefix):
+        plain = family.prefix + plain
+    numbers = [int(number) for number in _NUMBER.findall(plain)]
+    pattern = _NUMBER.sub("{}", plain)
+    module, _, ending = pattern.rpartition(".")
+    for known, tail in ((pattern, ""), (module, f".{ending}")):
+        for table in (family.names, NAMES):
+            if known in table:
+                expert = numbers[1] if known.count("{}") > 1 else None
+                return _numbered(table[known], numbers[:1], tail), expert
+    raise KeyError(name)
+
+
+def _numbered(place: Place, layer: list[int], tail: str) -> Place:
+    if place is None:
+        return None
+    if isinstance(place, Split):
+        return Split(tuple(target.format(*layer) + tail for target in place.targets), place.parts)
+    return place.format(*layer) + tail

@@ -1,0 +1,137 @@
+"""Which tensors a file gets, of what, as which type: known before a number is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from puna.convert.checkpoint import Checkpoint
+from puna.convert.config import Config
+from puna.convert.family import Family, Split
+from puna.convert.names import is_of_another_part, place_of
+from puna.convert.numbers import Values
+from puna.errors import ConversionError, shown
+from puna.gguf import GGMLType
+
+#: Tensors whose numbers are always exact.
+_EXACT: Final = (
+    "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
+    "ssm_conv1d.weight", "shortconv.conv.weight", "_norm.weight",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A tensor of a checkpoint, or which of those it is taken apart to, changed to be one of a file."""
+
+    source: str
+    family: Family
+    target: str
+    split: Split | None = None
+    index: int = 0
+
+    def values(self, given: Values, config: Config) -> Values:
+        """What becomes of the source's numbers."""
+        values = self.split.parts(given, config)[self.index] if self.split else given
+        short = self.target.split(".", 2)[2] if self.target.startswith("blk.") else self.target
+        if change := self.family.changes.get(short):
+            values = change(values, config)
+        if self.family.norm_offset and short.endswith("norm.weight") and short not in self.family.plain_norms:
+            values = values + np.float32(self.family.norm_offset)
+        return values
+
+
+@dataclass
+class Target:
+    """A tensor of the file: its parts are experts, of which it is a stack, or the only one is the tensor."""
+
+    name: str
+    parts: dict[int, Part] = field(default_factory=dict)
+    stacked: bool = False
+    shape: tuple[int, ...] = ()
+    type: GGMLType = GGMLType.F32
+    constant: Values | None = None  # not of the checkpoint
+
+    def pieces(self, checkpoint: Checkpoint, config: Config) -> Iterator[Values]:
+        """The numbers, in order; at most one tensor of the checkpoint at a time."""
+        if self.constant is not None:
+            yield self.constant
+        for _, part in sorted(self.parts.items()):
+            yield part.values(checkpoint.values(part.source), config)
+
+
+def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGMLType) -> list[Target]:
+    """All tensors of the file. Raises ConversionError for a tensor of the checkpoint without a place."""
+    found: dict[str, Target] = {
+        name: Target(name, constant=np.ascontiguousarray(values))
+        for name, values in family.extra(config).items()
+    }
+    tied = bool(config.get("tie_word_embeddings"))
+    for name in checkpoint.tensors:
+        if is_of_another_part(name):
+            continue
+        try:
+            place, expert = place_of(name, family)
+        except (KeyError, IndexError):
+            raise ConversionError(
+                f"tensor {shown(name)} has no place in a file of architecture {family.architecture}"
+            ) from None
+        if place is None or (tied and place == "output.weight"):
+            continue
+        split = place if isinstance(place, Split) else None
+        for index, target in enumerate(split.targets if split else (str(place),)):
+            there = found.setdefault(target, Target(target, stacked=expert is not None))
+            number = expert or 0
+            if number in there.parts:
+                raise ConversionError(
+                    f"tensors {shown(there.parts[number].source)} and {shown(name)} are both '{target}'"
+                )
+            there.parts[number] = Part(name, family, target, split, index)
+    for each in found.values():
+        _measure(each, checkpoint, config, mostly)
+    return sorted(found.values(), key=_place)
+
+
+def _measure(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGMLType) -> None:
+    """Find out the shape, and the type."""
+    if target.constant is not None:
+        target.shape = target.constant.shape
+        return
+    if sorted(target.parts) != list(range(len(target.parts))):
+        raise ConversionError(f"'{target.name}' lacks some of its {max(target.parts) + 1} experts")
+    shapes = set()
+    for part in target.parts.values():
+        given = np.zeros(checkpoint.shape(part.source), np.float16)  # takes no memory until written
+        try:
+            shapes.add(part.values(given, config).shape)
+        except (ValueError, IndexError, ZeroDivisionError) as error:
+            raise ConversionError(
+                f"tensor {shown(part.source)} of shape {'x'.join(map(str, given.shape))} does not fit "
+                f"config.json: {error}"
+            ) from None
+    if len(shapes) > 1:
+        raise ConversionError(f"the experts of '{target.name}' have different shapes: {sorted(shapes)}")
+    (shape,) = shapes
+    target.shape = (len(target.parts), *shape) if target.stacked else shape
+    if any(checkpoint.is_mxfp4(part.source) for part in target.parts.values()):
+        columns = target.shape[-1] // GGMLType.MXFP4.type_size * GGMLType.MXFP4.block_size
+        target.shape, target.type = (*target.shape[:-1], columns), GGMLType.MXFP4
+        return
+    eight = all(checkpoint.is_eight_bits(part.source) for part in target.parts.values())
+    target.type = _type(target.name, target.shape, GGMLType.Q8_0 if eight else mostly)
+
+
+def _type(name: str, shape: Sequence[int], mostly: GGMLType) -> GGMLType:
+    if len(shape) < 2 or name.endswith(_EXACT) or not name.endswith(".weight"):
+        return GGMLType.F32
+    if mostly is GGMLType.Q8_0 and shape[-1] % mostly.block_size:
+        return GGMLType.F16
+    return mostly
+
+
+def _place(target: Target) -> tuple[int, str]:
+    parts = target.name.split(".")
+    return (int(parts[1]) if parts[0] == "blk" and parts[1].isdecimal() else -1, target.name)

@@ -1,0 +1,198 @@
+"""The tokens of a checkpoint's tokenizer, in a file's terms: texts, types, scores, merges.
+
+Three files may describe them: `tokenizer.model` (SentencePiece's own), `tokenizer.json` and, about tokens
+that were added, `tokenizer_config.json` and `added_tokens.json`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from puna.convert.checkpoint import Checkpoint
+from puna.convert.config import Config
+from puna.errors import ConversionError, shown
+from puna.model.tokenizer.vocabulary import TokenType
+
+#: The largest vocabularies have 260,000 tokens.
+_MOST_TOKENS: Final = 1 << 21
+_SPACE: Final = "\u2581"  # in pieces of SentencePiece
+_CONTROL: Final = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
+_BYTE: Final = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+_ADDED_SCORE: Final = -1000.0
+_UNUSED_SCORE: Final = -10000.0
+
+
+@dataclass
+class Tokens:
+    """`tokenizer.ggml.*`: `model`, and by id each token's text, type, and score if the model has scores."""
+
+    model: str
+    texts: list[str]
+    types: list[int]
+    scores: list[float] | None = None
+    merges: list[str] | None = None
+    pre: str = "default"
+    more: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, model: str, size: int, *, scored: bool = False) -> Tokens:
+        """`size` tokens that stand for nothing."""
+        if not 0 < size <= _MOST_TOKENS:
+            raise ConversionError(f"a vocabulary of {size} tokens cannot be written (at most {_MOST_TOKENS})")
+        texts = [f"[PAD{i}]" for i in range(size)]
+        return cls(model, texts, [TokenType.UNUSED] * size, [_UNUSED_SCORE] * size if scored else None)
+
+    def put(self, id: int, text: str, kind: TokenType, score: float = _ADDED_SCORE) -> None:
+        """Let token `id` be this one. One that no row belongs to is left out."""
+        if 0 <= id < len(self.texts):
+            self.texts[id], self.types[id] = text, int(kind)
+            if self.scores is not None:
+                self.scores[id] = score
+
+    def add(self, id: int, text: str, *, special: bool) -> None:
+        """A token that was added to the tokenizer's own."""
+        if special or looks_special(text):
+            self.put(id, text, TokenType.CONTROL)
+        else:
+            self.put(id, text.replace(_SPACE, " "), TokenType.USER_DEFINED)
+
+
+def looks_special(text: str) -> bool:
+    """Whether a token is a control token by its spelling, even if its tokenizer does not say so."""
+    return (
+        text in _CONTROL
+        or (text.startswith("<|") and text.endswith("|>"))
+        or (text.startswith("<｜") and text.endswith("｜>"))
+        or (text.startswith("<unused") and text.endswith(">"))
+    )
+
+
+def added_tokens(checkpoint: Checkpoint) -> dict[int, tuple[str, bool]]:
+    """Of each token that was added, its text and whether it is special."""
+    found: dict[int, tuple[str, bool]] = {}
+    for text, id in checkpoint.json("added_tokens.json").items():
+        if type(id) is int:
+            found[id] = text, False
+    decoder = checkpoint.json("tokenizer_config.json").get("added_tokens_decoder")
+    entries = list(decoder.items()) if isinstance(decoder, dict) else []
+    entries += [
+        (entry.get("id"), entry)
+        for entry in checkpoint.json("tokenizer.json").get("added_tokens") or ()
+        if isinstance(entry, dict)
+    ]
+    for id, entry in entries:
+        if isinstance(entry, dict) and isinstance(entry.get("content"), str) and str(id).isdecimal():
+            found[int(id)] = entry["content"], bool(entry.get("special"))
+    return found
+
+
+def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
+    """How many tokens the file has: as many as the embedding has rows."""
+    embedding = next(
+        (
+            tensor.shape[0]
+            for name, tensor in checkpoint.tensors.items()
+            if name.endswith(
+                ("embed_tokens.weight", "word_embeddings.weight", "wte.weight", "embeddings.weight")
+            )
+            and len(tensor.shape) == 2
+            and "per_layer" not in name
+            and "vision" not in name
+        ),
+        None,
+    )
+    return int(config.get("vocab_size") or embedding or least)
+
+
+def byte_pairs(checkpoint: Checkpoint, config: Config) -> Tokens:
+    """Byte-level BPE of `tokenizer.json`."""
+    model = model_of(checkpoint, "BPE")
+    vocabulary = _vocabulary(model)
+    added = added_tokens(checkpoint)
+    tokens = Tokens.empty(
+        "gpt2", size_of(checkpoint, config, max([*vocabulary.values(), *added], default=0) + 1)
+    )
+    for text, id in vocabulary.items():
+        tokens.put(id, text, TokenType.NORMAL)
+    for id, (text, special) in added.items():
+        tokens.add(id, text, special=special)
+    tokens.merges = merges_of(model)
+    return tokens
+
+
+def ranked_pieces(checkpoint: Checkpoint, config: Config) -> Tokens:
+    """SentencePiece's BPE as `tokenizer.json` has it: pieces whose scores are the ranks of their merges."""
+    model = model_of(checkpoint, "BPE")
+    vocabulary = _vocabulary(model)
+    added = added_tokens(checkpoint)
+    size = size_of(checkpoint, config, max([*vocabulary.values(), *added], default=0) + 1)
+    tokens = Tokens.empty("llama", size, scored=True)
+    ranks: dict[str, int] = {}
+    for rank, merge in enumerate(merges_of(model)):
+        ranks.setdefault(merge.replace(" ", ""), rank)
+    unknown = model.get("unk_token")
+    for text, id in vocabulary.items():
+        kind = TokenType.BYTE if _BYTE.fullmatch(text) else TokenType.NORMAL
+        kind = TokenType.UNKNOWN if text == unknown else kind
+        tokens.put(id, text, kind, -float(ranks.get(text, len(ranks))))
+    for id, (text, special) in added.items():
+        if text != unknown:
+            tokens.add(id, text, special=special)
+    return tokens
+
+
+def word_pieces(checkpoint: Checkpoint, config: Config) -> Tokens:
+    """BERT's WordPiece: what begins a word is marked in files, not what goes on."""
+    model = model_of(checkpoint, "WordPiece")
+    vocabulary = _vocabulary(model)
+    added = added_tokens(checkpoint)
+    size = size_of(checkpoint, config, max([*vocabulary.values(), *added], default=0) + 1)
+    tokens = Tokens.empty("bert", size)
+    going_on = str(model.get("continuing_subword_prefix") or "##")
+    for text, id in vocabulary.items():
+        inside = text.startswith(going_on)
+        tokens.put(id, text.removeprefix(going_on) if inside else _SPACE + text, TokenType.NORMAL)
+    for id, (text, special) in added.items():
+        tokens.add(id, text, special=special)
+    tokens.more["token_type_count"] = config.get("type_vocab_size") or 1
+    normalizer = checkpoint.json("tokenizer.json").get("normalizer") or {}
+    for ours in ("lowercase", "strip_accents"):
+        if isinstance(normalizer.get(ours), bool):
+            tokens.more[f"normalizer.{ours}"] = normalizer[ours]
+    return tokens
+
+
+def model_of(checkpoint: Checkpoint, kind: str) -> dict[str, Any]:
+    """The model of `tokenizer.json`, which must be of this kind."""
+    model = checkpoint.json("tokenizer.json").get("model")
+    if not isinstance(model, dict) or model.get("type", kind) != kind:
+        raise ConversionError(f"tokenizer.json has no vocabulary of type {kind}")
+    return model
+
+
+def _vocabulary(model: Mapping[str, Any]) -> dict[str, int]:
+    found = model.get("vocab")
+    if not isinstance(found, dict) or not all(
+        type(id) is int and 0 <= id < _MOST_TOKENS for id in found.values()
+    ):
+        raise ConversionError("tokenizer.json: 'model.vocab' does not give each token its number")
+    return found
+
+
+def merges_of(model: Mapping[str, Any]) -> list[str]:
+    """Merges as files have them: two texts with a blank between."""
+    found = model.get("merges")
+    if not isinstance(found, list):
+        raise ConversionError("tokenizer.json: 'model.merges' is no list")
+    merges = []
+    for merge in found:
+        if isinstance(merge, str):
+            merges.append(merge)
+        elif isinstance(merge, list) and len(merge) == 2 and all(isinstance(part, str) for part in merge):
+            merges.append(" ".join(part.replace(" ", chr(256 + ord(" "))) for part in merge))
+        else:
+            raise ConversionError(f"tokenizer.json: {shown(merge)} is no merge")
+    return merges

@@ -1,0 +1,138 @@
+"""The devices of this machine: its processor and graphics processors, as the kernel tells of them.
+
+No vendor's program or library is asked. Sizes are in bytes.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+#: Instructions that kernels or models are chosen by, as /proc/cpuinfo calls them.
+_FEATURES: Final = (
+    "avx", "avx2", "f16c", "fma", "avx_vnni", "avx512f", "avx512bw", "avx512_vnni", "avx512_bf16", "amx_tile",
+    "amx_int8", "asimd", "asimddp", "i8mm", "bf16", "sve",
+)  # fmt: skip
+_VENDORS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}
+#: PCI's classes of graphics processors, and of other accelerators.
+_CLASSES: Final = ("0x0300", "0x0302", "0x0380", "0x1200")
+
+
+@dataclass(frozen=True)
+class Processor:
+    """`cores` are physical ones; of `logical` ones, this process may use `usable`."""
+
+    name: str
+    cores: int | None
+    logical: int | None
+    usable: int
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A graphics processor. Without a driver nothing can use it."""
+
+    name: str
+    bus: str
+    driver: str
+    memory: int | None
+
+
+@dataclass(frozen=True)
+class Devices:
+    processor: Processor
+    memory: int
+    gpus: tuple[Gpu, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def note(self) -> str:
+        """What is to be known about the graphics processors; empty without any."""
+        if not self.gpus:
+            return ""
+        return (
+            "Puna's own engine computes on the processor and uses no GPU; "
+            "llama.cpp can, if it was built for it (PUNA_ENGINE=llamacpp)"
+        )
+
+    def sentences(self) -> list[str]:
+        """A line for each device."""
+        cpu = self.processor
+        features = ", ".join(cpu.features) or "no vector instructions that matter"
+        lines = [f"{cpu.name}: {cpu.cores} cores, {cpu.usable} usable threads; {features}"]
+        lines.append(f"{self.memory / 1e9:.1f} GB of memory")
+        for gpu in self.gpus:
+            memory = f", {gpu.memory / 1e9:.1f} GB" if gpu.memory else ""
+            lines.append(f"{gpu.name} ({gpu.bus}, {gpu.driver or 'no driver'}{memory})")
+        return lines + ([self.note] if self.note else [])
+
+
+@cache
+def devices(root: Path = Path("/")) -> Devices:
+    """What there is; of a machine whose files are below `root`."""
+    return Devices(_processor(root), psutil.virtual_memory().total, tuple(_gpus(root)))
+
+
+def _processor(root: Path) -> Processor:
+    text = _text(root / "proc/cpuinfo")
+    names = re.findall(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    flags = set(" ".join(re.findall(r"^(?:flags|Features)\s*:\s*(.+)$", text, re.MULTILINE)[:1]).split())
+    return Processor(
+        name=names[0].strip() if names else platform.processor() or platform.machine(),
+        cores=psutil.cpu_count(logical=False),
+        logical=psutil.cpu_count(),
+        usable=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        features=tuple(feature for feature in _FEATURES if feature in flags),
+    )
+
+
+def _gpus(root: Path) -> list[Gpu]:
+    found = []
+    for folder in _folders(root / "sys/bus/pci/devices"):
+        vendor = _VENDORS.get(_text(folder / "vendor").strip())
+        # Other vendors' are what virtual machines draw their screens with.
+        if vendor is None or not _text(folder / "class").startswith(_CLASSES):
+            continue
+        driver = folder / "driver"
+        memory = _text(folder / "mem_info_vram_total").strip()
+        found.append(
+            Gpu(
+                name=f"{vendor} {_model(root, folder)}",
+                bus=folder.name,
+                driver=driver.resolve().name if driver.exists() else "",
+                memory=int(memory) if memory.isdigit() else None,
+            )
+        )
+    return found
+
+
+def _model(root: Path, folder: Path) -> str:
+    """What the driver calls it, or else its number."""
+    information = _text(root / "proc/driver/nvidia/gpus" / folder.name / "information")
+    if named := re.search(r"^Model:\s*(?:NVIDIA\s+)?(.+)$", information, re.MULTILINE):
+        return named[1].strip()
+    return _text(folder / "product_name").strip() or _text(folder / "device").strip()
+
+
+def _folders(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_bytes()[: 1 << 20].decode("utf-8", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,71 @@
+"""Completion, by a real shell where there is one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+
+from puna.cli import main
+from tests.registry.registries import Published, Registry, reply, serving
+
+COMPLETE = """
+COMP_LINE="$1" COMP_POINT=${#1} COMP_WORDBREAKS=$' \\t\\n"><=;|&(:'
+_puna_completion
+printf '%s\\n' "${COMPREPLY[@]}"
+"""
+
+
+def completed(folder: Path, line: str, host: str = "127.0.0.1:9") -> list[str]:
+    """What bash offers for the last word of `line`."""
+    program = folder / "puna"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m puna "$@"\n')
+    program.chmod(0o755)
+    script = subprocess.run(
+        [program, "completion", "bash"], capture_output=True, text=True, check=True
+    ).stdout
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script + COMPLETE, "bash", line],
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PATH": f"{folder}:{os.environ['PATH']}", "PUNA_HOST": host},
+        check=False,
+    )
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    assert completed(tmp_path, "puna sh") == ["show"]
+    assert set(completed(tmp_path, "puna doctor --")) >= {"--json", "--store", "--heal"}
+    assert completed(tmp_path, "puna completion ") == ["bash", "zsh", "fish"]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+def test_bash_completes_names_although_a_colon_ends_a_word(tmp_path: Path) -> None:
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        reply(
+            handler, 200, b'{"models": [{"name": "llama3.2:1b"}, {"name": "llama3.2:3b"}, {"name": "q:4b"}]}'
+        )
+        return True
+
+    with serving(Registry(Published.of(b""), told=told)) as server:
+        assert completed(tmp_path, "puna run ll", server.address) == ["llama3.2:1b", "llama3.2:3b"]
+        assert completed(tmp_path, "puna run llama3.2:", server.address) == ["1b", "3b"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_there_is_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert f"_PUNA_COMPLETE=complete_{shell}" in capsys.readouterr().out
+
+
+def test_another_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", "csh"]) == 1
+    assert "csh" in capsys.readouterr().err

@@ -1,0 +1,74 @@
+"""`puna create` of a published model's folder, `puna convert` and `puna quantize`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+import torch
+
+from puna.gguf import GGMLType, open_gguf
+from tests.cli.shell import Shell
+from tests.convert.checkpoints import saved
+from tests.model.models.parity import original
+from tests.tiny import SPECIALS, WORDS, TinyLlama, vocabulary
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("published") / "Tiny"
+    return saved(folder, original(TinyLlama()), max_shard_size="100KB")
+
+
+def said_after(text: str) -> tuple[str, torch.Tensor] | None:
+    """The twenty highest log-probabilities after a word, in order; None if it is best to end there."""
+    ids = {token: id for id, token in enumerate(vocabulary())}
+    prompt = [ids["<|begin|>"], ids[text.replace(" ", "Ġ")]]
+    with torch.inference_mode():
+        logits = original(TinyLlama())(torch.tensor([prompt])).logits[0, -1]
+    best = torch.log_softmax(logits, dim=-1).sort(descending=True)
+    return None if vocabulary()[best.indices[0]] in SPECIALS else (text, best.values[:20])
+
+
+def test_a_published_model_is_created_and_answers_alike(shell: Shell, published: Path) -> None:
+    assert len(list(published.glob("*.safetensors"))) > 1
+    made = shell.run("create", "published", "-f", "-", stdin=f"FROM {published}\nPARAMETER temperature 0")
+    assert made.returncode == 0, made.stderr
+    assert "converting model" in made.stderr
+    try:
+        assert len(shell.out("run", "published", "hello", "--num-predict", "5")) > 1
+        text, expected = next(text for text in map(said_after, WORDS) if text is not None)
+        request = {
+            "model": "published", "prompt": text, "raw": True, "stream": False, "logprobs": True,
+            "top_logprobs": 20, "options": {"temperature": 0, "num_predict": 1},
+        }  # fmt: skip
+        answer = httpx.post(f"http://127.0.0.1:{shell.port}/api/generate", json=request, timeout=60).json()
+        found = torch.tensor([top["logprob"] for top in answer["logprobs"][0]["top_logprobs"]])
+        torch.testing.assert_close(found, expected, atol=2e-2, rtol=0)
+    finally:
+        shell.out("rm", "published")
+
+
+def test_a_folder_that_cannot_be_converted_is_refused_before_it_is_copied(
+    shell: Shell, published: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text('{"architectures": ["NoSuchModel"]}')
+    (tmp_path / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    made = shell.run("create", "published", "-f", "-", stdin=f"FROM {tmp_path}")
+    assert made.returncode == 1
+    assert "unsupported architecture 'NoSuchModel'" in made.stderr
+    assert "copying" not in made.stderr
+
+
+def test_convert_and_quantize_write_files(shell: Shell, published: Path, tmp_path: Path) -> None:
+    whole, small = tmp_path / "whole.gguf", tmp_path / "small.gguf"
+    shell.out("convert", str(published), str(whole), "--type", "F32")
+    done = shell.run("quantize", str(whole), str(small), "--type", "q8_0")
+    assert done.returncode == 0, done.stderr
+    assert "quantizing whole.gguf to Q8_0" in done.stderr
+    with open_gguf(small) as file:
+        assert file.tensor("blk.1.ffn_up.weight").type is GGMLType.Q8_0
+        assert file.get("tokenizer.ggml.pre") == "gpt-2"
+    refused = shell.run("quantize", str(whole), str(whole))
+    assert "choose another name" in refused.stderr

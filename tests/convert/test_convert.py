@@ -1,0 +1,109 @@
+"""Models as transformers saves them, converted, compute what transformers computes with them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGUFReader
+
+from puna.convert import convert
+from puna.errors import ConversionError
+from puna.gguf import FileType, GGMLType, open_gguf
+from puna.model.load import load_model
+from tests.convert.checkpoints import LLAMA3_CUT, save_tokenizer, saved
+from tests.model.models.parity import (
+    check_close,
+    original,
+    our_log_probabilities,
+    random_tokens,
+    reference_log_probabilities,
+)
+from tests.model.models.test_decoders import MODELS
+from tests.tiny import CHATML, LLAMA3_ROPE, TinyLlama, vocabulary
+
+TINY: dict[str, Any] = {
+    "llama": TinyLlama(),
+    "llama 3": TinyLlama(tied=True, rope_scaling=LLAMA3_ROPE),
+    "mixtral": TinyLlama(experts=4),
+    **{name: MODELS[name] for name in ("qwen2", "qwen3moe", "gemma2", "phi3", "gpt-oss", "glm4moe")},
+}
+FEW = ("llama 3", "mixtral", "gemma2", "gpt-oss")
+
+
+def check(tiny: Any, folder: Path) -> None:
+    theirs = original(tiny)
+    convert(saved(folder / "checkpoint", theirs), folder / "model.gguf", FileType.F32)
+    ours = load_model(folder / "model.gguf")
+    tokens = random_tokens(ours, 40, 3)
+    check_close(ours, our_log_probabilities(ours, tokens, [40]), reference_log_probabilities(theirs, tokens))
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_converted_model_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+    check(TINY[name], tmp_path)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", [*TINY, *(name for name in MODELS if name not in TINY)])
+def test_every_converted_model_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+    check({**MODELS, **TINY}[name], tmp_path)
+
+
+def test_settings_and_the_tokenizer_become_metadata(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "Tiny", original(TinyLlama()))
+    save_tokenizer(folder, LLAMA3_CUT)
+    seen: list[tuple[int, int]] = []
+    convert(folder, tmp_path / "m.gguf", report=lambda *step: seen.append(step))
+    assert seen[-1][0] == seen[-1][1] > 0
+    fields = {key: field.contents() for key, field in GGUFReader(tmp_path / "m.gguf").fields.items()}
+    config = original(TinyLlama()).config
+    assert fields["general.architecture"] == "llama"
+    assert fields["general.name"] == "Tiny"
+    assert fields["general.file_type"] == FileType.F16
+    assert fields["llama.block_count"] == config.num_hidden_layers
+    assert fields["llama.attention.head_count_kv"] == config.num_key_value_heads
+    assert fields["llama.rope.freq_base"] == config.rope_parameters["rope_theta"]
+    assert fields["tokenizer.ggml.tokens"] == vocabulary()
+    assert fields["tokenizer.ggml.token_type"][-4:] == [3, 3, 3, 3]
+    assert fields["tokenizer.ggml.pre"] == "llama-bpe"
+    assert fields["tokenizer.ggml.bos_token_id"] == vocabulary().index("<|begin|>")
+    assert fields["tokenizer.ggml.add_bos_token"] is True
+    assert fields["tokenizer.ggml.eos_token_ids"] == [
+        vocabulary().index(text) for text in ("<|end|>", "<|im_end|>")
+    ]
+    assert fields["tokenizer.chat_template"] == CHATML
+
+
+def test_tokens_are_those_of_the_published_tokenizer(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer
+
+    folder = saved(tmp_path / "Tiny", original(TinyLlama()))
+    convert(folder, tmp_path / "m.gguf")
+    ours, theirs = (
+        load_model(tmp_path / "m.gguf").tokenizer,
+        Tokenizer.from_file(str(folder / "tokenizer.json")),
+    )
+    for text in ("hello world", "once upon a time, the story  ended.\n\n1234 Übung 🦙", "<|im_start|>user"):
+        assert ours.encode(text) == theirs.encode(text).ids
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_sixteen_bits_are_kept_as_they_are(dtype: str, tmp_path: Path) -> None:
+    import torch
+
+    model = TinyLlama().build().to(getattr(torch, dtype))
+    convert(saved(tmp_path / "checkpoint", model), tmp_path / "m.gguf")
+    with open_gguf(tmp_path / "m.gguf") as file:
+        assert file.tensor("blk.0.attn_v.weight").type.name == {"bfloat16": "BF16", "float16": "F16"}[dtype]
+        expected = model.model.layers[0].self_attn.v_proj.weight.detach().float().numpy()
+        np.testing.assert_array_equal(file.array("blk.0.attn_v.weight"), expected.astype(np.float32))
+        assert file.tensor("blk.0.attn_norm.weight").type is GGMLType.F32
+
+
+def test_a_quantised_or_unknown_target_type_is_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "checkpoint", original(TinyLlama()))
+    with pytest.raises(ConversionError, match="converted to F32, F16 or BF16, not Q4_K_M: quantize it then"):
+        convert(folder, tmp_path / "m.gguf", FileType.Q4_K_M)

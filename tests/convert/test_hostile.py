@@ -1,0 +1,181 @@
+"""Folders that are damaged, or made to do harm: each is refused, with what is wrong in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import struct
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from puna.convert import convert
+from puna.convert.checkpoint import Checkpoint
+from puna.convert.safetensors import SafetensorsFile
+from puna.errors import ConversionError
+from tests.convert.checkpoints import saved
+from tests.model.models.parity import original
+from tests.tiny import TinyLlama
+
+
+def written(folder: Path, header: Any, data: bytes = b"", *, length: int | None = None) -> Path:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path = folder / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", len(text) if length is None else length) + text + data)
+    return path
+
+
+def entry(shape: list[Any], begin: int, end: int, dtype: str = "F32") -> dict[str, Any]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        (b"[]", "the header is no JSON object"),
+        (b"{", "the header cannot be read"),
+        (b"[" * 100_000, "the header cannot be read"),
+        (b'{"a":1,"a":2}', "a name appears twice"),
+        ({"a": 7}, "'a': this entry of the header is not a tensor's"),
+        ({"a" * 600: entry([], 0, 4)}, "this entry of the header is not a tensor's"),
+        ({"a": entry([1], 0, 4, "F4")}, "'F4' is not a type"),
+        ({"a": entry([-1], 0, 4)}, r"\[-1\] is not a shape"),
+        ({"a": entry([True], 0, 4)}, r"\[True\] is not a shape"),
+        ({"a": entry([1.0], 0, 4)}, r"\[1.0\] is not a shape"),
+        ({"a": entry([1 << 60], 0, 4)}, "is not a shape"),
+        ({"a": entry([1] * 9, 0, 4)}, "is not a shape"),
+        ({"a": entry([1 << 40, 1 << 40], 0, 4)}, "takes 4835703278458516698824704 bytes, but it has 4"),
+        (
+            {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}},
+            "are not the bytes it begins and ends at",
+        ),
+        ({"a": entry([1], 4, 0)}, "takes 4 bytes, but it has -4"),
+        ({"a": entry([2], 0, 8)}, "it ends at byte .*, but the file has .*; it is incomplete"),
+        ({"a": entry([1], 0, 4), "b": entry([1], 2, 6)}, "tensors 'a' and 'b' overlap"),
+    ],
+)
+def test_bad_headers_are_refused(header: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(ConversionError, match=message):
+        SafetensorsFile(written(tmp_path, header, b"\0" * 6))
+
+
+@pytest.mark.parametrize("length", [1 << 20, 200_000_000, (1 << 63) - 1, (1 << 64) - 1])
+def test_a_header_longer_than_the_file_costs_nothing(length: int, tmp_path: Path) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConversionError, match=f"the header would have {length} bytes"):
+            SafetensorsFile(written(tmp_path, {}, length=length))
+        assert tracemalloc.get_traced_memory()[1] < 1e6
+    finally:
+        tracemalloc.stop()
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_a_file_or_an_error(data: bytes, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("any") / "model.safetensors"
+    path.write_bytes(data)
+    with contextlib.suppress(ConversionError):
+        SafetensorsFile(path).close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return saved(tmp_path / "checkpoint", original(TinyLlama()), max_shard_size="100KB")
+
+
+def changed(folder: Path, name: str, **changes: Any) -> None:
+    path = folder / name
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+@pytest.mark.parametrize(
+    "name", ["../secret.safetensors", "/etc/passwd", "a/b.safetensors", "..", "a\0b", ""]
+)
+def test_an_index_leads_nowhere_else(name: str, folder: Path) -> None:
+    (folder.parent / "secret.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    changed(folder, "model.safetensors.index.json", weight_map={"lm_head.weight": name})
+    with pytest.raises(ConversionError, match="is not the name of a file in this folder"):
+        Checkpoint(folder)
+
+
+def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
+    first = sorted(folder.glob("*.safetensors"))[0]
+    kept = first.read_bytes()
+    first.unlink()
+    with pytest.raises(ConversionError, match=f"{first.name}, which .*index.json names, is missing"):
+        Checkpoint(folder)
+    first.write_bytes(kept[:-10])
+    with pytest.raises(ConversionError, match=f"{first.name}: tensor .* incomplete"):
+        Checkpoint(folder)
+    first.write_bytes(kept)
+    (folder / "tokenizer.json").unlink()
+    with pytest.raises(ConversionError, match=r"has neither tokenizer.model nor tokenizer.json"):
+        convert(folder, tmp_path / "m.gguf")
+    (folder / "config.json").unlink()
+    with pytest.raises(ConversionError, match=r"has no config.json"):
+        convert(folder, tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"architectures": None}, "unknown architecture"),
+        (
+            {"architectures": ["LlamaForCausalL"]},
+            "unsupported architecture 'LlamaForCausalL'.* nearest is Llama",
+        ),
+        ({"num_hidden_layers": None}, "'num_hidden_layers' is None, not a number"),
+        ({"num_hidden_layers": "2"}, "'num_hidden_layers' is '2', not a number"),
+        ({"num_attention_heads": 7}, "does not fit config.json"),
+        ({"num_attention_heads": 0}, "'num_attention_heads' is 0, not a number"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "rotation of type 'spiral' is not known"),
+        ({"rope_parameters": 7}, "'rope_parameters' is 7"),
+        ({"vocab_size": 1 << 40}, "a vocabulary of 1099511627776 tokens"),
+        ({"rms_norm_eps": "tiny"}, "'attention.layer_norm_rms_epsilon' would be 'tiny', which is no number"),
+        ({"head_dim": [1]}, "a setting has a value of the wrong type"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(
+    settings: dict[str, Any], message: str, folder: Path, tmp_path: Path
+) -> None:
+    changed(folder, "config.json", **settings)
+    with pytest.raises(ConversionError, match=message):
+        convert(folder, tmp_path / "m.gguf")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": 7}, "has neither"),
+        ({"model": {"type": "Magic"}}, "a vocabulary of type 'Magic' is not supported"),
+        ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "does not give each token its number"),
+        (
+            {"model": {"type": "BPE", "vocab": {"a": 1 << 40}, "merges": []}},
+            "does not give each token its number",
+        ),
+        ({"model": {"type": "BPE", "vocab": {"a": 1}, "merges": [[1, 2]]}}, r"\[1, 2\] is no merge"),
+        ({"model": {"type": "BPE", "vocab": {"a": 1}}}, "'model.merges' is no list"),
+    ],
+)
+def test_tokenizers_that_make_no_sense_are_named(
+    change: dict[str, Any], message: str, folder: Path, tmp_path: Path
+) -> None:
+    changed(folder, "tokenizer.json", **change)
+    with pytest.raises(ConversionError, match=message):
+        convert(folder, tmp_path / "m.gguf")
+
+
+def test_a_tensor_nobody_knows_is_named(folder: Path, tmp_path: Path) -> None:
+    (folder / "model.safetensors.index.json").unlink()
+    text = json.dumps({"model.layers.0.mystery.weight": entry([1], 0, 4)}).encode()
+    (folder / "model-00099.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + b"\0" * 4)
+    with pytest.raises(
+        ConversionError, match=r"tensor 'model.layers.0.mystery.weight' has no place in a file"
+    ):
+        convert(folder, tmp_path / "m.gguf")

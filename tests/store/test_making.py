@@ -1,0 +1,80 @@
+"""Models whose files have to be made first: converted, joined, quantised."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from puna.errors import RequestError
+from puna.gguf import FileType, GGMLType, GGUFWriter, open_gguf
+from puna.store import ModelSpec, Store
+from tests.store.store_files import add, blob_names
+from tests.tiny import tiny_llama_gguf
+
+
+def steps() -> tuple[list[str], list[tuple[str, int, int]]]:
+    return [], []
+
+
+def test_an_uploaded_model_is_quantised(store: Store, tmp_path: Path) -> None:
+    seen: list[tuple[str, int, int]] = []
+    path = tiny_llama_gguf(tmp_path / "tiny.gguf")
+    digest = store.import_file(path)
+    spec = ModelSpec(files={"tiny.gguf": digest}, quantize=FileType.Q8_0, system="Hi")
+    model = store.create("q", spec, on_progress=lambda *step: seen.append(step))
+    assert model.details["quantization_level"] == "Q8_0"
+    assert model.system == "Hi"
+    with open_gguf(model.model_path) as file:
+        assert file.tensor("blk.0.attn_q.weight").type is GGMLType.Q8_0
+    assert {step[0] for step in seen} == {"quantizing F32 model to Q8_0"}
+    assert seen[-1][1] == seen[-1][2] > 0
+    assert digest.replace(":", "-") not in blob_names(store)  # what it was made of is of no use any more
+    assert not [name for name in blob_names(store) if name.startswith("tmp-")]
+
+
+def test_a_model_made_of_another_is_quantised_and_keeps_the_rest(store: Store, tmp_path: Path) -> None:
+    digest = store.import_file(tiny_llama_gguf(tmp_path / "tiny.gguf"))
+    store.create("big", ModelSpec(files={"tiny.gguf": digest}, system="Hi", parameters={"top_k": 3}))
+    small = store.create("small", ModelSpec(from_model="big", quantize=FileType.Q8_0))
+    assert (small.system, small.params) == ("Hi", {"top_k": 3})
+    assert small.details["quantization_level"] == "Q8_0"
+    assert store.get("big").details["quantization_level"] == "F32"
+    same = store.create("same", ModelSpec(from_model="small", quantize=FileType.Q8_0))
+    assert same.model_path == small.model_path
+    with pytest.raises(RequestError, match=r"only supported for F16, BF16 and F32 models"):
+        store.create("smaller", ModelSpec(from_model="small", quantize=FileType.Q4_0))
+
+
+def test_parts_of_a_split_model_are_joined(store: Store, tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "s.gguf", "llama", split_max_tensors=2)
+    for name in "abc":
+        writer.add_tensor(name, np.full((2, 32), ord(name), np.float32))
+    for write in (writer.write_header_to_file, writer.write_kv_data_to_file, writer.write_tensors_to_file):
+        write()
+    writer.close()
+    parts = sorted(tmp_path.glob("*-of-*.gguf"))
+    files = {path.name: store.import_file(path) for path in parts}
+    projector = GGUFWriter(tmp_path / "mm.gguf", "clip")
+    projector.add("general.type", "projector")
+    projector.write()
+    files["mm.gguf"] = store.import_file(tmp_path / "mm.gguf")
+    model = store.create("whole", ModelSpec(files=files))
+    with open_gguf(model.model_path) as file:
+        assert {name: float(file.array(name)[0, 0]) for name in file.tensors} == {"a": 97, "b": 98, "c": 99}
+    assert len(model.manifest.of_type("application/vnd.ollama.image.projector")) == 1
+    del files[parts[1].name]
+    with pytest.raises(RequestError, match=r"1 of 2 parts of the split model are missing"):
+        store.create("half", ModelSpec(files={parts[0].name: store.import_file(parts[0])}))
+
+
+def test_a_published_model_that_cannot_be_converted_is_refused_and_forgotten(store: Store) -> None:
+    files = {
+        "config.json": add(store, b'{"architectures": ["NoSuchModel"]}'),
+        "model.safetensors": add(store, b"\x02\0\0\0\0\0\0\0{}"),
+    }
+    with pytest.raises(RequestError, match="unsupported architecture 'NoSuchModel'"):
+        store.create("m", ModelSpec(files=files))
+    assert blob_names(store) == set()

@@ -1,0 +1,55 @@
+"""Devices, of this machine and of machines made of files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import psutil
+
+from puna.devices import Gpu, devices
+
+
+def test_this_machine_has_a_processor_and_memory() -> None:
+    found = devices()
+    assert found.processor.usable == len(os.sched_getaffinity(0))
+    assert found.processor.name
+    assert found.memory == psutil.virtual_memory().total
+
+
+def put(root: Path, path: str, text: str) -> None:
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_text(text)
+
+
+def test_gpus_are_found_where_the_kernel_tells_of_them(tmp_path: Path) -> None:
+    pci = "sys/bus/pci/devices"
+    for bus, vendor, kind, device in (
+        ("0000:01:00.0", "0x10de", "0x030200", "0x2330"),
+        ("0000:02:00.0", "0x1002", "0x038000", "0x740f"),
+        ("0000:03:00.0", "0x1234", "0x030000", "0x1111"),  # a virtual machine's screen
+        ("0000:04:00.0", "0x8086", "0x020000", "0x10d3"),  # no graphics
+    ):
+        for name, text in (("vendor", vendor), ("class", kind), ("device", device)):
+            put(tmp_path, f"{pci}/{bus}/{name}", f"{text}\n")
+    (tmp_path / "sys/bus/pci/drivers/nvidia").mkdir(parents=True)
+    (tmp_path / pci / "0000:01:00.0/driver").symlink_to(tmp_path / "sys/bus/pci/drivers/nvidia")
+    put(tmp_path, "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t NVIDIA H100 PCIe\nIRQ: 7\n")
+    put(tmp_path, f"{pci}/0000:02:00.0/mem_info_vram_total", "68702699520\n")
+    put(tmp_path, "proc/cpuinfo", "model name\t: Some CPU\nflags\t\t: fpu avx avx2 fma f16c avx512f\n")
+    found = devices(tmp_path)
+    assert found.gpus == (
+        Gpu("NVIDIA H100 PCIe", "0000:01:00.0", "nvidia", None),
+        Gpu("AMD 0x740f", "0000:02:00.0", "", 68702699520),
+    )
+    assert (found.processor.name, found.processor.features) == (
+        "Some CPU", ("avx", "avx2", "f16c", "fma", "avx512f"),
+    )  # fmt: skip
+    said = "\n".join(found.sentences())
+    assert "NVIDIA H100 PCIe (0000:01:00.0, nvidia)" in said
+    assert "AMD 0x740f (0000:02:00.0, no driver, 68.7 GB)" in said
+    assert "uses no GPU" in said
+
+
+def test_without_gpus_nothing_is_said_of_them(tmp_path: Path) -> None:
+    assert devices(tmp_path).note == ""
