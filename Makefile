@@ -21,7 +21,7 @@ SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-thorough test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured
-.PHONY: docs-models clean distclean help
+.PHONY: docs-models demo-vision-evaluation clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -94,6 +94,9 @@ bench-embedding: .venv-peers/installed .venv-peers/minilm .venv-peers/sentences 
 
 docs-models: .venv/developed ## hold every architecture against its reference and write docs/models.md
 	$(BIN)/python bench/parity.py
+
+demo-vision-evaluation: .venv/developed ## ask the bundled model that sees about pictures it has not learned from
+	$(BIN)/python -m demo.vision.evaluate
 
 clean: ## remove what was built, and caches
 	rm -rf build dist .venv/installed .venv/developed .venv-peers/installed

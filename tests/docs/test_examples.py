@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+import puna
 from tests.e2e.servers import Server, add_model, environment, running
 from tests.scripted import pieces_of, trigger, write_scripted
 from tests.tiny import TinyLlama, tiny_llama_gguf
@@ -32,6 +33,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 BLOCK = re.compile(
     r"(?:<!-- not run: (?P<why>[^\n]+?) -->\n)?^```(?P<language>python|sh)\n(?P<code>.*?)^```$", re.M | re.S
 )
+PICTURE = re.compile(r"^\| !\[\]\((?P<picture>.+?)\) \| (?P<question>.+?) \| `(?P<answer>.+?)` \|$", re.M)
 REDIRECT = Path(__file__).parent / "redirect"
 
 
@@ -74,7 +76,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, calling: Path) -> Iterator[
 
 @pytest.fixture
 def place(tmp_path: Path, calling: Path) -> Path:
-    """A folder with what the examples name: a model file, adapters, and Modelfiles."""
+    """A folder with what the examples name: a model file, adapters, Modelfiles, pictures."""
     tiny_llama_gguf(tmp_path / "model.gguf")
     shutil.copy(tmp_path / "model.gguf", tmp_path / "Llama-3.2-1B-Instruct-Q4_K_M.gguf")
     (tmp_path / "Modelfile").write_text("FROM ./model.gguf\n")
@@ -84,6 +86,8 @@ def place(tmp_path: Path, calling: Path) -> Path:
     TinyAdapter(("down_proj",), seed=2).write_peft(tmp_path / "tone", TinyLlama().build())
     modelfile = "FROM ./model.gguf\nADAPTER ./style.gguf\nADAPTER ./tone 0.5\n"
     (tmp_path / "Modelfile.tuned").write_text(modelfile)
+    for picture in (ROOT / "docs" / "pictures").glob("*.png"):
+        shutil.copy(picture, tmp_path)
     return tmp_path
 
 
@@ -118,6 +122,16 @@ def test_an_example_runs_as_it_stands(example: Example, server: Server, place: P
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{example.code}\n{done.stdout}\n{done.stderr}"
+
+
+def test_pictures_in_the_docs_are_answered_as_they_say() -> None:
+    """Every row of the table that has a picture, a question about it and the answer."""
+    rows = PICTURE.findall((ROOT / "docs" / "vision.md").read_text())
+    assert len({picture for picture, *_ in rows}) == 3
+    with puna.load("demo-vision") as model:
+        for picture, question, answer in rows:
+            message = {"role": "user", "content": question, "images": [ROOT / "docs" / picture]}
+            assert model.chat([message], temperature=0, num_predict=30).text == answer, question
 
 
 def test_there_are_examples() -> None:

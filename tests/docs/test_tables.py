@@ -14,7 +14,11 @@ import pytest
 from puna.model.registry import supported
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "demo" / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "demo").rglob("README.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 #: The module that writes the tables of a JSON file.
 REPORTS = {
     "docs/performance.json": "report",
@@ -25,6 +29,7 @@ REPORTS = {
     "docs/architectures.json": "architectures_report",
     "docs/embedding.json": "embedding_report",
     "demo/evaluation.json": "demo.evaluate",
+    "demo/vision/evaluation.json": "demo.vision.evaluate",
 }
 SHOWN = re.compile(r"<!-- table: (?P<command>.+?) -->\n.*?<!-- end of table -->\n", re.S)
 TABLE = re.compile(r"(?:^\|.*\n)+", re.M)

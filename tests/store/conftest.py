@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from puna.store import Store
+from puna.store import Store, bundled
 from tests.store.store_files import write_gguf
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr("puna.store.store.bundled_model", lambda: None)
+    monkeypatch.setattr(bundled, "BUNDLED", ())
     return Store(tmp_path / "models")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from tests.store.store_files import sha256
 @pytest.fixture
 def with_demo(tmp_path: Path, make_gguf: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Store:
     path = make_gguf("llama", parameters=2_000_000, general__file_type=7)
-    monkeypatch.setattr("puna.store.store.bundled_model", lambda: bundled.bundled_model(path))
+    monkeypatch.setattr(bundled, "BUNDLED", (replace(bundled.DEMO, file=path),))
     return Store(tmp_path / "models")
 
 
@@ -35,7 +36,7 @@ def test_demo_is_found_and_listed_without_a_store(with_demo: Store) -> None:
     }
     assert model.digest == sha256(model.manifest.encode()).removeprefix("sha256:")
     assert model.size > model.runnable_path().stat().st_size
-    assert model.params == json.loads(bundled.DEMO_PARAMS.read_text())
+    assert model.params == json.loads(bundled.DEMO.params.read_text())
     assert (model.template, model.system, model.messages, model.license) == (None, None, [], [])
     assert [found.name for found in with_demo.list()] == ["demo:latest"]
     assert not with_demo.root.exists()
@@ -67,7 +68,7 @@ def test_an_installation_without_a_usable_demo_has_none(
     path = tmp_path / "demo.gguf"
     if content is not None:
         path.write_bytes(content)
-    monkeypatch.setattr("puna.store.store.bundled_model", lambda: bundled.bundled_model(path))
+    monkeypatch.setattr(bundled, "BUNDLED", (replace(bundled.DEMO, file=path),))
     store = Store(tmp_path / "models")
     assert store.list() == []
     with pytest.raises(ModelNotFoundError, match="model 'demo' not found"):

@@ -88,6 +88,7 @@ PAGES = {
                 'puna run demo "Tell me a story about a fox"',
             ),
             ("Ask about a file", 'puna run demo "Summarise this text." < notes.txt'),
+            ("Ask about a picture", 'puna run demo-vision "What is in this picture? ./photo.png"'),
             ("Chat; /? lists the commands", "puna run demo"),
             ("Run a model file and print timings", 'puna run ./model.gguf --verbose "Hello"'),
             ("Get the same answer every time", 'puna run demo --temperature 0 "What is 2 + 2?"'),

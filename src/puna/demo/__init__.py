@@ -1,8 +1,8 @@
-"""The bundled demo model, called `demo` wherever a model is named. `demo/` in the repository makes it."""
+"""The bundled models, `demo` and `demo-vision` to all commands. `demo/` in the repository makes them."""
 
 from pathlib import Path
 
 
-def path() -> Path:
-    """Where the model file lies."""
-    return Path(__file__).with_name("demo.gguf")
+def path(name: str = "demo") -> Path:
+    """Where the file of that model lies."""
+    return Path(__file__).with_name(f"{name}.gguf")

@@ -1,10 +1,12 @@
-"""`demo`: the model bundled with the package, which appears as if it were in the store."""
+"""The models bundled with the package, which appear as if they were in the store."""
 
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Final
 
 from puna.errors import GGUFError
 from puna.store import manifest as media
@@ -17,29 +19,51 @@ from puna.store.stored import StoredModel
 
 log = logging.getLogger(__name__)
 
-DEMO_NAME = ModelName.parse("demo")
-DEMO_FILE = Path(__file__).resolve().parents[1] / "demo" / "demo.gguf"
-DEMO_PARAMS = DEMO_FILE.with_name("params.json")
+_FOLDER: Final = Path(__file__).resolve().parents[1] / "demo"
+DEMO_FILE: Final = _FOLDER / "demo.gguf"
 
 
-def is_demo(name: ModelName) -> bool:
-    return name.folded == DEMO_NAME.folded
+@dataclass(frozen=True)
+class Bundled:
+    """A model's name and its files."""
+
+    name: ModelName
+    file: Path
+    params: Path
+
+    def described(self) -> StoredModel | None:
+        """The model; None if this installation lacks it or it is damaged."""
+        try:
+            status = self.file.stat()
+            return _described(self, status.st_mtime_ns, status.st_size)
+        except FileNotFoundError:
+            return None
+        except (OSError, GGUFError) as error:
+            log.warning("the bundled model %s cannot be used: %s", self.name, error)
+            return None
 
 
-def bundled_model(path: Path = DEMO_FILE) -> StoredModel | None:
-    """The bundled model, or None if this installation has none or it is damaged."""
-    try:
-        status = path.stat()
-        return _described(path, status.st_mtime_ns, status.st_size)
-    except FileNotFoundError:
-        return None
-    except (OSError, GGUFError) as error:
-        log.warning("the bundled model cannot be used: %s", error)
-        return None
+DEMO: Final = Bundled(ModelName.parse("demo"), DEMO_FILE, _FOLDER / "params.json")
+DEMO_VISION: Final = Bundled(
+    ModelName.parse("demo-vision"), _FOLDER / "demo-vision.gguf", _FOLDER / "demo-vision-params.json"
+)
+BUNDLED: Final = (DEMO, DEMO_VISION)
 
 
-@lru_cache(maxsize=4)
-def _described(path: Path, mtime_ns: int, size: int) -> StoredModel:
+def bundled_models() -> list[StoredModel]:
+    """Those of the bundled models that this installation has."""
+    return [model for each in BUNDLED if (model := each.described()) is not None]
+
+
+def bundled_model(name: ModelName) -> StoredModel | None:
+    """The bundled model called so; None if there is none."""
+    found = next((each for each in BUNDLED if each.name.folded == name.folded), None)
+    return found.described() if found is not None else None
+
+
+@lru_cache(maxsize=8)
+def _described(bundled: Bundled, mtime_ns: int, size: int) -> StoredModel:
+    path = bundled.file
     facts = facts_of(path)
     layer = Layer(media_type=media.MODEL, digest=file_digest(path), size=size)
     config = ModelConfig(
@@ -51,14 +75,15 @@ def _described(path: Path, mtime_ns: int, size: int) -> StoredModel:
     )
     encoded = config.encode([layer.digest])
     config_layer = Layer(media_type=media.CONFIG, digest=digest_of(encoded), size=len(encoded))
-    params = Layer(media_type=media.PARAMS, digest=file_digest(DEMO_PARAMS), size=DEMO_PARAMS.stat().st_size)
+    options = bundled.params
+    params = Layer(media_type=media.PARAMS, digest=file_digest(options), size=options.stat().st_size)
     manifest = Manifest(config=config_layer, layers=(layer, params))
     return StoredModel(
-        model_name=DEMO_NAME,
+        model_name=bundled.name,
         manifest=manifest,
         config=config,
         digest=digest_of(manifest.encode()).removeprefix("sha256:"),
         modified_ns=mtime_ns,
-        files={layer.digest: path, params.digest: DEMO_PARAMS},
+        files={layer.digest: path, params.digest: options},
         bundled=True,
     )

@@ -12,7 +12,7 @@ from puna.config import env_bool, models_dir
 from puna.errors import InvalidNameError, ModelNotFoundError, RequestError, StoreError
 from puna.store import prune
 from puna.store.blobs import Blobs, normalize_digest
-from puna.store.bundled import bundled_model, is_demo
+from puna.store.bundled import bundled_model, bundled_models
 from puna.store.config import ModelConfig
 from puna.store.create import Converter, ModelSpec, build, needs_making
 from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
@@ -41,7 +41,7 @@ class Store:
     # --- reading ---
 
     def list(self) -> list[StoredModel]:
-        """All models, newest first, including the bundled one. Skips damaged models with a warning."""
+        """All models, newest first, including the bundled ones. Skips damaged models with a warning."""
         found: list[StoredModel] = []
         for name, path in self._entries():
             try:
@@ -50,9 +50,8 @@ class Store:
                 continue  # deleted since the directory was read
             except StoreError as error:
                 log.warning("skipping model %s: %s", name, error)
-        demo = bundled_model()
-        if demo is not None and not any(is_demo(model.model_name) for model in found):
-            found.append(demo)
+        taken = {model.model_name.folded for model in found}
+        found += [model for model in bundled_models() if model.model_name.folded not in taken]
         return sorted(found, key=lambda model: (-model.modified_ns, model.name))
 
     def get(self, name: str | ModelName) -> StoredModel:
@@ -64,10 +63,10 @@ class Store:
         stored = self._find(wanted)
         if stored is not None:
             return self._load(stored, self._manifest_path(stored))
-        demo = bundled_model() if is_demo(wanted) else None
-        if demo is None:
+        bundled = bundled_model(wanted)
+        if bundled is None:
             raise ModelNotFoundError(f"model '{name}' not found")
-        return demo
+        return bundled
 
     def manifest_bytes(self, name: str | ModelName) -> bytes:
         """The manifest of a model as it lies on the disk; the bundled model has none. Raises as `get`."""
@@ -79,7 +78,7 @@ class Store:
     def exists(self, name: str | ModelName) -> bool:
         """Whether there is a model called `name` (possibly damaged). Raises InvalidNameError."""
         wanted = _parse(name)
-        return self._find(wanted) is not None or (is_demo(wanted) and bundled_model() is not None)
+        return self._find(wanted) is not None or bundled_model(wanted) is not None
 
     def resolve(self, name: str | ModelName) -> ModelName:
         """`name` with each part in the case the store uses; unknown parts are unchanged."""
@@ -207,7 +206,7 @@ class Store:
         with self._writing():
             stored = self._find(wanted)
             if stored is None:
-                if is_demo(wanted) and bundled_model() is not None:
+                if bundled_model(wanted) is not None:
                     raise RequestError(f"'{wanted}' is bundled with Puna and cannot be deleted")
                 raise ModelNotFoundError(f"model '{name}' not found")
             path = self._manifest_path(stored)

@@ -1,0 +1,148 @@
+"""Measure demo-vision: `make demo-vision-evaluation`. Runs the exported file through Puna's own engine.
+
+Writes demo/vision/evaluation.json and the tables of demo/vision/README.md and the README: of each kind of
+question, how many about pictures that were never learned from are answered exactly.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import random
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import puna
+from bench.pages import README, Pages, insert
+from demo.vision.questions import Asked, blind, questions
+from demo.vision.scenes import Scene, any_scene
+from puna.demo import path as bundled_path
+
+COMMAND = "make demo-vision-evaluation"
+RESULTS = Path(__file__).parent / "evaluation.json"
+VISION_README = Path(__file__).with_name("README.md")
+#: What the table says of each kind of question.
+MEANINGS = {
+    "describe": "what is in the picture",
+    "count": "how many shapes there are",
+    "count some": "how many of a shape or of a colour",
+    "colour": "the colour of a shape or of what is printed; that there is none",
+    "shape": "which shape has a colour",
+    "position": "where a shape is",
+    "exists": "whether there is such a shape",
+    "background": "the colour of the background",
+    "number": "a printed number of one or two digits; that there is none",
+    "word": "what it says: a number, nothing, or that words cannot be told",
+    "bars": "how many bars a chart has",
+    "tallest": "which bar is the tallest: that it cannot tell",
+    "cannot tell": "what nobody can know from such pictures",
+    "noise": "anything about what only looks like a picture",
+    "no picture": "anything, without a picture",
+}
+_PARALLEL = 16  # requests in a batch
+
+
+@dataclass(frozen=True)
+class Case:
+    """A question about a picture, or about none."""
+
+    scene: Scene | None
+    asked: Asked
+
+
+def held_out(count: int, seed: int = 0, each: int = 4) -> list[Case]:
+    """`count` pictures that were not learned from, each with up to `each` questions, and some without."""
+    rng = random.Random(f"evaluation {seed}")
+    cases = []
+    for _ in range(count):
+        scene = any_scene(rng)
+        cases += [Case(scene, asked) for asked in questions(scene, rng, each)]
+        if rng.random() < 0.05:
+            cases.append(Case(None, blind(rng)))
+    return cases
+
+
+def png(scene: Scene) -> bytes:
+    """The file of a scene's picture."""
+    written = io.BytesIO()
+    scene.picture.save(written, "PNG")
+    return written.getvalue()
+
+
+def answers(model: puna.Model, cases: Sequence[Case]) -> list[str]:
+    """The model's answer to each question, as its first one about the picture."""
+
+    def answer(case: Case) -> str:
+        message: dict[str, Any] = {"role": "user", "content": case.asked.question}
+        if case.scene is not None:
+            message["images"] = [png(case.scene)]
+        return model.chat([message], temperature=0, num_predict=40).text
+
+    with ThreadPoolExecutor(_PARALLEL) as pool:
+        return list(pool.map(answer, cases))
+
+
+def evaluate(path: Path, pictures: int) -> dict[str, Any]:
+    """How many questions of each kind are answered exactly, and some that are not."""
+    cases = held_out(pictures)
+    with puna.load(path, parallel=_PARALLEL) as model:
+        given = answers(model, cases)
+    right: dict[str, list[bool]] = defaultdict(list)
+    failures = []
+    for case, answer in zip(cases, given, strict=True):
+        asked = case.asked
+        right[asked.kind].append(answer == asked.answer)
+        if answer != asked.answer:
+            failures.append([asked.kind, asked.question, asked.answer, answer])
+    return {
+        "file_megabytes": round(path.stat().st_size / 1e6, 2),
+        "pictures": pictures,
+        "questions": len(cases),
+        "exact": 1 - len(failures) / len(cases),
+        "kinds": {
+            kind: {"questions": len(right[kind]), "exact": sum(right[kind]) / len(right[kind])}
+            for kind in MEANINGS
+            if right[kind]
+        },
+        "failures": failures[:40],
+    }
+
+
+def pages(results: dict[str, Any]) -> Pages:
+    """What the README and the model's own show of the results."""
+    everything = f"{100 * results['exact']:.1f} %"
+    questions_asked = f"{results['questions']:,} questions about {results['pictures']:,} pictures"
+    lines = ["| question | answered exactly | of |", "|---|---:|---:|"]
+    lines += [
+        f"| {MEANINGS[kind]} | {100 * found['exact']:.1f} % | {found['questions']} |"
+        for kind, found in results["kinds"].items()
+    ]
+    lines.append(f"| **all** | **{everything}** | {results['questions']} |")
+    short = ["| measure | result |", "|---|---:|", f"| {questions_asked}, answered exactly | {everything} |"]
+    return {README: "\n".join(short) + "\n", VISION_README: "\n".join(lines) + "\n"}
+
+
+def main() -> None:
+    """Evaluate the bundled model, or another file."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", type=Path, default=bundled_path("demo-vision"))
+    parser.add_argument("--pictures", type=int, default=600)
+    parser.add_argument("--json", type=Path, default=RESULTS)
+    arguments = parser.parse_args()
+    began = time.monotonic()
+    results = evaluate(arguments.model, arguments.pictures)
+    arguments.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    shown = pages(results)
+    print(f"{shown[VISION_README]}\n({time.monotonic() - began:.0f} s; details in {arguments.json})")
+    if arguments.json == RESULTS:
+        insert(shown, COMMAND)
+
+
+if __name__ == "__main__":
+    main()

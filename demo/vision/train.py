@@ -1,0 +1,222 @@
+"""Train demo-vision: `python -m demo.vision.train`. Pictures are drawn as they are needed, none twice.
+
+In its first stage the tower alone learns what lies where, from heads that are thrown away afterwards; then
+the whole model learns to answer. The schedule counts steps, so a run can be interrupted and goes on from its
+last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from demo.vision.model import Shape, VisionModel
+from demo.vision.muon import Muon
+from demo.vision.rows import HUES, KINDS, Rows, draw_rows, prefix_tokens, right_by_kind
+from demo.vision.vocabulary import load_vocabulary
+
+OUT = Path(__file__).parents[1] / "out" / "vision"
+SEED = 1
+PICTURES = 32  # in a step
+WARMUP = 30
+AVERAGE = 0.995  # how much of the averaged weights a step leaves
+_REPORT, _SAVE = 25, 100  # steps between
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long and how fast is learned."""
+
+    looking: int = 850  # steps of the tower alone
+    steps: int = 2390  # steps in all
+    falling: int = 1200  # of those, the last ones, in which the rate falls to nothing
+    rate: float = 0.004
+
+
+class Heads(nn.Module):
+    """What a patch is part of: a thing's kind and colour, whether its middle is there, where it reaches."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.kind = nn.Linear(width, len(KINDS))
+        self.hue = nn.Linear(width, len(HUES))
+        self.middle = nn.Linear(width, 1)
+        self.box = nn.Linear(width, 4)
+
+    def forward(self, patches: Tensor, truth: dict[str, Tensor]) -> Tensor:
+        """The mean loss over [B, patches, width]."""
+        known = truth["hue"] > 0
+        there = truth["kind"] > 0
+        loss = F.cross_entropy(self.kind(patches)[known], truth["kind"][known])
+        loss = loss + 0.5 * F.cross_entropy(self.hue(patches)[known], truth["hue"][known])
+        loss = loss + 2 * F.binary_cross_entropy_with_logits(self.middle(patches)[..., 0], truth["middle"])
+        return loss + 2 * F.smooth_l1_loss(self.box(patches)[there], truth["box"][there], beta=0.05)
+
+    def right(self, patches: Tensor, truth: dict[str, Tensor]) -> float:
+        """How many things are known by the patch in their middle."""
+        with torch.no_grad():
+            middle = truth["middle"] > 0
+            found = self.kind(patches[middle]).argmax(-1) == truth["kind"][middle]
+            return found.float().mean().item()
+
+
+def read(model: VisionModel, rows: Rows, seen: Tensor, begin: int) -> tuple[Tensor, Tensor]:
+    """Logits of all learned positions, and the tokens that are right there."""
+    x = model.embed(rows.tokens)
+    picture = model.mm(seen)
+    x = torch.cat((x[:, :begin], picture, x[:, begin + picture.shape[1] :]), 1)
+    hidden = model.hidden(x, rows.positions, rows.mask)
+    learn = rows.learn[:, :-1]
+    return model.logits(hidden[:, :-1][learn]), rows.tokens[:, 1:][learn]
+
+
+def rate(plan: Plan, step: int) -> float:
+    """Learning rate: warm-up in each of the stages, then constant, in the end falling to nothing."""
+    since = step if step < plan.looking else step - plan.looking
+    return plan.rate * min(1.0, (since + 1) / WARMUP, (plan.steps - step) / plan.falling)
+
+
+def optimisers(model: VisionModel, heads: Heads) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for everything else."""
+    named = dict(model.named_parameters())
+    matrices = [
+        p for name, p in named.items() if p.dim() > 1 and "_embd" not in name and "position" not in name
+    ]
+    rest = [p for p in named.values() if all(p is not matrix for matrix in matrices)]
+    return [
+        Muon(matrices, weight_decay=0.05),
+        torch.optim.AdamW([*rest, *heads.parameters()], betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+@dataclass
+class Report:
+    """Means over the last steps, as they are printed."""
+
+    began: float = field(default_factory=time.monotonic)
+    steps: int = 0
+    sums: Counter[str] = field(default_factory=Counter)
+    right: Counter[str] = field(default_factory=Counter)
+    total: Counter[str] = field(default_factory=Counter)
+
+    def line(self) -> str:
+        means = [f"{name} {value / self.steps:.3f}" for name, value in self.sums.items()]
+        kinds = [f"{kind} {self.right[kind] / count:.2f}" for kind, count in sorted(self.total.items())]
+        speed = self.steps * PICTURES / (time.monotonic() - self.began)
+        return f"{', '.join(means)}, {speed:.1f} pictures/s {'; '.join(kinds)}"
+
+
+@dataclass
+class Training:
+    """Everything that changes from step to step."""
+
+    model: VisionModel
+    heads: Heads
+    updates: list[torch.optim.Optimizer]
+    average: dict[str, Tensor]
+    begin: int  # where pictures begin in a row
+    step: int = 0
+
+    @classmethod
+    def of(cls, shape: Shape, begin: int) -> Training:
+        model, heads = VisionModel(shape), Heads(shape.vision_hidden)
+        average = {name: p.detach().clone() for name, p in model.named_parameters()}
+        return cls(model, heads, optimisers(model, heads), average, begin)
+
+    def resume(self, path: Path) -> None:
+        saved = torch.load(path, weights_only=True)
+        self.model.load_state_dict(saved["model"])
+        self.heads.load_state_dict(saved["heads"])
+        for optimiser, state in zip(self.updates, saved["optimisers"], strict=True):
+            optimiser.load_state_dict(state)
+        self.average, self.step = saved["average"], saved["step"]
+
+    def save(self, path: Path) -> None:
+        """Write a checkpoint, atomically replacing the last one."""
+        state = {
+            "step": self.step,
+            "model": self.model.state_dict(),
+            "heads": self.heads.state_dict(),
+            "average": self.average,
+            "optimisers": [optimiser.state_dict() for optimiser in self.updates],
+        }
+        torch.save(state, path.with_suffix(".part"))
+        path.with_suffix(".part").rename(path)
+
+    def learn(self, rows: Rows, plan: Plan, report: Report) -> None:
+        """One step."""
+        seen = self.model.v(rows.pixels)
+        loss = looking = self.heads(seen, rows.truth)
+        report.sums["looking"] += looking.item()
+        report.sums["known"] += self.heads.right(seen, rows.truth)
+        if self.step >= plan.looking:
+            logits, target = read(self.model, rows, seen, self.begin)
+            saying = F.cross_entropy(logits, target)
+            loss = looking + saying
+            report.sums["saying"] += saying.item()
+            right, total = right_by_kind(logits.detach(), target, rows)
+            report.right += right
+            report.total += total
+        loss.backward()
+        parameters = [*self.model.parameters(), *self.heads.parameters()]
+        torch.nn.utils.clip_grad_norm_([p for p in parameters if p.grad is not None], 1.0)
+        for optimiser in self.updates:
+            optimiser.param_groups[0]["lr"] = rate(plan, self.step)
+            optimiser.step()
+            optimiser.zero_grad()
+        self.step += 1
+        report.steps += 1
+        with torch.no_grad():
+            for name, p in self.model.named_parameters():
+                self.average[name].lerp_(p, 1 - min(AVERAGE, self.step / (self.step + 9)))
+
+
+def train(out: Path, plan: Plan) -> None:
+    """Train until the plan is done, from the checkpoint in `out` if there is one."""
+    torch.manual_seed(SEED)
+    shape = Shape()
+    tokenizer = load_vocabulary(out / "tokenizer.json")
+    assert tokenizer.get_vocab_size() <= shape.vocabulary
+    training = Training.of(shape, prefix_tokens(tokenizer, shape)[1])
+    path, report = out / "checkpoint.pt", Report()
+    if path.exists():
+        training.resume(path)
+    while training.step < plan.steps:
+        rows = draw_rows(random.Random(f"{SEED} {training.step}"), PICTURES, shape, tokenizer)
+        training.learn(rows, plan, report)
+        last = training.step == plan.steps
+        if training.step % _REPORT == 0 or last:
+            print(f"step {training.step}/{plan.steps}: {report.line()}", flush=True)
+            report = Report()
+        if training.step % _SAVE == 0 or last:
+            training.save(path)
+
+
+def load_model(path: Path) -> VisionModel:
+    """The averaged model of a checkpoint, ready to be evaluated."""
+    model = VisionModel(Shape())
+    model.load_state_dict(torch.load(path, weights_only=True)["average"])
+    return model.eval()
+
+
+def main() -> None:
+    """Train."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--steps", type=int, default=Plan.steps)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    train(options.out, Plan(steps=options.steps))
+
+
+if __name__ == "__main__":
+    main()

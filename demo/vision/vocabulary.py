@@ -1,0 +1,74 @@
+"""The vocabulary of demo-vision: byte-level BPE of its questions; capital letters and digits stay single.
+
+It is trained on questions and answers without the words and numbers printed in pictures, so that those are
+spelt a letter at a time, whether or not they are words.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from demo.vision.questions import blind, questions
+from demo.vision.scenes import any_scene
+from demo.vocabulary import PATTERN
+
+BOS, END, USER, ASSISTANT = "<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>"
+IMAGE_BEGIN, IMAGE_END = "<start_of_image>", "<end_of_image>"
+CONTROL = (BOS, END, USER, ASSISTANT, IMAGE_BEGIN, IMAGE_END)
+BOS_ID, END_ID, USER_ID, ASSISTANT_ID, IMAGE_BEGIN_ID, IMAGE_END_ID = range(len(CONTROL))
+AROUND = "\n\n"  # what stands before and after a picture, as in Gemma 3
+SIZE = 768
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}<|user|>{{ message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}<|assistant|>{{ message['content'] }}<|end|>{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def texts(pictures: int, seed: int) -> Iterator[str]:
+    """Questions and answers without what is printed in pictures."""
+    rng = random.Random(seed)
+    for _ in range(pictures):
+        scene = any_scene(rng)
+        for asked in questions(scene, rng, 6):
+            yield asked.question
+            if scene.style not in ("word", "number"):
+                yield asked.answer
+        yield blind(rng).question
+
+
+def train_vocabulary(pictures: int = 4000, seed: int = 1) -> Tokenizer:
+    """A tokenizer of at most `SIZE` tokens, control tokens first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=SIZE,
+        special_tokens=list(CONTROL),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    # "I see no picture." and "The word" are answers only where pictures are missing or printed.
+    spoken = ["I see no picture.", "I cannot tell.", "The number", "The word", "There is no text.", AROUND]
+    tokenizer.train_from_iterator([*texts(pictures, seed), *spoken * 200], trainer)
+    return tokenizer
+
+
+def load_vocabulary(path: Path) -> Tokenizer:
+    """The tokenizer in that file; made first, where it is not there."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        train_vocabulary().save(str(path))
+    return Tokenizer.from_file(str(path))
