@@ -144,3 +144,23 @@ def test_parameters_that_cannot_be_kept_to_are_named(
 def test_a_tool_that_is_not_there_cannot_be_chosen() -> None:
     with pytest.raises(RequestError, match="there are get_weather, get_time, write"):
         calls_grammar(forced("hermes", choice="function:nobody", tools=tools_of(TOOLS)), json.dumps)
+
+
+def test_unions_that_lead_to_one_schema_again_and_again_are_read_once() -> None:
+    doubling: dict[str, Any] = {f"d{i}": {"anyOf": [{"$ref": f"#/$defs/d{i + 1}"}] * 2} for i in range(40)}
+    doubling["d40"] = {"type": ["string", "null"]}
+    circle = {"anyOf": [{"type": "integer"}, *[{"$ref": "#/$defs/circle"}] * 9]}
+    given = tool("f", a={"$ref": "#/$defs/d0"}, b={"$ref": "#/$defs/circle"})
+    given["function"]["parameters"]["$defs"] = {**doubling, "circle": circle}
+    tools = tools_of([given])
+    assert tools["f"].types("a") == ["string", "null"]
+    assert tools["f"].types("b") == ["integer"]
+    grammar = calls_grammar(forced("qwen3-coder", tools=tools), json.dumps)
+    assert not LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0).is_error()
+
+
+def test_a_union_of_nothing_but_itself_is_refused() -> None:
+    given = tool("f", a={"$ref": "#/$defs/a"})
+    given["function"]["parameters"]["$defs"] = {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}
+    with pytest.raises(RequestError, match="no value satisfies the schema at #/properties/a"):
+        calls_grammar(forced("qwen3-coder", tools=tools_of([given])), json.dumps)

@@ -198,10 +198,33 @@ class _Writer:
 
 
 def _branches(tool: Tool, schema: Any, place: str) -> list[tuple[str, Any]]:
-    """Ways to satisfy a schema, each with the kind of its values: a string, or anything else."""
-    if schema is True or not isinstance(schema, Mapping):
-        return [("string", {})]
-    schema = tool.resolved(schema)
+    """Ways to satisfy a schema, each with the kind of its values: a string, or anything else.
+
+    Unions may lead back to themselves, or to one schema again and again: it is one way all the same.
+    """
+    ways: list[tuple[str, Any]] = []
+    waiting, seen = [schema], set[int]()
+    while waiting:
+        branch = waiting.pop()
+        if branch is True or not isinstance(branch, Mapping):
+            ways.append(("string", {}))
+            continue
+        branch = tool.resolved(branch)
+        if id(branch) in seen:
+            continue
+        seen.add(id(branch))
+        union = _union(branch, place)
+        if union is None:
+            ways += _ways(tool, branch, place)
+        else:
+            waiting += reversed(union)
+    if not ways:
+        raise RequestError(f"no value satisfies the schema at {place}")
+    return ways
+
+
+def _union(schema: Mapping[str, Any], place: str) -> list[Any] | None:
+    """The schemas of which one must hold, if that is all that `schema` says."""
     for keyword in ("anyOf", "oneOf"):
         listed = schema.get(keyword)
         if not isinstance(listed, list):
@@ -210,7 +233,12 @@ def _branches(tool: Tool, schema: Any, place: str) -> list[tuple[str, Any]]:
             raise RequestError(
                 f'the keyword "{other}" beside "{keyword}" at {place} is not supported in calls of this model'
             )
-        return [way for branch in listed for way in _branches(tool, branch, place)]
+        return listed
+    return None
+
+
+def _ways(tool: Tool, schema: Mapping[str, Any], place: str) -> list[tuple[str, Any]]:
+    """As `_branches`, of a schema that is no union."""
     if "allOf" in schema:
         raise RequestError(f'the keyword "allOf" at {place} is not supported in calls of this model')
     types = tool.types_of(schema)

@@ -38,7 +38,19 @@ class Tool:
     def types_of(self, schema: Any) -> list[str]:
         """The types of values that a schema within the parameters names."""
         found: set[str] = set()
-        self._collect(schema, found, 0)
+        waiting, seen = [schema], set[int]()
+        while waiting:
+            branch = waiting.pop()
+            if not isinstance(branch, Mapping):
+                continue
+            branch = self.resolved(branch)
+            if id(branch) in seen:  # unions may lead back to themselves, or to one schema again and again
+                continue
+            seen.add(id(branch))
+            found |= _types_said(branch)
+            for keyword in ("anyOf", "oneOf", "allOf"):
+                branches = branch.get(keyword)
+                waiting += branches if isinstance(branches, list) else ()
         return [kind for kind in (*_ORDER, "null") if kind in found]
 
     def value(self, parameter: str, text: str) -> str:
@@ -53,22 +65,6 @@ class Tool:
             if (value := _as(kind, text.strip())) is not None:
                 return value
         return "false" if types == ["boolean"] else dumps(text)
-
-    def _collect(self, schema: Any, found: set[str], depth: int) -> None:
-        if depth > _MOST_REFERENCES or not isinstance(schema, Mapping):
-            return
-        schema = self.resolved(schema)
-        kind = schema.get("type")
-        found.update(one for one in (kind if isinstance(kind, list) else [kind]) if isinstance(one, str))
-        for keyword in ("anyOf", "oneOf", "allOf"):
-            branches = schema.get(keyword)
-            for branch in branches if isinstance(branches, list) else ():
-                self._collect(branch, found, depth + 1)
-        if kind is None:
-            listed = schema.get("enum")
-            found.update(map(_type_of, listed if isinstance(listed, list) else ()))
-            if "const" in schema:
-                found.add(_type_of(schema["const"]))
 
     def resolved(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """The schema that references within the parameters lead to."""
@@ -118,6 +114,16 @@ def _as(kind: str, text: str) -> str | None:
             return text if isinstance(value, list if kind == "array" else dict) else None
         case _:
             return None
+
+
+def _types_said(schema: Mapping[str, Any]) -> set[str]:
+    """The types that a schema names itself, or those of its values."""
+    kind = schema.get("type")
+    if kind is not None:
+        return {one for one in (kind if isinstance(kind, list) else [kind]) if isinstance(one, str)}
+    listed = schema.get("enum")
+    found = set(map(_type_of, listed if isinstance(listed, list) else ()))
+    return found | {_type_of(schema["const"])} if "const" in schema else found
 
 
 def _type_of(value: Any) -> str:
