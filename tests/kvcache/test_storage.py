@@ -129,7 +129,7 @@ def test_copying_reads_everything_before_it_writes() -> None:
 
 
 @pytest.mark.process_memory
-@pytest.mark.parametrize("steps", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("steps", [3_000, pytest.param(100_000, marks=pytest.mark.thorough)])
 def test_many_steps_take_no_more_memory_than_few(steps: int) -> None:
     """Sequences come and go, slide, share, are cut and taken back; nothing is left behind by any of it."""
     how = {"sequences": 2, "context": 256, "shift": lambda *_: None}

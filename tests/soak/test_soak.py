@@ -12,7 +12,7 @@ from tests.soak.soak import soak
 
 
 @pytest.mark.e2e
-@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not DEMO_FILE.exists(), reason="the bundled model has not been made in this checkout")
 @pytest.mark.skipif(
