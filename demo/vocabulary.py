@@ -1,6 +1,6 @@
 """The demo model's vocabulary: byte-level BPE, single digits, three control tokens; and its chat format."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -24,8 +24,8 @@ CHAT_TEMPLATE = (
 )
 
 
-def train_vocabulary(texts: Iterable[str], size: int) -> Tokenizer:
-    """A byte-level BPE tokenizer of `size` tokens, control tokens first."""
+def train_vocabulary(texts: Iterable[str], size: int, control: Sequence[str] = CONTROL) -> Tokenizer:
+    """A byte-level BPE tokenizer of at most `size` tokens, those of `control` first."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -36,7 +36,7 @@ def train_vocabulary(texts: Iterable[str], size: int) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=list(CONTROL),
+        special_tokens=list(control),
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

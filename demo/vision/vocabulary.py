@@ -10,11 +10,11 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Tokenizer
 
 from demo.vision.questions import blind, questions
 from demo.vision.scenes import any_scene
-from demo.vocabulary import PATTERN
+from demo.vocabulary import train_vocabulary
 
 BOS, END, USER, ASSISTANT = "<|endoftext|>", "<|end|>", "<|user|>", "<|assistant|>"
 IMAGE_BEGIN, IMAGE_END = "<start_of_image>", "<end_of_image>"
@@ -44,31 +44,16 @@ def texts(pictures: int, seed: int) -> Iterator[str]:
         yield blind(rng).question
 
 
-def train_vocabulary(pictures: int = 4000, seed: int = 1) -> Tokenizer:
+def question_vocabulary(pictures: int = 4000, seed: int = 1) -> Tokenizer:
     """A tokenizer of at most `SIZE` tokens, control tokens first."""
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [
-            pre_tokenizers.Split(Regex(PATTERN), behavior="isolated"),
-            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
-        ]
-    )
-    tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=SIZE,
-        special_tokens=list(CONTROL),
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
     # "I see no picture." and "The word" are answers only where pictures are missing or printed.
     spoken = ["I see no picture.", "I cannot tell.", "The number", "The word", "There is no text.", AROUND]
-    tokenizer.train_from_iterator([*texts(pictures, seed), *spoken * 200], trainer)
-    return tokenizer
+    return train_vocabulary([*texts(pictures, seed), *spoken * 200], SIZE, CONTROL)
 
 
 def load_vocabulary(path: Path) -> Tokenizer:
     """The tokenizer in that file; made first, where it is not there."""
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        train_vocabulary().save(str(path))
+        question_vocabulary().save(str(path))
     return Tokenizer.from_file(str(path))

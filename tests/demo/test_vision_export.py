@@ -16,7 +16,7 @@ from demo.vision.questions import Asked, questions
 from demo.vision.rows import Rows, normalised, pixels_of, prefix_tokens, row_of
 from demo.vision.scenes import any_scene
 from demo.vision.train import read
-from demo.vision.vocabulary import BOS_ID, CHAT_TEMPLATE, CONTROL, END_ID, texts, train_vocabulary
+from demo.vision.vocabulary import BOS_ID, CHAT_TEMPLATE, CONTROL, END_ID, question_vocabulary, texts
 from puna.batch import ImagePart, Input
 from puna.gguf import GGMLType, open_gguf
 from puna.model.load import load_model
@@ -34,7 +34,7 @@ SHAPE = Shape(
 
 @pytest.fixture(scope="module")
 def vocabulary() -> Tokenizer:
-    return train_vocabulary(pictures=40)
+    return question_vocabulary(pictures=40)
 
 
 @pytest.fixture(scope="module")
