@@ -17,7 +17,7 @@ from puna.images import Picture
 from puna.images.pixels import LANCZOS, as_picture, stretched, tiles
 from puna.images.tiling import block_order
 from puna.model.metadata import invalid, required
-from puna.model.vision.options import VisionOptions, merge_factor, with_named_layers
+from puna.model.vision.options import TileOptions, VisionOptions, merge_factor, with_named_layers
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of, text
 from puna.nn.layers import LayerNorm, Linear
 from puna.nn.module import blocks, weight
@@ -34,17 +34,8 @@ _MOST_TILES: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Idefics3VisionOptions(VisionOptions):
-    merge: int  # patches of the side of what becomes one row
+class Idefics3VisionOptions(TileOptions):
     longest_edge: int  # to which a picture is made larger or smaller, before it is cut into tiles
-
-    @property
-    def merged_size(self) -> int:
-        return self.hidden_size * self.merge**2
-
-    @property
-    def tile_rows(self) -> int:
-        return (self.side // self.merge) ** 2
 
     @property
     def most_tiles(self) -> int:

@@ -17,7 +17,7 @@ from puna.images import Picture
 from puna.images.pixels import BICUBIC, IMAGENET_MEAN, IMAGENET_STD, stretched, tiles
 from puna.images.tiling import block_order, closest_grid
 from puna.model.metadata import flag, invalid, required, table_rows
-from puna.model.vision.options import VisionOptions, merge_factor
+from puna.model.vision.options import TileOptions, VisionOptions, merge_factor
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of
 from puna.nn.layers import LayerNorm, Linear, RMSNorm
 from puna.nn.module import blocks, part, weight
@@ -93,8 +93,7 @@ def layer_kind(options: InternLayerOptions) -> type[ScaledLayer]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class InternVisionOptions(VisionOptions):
-    merge: int  # patches of the side of what becomes one row
+class InternVisionOptions(TileOptions):
     projected_size: int  # between the two linears
     least_tiles: int
     most_tiles: int
@@ -103,14 +102,6 @@ class InternVisionOptions(VisionOptions):
     def positions(self) -> int:
         """Those of the patches, and of what stands for all of them."""
         return self.patches + 1
-
-    @property
-    def merged_size(self) -> int:
-        return self.hidden_size * self.merge**2
-
-    @property
-    def tile_rows(self) -> int:
-        return (self.side // self.merge) ** 2
 
 
 class InternVision(VisionTower):

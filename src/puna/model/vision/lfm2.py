@@ -15,7 +15,7 @@ from puna.images import Picture
 from puna.images.pixels import BILINEAR, Pixels, smart_size, stretched, tiles
 from puna.images.tiling import block_order, closest_grid
 from puna.model.metadata import flag, invalid, positive, required, table_rows
-from puna.model.vision.options import VisionOptions
+from puna.model.vision.options import MergedOptions, VisionOptions
 from puna.model.vision.tower import (
     Prepared,
     VisionTower,
@@ -42,8 +42,7 @@ _LARGEST_TILE: Final = 2048
 
 
 @dataclass(frozen=True, kw_only=True)
-class Lfm2VisionOptions(VisionOptions):
-    merge: int  # patches of the side of what becomes one row
+class Lfm2VisionOptions(MergedOptions):
     positions: int  # those that were learned
     projected_size: int  # between the two linears
     normed: bool  # whether what is projected is normed first
@@ -54,15 +53,6 @@ class Lfm2VisionOptions(VisionOptions):
     least_pixels: int  # of what is not cut
     most_pixels: int
     tolerance: float  # by how much a picture may have more of them before it is cut
-
-    @property
-    def merged_size(self) -> int:
-        return self.hidden_size * self.merge**2
-
-    @property
-    def unit(self) -> int:
-        """Pixels of the side of what becomes one row."""
-        return self.patch_size * self.merge
 
     @property
     def tile_rows(self) -> int:

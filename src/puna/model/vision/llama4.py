@@ -16,7 +16,7 @@ from puna.images import Picture
 from puna.images.canvas import grids, on_canvas
 from puna.images.pixels import BILINEAR, stretched
 from puna.model.metadata import first_of, invalid, number, positive, required, table_rows
-from puna.model.vision.options import VisionOptions
+from puna.model.vision.options import TileOptions, VisionOptions
 from puna.model.vision.qwen import patch_places
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of
 from puna.nn.layers import LayerNorm, Linear
@@ -35,8 +35,7 @@ _MOST_TILES: Final = 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Llama4VisionOptions(VisionOptions):
-    merge: int  # patches of the side of what becomes one row
+class Llama4VisionOptions(TileOptions):
     rope_base: float
     adapted_size: int  # between and after the adapter's linears
 
@@ -44,14 +43,6 @@ class Llama4VisionOptions(VisionOptions):
     def positions(self) -> int:
         """Those of the patches, and of what stands for all of them."""
         return self.patches + 1
-
-    @property
-    def merged_size(self) -> int:
-        return self.hidden_size * self.merge**2
-
-    @property
-    def tile_rows(self) -> int:
-        return (self.side // self.merge) ** 2
 
 
 class Llama4Vision(VisionTower):

@@ -115,6 +115,33 @@ class VisionOptions:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class MergedOptions(VisionOptions):
+    """Of towers that make one row of a square of patches."""
+
+    merge: int  # patches of the side of what becomes one row
+
+    @property
+    def merged_size(self) -> int:
+        """Numbers of the patches that become one row."""
+        return self.hidden_size * self.merge**2
+
+    @property
+    def unit(self) -> int:
+        """Pixels of the side of what becomes one row."""
+        return self.patch_size * self.merge
+
+
+@dataclass(frozen=True, kw_only=True)
+class TileOptions(MergedOptions):
+    """Of those that read pictures of one size, which may be parts of a larger one."""
+
+    @property
+    def tile_rows(self) -> int:
+        """Rows that become of one such picture."""
+        return (self.side // self.merge) ** 2
+
+
 def merge_factor(file: GGUFFile, options: VisionOptions, default: int = 2) -> int:
     """Patches of the side of what becomes one row. Raises `ModelError` where an image is not that many."""
     key = "vision.projector.scale_factor"

@@ -17,7 +17,7 @@ from puna.errors import ModelError
 from puna.images import Picture
 from puna.images.pixels import BICUBIC, smart_size, stretched
 from puna.model.metadata import first_of, invalid, required
-from puna.model.vision.options import VisionOptions
+from puna.model.vision.options import MergedOptions
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of
 from puna.nn.layers import Linear
 from puna.nn.module import WeightSource
@@ -54,19 +54,9 @@ class FramesEmbedding(PatchEmbedding):
 
 
 @dataclass(frozen=True, kw_only=True)
-class QwenVisionOptions(VisionOptions):
-    merge: int  # patches of the side of what becomes one row
+class QwenVisionOptions(MergedOptions):
     least_pixels: int
     most_pixels: int
-
-    @property
-    def merged_size(self) -> int:
-        return self.hidden_size * self.merge**2
-
-    @property
-    def unit(self) -> int:
-        """Pixels of the side of what becomes one row."""
-        return self.patch_size * self.merge
 
     @classmethod
     def read_sizes(
