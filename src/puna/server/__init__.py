@@ -1,4 +1,4 @@
-"""The HTTP server: Ollama's and OpenAI's APIs over runner processes.
+"""The HTTP server: Ollama's, OpenAI's and Anthropic's APIs over runner processes.
 
 Importing this package is cheap; `serve` imports the web framework.
 """

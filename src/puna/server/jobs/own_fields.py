@@ -1,4 +1,4 @@
-"""What request bodies of both APIs have in common."""
+"""What request bodies of all APIs have in common."""
 
 from __future__ import annotations
 
