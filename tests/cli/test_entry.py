@@ -188,3 +188,13 @@ for module in pkgutil.walk_packages(puna.cli.__path__, "puna.cli."):
 def test_help_imports_nothing_it_does_not_need() -> None:
     loaded = modules_after("from puna.cli import main\nmain(['run', '--help'])")
     assert not loaded & {"httpx", "rich", "prompt_toolkit", "numpy", "torch", "puna.server", "puna.store"}
+
+
+def test_commands_and_the_server_import_no_library_that_they_do_not_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PUNA_HOST", "127.0.0.1:9")
+    code = "from puna.cli import main\nmain(['ps'])"
+    assert not modules_after(code) & {"rich", "pygments", "numpy", "uvicorn", "puna.store"}
+    loaded = modules_after(code + "\nimport puna.server.serving")
+    assert not loaded & {"rich", "pygments", "PIL", "tokenizers", "sentencepiece", "regex", "llguidance"}

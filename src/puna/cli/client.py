@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -17,6 +18,8 @@ from puna.hosts import Host, host_from_env
 #: A connection is made quickly or not at all; an answer may take as long as loading a model.
 _TIMEOUT = httpx.Timeout(None, connect=5.0)
 _PROBE_TIMEOUT = httpx.Timeout(2.0)
+#: For hosts without TLS: to read whom to trust takes longer than most requests.
+_TRUSTING_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 _MAX_SHOWN = 200
 #: Of a server that wants a key, or another name for itself; requests are told which.
 _REFUSALS = (401, 403)
@@ -38,7 +41,7 @@ class Client:
             timeout=_TIMEOUT,
             trust_env=not self.host.is_loopback,
             headers={"Authorization": f"Bearer {key}"} if (key := env("API_KEY")) else None,
-            verify=httpx.create_ssl_context() if self.host.scheme == "https" else True,
+            verify=httpx.create_ssl_context() if self.host.scheme == "https" else _TRUSTING_NOBODY,
             event_hooks={"request": [self._watch]},
         )
         self._socket: socket.socket | None = None  # of the newest connection

@@ -14,6 +14,9 @@ from puna.cli.app import app
 from puna.cli.help import SECTIONS, usage
 from puna.errors import PunaError
 
+# httpx imports its own command line wherever it can: a third of what most commands wait for.
+sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+
 #: The parser's errors. Their module depends on typer's version, their inheritance does not.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__mro__[1]
 _PARSER_ERROR: type[Exception] = typer.BadParameter.__mro__[2]
