@@ -1,8 +1,9 @@
 """Runs `puna` in a process of its own, without waiting for its imports every time.
 
-A process that has imported the command line is forked for each command. The copy is given the standard
-streams, environment and folder of a command, and ends as one. It does not start Python: tests that depend on
-how Python starts (`PYTHON*` variables, the paths it imports from) run `python -m puna` themselves.
+A process that has imported the command line and the server is forked for each command. The copy is given the
+standard streams, environment and folder of a command, and ends as one. It does not start Python: tests that
+depend on how Python starts (`PYTHON*` variables, the paths it imports from, limits that are inherited) run
+`python -m puna` themselves.
 """
 
 from __future__ import annotations
@@ -177,8 +178,9 @@ def _become(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    for module in pkgutil.walk_packages(puna.cli.__path__, "puna.cli."):
-        importlib.import_module(module.name)
+    commands = [module.name for module in pkgutil.walk_packages(puna.cli.__path__, "puna.cli.")]
+    for name in (*commands, "puna.server.serving"):
+        importlib.import_module(name)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how they ended
     gc.freeze()
     if request := _next_command(socket.socket(fileno=int(sys.argv[1]))):

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,10 +21,16 @@ import ollama
 import psutil
 import torch
 
+from tests import commands
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
 from tests.tiny_gemma3 import TinyGemma3
 from tests.tiny_lfm2 import TinyLfm2
 from tests.waiting import wait_until
+
+#: Clients of servers without TLS are made by the thousand, and each would read a file of whom to trust.
+_TRUSTING_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+Process = commands.Command | subprocess.Popen[str]
 
 
 def _lives(process: psutil.Process) -> bool:
@@ -37,7 +44,7 @@ def _lives(process: psutil.Process) -> bool:
 class Server:
     """A running server. `first_line` is what it announced itself with."""
 
-    process: subprocess.Popen[str]
+    process: Process
     log: Path
     models: Path
     first_line: str
@@ -45,11 +52,11 @@ class Server:
 
     @property
     def client(self) -> ollama.Client:
-        return ollama.Client(host=self.url, timeout=120)
+        return ollama.Client(host=self.url, timeout=120, verify=_TRUSTING_NOBODY)
 
     @property
     def http(self) -> httpx.Client:
-        return httpx.Client(base_url=self.url, timeout=120)
+        return httpx.Client(base_url=self.url, timeout=120, verify=_TRUSTING_NOBODY)
 
     def runners(self) -> list[psutil.Process]:
         """The model processes that live now."""
@@ -104,32 +111,44 @@ def environment(models: Path, **settings: str) -> dict[str, str]:
 
 
 @contextmanager
-def running(models: Path, errors: IO[str] | None = None, **settings: str) -> Iterator[Server]:
-    """A server on a free port, for the length of the block; `errors` takes its log instead of a file."""
+def running(
+    models: Path, errors: IO[str] | None = None, *, started: bool = False, **settings: str
+) -> Iterator[Server]:
+    """A server on a free port, for the length of the block; `errors` takes its log instead of a file.
+
+    It is a fork (`tests.commands`) unless it is `started` by Python, as a test of how that starts needs it.
+    """
     models.mkdir(parents=True, exist_ok=True)
     log = models / "server.log"
-    with log.open("a") as file:
-        process = subprocess.Popen(
-            command(),
-            stdout=subprocess.PIPE,
-            stderr=errors or file,
-            text=True,
-            env=environment(models, **settings),
-        )
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline().strip()
-        assert line.startswith("Listening on "), f"the server said {line!r}\n{log.read_text()}"
-        yield Server(process, log, models, line, "http://" + line.split()[2])
-    finally:
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(timeout=20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        process.stdout.close()
+    env = environment(models, **settings)
+    output, end = os.pipe()
+    with os.fdopen(output) as said:
+        with log.open("a") as file, Path(os.devnull).open() as nothing:
+            process = (_started if started else _forked)(
+                env, (nothing.fileno(), end, (errors or file).fileno())
+            )
+        os.close(end)
+        try:
+            line = said.readline().strip()
+            assert line.startswith("Listening on "), f"the server said {line!r}\n{log.read_text()}"
+            yield Server(process, log, models, line, "http://" + line.split()[2])
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                try:
+                    process.wait(timeout=20)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def _forked(env: dict[str, str], streams: tuple[int, int, int]) -> Process:
+    return commands.start("serve", env=env, streams=streams)
+
+
+def _started(env: dict[str, str], streams: tuple[int, int, int]) -> Process:
+    stdin, stdout, stderr = streams
+    return subprocess.Popen(command(), stdin=stdin, stdout=stdout, stderr=stderr, env=env, text=True)
 
 
 def add_model(server: Server, name: str, path: Path) -> None:

@@ -95,7 +95,7 @@ def slow_server(
     without_kernels: Path, tiny_file: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
     settings = {"PYTHONPATH": str(without_kernels), "PUNA_OPS": ""}
-    with running(tmp_path_factory.mktemp("models"), **settings) as started:
+    with running(tmp_path_factory.mktemp("models"), started=True, **settings) as started:
         add_model(started, "tiny", tiny_file)
         yield started
 

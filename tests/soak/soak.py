@@ -72,7 +72,7 @@ def soak(
     report = Report()
     say(f"seed {seed}")
     try:
-        with running(folder, **SETTINGS) as server:
+        with running(folder, started=True, **SETTINGS) as server:
             _Soak(server, seconds, seed, report, say, attacks, canary_s).run(folder)
             if server.stop() != 0:
                 report.fail("the server did not exit with status 0")
