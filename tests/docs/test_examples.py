@@ -2,7 +2,8 @@
 
 Examples speak to the default port; here a server listens on another one, and what the examples start is led
 there: Puna and Ollama's client by their environment, everything else by `redirect/sitecustomize.py` and a
-`curl` of our own. A block that cannot run here says why in a comment before it:
+`curl` of our own. Python runs in this process, which has imported by then what examples import. A block that
+cannot run here says why in a comment before it:
 
     <!-- not run: takes a quarter of an hour -->
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,21 +77,27 @@ def server(tmp_path_factory: pytest.TempPathFactory, calling: Path) -> Iterator[
         yield started
 
 
-@pytest.fixture
-def place(tmp_path: Path, calling: Path) -> Path:
-    """A folder with what the examples name: a model file, adapters, Modelfiles, pictures."""
-    tiny_llama_gguf(tmp_path / "model.gguf")
-    shutil.copy(tmp_path / "model.gguf", tmp_path / "Llama-3.2-1B-Instruct-Q4_K_M.gguf")
-    (tmp_path / "Modelfile").write_text("FROM ./model.gguf\n")
-    shutil.copy(calling, tmp_path / "tools.gguf")
+@pytest.fixture(scope="module")
+def named(tmp_path_factory: pytest.TempPathFactory, calling: Path) -> Path:
+    """What the examples name: a model file, adapters, Modelfiles, pictures."""
+    folder = tmp_path_factory.mktemp("named")
+    tiny_llama_gguf(folder / "model.gguf")
+    shutil.copy(folder / "model.gguf", folder / "Llama-3.2-1B-Instruct-Q4_K_M.gguf")
+    (folder / "Modelfile").write_text("FROM ./model.gguf\n")
+    shutil.copy(calling, folder / "tools.gguf")
     style, names = TinyAdapter(("q_proj",), seed=1), {"q_proj": "attn_q"}
-    style.write_gguf(tmp_path / "style.gguf", "llama", TinyLlama().build(), names)
-    TinyAdapter(("down_proj",), seed=2).write_peft(tmp_path / "tone", TinyLlama().build())
+    style.write_gguf(folder / "style.gguf", "llama", TinyLlama().build(), names)
+    TinyAdapter(("down_proj",), seed=2).write_peft(folder / "tone", TinyLlama().build())
     modelfile = "FROM ./model.gguf\nADAPTER ./style.gguf\nADAPTER ./tone 0.5\n"
-    (tmp_path / "Modelfile.tuned").write_text(modelfile)
+    (folder / "Modelfile.tuned").write_text(modelfile)
     for picture in (ROOT / "docs" / "pictures").glob("*.png"):
-        shutil.copy(picture, tmp_path)
-    return tmp_path
+        shutil.copy(picture, folder)
+    return folder
+
+
+@pytest.fixture
+def place(tmp_path: Path, named: Path) -> Path:
+    return shutil.copytree(named, tmp_path, dirs_exist_ok=True)
 
 
 def surroundings(server: Server, place: Path) -> dict[str, str]:
@@ -112,13 +121,33 @@ def _script(path: Path, body: str) -> None:
     path.chmod(0o755)
 
 
-@pytest.mark.parametrize("example", list(examples()), ids=lambda example: example.name)
-def test_an_example_runs_as_it_stands(example: Example, server: Server, place: Path) -> None:
-    if example.excuse:
-        pytest.skip(example.excuse)
-    command = [sys.executable, "-"] if example.language == "python" else ["bash", "-euo", "pipefail"]
+def run_python(code: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(socket, "socket", socket.socket)  # put back after what the next line makes of it
+    runpy.run_path(str(REDIRECT / "sitecustomize.py"))
+    exec(compile(code, "<stdin>", "exec", dont_inherit=True), {"__name__": "__main__"})
+
+
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(
+            example, id=example.name, marks=pytest.mark.skip(example.excuse) if example.excuse else ()
+        )
+        for example in examples()
+    ],
+)
+def test_an_example_runs_as_it_stands(
+    example: Example, server: Server, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = surroundings(server, place)
+    if example.language == "python":
+        monkeypatch.chdir(place)
+        run_python(example.code, env, monkeypatch)
+        return
     done = subprocess.run(
-        command, input=example.code, env=surroundings(server, place), cwd=place, timeout=240,
+        ["bash", "-euo", "pipefail"], input=example.code, env=env, cwd=place, timeout=240,
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, f"{example.code}\n{done.stdout}\n{done.stderr}"
