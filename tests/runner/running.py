@@ -15,6 +15,9 @@ from puna.runner.protocol import Chunk, Done, Generate, Load
 GREEDY = Options(temperature=0, num_predict=8)
 LONG = Options(temperature=0, num_predict=-1)
 
+Use = Callable[[LocalRunner], Awaitable[None]]
+WithRunner = Callable[[Use], None]
+
 
 async def started(
     load: Load,
@@ -32,7 +35,7 @@ async def started(
     return runner
 
 
-def with_runner(model: Path, use: Callable[[LocalRunner], Awaitable[None]], **load: int | str) -> None:
+def with_runner(model: Path, use: Use, **load: int | str) -> None:
     """Start a runner, use it, close it; afterwards its process must be gone."""
 
     async def scenario() -> None:
@@ -58,3 +61,9 @@ async def collect(
             text += item.text
     assert done is not None
     return text, done
+
+
+async def idle(runner: LocalRunner) -> None:
+    """Returns when nothing runs: never, if what was left goes on."""
+    while (await runner.ping()).active:
+        await asyncio.sleep(0.01)

@@ -33,7 +33,7 @@ from puna.prompt.messages import Chat, Message
 from puna.runner.client import LocalRunner
 from puna.runner.frames import Unpacker, pack
 from puna.runner.protocol import Chunk, Embed, FromRunner, Generate, Load, Loaded, Prompted  # fmt: skip
-from tests.runner.running import GREEDY, LONG, collect, started, with_runner
+from tests.runner.running import GREEDY, LONG, WithRunner, collect, idle, started, with_runner
 from tests.tiny import TinyLlama, add_tokenizer, tiny_llama_gguf
 
 pytestmark = pytest.mark.e2e
@@ -85,7 +85,7 @@ def test_progress_is_reported_while_loading(model: Path) -> None:
     assert heard[-1][0] == heard[-1][1]
 
 
-def test_it_renders(model: Path) -> None:
+def test_it_renders(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         chat = Chat(messages=[Message(role="user", content="hello")])
         prompted = await runner.render(Generate(prompt=chat))
@@ -100,25 +100,26 @@ def test_it_renders(model: Path) -> None:
         with pytest.raises(RequestError, match="vocabulary"):
             await runner.render(Generate(prompt=[10**6]))
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
-def test_it_embeds(model: Path) -> None:
+def test_it_embeds(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         texts = ["hello world", "once upon a time", "the story"]
+        before = runner.tally.prompt_tokens
         found = await runner.embed(Embed(inputs=[*texts, [7, 8]], dimensions=16))
         assert [event.sample for event in found] == [0, 1, 2, 3]
         assert [len(event.vector) for event in found] == [4 * 16] * 4
         assert found[3].prompt_eval_count == 2
-        assert runner.tally.prompt_tokens == sum(event.prompt_eval_count for event in found)
+        assert runner.tally.prompt_tokens - before == sum(event.prompt_eval_count for event in found)
         (alone,) = await runner.embed(Embed(inputs=texts[1:2], dimensions=16))
         assert alone.vector == found[1].vector
         assert await runner.embed(Embed(inputs=[])) == []
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
-def test_an_input_that_cannot_be_embedded_ends_all(model: Path) -> None:
+def test_an_input_that_cannot_be_embedded_ends_all(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         with pytest.raises(ContextLengthError, match="num_ctx is 2048"):
             await runner.embed(Embed(inputs=[[1] * 2000, [1] * 2049], truncate=False))
@@ -131,7 +132,7 @@ def test_an_input_that_cannot_be_embedded_ends_all(model: Path) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
 @pytest.mark.parametrize("kind", ["missing", "text", "architecture"])
@@ -151,7 +152,7 @@ def test_a_model_that_does_not_load_is_an_error_of_its_own_class(tmp_path: Path,
     assert psutil.Process().children() == before
 
 
-def test_a_bad_request_fails_alone(model: Path) -> None:
+def test_a_bad_request_fails_alone(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         with pytest.raises(RequestError, match="empty"):
             await collect(runner, [])
@@ -160,10 +161,10 @@ def test_a_bad_request_fails_alone(model: Path) -> None:
                 pass
         assert (await collect(runner, "hello"))[0]
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
-def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
+def test_leaving_a_stream_stops_the_generation(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stream:
             assert isinstance(await anext(stream), Prompted)
@@ -171,14 +172,13 @@ def test_leaving_a_stream_stops_the_generation(model: Path) -> None:
                 assert isinstance(item, Chunk)
                 assert (await runner.ping()).active == 1
                 break
-        while (await runner.ping()).active:  # for ever, if the generation goes on
-            await asyncio.sleep(0.01)
+        await idle(runner)
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
 @pytest.mark.scenario(173)
-def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:
+def test_a_reader_that_stalls_holds_up_nobody(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         async with aclosing(runner.generate(Generate(prompt="hello", options=LONG))) as stalled:
             await anext(stalled)  # and nothing is read of it any more
@@ -191,12 +191,11 @@ def test_a_reader_that_stalls_holds_up_nobody(model: Path) -> None:
             for _ in range(300):  # what was said meanwhile is still to be had
                 await anext(stalled)
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
-@pytest.mark.parametrize("ticks", [0, 1, 2, 4, 8])
-def test_a_start_that_is_given_up_leaves_nothing_behind(ticks: int) -> None:
-    async def scenario() -> None:
+def test_a_start_that_is_given_up_leaves_nothing_behind() -> None:
+    async def given_up_after(ticks: int) -> None:
         starting = asyncio.create_task(LocalRunner.spawn())
         for _ in range(ticks):
             await asyncio.sleep(0)
@@ -209,13 +208,15 @@ def test_a_start_that_is_given_up_leaves_nothing_behind(ticks: int) -> None:
     before = us.num_fds(), us.children()
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always", ResourceWarning)
-        asyncio.run(scenario())
+        for ticks in (0, 1, 2, 4, 8):
+            asyncio.run(given_up_after(ticks))
+            assert us.children() == before[1], ticks
         gc.collect()
     assert not told
     assert (us.num_fds(), us.children()) == before
 
 
-def test_cancelling_a_task_stops_its_generation(model: Path) -> None:
+def test_cancelling_a_task_stops_its_generation(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         task = asyncio.create_task(collect(runner, "hello", LONG))
         while (await runner.ping()).active == 0:
@@ -223,10 +224,9 @@ def test_cancelling_a_task_stops_its_generation(model: Path) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        while (await runner.ping()).active:
-            await asyncio.sleep(0.01)
+        await idle(runner)
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
 def test_a_killed_process_is_an_error_for_its_requests(model: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_process_killed_before_it_read_all_is_said_to_be_killed(model: Path) -
     asyncio.run(scenario())
 
 
-def test_a_process_that_hangs_does_not_answer_a_ping(model: Path) -> None:
+def test_a_process_that_hangs_does_not_answer_a_ping(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         os.kill(runner.pid, signal.SIGSTOP)
         with pytest.raises(RunnerError, match=r"did not answer within 0\.2 s"):
@@ -285,7 +285,7 @@ def test_a_process_that_hangs_does_not_answer_a_ping(model: Path) -> None:
         os.kill(runner.pid, signal.SIGCONT)
         assert (await runner.ping()).active == 0
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
 def test_loading_without_progress_times_out(model: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from pathlib import Path
 
 import pytest
 
@@ -22,12 +21,12 @@ from puna.runner.protocol import (
     Generate,
     Prompted,
 )
-from tests.runner.running import GREEDY, LONG, collect, with_runner
+from tests.runner.running import GREEDY, LONG, WithRunner, collect, idle
 
 pytestmark = pytest.mark.e2e
 
 
-def test_a_request_that_is_too_large_fails_alone(model: Path) -> None:
+def test_a_request_that_is_too_large_fails_alone(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         running = runner.generate(Generate(prompt="hello", options=LONG))
         await anext(running)
@@ -46,10 +45,10 @@ def test_a_request_that_is_too_large_fails_alone(model: Path) -> None:
         await anext(running)
         await running.aclose()
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
-def test_a_long_text_is_tokenised_while_pings_are_answered(model: Path) -> None:
+def test_a_long_text_is_tokenised_while_pings_are_answered(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         prompts = runner.generate(Generate(prompt="hello, " * 140_000, options=GREEDY))
         first = asyncio.ensure_future(anext(prompts))
@@ -59,10 +58,10 @@ def test_a_long_text_is_tokenised_while_pings_are_answered(model: Path) -> None:
         assert isinstance(await first, Prompted)
         await prompts.aclose()
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
-def test_a_long_word_is_tokenised_while_others_are_generated(model: Path) -> None:
+def test_a_long_word_is_tokenised_while_others_are_generated(with_shared_runner: WithRunner) -> None:
     word = "".join(random.Random(1).choices("abcdefghijklmnop", k=1_000_000))
 
     async def use(runner: LocalRunner) -> None:
@@ -78,10 +77,10 @@ def test_a_long_word_is_tokenised_while_others_are_generated(model: Path) -> Non
         await running.aclose()
         await long.aclose()
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
-def test_of_a_chat_that_is_far_too_long_the_newest_messages_are_read(model: Path) -> None:
+def test_of_a_chat_that_is_far_too_long_the_newest_messages_are_read(with_shared_runner: WithRunner) -> None:
     def chat(count: int) -> Chat:
         return Chat(messages=[Message(role="user", content=f"hello {n} " * 1000) for n in range(count)])
 
@@ -98,10 +97,10 @@ def test_of_a_chat_that_is_far_too_long_the_newest_messages_are_read(model: Path
         with pytest.raises(ContextLengthError, match="has 1800000 bytes of text, and at most 1048576"):
             await runner.render(Generate(prompt=huge))
 
-    with_runner(model, use)
+    with_shared_runner(use)
 
 
-def test_a_request_that_is_left_while_it_is_tokenised_is_never_run(model: Path) -> None:
+def test_a_request_that_is_left_while_it_is_tokenised_is_never_run(with_shared_runner: WithRunner) -> None:
     async def use(runner: LocalRunner) -> None:
         leaving = asyncio.create_task(collect(runner, "hello, " * 140_000, LONG))
         await asyncio.sleep(0)
@@ -109,7 +108,6 @@ def test_a_request_that_is_left_while_it_is_tokenised_is_never_run(model: Path) 
         with pytest.raises(asyncio.CancelledError):
             await leaving
         await collect(runner, "hello, " * 20_000)  # goes the same way, behind it
-        while (await runner.ping()).active:  # for ever, if it runs
-            await asyncio.sleep(0.01)
+        await idle(runner)
 
-    with_runner(model, use)
+    with_shared_runner(use)
