@@ -108,33 +108,34 @@ def test_a_runner_killed_while_idle_is_replaced(one_at_a_time: Server) -> None:
     answers(one_at_a_time)
 
 
+@pytest.fixture(scope="module")
+def short_of_patience(servers: Callable[..., Server]) -> Server:
+    """A server that soon takes a runner which does not answer for hanging."""
+    server = servers(PUNA_STEP_TIMEOUT="3s")
+    server.unload()
+    return server
+
+
 @pytest.mark.slow
-def test_a_runner_that_hangs_while_idle_is_replaced(tmp_path: Path, endless_file: Path) -> None:
-    with running(tmp_path, PUNA_NUM_PARALLEL="1") as server:
-        add_model(server, "endless", endless_file)
-        answers(server)
-        (runner,) = server.runners()
+def test_a_runner_that_hangs_while_idle_is_replaced(short_of_patience: Server) -> None:
+    answers(short_of_patience)
+    (runner,) = short_of_patience.runners()
+    runner.suspend()
+    answers(short_of_patience)
+    assert not runner.is_running()
+
+
+@pytest.mark.slow
+def test_a_runner_that_hangs_at_work_is_ended_and_the_next_request_works(short_of_patience: Server) -> None:
+    with short_of_patience.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
+        lines = response.iter_lines()
+        next(lines)
+        (runner,) = short_of_patience.runners()
         runner.suspend()
-        answer = server.http.post("/api/generate", json=SHORT_BODY, timeout=60).json()
-        assert answer["eval_count"] == 2
-        assert not runner.is_running()
-
-
-@pytest.mark.slow
-def test_a_runner_that_hangs_at_work_is_ended_and_the_next_request_works(
-    tmp_path: Path, endless_file: Path
-) -> None:
-    with running(tmp_path, PUNA_STEP_TIMEOUT="3s") as server:
-        add_model(server, "endless", endless_file)
-        with server.http.stream("POST", "/api/generate", json=LONG_BODY) as response:
-            lines = response.iter_lines()
-            next(lines)
-            (runner,) = server.runners()
-            runner.suspend()
-            rest = [json.loads(line) for line in lines]
-        assert rest[-1]["error"] == "the model runner was ended: it did not answer for 3 s"
-        answers(server)
-        assert not runner.is_running()
+        rest = [json.loads(line) for line in lines]
+    assert rest[-1]["error"] == "the model runner was ended: it did not answer for 3 s"
+    answers(short_of_patience)
+    assert not runner.is_running()
 
 
 @pytest.mark.slow
@@ -278,18 +279,18 @@ def blobs(server: Server, pattern: str) -> list[Path]:
     return list((server.models / "blobs").glob(pattern))
 
 
-def test_a_client_gone_while_its_model_loads_gives_up_the_load(tmp_path: Path, endless_file: Path) -> None:
-    with running(tmp_path) as server:
-        add_model(server, "endless", endless_file)
-        with server.asked("/api/generate", SHORT_BODY):
-            wait_until(lambda: bool(server.runners()), "the runner's process")
-            (runner,) = server.runners()
-            runner.suspend()  # or it might have loaded by the time that its client is gone
-            (model,) = server.http.get("/api/ps").json()["models"]
-            assert "loading" in model
-        wait_until(lambda: not server.runners(), "the end of the half-started runner")
-        wait_until(lambda: server.client.ps().models == [], "the half-loaded model to leave the list")
-        answers(server)
+def test_a_client_gone_while_its_model_loads_gives_up_the_load(one_at_a_time: Server) -> None:
+    server = one_at_a_time
+    server.unload()
+    with server.asked("/api/generate", SHORT_BODY):
+        wait_until(lambda: bool(server.runners()), "the runner's process")
+        (runner,) = server.runners()
+        runner.suspend()  # or it might have loaded by the time that its client is gone
+        (model,) = server.http.get("/api/ps").json()["models"]
+        assert "loading" in model
+    wait_until(lambda: not server.runners(), "the end of the half-started runner")
+    wait_until(lambda: server.client.ps().models == [], "the half-loaded model to leave the list")
+    answers(server)
 
 
 def test_a_model_too_large_for_the_memory_says_how_much_it_needs(
@@ -309,7 +310,7 @@ def test_connections_may_be_more_than_the_limit_of_open_files_a_shell_gives(tmp_
     with contextlib.ExitStack() as stack:
         resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
         try:
-            started = stack.enter_context(running(tmp_path))
+            started = stack.enter_context(running(tmp_path, started=True))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         host, port = started.url.removeprefix("http://").split(":")

@@ -22,7 +22,7 @@ from puna.server.metrics import Metrics
 from puna.server.settings import DEFAULT_PARALLEL, Settings
 from puna.store import StoredModel
 
-#: A runner that does not answer within this time hangs and is replaced.
+#: An idle runner that does not answer within this time, or that of a step, hangs and is replaced.
 PING_TIMEOUT_S = 10.0
 
 _LEAVING = "the server is shutting down"
@@ -172,7 +172,7 @@ class Fleet:
         runner = entry.runner
         assert runner is not None
         try:
-            await runner.ping(PING_TIMEOUT_S)
+            await runner.ping(min(PING_TIMEOUT_S, self._settings.step_timeout_s))
         except RunnerError as error:
             _log.warning("the runner of %s does not answer (%s); it is replaced", entry.model.name, error)
             runner.kill(str(error))
