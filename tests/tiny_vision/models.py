@@ -12,6 +12,7 @@ from tests.tiny_llama4 import TinyLlama4
 from tests.tiny_mllama import TinyMllama
 from tests.tiny_vision.deepseek_ocr import TinyDeepSeekOcr
 from tests.tiny_vision.gemma3 import TinyGemma3Vision
+from tests.tiny_vision.gemma3n import TinyGemma3nVision
 from tests.tiny_vision.gemma4 import TinyGemma4Vision
 from tests.tiny_vision.glm_ocr import TinyGlmOcr
 from tests.tiny_vision.idefics3 import TinyIdefics3
@@ -31,6 +32,7 @@ from tests.tiny_vision.qwen25vl import TinyQwen25VL
 SEEING: dict[str, Callable[[], Any]] = {
     "deepseek-ocr": lambda: TinyDeepSeekOcr(TinyLlama()),
     "gemma3": lambda: TinyGemma3Vision(TinyGemma3(pattern=2, window=32, tied=False)),
+    "gemma3n": lambda: TinyGemma3nVision(TinyLlama()),
     "gemma4": lambda: TinyGemma4Vision(TinyLlama(), large=True),
     "gemma4, small": lambda: TinyGemma4Vision(TinyLlama()),
     "glmocr": lambda: TinyGlmOcr(TinyLlama()),

@@ -31,6 +31,7 @@ _TOWERS: Final = {
 _PROJECTORS: Final = {
     "deepseekocr": (("deepseek_ocr", "DeepSeekOcrVisionBeside"), ("deepseek2-ocr",)),
     "gemma3": (("gemma3", "Gemma3Vision"), ("gemma3",)),
+    "gemma3nv": (("gemma3n", "Gemma3nVision"), ("gemma3n",)),
     "gemma4v": (("gemma4", "Gemma4Vision"), ("gemma4",)),
     "glm4v": (("glm_ocr", "GlmOcrVision"), ("glm4",)),
     "llama4": (("llama4", "Llama4Vision"), ("llama4",)),
