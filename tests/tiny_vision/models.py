@@ -14,6 +14,7 @@ from tests.tiny_vision.deepseek_ocr import TinyDeepSeekOcr
 from tests.tiny_vision.gemma3 import TinyGemma3Vision
 from tests.tiny_vision.gemma3n import TinyGemma3nVision
 from tests.tiny_vision.gemma4 import TinyGemma4Vision
+from tests.tiny_vision.glm4v import TinyGlm4v, TinyGlm4vMoe
 from tests.tiny_vision.glm_ocr import TinyGlmOcr
 from tests.tiny_vision.idefics3 import TinyIdefics3
 from tests.tiny_vision.internvl import TinyInternVL
@@ -35,6 +36,8 @@ SEEING: dict[str, Callable[[], Any]] = {
     "gemma3n": lambda: TinyGemma3nVision(TinyLlama()),
     "gemma4": lambda: TinyGemma4Vision(TinyLlama(), large=True),
     "gemma4, small": lambda: TinyGemma4Vision(TinyLlama()),
+    "glm4v": lambda: TinyGlm4v(TinyLlama()),
+    "glm4v, experts": lambda: TinyGlm4vMoe(TinyLlama()),
     "glmocr": lambda: TinyGlmOcr(TinyLlama()),
     "idefics3": lambda: TinyIdefics3(TinyLlama()),
     "internvl": lambda: TinyInternVL(TinyLlama()),
