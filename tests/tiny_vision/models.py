@@ -12,7 +12,9 @@ from tests.tiny_llama4 import TinyLlama4
 from tests.tiny_mllama import TinyMllama
 from tests.tiny_vision.deepseek_ocr import TinyDeepSeekOcr
 from tests.tiny_vision.gemma3 import TinyGemma3Vision
+from tests.tiny_vision.gemma3n import TinyGemma3nVision
 from tests.tiny_vision.gemma4 import TinyGemma4Vision
+from tests.tiny_vision.glm4v import TinyGlm4v, TinyGlm4vMoe
 from tests.tiny_vision.glm_ocr import TinyGlmOcr
 from tests.tiny_vision.idefics3 import TinyIdefics3
 from tests.tiny_vision.internvl import TinyInternVL
@@ -31,8 +33,11 @@ from tests.tiny_vision.qwen25vl import TinyQwen25VL
 SEEING: dict[str, Callable[[], Any]] = {
     "deepseek-ocr": lambda: TinyDeepSeekOcr(TinyLlama()),
     "gemma3": lambda: TinyGemma3Vision(TinyGemma3(pattern=2, window=32, tied=False)),
+    "gemma3n": lambda: TinyGemma3nVision(TinyLlama()),
     "gemma4": lambda: TinyGemma4Vision(TinyLlama(), large=True),
     "gemma4, small": lambda: TinyGemma4Vision(TinyLlama()),
+    "glm4v": lambda: TinyGlm4v(TinyLlama()),
+    "glm4v, experts": lambda: TinyGlm4vMoe(TinyLlama()),
     "glmocr": lambda: TinyGlmOcr(TinyLlama()),
     "idefics3": lambda: TinyIdefics3(TinyLlama()),
     "internvl": lambda: TinyInternVL(TinyLlama()),

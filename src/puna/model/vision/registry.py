@@ -31,8 +31,9 @@ _TOWERS: Final = {
 _PROJECTORS: Final = {
     "deepseekocr": (("deepseek_ocr", "DeepSeekOcrVisionBeside"), ("deepseek2-ocr",)),
     "gemma3": (("gemma3", "Gemma3Vision"), ("gemma3",)),
+    "gemma3nv": (("gemma3n", "Gemma3nVision"), ("gemma3n",)),
     "gemma4v": (("gemma4", "Gemma4Vision"), ("gemma4",)),
-    "glm4v": (("glm_ocr", "GlmOcrVision"), ("glm4",)),
+    "glm4v": (("glm_ocr", "GlmOcrVision"), ("glm4", "glm4moe")),
     "llama4": (("llama4", "Llama4Vision"), ("llama4",)),
     "idefics3": (("idefics3", "Idefics3Vision"), ("llama",)),
     "internvl": (("internvl", "InternVision"), ("gpt-oss", "llama", "qwen2", "qwen3", "qwen3moe")),
