@@ -221,6 +221,18 @@ def test_ctrl_c_while_the_model_loads_ends_the_program(
         assert screen.leave() == status
 
 
+def test_the_reading_of_a_long_prompt_is_shown_and_erased(endless: tuple[EndlessServer, Shell]) -> None:
+    server, shell = endless
+    server.read.clear()
+    with terminal(shell, "run", "tiny", "hello", "--num-predict", "2") as screen:
+        screen.wait_for("reading the prompt")
+        screen.wait_for("42%")
+        server.read.set()
+        rest = screen.read_all()
+    assert rest.rpartition("\x1b[2K")[2].endswith("word word \r\n\r\n")
+    assert "reading" not in rest.rpartition("\x1b[2K")[2]
+
+
 def test_the_loading_spinner_is_shown_and_erased(shell: Shell) -> None:
     shell.out("stop", "tiny")
     with terminal(shell, "run", "tiny", "hello", "--temperature", "0", "--num-predict", "8") as screen:
