@@ -45,6 +45,17 @@ TALKS: list[tuple[list[dict[str, Any]], dict[str, Any]]] = [
 ]
 
 TEMPLATES = sorted(((find_test_data() or Path("none")) / "templates").glob("*.jinja"))
+#: Of each kind one: with and without tools, thoughts, system messages, a begin token, a markup of its own.
+SAMPLE = (
+    "Apertus-8B-Instruct",
+    "GLM-4.6",
+    "Mistral-Small-3.2-24B-Instruct-2506",
+    "Qwen-Qwen3-0.6B",
+    "deepseek-ai-DeepSeek-V3.2",
+    "google-gemma-2-2b-it",
+    "meetkai-functionary-medium-v3.2",
+    "openai-gpt-oss-120b",
+)
 
 
 def scripted(path: Path) -> Path:
@@ -181,7 +192,13 @@ def by_library(model: puna.Model, talk: list[dict[str, Any]], more: dict[str, An
 
 
 @pytest.mark.skipif(not TEMPLATES, reason="no test data: set PUNA_TEST_DATA to a folder with templates/")
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.stem in SAMPLE else pytest.mark.thorough)
+        for path in TEMPLATES
+    ],
+)
 def test_a_conversation_is_the_same_whoever_asks(own: Server, models: Path, path: Path) -> None:
     client = own.client
     client.create(
