@@ -201,7 +201,7 @@ def entry(path: str = "m-Q4_K_M.gguf", oid: str = "0" * 64, size: int = 1000) ->
         (says([entry(size=2**62)]), "no GGUF"),
         (says([entry(size=-1)]), "no GGUF"),
         (says([entry(size=2**49)]), "room for"),
-        (says([entry(path="../../../m-Q4_K_M.gguf", size=1000)]), ""),
+        (says([entry(path="../../../m-Q4_K_M.gguf", size=1000)]), "exist"),
         (says([], link='</api/models/team/model-GGUF/tree/main>; rel="next"'), "no GGUF"),
         (says([], link='<http://169.254.169.254/latest>; rel="next"'), "no GGUF"),
     ],

@@ -23,6 +23,7 @@ from tests.tiny_vision.llama4 import TinyLlama4Vision
 from tests.tiny_vision.llava import TinyLlava
 from tests.tiny_vision.llava_next import TinyLlavaNext
 from tests.tiny_vision.minicpmv import TinyMiniCPMV
+from tests.tiny_vision.minicpmv46 import TinyMiniCPMV46
 from tests.tiny_vision.mistral3 import TinyMistral3
 from tests.tiny_vision.mllama import TinyMllamaVision
 from tests.tiny_vision.qwen2vl import TinyQwen2VL
@@ -47,6 +48,7 @@ SEEING: dict[str, Callable[[], Any]] = {
     "llava": lambda: TinyLlava(TinyLlama()),
     "llava-next": lambda: TinyLlavaNext(TinyLlama()),
     "minicpmv": lambda: TinyMiniCPMV(TinyLlama(hidden=256)),
+    "minicpmv 4.6": lambda: TinyMiniCPMV46(TinyLlama(rope_base=1e6)),
     "mistral3": lambda: TinyMistral3(TinyLlama(rope_base=1e6)),
     "mllama": lambda: TinyMllamaVision(TinyMllama()),
     "qwen25vl": lambda: TinyQwen25VL(TinyLlama(rope_base=1e6)),

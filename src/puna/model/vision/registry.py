@@ -39,6 +39,7 @@ _PROJECTORS: Final = {
     "internvl": (("internvl", "InternVision"), ("gpt-oss", "llama", "qwen2", "qwen3", "qwen3moe")),
     "lfm2": (("lfm2", "Lfm2Vision"), ("lfm2", "lfm2moe")),
     "llava-next": (("llava_next", "LlavaNextVision"), ("llama", "qwen2")),
+    "minicpmv4_6": (("minicpmv46", "MiniCPM46Vision"), ("qwen35",)),
     "mlp": (("llava", "LlavaVision"), ("llama",)),
     "pixtral": (("pixtral", "PixtralVision"), ("llama", "mistral3")),
     "resampler": (("minicpmv", "MiniCPMVision"), ("llama", "qwen2", "qwen3")),
