@@ -165,6 +165,9 @@ def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callabl
         store.create("b", ModelSpec(from_model="b", adapters={"c.gguf": adapter}))
     with pytest.raises(RequestError, match=r"adapter_scales: there is no adapter 'd\.gguf'"):
         store.create("b", ModelSpec(from_model="v", adapter_scales={"d.gguf": 2.0}))
+    for scale in (1e9, float("nan")):
+        with pytest.raises(RequestError, match=f"{scale} of 'c.gguf' is not between -10000 and 10000"):
+            store.create("d", ModelSpec(from_model="v", adapters=adapters, adapter_scales={"c.gguf": scale}))
     with pytest.raises(RequestError, match=r"s has no adapter_model\.safetensors; PEFT saves both"):
         store.create("b", ModelSpec(from_model="v", adapters={"s/adapter_config.json": adapter}))
 
