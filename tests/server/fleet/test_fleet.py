@@ -138,6 +138,16 @@ def test_another_context_means_no_other_load_while_there_is_memory() -> None:
     with_fleet(use)
 
 
+def test_requests_that_come_together_and_want_other_contexts_share_one_load() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        plans = [LoadPlan(num_ctx=num_ctx) for num_ctx in (64, 128, 32, 256)]
+        await asyncio.gather(*(ask(fleet, "a", plan=plan) for plan in plans))
+        assert len(launcher.launched) == 1
+        assert fleet.loaded()[0].context_length == 256
+
+    with_fleet(use)
+
+
 def test_asking_for_more_context_than_there_can_be_means_no_other_load() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         for num_ctx in (TRAINED, 5 * TRAINED, 100 * TRAINED, 2 * TRAINED, TRAINED, 64):
