@@ -6,9 +6,10 @@ arguments of the Python library.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -50,6 +51,15 @@ class AdapterFile(msgspec.Struct, frozen=True):
     path: str
     name: str = ""  # by which requests ask for it; empty: its file's
     scale: float = 1.0
+
+
+#: Larger scales of adapters are a mistake.
+LARGEST_SCALE: Final = 1e4
+
+
+def is_scale(number: float) -> bool:
+    """Whether an adapter may count so much."""
+    return math.isfinite(number) and abs(number) <= LARGEST_SCALE
 
 
 class AdapterScale(msgspec.Struct, frozen=True):

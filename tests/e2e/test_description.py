@@ -61,6 +61,7 @@ def test_what_it_says_of_replies_is_true(server: Server, document: Any) -> None:
     check("/api/generate", server.http.post("/api/generate", json=body | {"prompt": "a"}).json())
     said = [{"role": "user", "content": "a"}]
     check("/api/chat", server.http.post("/api/chat", json=body | {"messages": said}).json())
+    check("/api/embed", server.http.post("/api/embed", json={"model": "tiny", "input": "a"}).json())
     wrong = server.http.post("/v1/chat/completions", json={"model": "none"}).json()
     example = document["paths"]["/v1/chat/completions"]["post"]["responses"]["default"]["content"]
     assert wrong["error"].keys() == example["application/json"]["example"]["error"].keys()

@@ -85,6 +85,7 @@ def test_chat_streams_the_same_text_it_answers_at_once(server: Server) -> None:
     assert "".join(part.message.content or "" for part in parts) == whole.message.content
     assert parts[-1].done
     assert parts[-1].prompt_eval_count == whole.prompt_eval_count
+    assert all(part.message.tool_calls is None for part in (whole, *parts)), "no empty list"
 
 
 def test_generate_is_a_chat_of_one_message_and_raw_is_not(server: Server) -> None:

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import openai
+import psutil
 import pytest
 
 from tests.e2e.servers import Server
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -79,3 +84,42 @@ def test_without_a_stream_nobody_can_be_told(server: Server) -> None:
     assert "return_progress is ignored without stream" in answer["warnings"]
     assert "prompt_progress" not in answer
     assert server.http.post("/api/generate", json=body | {"model": "none"}).status_code == 404
+
+
+@contextmanager
+def stopped_load(server: Server) -> Iterator[psutil.Process]:
+    """Around the first request, whose load goes on when the block has ended."""
+    wait_until(lambda: len(server.runners()) == 1, "the model's process")
+    (runner,) = server.runners()
+    runner.suspend()
+    try:
+        wait_until(lambda: [one["state"] for one in _running(server)] == ["loading"], "the load")
+        yield runner
+    finally:
+        runner.resume()
+
+
+def _running(server: Server) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = server.http.get("/api/ps").json()["requests"]
+    return found
+
+
+def test_who_leaves_or_is_cancelled_while_the_model_loads_ends_the_load(server: Server) -> None:
+    body = REQUEST | {"prompt": "a", "return_progress": True}
+    server.unload()
+    with server.asked("/api/generate", body), stopped_load(server):
+        pass
+    wait_until(lambda: not _running(server), "the end of the request")
+    server.unload()
+
+    def ask() -> str:
+        return server.http.post("/api/generate", json=body, headers={"X-Request-Id": "mine-3"}).text
+
+    with ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(ask)
+        with stopped_load(server):
+            assert server.http.post("/api/cancel", json={"id": "mine-3"}).status_code == 200
+            assert "the request was cancelled" in asked.result()
+            assert _running(server) == []
+    wait_until(lambda: not server.runners(), "the end of the load nobody waits for")
+    assert lines(server, "/api/generate", prompt="a")[-1]["done"] is True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -164,7 +165,11 @@ def test_damaged_files_cost_no_more_than_evaluating_again(path: Path, folder: Pa
         case "link":
             file.symlink_to(file.rename(folder.parent / "elsewhere.prompt"))
         case "huge":  # more than the whole folder may have
-            os.truncate(file, 1 << 40)
+            count = 1 << 38
+            about = {"tokens": {"dtype": "I32", "shape": [count], "data_offsets": [0, 4 * count]}}
+            header = json.dumps(about).encode()
+            file.write_bytes(len(header).to_bytes(8, "little") + header)
+            os.truncate(file, 8 + len(header) + 4 * count)
         case "gone":
             file.unlink()
             folder.rmdir()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +14,13 @@ import gguf
 import numpy as np
 import pytest
 
-from puna.errors import RegistryError
+from puna.errors import PunaError, RegistryError
 from puna.registry.pull import pull
 from puna.registry.report import Progress
 from puna.store import Store
 from tests.registry.hub import StandIn
 from tests.registry.pulling import HASTY, holds
-from tests.registry.registries import Published, Registry, digest_of, serving
+from tests.registry.registries import Published, Registry, digest_of, reply, serving
 from tests.store.store_files import write_gguf
 
 Hubs = Callable[[StandIn], AbstractContextManager[StandIn]]
@@ -151,3 +154,79 @@ def test_a_files_page_at_the_hub_means_its_repository(store: Store, serve: Hubs,
     with serve(StandIn({"sub/m-Q4_K_M.gguf": data})):
         pulled(store, "https://huggingface.co/team/model-GGUF/resolve/main/sub/m-Q4_K_M.gguf?download=true")
     assert store.get("huggingface.co/team/model-GGUF:m-Q4_K_M.gguf").runnable_path().read_bytes() == data
+
+
+class Hostile(StandIn):
+    """A hub that answers the tree with what `tree` writes, and a large file by what `sends` writes."""
+
+    tree: Callable[[BaseHTTPRequestHandler], None] | None = None
+    sends: Callable[[BaseHTTPRequestHandler], None] | None = None
+
+    def _told(self, handler: BaseHTTPRequestHandler) -> bool:
+        self.asked.append(handler.path)
+        if self.tree is not None and "/tree/main" in handler.path:
+            self.tree(handler)
+        elif self.sends is not None and handler.path.endswith(".gguf"):
+            self.sends(handler)
+        else:
+            return super()._told(handler)
+        return True
+
+
+def endless(handler: BaseHTTPRequestHandler) -> None:
+    handler.send_response(200)
+    handler.end_headers()
+    handler.close_connection = True
+    with contextlib.suppress(OSError):
+        for _ in range(100):
+            handler.wfile.write(b"[" * 1_000_000)
+
+
+def says(entries: object, **headers: str) -> Callable[[BaseHTTPRequestHandler], None]:
+    return lambda handler: reply(handler, 200, json.dumps(entries).encode(), headers)
+
+
+def entry(path: str = "m-Q4_K_M.gguf", oid: str = "0" * 64, size: int = 1000) -> dict[str, object]:
+    return {"type": "file", "path": path, "lfs": {"oid": oid, "size": size}}
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        (endless, "does not answer as a hub of models does"),
+        (says({"error": "x"}), "does not answer as a hub of models does"),
+        (says([[]] * 1000), "does not answer as a hub of models does"),
+        (says([entry(oid="../../../escaped")]), "digest"),
+        (says([entry(oid="")]), "digest"),
+        (says([entry(size=2**62)]), "no GGUF"),
+        (says([entry(size=-1)]), "no GGUF"),
+        (says([entry(size=2**49)]), "room for"),
+        (says([entry(path="../../../m-Q4_K_M.gguf", size=1000)]), "exist"),
+        (says([], link='</api/models/team/model-GGUF/tree/main>; rel="next"'), "no GGUF"),
+        (says([], link='<http://169.254.169.254/latest>; rel="next"'), "no GGUF"),
+    ],
+)
+def test_hostile_trees(store: Store, serve: Hubs, tmp_path: Path, tree: Any, message: str) -> None:
+    hub = Hostile({"m-Q4_K_M.gguf": model_file(tmp_path / "m.gguf")})
+    hub.tree = tree
+    with serve(hub), pytest.raises(PunaError, match=message):
+        pulled(store, "hf.co/team/model-GGUF")
+    assert len(hub.asked) < 40
+    assert not list(tmp_path.rglob("*escaped*"))
+    assert not store.exists("hf.co/team/model-GGUF")
+
+
+def test_a_file_that_leads_to_a_private_address_or_never_ends(
+    store: Store, serve: Hubs, tmp_path: Path
+) -> None:
+    data = model_file(tmp_path / "m.gguf")
+    hub = Hostile({"m-Q4_K_M.gguf": data})
+    hub.sends = lambda handler: reply(handler, 302, b"", {"location": "http://127.0.0.2:9/m.gguf"})
+    with serve(hub), pytest.raises(PunaError, match=r"127\.0\.0\.2"):
+        pulled(store, "hf.co/team/model-GGUF")
+    hub = Hostile({"m-Q4_K_M.gguf": data})
+    hub.sends = endless
+    with serve(hub), pytest.raises(PunaError):
+        pulled(store, "hf.co/team/model-GGUF")
+    assert not store.exists("hf.co/team/model-GGUF")
+    assert sum(file.stat().st_size for file in store.blobs.folder.iterdir()) <= 2 * len(data)

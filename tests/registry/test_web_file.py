@@ -120,7 +120,7 @@ def test_a_file_without_end_leaves_room_on_the_disk(
         handler.close_connection = True
         with contextlib.suppress(OSError):
             handler.wfile.write(b"GGUF")
-            while handler.command == "GET":
+            for _ in range(500 if handler.command == "GET" else 0):  # which is more than there is room for
                 handler.wfile.write(bytes(100_000))
         return True
 

@@ -13,6 +13,7 @@ import pytest
 from puna.errors import InvalidNameError, ModelError, RequestError, StoreError
 from puna.options import AdapterFile
 from puna.store import ModelSpec, Store
+from puna.store.show import projector_info
 from tests.store.store_files import add, blob_names, minimal_gguf, sha256
 
 TEMPLATE = "{{ .System }} {{ .Prompt }}"
@@ -151,6 +152,7 @@ def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callabl
     assert model.model_path == store.blob_path(main)
     assert model.projector_paths == [store.blob_path(projector)]
     assert model.config.model_families == ("llama", "clip")
+    assert projector_info(model)["clip.vision.block_count"] == 1
     with_adapter = store.create("a", ModelSpec(files={"main.gguf": main}, adapters={"a.gguf": adapter}))
     assert with_adapter.runnable_path() == store.blob_path(main)
     assert with_adapter.adapters == (AdapterFile(str(store.blob_path(adapter)), "a"),)
@@ -163,6 +165,9 @@ def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callabl
         store.create("b", ModelSpec(from_model="b", adapters={"c.gguf": adapter}))
     with pytest.raises(RequestError, match=r"adapter_scales: there is no adapter 'd\.gguf'"):
         store.create("b", ModelSpec(from_model="v", adapter_scales={"d.gguf": 2.0}))
+    for scale in (1e9, float("nan")):
+        with pytest.raises(RequestError, match=f"{scale} of 'c.gguf' is not between -10000 and 10000"):
+            store.create("d", ModelSpec(from_model="v", adapters=adapters, adapter_scales={"c.gguf": scale}))
     with pytest.raises(RequestError, match=r"s has no adapter_model\.safetensors; PEFT saves both"):
         store.create("b", ModelSpec(from_model="v", adapters={"s/adapter_config.json": adapter}))
 

@@ -15,6 +15,7 @@ import msgspec
 from puna import gojson
 from puna.errors import GGUFError, ModelError, RequestError, StoreError, shown
 from puna.gguf import FileType
+from puna.options import LARGEST_SCALE, is_scale
 from puna.store import manifest as media
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.config import ModelConfig
@@ -201,9 +202,14 @@ class _Assembly:
                 raise RequestError(f"{folder or 'the adapter'} has no {missing}; PEFT saves both")
             self._add_converted(folder or "adapter", files, convert)
             self._name_last(folder, folder.rpartition("/")[2] or "adapter", spec)
-        for name in spec.adapter_scales:
+        for name, scale in spec.adapter_scales.items():
             if name not in {*spec.adapters, *folders}:
                 raise RequestError(f"adapter_scales: there is no adapter {shown(name)}")
+            if not is_scale(scale):
+                raise RequestError(
+                    f"adapter_scales: {scale} of {shown(name)} is not between {-LARGEST_SCALE:g} and "
+                    f"{LARGEST_SCALE:g}"
+                )
 
     def _add_converted(self, name: str, files: Mapping[str, str], convert: Converter) -> None:
         model = next((layer for layer in reversed(self._layers) if layer.media_type == media.MODEL), None)

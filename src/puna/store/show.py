@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from puna import gojson
@@ -19,7 +20,15 @@ def model_info(stored: StoredModel, *, verbose: bool = False) -> dict[str, Any]:
 
     {} if the model has no GGUF file. Raises GGUFError if it is damaged.
     """
-    path = stored.model_path
+    return _info(stored.model_path, verbose)
+
+
+def projector_info(stored: StoredModel, *, verbose: bool = False) -> dict[str, Any]:
+    """The same of the file the model sees with; {} if it has none of its own."""
+    return _info(next(iter(stored.projector_paths), None), verbose)
+
+
+def _info(path: Path | None, verbose: bool) -> dict[str, Any]:
     if path is None or not path.is_file():
         return {}
     with open_gguf(path) as file:

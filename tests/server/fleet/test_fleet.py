@@ -24,6 +24,8 @@ from puna.server.settings import Settings
 from puna.store import StoredModel
 
 PLAN = LoadPlan(num_ctx=64)
+#: Tokens of context that the models were trained for.
+TRAINED = 1024
 
 
 class FakeRunner:
@@ -46,7 +48,12 @@ class FakeRunner:
             raise InsufficientMemoryError("too little memory", needed=150, available=100)
         self.path = load.path
         self.info = Loaded(
-            context_length=load.num_ctx, parallel=1, weight_bytes=1, cache_bytes=0, most_context=512
+            context_length=min(load.num_ctx, TRAINED),
+            parallel=1,
+            weight_bytes=1,
+            cache_bytes=0,
+            most_context=512,
+            trained_context=TRAINED,
         )
 
     async def grow(self, num_ctx: int, reserved: int) -> None:
@@ -127,6 +134,25 @@ def test_another_context_means_no_other_load_while_there_is_memory() -> None:
         assert fleet.loaded()[0].context_length == 256
         await ask(fleet, "a", plan=LoadPlan(num_ctx=300))  # for which there is none
         assert len(launcher.launched) == 2
+
+    with_fleet(use)
+
+
+def test_requests_that_come_together_and_want_other_contexts_share_one_load() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        plans = [LoadPlan(num_ctx=num_ctx) for num_ctx in (64, 128, 32, 256)]
+        await asyncio.gather(*(ask(fleet, "a", plan=plan) for plan in plans))
+        assert len(launcher.launched) == 1
+        assert fleet.loaded()[0].context_length == 256
+
+    with_fleet(use)
+
+
+def test_asking_for_more_context_than_there_can_be_means_no_other_load() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        for num_ctx in (TRAINED, 5 * TRAINED, 100 * TRAINED, 2 * TRAINED, TRAINED, 64):
+            await ask(fleet, "a", plan=LoadPlan(num_ctx=num_ctx))
+        assert len(launcher.launched) == 1
 
     with_fleet(use)
 

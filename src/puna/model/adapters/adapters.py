@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -18,12 +17,10 @@ from puna.nn.adapters import LowRank, RowScales
 from puna.nn.layers import Linear, StackedLinear
 from puna.nn.module import Module
 from puna.ops import Backend
-from puna.options import AdapterFile, AdapterScale
+from puna.options import LARGEST_SCALE, AdapterFile, AdapterScale, is_scale
 
 #: Adapters of one model.
 MOST_ADAPTERS: Final = 64
-#: Larger scales are a mistake.
-LARGEST_SCALE: Final = 1e4
 
 #: The adapters of a request by their numbers, ascending, each with its scale, which is not 0.
 Uses = tuple[tuple[int, float], ...]
@@ -46,7 +43,7 @@ class Adapters:
         number, name = len(self.names), file.name or _name_of(Path(file.path))
         if name in self.names:
             raise ModelError(f"{file.path}: there are two adapters of the name {shown(name)}; rename one")
-        if not math.isfinite(file.scale) or abs(file.scale) > LARGEST_SCALE:
+        if not is_scale(file.scale):
             raise ModelError(
                 f"{file.path}: the scale {file.scale} is not between {-LARGEST_SCALE:g} and {LARGEST_SCALE:g}"
             )
@@ -77,7 +74,7 @@ class Adapters:
             number = self._number(one)
             if number in found:
                 raise RequestError(f"lora: adapter {shown(self.names[number])} is named twice")
-            if not math.isfinite(one.scale) or abs(one.scale) > LARGEST_SCALE:
+            if not is_scale(one.scale):
                 raise RequestError(
                     f"lora: the scale {one.scale} is not between {-LARGEST_SCALE:g} and {LARGEST_SCALE:g}"
                 )

@@ -240,6 +240,8 @@ class Fleet:
                 await self._ended()
                 async with self._one_load.turn(load):
                     known = self._loaded.get(path)
+                    if known is not None and known.ready and known.can_grow_to(plan):
+                        await self._grow(known, plan)
                     if known is not None and known.ready and known.serves(plan):
                         known.users += 1
                         return known

@@ -155,15 +155,21 @@ class ResidentModel:
         if self.runner is None:
             return False
         info = self.runner.info
-        return self.plan.serves(wanted, info.context_length, info.engine, exact_context=info.exact_context)
+        useful = self._useful(wanted)
+        return self.plan.serves(useful, info.context_length, info.engine, exact_context=info.exact_context)
 
     def can_grow_to(self, wanted: LoadPlan) -> bool:
         """Whether it would serve `wanted` with a longer context, which it can have without loading again."""
         if self.runner is None or self.fixed or self.runner.info.engine not in (PUNA, wanted.engine):
             return False
         info = self.runner.info
-        useful = replace(wanted, num_ctx=min(wanted.num_ctx, info.trained_context or wanted.num_ctx))
-        return self.plan.grows_to(useful, info.context_length, info.most_context)
+        return self.plan.grows_to(self._useful(wanted), info.context_length, info.most_context)
+
+    def _useful(self, wanted: LoadPlan) -> LoadPlan:
+        """`wanted` with no more context than the model was trained for: it never gets more."""
+        assert self.runner is not None
+        most = self.runner.info.trained_context or wanted.num_ctx
+        return replace(wanted, num_ctx=min(wanted.num_ctx, most))
 
     async def grow(self, wanted: LoadPlan, reserved: int) -> None:
         """Have the context that `wanted` asks for, or else note that it can grow no more."""

@@ -79,6 +79,12 @@ class EmbedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
     warnings: Sequence[str] = []
 
 
+class EmbedReply(EmbedFacts, frozen=True, omit_defaults=True, kw_only=True):
+    """The reply of `/api/embed`, which is sent in pieces and never whole in memory."""
+
+    embeddings: list[list[float]]
+
+
 def routes(backend: Backend) -> list[Route]:
     async def embed(body: EmbedRequest) -> ASGIApp:
         """Vectors of texts."""
@@ -101,7 +107,7 @@ def routes(backend: Backend) -> list[Route]:
         return json_reply({"embedding": vector, **({"warnings": found.warnings} if found.warnings else {})})
 
     return [
-        body_route("/api/embed", EmbedRequest, embed, gives=EmbedFacts),
+        body_route("/api/embed", EmbedRequest, embed, gives=EmbedReply),
         body_route("/api/embeddings", EmbeddingsRequest, old_embeddings),
     ]
 

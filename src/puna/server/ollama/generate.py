@@ -108,7 +108,7 @@ def _reply(
     if kind == "generate":
         fields |= {"response": text, "thinking": thinking}
     else:
-        fields["message"] = ReplyMessage("assistant", text, thinking, calls)
+        fields["message"] = ReplyMessage("assistant", text, thinking, list(calls))
     return Reply(model=name, created_at=utc_now(), done=done, **fields)
 
 

@@ -26,7 +26,7 @@ from puna.server.jobs.backend import Backend
 from puna.server.ollama.times import in_local_time
 from puna.server.ollama.wire import CancelRequest, CopyRequest, ModelRequest, ShowRequest
 from puna.store import ModelName, StoredModel
-from puna.store.show import model_info, modelfile_text, parameters_text, tensor_list
+from puna.store.show import model_info, modelfile_text, parameters_text, projector_info, tensor_list
 
 #: The Ollama version whose API this server speaks: clients compare it to learn what they may use.
 OLLAMA_VERSION: Final = "0.24.0"
@@ -169,6 +169,7 @@ def _show(model: StoredModel, body: ShowRequest, engine: str) -> dict[str, Any]:
         "messages": [
             {"role": item.get("role", ""), "content": item.get("content", "")} for item in model.messages
         ],
+        "projector_info": projector_info(model, verbose=body.verbose),
         "tensors": tensor_list(model),
         "capabilities": _capabilities(model),
         "requires": model.config.requires,
