@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from tests.tiny import vocabulary
 from tests.tiny_decoders import TinyDecoder
 
-HIDDEN, WIDE, DIM, LAYERS = 64, 96, 16, 3
+WIDE, LAYERS = 96, 3
 RANKS = {"decay_low_rank_dim": 12, "a_low_rank_dim": 10, "v_low_rank_dim": 6, "gate_low_rank_dim": 14}
 NAMES = {
     "attn_norm": "attn_norm", "attn.r_proj": "time_mix_receptance", "attn.k_proj": "time_mix_key",
@@ -35,9 +35,9 @@ def before(x: Tensor) -> Tensor:
 
 
 class LowRank(nn.Module):
-    def __init__(self, rank: int, activation: nn.Module, *, bias: bool = True) -> None:
+    def __init__(self, size: int, rank: int, activation: nn.Module, *, bias: bool = True) -> None:
         super().__init__()
-        inner = nn.Linear(HIDDEN, rank, bias=False), activation, nn.Linear(rank, HIDDEN, bias=bias)
+        inner = nn.Linear(size, rank, bias=False), activation, nn.Linear(rank, size, bias=bias)
         self.lora = nn.Sequential(*inner)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -47,22 +47,23 @@ class LowRank(nn.Module):
 class Mix(nn.Module):
     """The attention; `first` has the values of the first layer after that."""
 
-    def __init__(self, layer: int, *, gated: bool) -> None:
+    def __init__(self, config: Any, layer: int, *, gated: bool) -> None:
         super().__init__()
+        size, self.dim = config.hidden_size, config.head_dim
         self.inputs = "rwkvag" if gated else "rwkva"
         for name in self.inputs:
-            self.register_parameter(f"x_{name}", nn.Parameter(torch.zeros(1, 1, HIDDEN)))
-        self.k_k, self.k_a = (nn.Parameter(torch.zeros(HIDDEN)) for _ in range(2))
-        self.r_k = nn.Parameter(torch.zeros(HIDDEN // DIM, DIM))
+            self.register_parameter(f"x_{name}", nn.Parameter(torch.zeros(1, 1, size)))
+        self.k_k, self.k_a = (nn.Parameter(torch.zeros(size)) for _ in range(2))
+        self.r_k = nn.Parameter(torch.zeros(size // self.dim, self.dim))
         for name in "rkvo":
-            self.add_module(f"{name}_proj", nn.Linear(HIDDEN, HIDDEN, bias=False))
-        self.w_lora = LowRank(RANKS["decay_low_rank_dim"], nn.Tanh())
-        self.a_lora = LowRank(RANKS["a_low_rank_dim"], nn.Identity())
+            self.add_module(f"{name}_proj", nn.Linear(size, size, bias=False))
+        self.w_lora = LowRank(size, RANKS["decay_low_rank_dim"], nn.Tanh())
+        self.a_lora = LowRank(size, RANKS["a_low_rank_dim"], nn.Identity())
         if layer:
-            self.v_lora = LowRank(RANKS["v_low_rank_dim"], nn.Identity())
+            self.v_lora = LowRank(size, RANKS["v_low_rank_dim"], nn.Identity())
         if gated:
-            self.g_lora = LowRank(RANKS["gate_low_rank_dim"], nn.Sigmoid(), bias=False)
-            self.g_norm = nn.GroupNorm(HIDDEN // DIM, HIDDEN, eps=64e-5)
+            self.g_lora = LowRank(size, RANKS["gate_low_rank_dim"], nn.Sigmoid(), bias=False)
+            self.g_norm = nn.GroupNorm(size // self.dim, size, eps=64e-5)
         self.gated, self.layer = gated, layer
 
     def forward(self, x: Tensor, first: list[Tensor]) -> Tensor:
@@ -74,37 +75,37 @@ class Mix(nn.Module):
             first.append(v)
         else:
             v = torch.lerp(v, first[0], torch.sigmoid(self.v_lora(shifted["v"])))
-        heads = -1, HIDDEN // DIM, DIM
+        heads = len(x), -1, self.dim
         removal = F.normalize((k * self.k_k).reshape(heads), dim=-1)
         k = k * (1 + (rate - 1) * self.k_a)
         r, k, v, decay, rate = (each.reshape(heads) for each in (r, k, v, decay, rate))
-        state, found = torch.zeros(HIDDEN // DIM, DIM, DIM), []  # [heads, values, keys]
+        state, found = torch.zeros(*r.shape[1:], self.dim), []  # [heads, values, keys]
         for t in range(len(x)):
             kept = torch.diag_embed(decay[t]) - removal[t, :, :, None] * (rate[t] * removal[t])[:, None]
             state = state @ kept + v[t, :, :, None] * k[t, :, None]
             found.append((state @ r[t, :, :, None])[..., 0])
-        y = torch.stack(found).reshape(-1, HIDDEN)
+        y = torch.stack(found).reshape(x.shape)
         if self.gated:
             y = self.g_norm(y)
-        y = y + ((r * k * self.r_k).sum(-1, keepdim=True) * v).reshape(-1, HIDDEN)
+        y = y + ((r * k * self.r_k).sum(-1, keepdim=True) * v).reshape(x.shape)
         return self.o_proj(y * self.g_lora(shifted["g"]) if self.gated else y)
 
 
 class Feed(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.x_k = nn.Parameter(torch.zeros(1, 1, HIDDEN))
-        self.key, self.value = nn.Linear(HIDDEN, WIDE, bias=False), nn.Linear(WIDE, HIDDEN, bias=False)
+        self.x_k = nn.Parameter(torch.zeros(1, 1, size))
+        self.key, self.value = nn.Linear(size, WIDE, bias=False), nn.Linear(WIDE, size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.value(torch.relu(self.key(x + (before(x) - x) * self.x_k.reshape(-1))) ** 2)
 
 
 class GatedFeed(nn.Module):
-    def __init__(self) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj = (nn.Linear(HIDDEN, WIDE, bias=False) for _ in range(2))
-        self.down_proj = nn.Linear(WIDE, HIDDEN, bias=False)
+        self.gate_proj, self.up_proj = (nn.Linear(size, WIDE, bias=False) for _ in range(2))
+        self.down_proj = nn.Linear(WIDE, size, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -116,20 +117,20 @@ class RWKV7ForCausalLM(nn.Module):
     def __init__(self, config: Any, *, transformer: bool) -> None:
         super().__init__()
         self.config = config
-        norm = (lambda: nn.RMSNorm(HIDDEN, 1e-5)) if transformer else (lambda: nn.LayerNorm(HIDDEN, 1e-5))
+        size = config.hidden_size
+        norm, feed = (nn.RMSNorm, GatedFeed) if transformer else (nn.LayerNorm, Feed)
         self.model = nn.Module()
-        self.model.embeddings = nn.Embedding(config.vocab_size, HIDDEN)
+        self.model.embeddings = nn.Embedding(config.vocab_size, size)
         self.model.layers = nn.ModuleList()
         for i in range(LAYERS):
             layer = nn.Module()
             if not i and not transformer:
-                layer.pre_norm = norm()
-            layer.attn_norm, layer.ffn_norm = norm(), norm()
-            layer.attn = Mix(i, gated=not transformer)
-            layer.ffn = GatedFeed() if transformer else Feed()
+                layer.pre_norm = norm(size, 1e-5)
+            layer.attn_norm, layer.ffn_norm = norm(size, 1e-5), norm(size, 1e-5)
+            layer.attn, layer.ffn = Mix(config, i, gated=not transformer), feed(size)
             self.model.layers.append(layer)
-        self.model.norm = norm()
-        self.lm_head = nn.Linear(HIDDEN, config.vocab_size, bias=False)
+        self.model.norm = norm(size, 1e-5)
+        self.lm_head = nn.Linear(size, config.vocab_size, bias=False)
 
     def forward(self, tokens: Tensor) -> Any:
         hidden, first = self.model.embeddings(tokens[0]), []
@@ -143,10 +144,12 @@ class RWKV7ForCausalLM(nn.Module):
 @dataclass(frozen=True)
 class TinyRwkv(TinyDecoder):
     names: Mapping[str, str] = field(default_factory=lambda: NAMES | {"ffn_norm": "attn_norm_2"})
+    hidden: int = 64
+    dim: int = 16  # of a head
 
     def config(self) -> Any:
         return SimpleNamespace(
-            vocab_size=len(vocabulary()), hidden_size=HIDDEN, intermediate_size=WIDE, head_dim=DIM,
+            vocab_size=len(vocabulary()), hidden_size=self.hidden, intermediate_size=WIDE, head_dim=self.dim,
             norm_eps=1e-5, num_hidden_layers=LAYERS, max_position_embeddings=256, tie_word_embeddings=False,
             **RANKS,
         )  # fmt: skip
@@ -161,6 +164,9 @@ class TinyRwkv(TinyDecoder):
                 if ".x_" in name:
                     parameter.copy_(torch.rand_like(parameter))
         return model
+
+    def keys(self, config: Any) -> dict[str, Any]:
+        return super().keys(config) | {"wkv.head_size": self.dim}
 
     def named(self, tensors: Mapping[str, Tensor], config: Any) -> dict[str, np.ndarray]:
         own: dict[str, np.ndarray] = {}
@@ -190,7 +196,7 @@ class TinyRwkv(TinyDecoder):
 
 
 KEYS = {
-    "wkv.head_size": DIM, "attention.head_count": 0, "attention.key_length": None,
+    "attention.head_count": 0, "attention.key_length": None,
     "attention.value_length": None, "attention.decay_lora_rank": RANKS["decay_low_rank_dim"],
     "attention.iclr_lora_rank": RANKS["a_low_rank_dim"],
     "attention.value_residual_mix_lora_rank": RANKS["v_low_rank_dim"],

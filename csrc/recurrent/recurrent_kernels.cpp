@@ -21,18 +21,16 @@ void short_conv_row(const float* b, const float* c, const float* x, const float*
     });
 }
 
-// Vectors of a memory's row that are worked on together: as many as registers hold besides those of the sums.
-#if defined(__AVX512F__)
+// Vectors of a memory's row that are worked on together: for each, registers hold what is added and two sums. Of 128
+// keys they are 16 KB, with the widest vectors 32, which the nearest cache holds.
+#if defined(PUNA_NEON)
 constexpr int together = 8;
-#elif defined(PUNA_NEON)
-constexpr int together = 6;
 #else
 constexpr int together = 4;
 #endif
 constexpr int64_t columns = together * Vec::width;
 
-// A piece of a memory's row, of a value or of a result; the last vector may have fewer lanes that count.
-template <bool whole>
+// A piece of a memory's row, of a value or of a result: vectors whose lanes beyond the last column are zero.
 struct Piece {
     Vec of[together];
 
@@ -41,11 +39,12 @@ struct Piece {
         for (int k = 0; k < together; k++) piece.of[k] = Vec::splat(0);
         return piece;
     }
+    // Of `count` columns, or all if there are more.
     static PUNA_INLINE Piece load(const float* from, int64_t count) {
         Piece piece;
         for (int k = 0; k < together; k++) {
             const int64_t left = count - k * Vec::width;
-            if (whole || left >= Vec::width) {
+            if (left >= Vec::width) {
                 piece.of[k] = Vec::load(from + k * Vec::width);
             } else {
                 piece.of[k] = left > 0 ? load_part(from + k * Vec::width, int(left)) : Vec::splat(0);
@@ -54,9 +53,13 @@ struct Piece {
         return piece;
     }
     PUNA_INLINE void store(float* to, int64_t count) const {
+        if (count >= columns) {
+            for (int k = 0; k < together; k++) of[k].store(to + k * Vec::width);
+            return;
+        }
         for (int k = 0; k < together; k++) {
             const int64_t left = count - k * Vec::width;
-            if (whole || left >= Vec::width) {
+            if (left >= Vec::width) {
                 of[k].store(to + k * Vec::width);
             } else if (left > 0) {
                 store_part(of[k], to + k * Vec::width, int(left));
@@ -72,85 +75,91 @@ struct Piece {
     }
 };
 
-// What a key's row of the memory is multiplied by before each row of the batch: e^decay.
-class Factors {
-public:
-    // `room` is for key_dim floats.
-    Factors(const LinearAttention& call, int64_t head, float* room) : call_(call), head_(head), of_keys_(room) {}
+// What is taken out of a memory before something is put in.
+enum class Rule { nothing, delta, removal };
 
-    void look_at(int64_t row) {
-        const int64_t at = row * call_.heads + head_;
-        if (!call_.decay_of_keys) {
-            one_ = exp(Vec::splat(call_.decays[at]));
-            return;
-        }
-        const float* decays = call_.decays + at * call_.key_dim;
-        float* factors = of_keys_;
-        for_vectors(call_.key_dim, [=](int64_t i, auto lanes) { lanes.store(exp(lanes.load(decays + i)), factors + i); });
-    }
-
-    PUNA_INLINE Vec of(int64_t key) const { return call_.decay_of_keys ? Vec::splat(of_keys_[key]) : one_; }
-
-private:
-    const LinearAttention& call_;
-    int64_t head_;
-    float* of_keys_;
-    Vec one_ = Vec::splat(1);
+struct Yes {
+    static constexpr bool value = true;
+};
+struct No {
+    static constexpr bool value = false;
 };
 
-// The memory lies where the state after the last row is to be, and goes through the cache once per row: what a row adds
-// to it, what its query finds, and what the next row's key finds after the decay, or its probe before it, are computed
-// together.
-template <bool whole, bool removes>
+// The memory lies in `room`, where rows are next to each other (in a state they are a power of two apart, and would
+// drive each other out of the nearest cache), and goes through the cache once per row of the batch: what that adds to
+// it, what its query finds, and what the next one's key finds after the decay, or its probe before it, are computed
+// together, vector by vector, so that all sums stay in registers.
+template <Rule rule, bool decay_of_keys>
 void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
                            float* room) {
+    constexpr bool delta = rule == Rule::delta, removes = rule == Rule::removal;
     const int64_t keys = call.key_dim, width = call.value_dim, count = width - column;
     const int64_t key_head = call.tiled ? head % call.key_heads : head * call.key_heads / call.heads;
     const auto state = [&](int64_t slot) { return call.states + (slot * call.heads + head) * keys * width + column; };
     const auto of_row = [&](const float* all, int64_t row) { return all + (row * call.key_heads + key_head) * keys; };
     const float* finders = removes ? call.probes : call.keys;
-    const float* from = state(call.rows.sources[begin]);
-    const int64_t last = call.rows.targets[end - 1];
-    float* memory = last >= 0 ? state(last) : room;
-    const int64_t stride = last >= 0 ? width : columns;
-    Factors factors(call, head, room + keys * columns);
-    Piece<whole> found = Piece<whole>::zero();   // by this row's key or probe
-    factors.look_at(begin);
-    const float* finder = of_row(finders, begin);
+    float *memory = room, *factors = room + keys * columns;
+    // What a row of the memory is multiplied by before row `row` of the batch: e^decay, of each key in `factors`.
+    const auto decay_before = [&](int64_t row) {
+        const int64_t at = row * call.heads + head;
+        if (!decay_of_keys) return exp(Vec::splat(call.decays[at]));
+        const float* decays = call.decays + at * keys;
+        for_vectors(keys, [=](int64_t i, auto lanes) { lanes.store(exp(lanes.load(decays + i)), factors + i); });
+        return Vec::splat(1);
+    };
+    Vec factor = decay_before(begin);
+    Piece found = Piece::zero();   // by this row's key or probe
+    const float *finder = of_row(finders, begin), *before = state(call.rows.sources[begin]);
     for (int64_t i = 0; i < keys; i++) {
-        Piece<whole> piece = Piece<whole>::load(from + i * width, count);
+        Piece piece = Piece::load(before + i * width, count);
         if (removes) found.add(Vec::splat(finder[i]), piece);
-        piece.scale(factors.of(i));
-        if (call.delta) found.add(Vec::splat(finder[i]), piece);
-        piece.store(memory + i * stride, count);
+        piece.scale(decay_of_keys ? Vec::splat(factors[i]) : factor);
+        if (delta) found.add(Vec::splat(finder[i]), piece);
+        piece.store(memory + i * columns, columns);
     }
     for (int64_t row = begin; row < end; row++) {
         const int64_t at = row * call.heads + head;
-        const bool more = row + 1 < end;
-        Piece<whole> added = Piece<whole>::load(call.values + at * width + column, count), y = Piece<whole>::zero();
+        const bool goes_on = row + 1 < end;
+        Piece added = Piece::load(call.values + at * width + column, count), y = Piece::zero(), lost = found;
         if (call.skips) y.add(Vec::splat(call.skips[head]), added);
-        if (call.delta) added.add(Vec::splat(-1), found);
+        if (delta) added.add(Vec::splat(-1), found);
         if (call.betas) added.scale(Vec::splat(call.betas[at]));
+        lost.scale(Vec::splat(-1));
         const float *query = of_row(call.queries, row), *key = of_row(call.keys, row);
         const float* removal = removes ? of_row(call.removals, row) : nullptr;
-        if (more) finder = of_row(finders, row + 1);
-        float* kept = more && call.rows.targets[row] >= 0 ? state(call.rows.targets[row]) : nullptr;
-        if (more) factors.look_at(row + 1);
-        Piece<whole> lost = found;
-        lost.scale(Vec::splat(-1));
-        found = Piece<whole>::zero();
-        for (int64_t i = 0; i < keys; i++) {
-            Piece<whole> piece = Piece<whole>::load(memory + i * stride, count);
-            if (removes) piece.add(Vec::splat(removal[i]), lost);
-            piece.add(Vec::splat(key[i]), added);
-            y.add(Vec::splat(query[i]), piece);
-            if (kept) piece.store(kept + i * width, count);
-            if (more) {
-                if (removes) found.add(Vec::splat(finder[i]), piece);
-                piece.scale(factors.of(i));
-                if (call.delta) found.add(Vec::splat(finder[i]), piece);
+        float* kept = call.rows.targets[row] >= 0 ? state(call.rows.targets[row]) : nullptr;
+        if (goes_on) {
+            finder = of_row(finders, row + 1);
+            factor = decay_before(row + 1);
+        }
+        const auto pass = [&](auto decays, auto keeps) {
+            Piece finding = Piece::zero(), answer = y;
+            for (int64_t i = 0; i < keys; i++) {
+                const Vec by_key = Vec::splat(key[i]), by_query = Vec::splat(query[i]), by_finder = Vec::splat(finder[i]);
+                float* held = memory + i * columns;
+                Piece piece;
+                for (int k = 0; k < together; k++) {
+                    Vec entries = Vec::load(held + k * Vec::width);
+                    if (removes) entries = fma(Vec::splat(removal[i]), lost.of[k], entries);
+                    entries = fma(by_key, added.of[k], entries);
+                    answer.of[k] = fma(by_query, entries, answer.of[k]);
+                    if (keeps.value) piece.of[k] = entries;
+                    if (decays.value) {
+                        if (removes) finding.of[k] = fma(by_finder, entries, finding.of[k]);
+                        entries = entries * (decay_of_keys ? Vec::splat(factors[i]) : factor);
+                        if (delta) finding.of[k] = fma(by_finder, entries, finding.of[k]);
+                        entries.store(held + k * Vec::width);
+                    }
+                }
+                if (keeps.value) piece.store(kept + i * width, count);
             }
-            piece.store(memory + i * stride, count);
+            found = finding;
+            y = answer;
+        };
+        if (kept) {
+            goes_on ? pass(Yes{}, Yes{}) : pass(No{}, Yes{});
+        } else {
+            goes_on ? pass(Yes{}, No{}) : pass(No{}, No{});
         }
         y.store(call.y + at * width + column, count);
     }
@@ -158,13 +167,15 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
 
 void linear_attention_piece(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
                             float* room) {
-    const bool whole = call.value_dim - column >= columns;
+    const auto rows_by = [&](auto rows, auto rows_of_keys) {
+        (call.decay_of_keys ? rows_of_keys : rows)(call, head, column, begin, end, room);
+    };
     if (call.probes) {
-        (whole ? linear_attention_rows<true, true> : linear_attention_rows<false, true>)(call, head, column, begin,
-                                                                                         end, room);
+        rows_by(linear_attention_rows<Rule::removal, false>, linear_attention_rows<Rule::removal, true>);
+    } else if (call.delta) {
+        rows_by(linear_attention_rows<Rule::delta, false>, linear_attention_rows<Rule::delta, true>);
     } else {
-        (whole ? linear_attention_rows<true, false> : linear_attention_rows<false, false>)(call, head, column, begin,
-                                                                                           end, room);
+        rows_by(linear_attention_rows<Rule::nothing, false>, linear_attention_rows<Rule::nothing, true>);
     }
 }
 

@@ -5,6 +5,7 @@ Run by `make test-peers`, which builds llama-cpp-python.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run 
 
 NEOX = TinyNeoX()
 PROMPTS = [[3, 1, 4, 1, 5], list(range(40)), [200], [250, 7] * 10]
+#: llama.cpp reads heads of RWKV in vectors, and beyond their end if they are shorter.
+WHOLE_HEADS = {"hidden": 128, "dim": 64}
 GREEDY: dict[str, Any] = {"temperature": 0.0, "num_predict": 20, "ignore_eos": True}
 
 
@@ -106,8 +109,8 @@ def test_its_greedy_output_is_that_of_transformers_and_streams_share_passes(run:
         (GEMMA2, "causal"),
         (MAMBA2, "recurrent"),
         (FALCON_H1, "recurrent"),
-        (RWKV7, "recurrent"),
-        (ARWKV7, "recurrent"),
+        (dataclasses.replace(RWKV7, **WHOLE_HEADS), "recurrent"),
+        (dataclasses.replace(ARWKV7, **WHOLE_HEADS), "recurrent"),
     ],
     ids=["windows", "states", "both", "rwkv7", "arwkv7"],
 )
