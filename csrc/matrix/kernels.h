@@ -26,6 +26,17 @@ struct alignas(64) SplitBlock {
     uint16_t high[columns], low[columns];
 };
 
+// 128 values of one token as integers times a scale (word_product.h says why none is larger). Where a value is NaN or
+// infinite the scale is NaN.
+struct alignas(64) WordBlock {
+    static constexpr int columns = 128;
+    int16_t words[columns];
+    float scale;
+};
+// The squares of a block's integers add up to no more than this squared, rounding included: less than 2^31.
+constexpr float largest_word_norm = 46300;
+constexpr float largest_word = 32767;
+
 enum class Scaling { per_256, per_32, none };   // none: the kernel reads float32, or it split
 
 inline constexpr Scaling scaling_of(Layout layout) {
@@ -34,6 +45,8 @@ inline constexpr Scaling scaling_of(Layout layout) {
 
 // Blocks whose largest value is below this are quantised to zero: 127 divided by it must be finite.
 constexpr float smallest_scaled = 1e-35f;
+// The same for 16-bit integers, for 32767 divided by it.
+constexpr float smallest_as_words = 1e-33f;
 
 constexpr int max_tile = 8;   // the most tokens a tile function of any instruction set takes
 
@@ -49,8 +62,8 @@ constexpr PrefetchDistance prefetch_with_hardware = {1024, 3072};
 constexpr PrefetchDistance prefetch_instead_of_hardware = {8192, 0};
 
 // Products of `groups` consecutive row groups (`stride` bytes apart) with T tokens: y[t][g * R + r].
-// x[t] points at token t's first activations (an ActivationBlock, a SplitBlock or float32 values), the next block is
-// `step` bytes further.
+// x[t] points at token t's first activations (an ActivationBlock, a SplitBlock, a WordBlock or float32 values), the
+// next block is `step` bytes further.
 using TileFunction = void (*)(const uint8_t* weights, int64_t stride, int64_t groups, int64_t columns,
                               const void* const* x, int64_t step, float* const* y, PrefetchDistance prefetch);
 
@@ -69,6 +82,8 @@ constexpr int64_t wide_room = 512 << 10;
 using QuantizeFunction = void (*)(const float* x, int64_t columns, ActivationBlock* blocks);
 // Splits up to 128 values; those that are missing count as zeros.
 using SplitFunction = void (*)(const float* x, int64_t columns, SplitBlock* block);
+// Makes up to 128 values integers; those that are missing count as zeros.
+using WordFunction = void (*)(const float* x, int64_t columns, WordBlock* block);
 
 struct MatrixKernels {
     int rows;                                       // R
@@ -80,6 +95,7 @@ struct MatrixKernels {
     QuantizeFunction quantize_per_256;
     QuantizeFunction quantize_per_32;
     SplitFunction split;                            // null, or what f16 and bf16 matrices want
+    WordFunction words;                             // null, or what they want where `split` is null
 };
 
 // The table of a level.

@@ -80,6 +80,20 @@ struct Avx2 {
         return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, broadcast4(with)));
     }
 
+    static PUNA_INLINE Ints add_pairs(Ints sum, Ints pairs, Ints with) {
+        return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, with));
+    }
+    static PUNA_INLINE Ints load_ints(const int32_t* p) { return load(p); }
+    static PUNA_INLINE void store_ints(int32_t* p, Ints v) { _mm256_store_si256(reinterpret_cast<__m256i*>(p), v); }
+    // The nearest integers to products, which fit 16 bits, in the lower and in the upper halves. Beside 1.5 * 2^23 a
+    // float has none but whole bits.
+    static PUNA_INLINE Ints words_of(Floats low, Floats high, Floats factor) {
+        const __m256 whole = _mm256_set1_ps(0x1.8p23f);
+        const __m256i below = _mm256_castps_si256(_mm256_fmadd_ps(low, factor, whole));
+        const __m256i above = _mm256_castps_si256(_mm256_fmadd_ps(high, factor, whole));
+        return _mm256_blend_epi16(below, _mm256_slli_epi32(above, 16), 0xaa);
+    }
+
     // --- floats ---
     static PUNA_INLINE Floats splat(float x) { return _mm256_set1_ps(x); }
     static PUNA_INLINE Floats load_floats(const void* p) { return _mm256_loadu_ps(static_cast<const float*>(p)); }
@@ -92,6 +106,7 @@ struct Avx2 {
     static PUNA_INLINE Floats mul_add(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
     static PUNA_INLINE Floats neg_mul_add(Floats a, Floats b, Floats c) { return _mm256_fnmadd_ps(a, b, c); }
     static PUNA_INLINE Floats to_floats(Ints v) { return _mm256_cvtepi32_ps(v); }
+    static PUNA_INLINE Floats reciprocal(Floats v) { return _mm256_div_ps(_mm256_set1_ps(1), v); }
     static PUNA_INLINE void store(float* p, Floats v) { _mm256_storeu_ps(p, v); }
 
     // --- sums over a chunk: integers, exact whatever their order ---

@@ -1,9 +1,11 @@
 #include "matrix/pack.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/pool.h"
 #include "matrix/pack_points.h"
@@ -197,6 +199,26 @@ void pack_row(Layout layout, FileType type, const uint8_t* source, int64_t colum
     }
 }
 
+// What a row's values are multiplied by to become integers, block by block: powers of two, [blocks][R].
+void put_word_factors(const float* values, int64_t columns, int group_rows, int row, float* factors) {
+    for (int64_t k = 0; k < columns; k += WordBlock::columns, factors += group_rows) {
+        double squares = 0, largest = 0;
+        for (int64_t i = k; i < std::min<int64_t>(columns, k + WordBlock::columns); i++) {
+            const double value = values[i];
+            squares += value * value;
+            largest = std::isnan(value) ? value : std::max(largest, std::fabs(value));
+        }
+        const double most = std::max(std::sqrt(squares) / largest_word_norm, largest / largest_word);
+        if (!std::isfinite(most)) factors[row] = std::nanf("");
+        else if (most == 0) factors[row] = 1;
+        else factors[row] = static_cast<float>(std::ldexp(1.0, std::clamp(-std::ilogb(most) - 1, -126, 126)));
+    }
+}
+
+int64_t word_factor_bytes(int64_t columns, int group_rows) {
+    return (columns + WordBlock::columns - 1) / WordBlock::columns * group_rows * static_cast<int64_t>(sizeof(float));
+}
+
 }  // namespace
 
 int64_t packed_bytes(Layout layout, int group_rows, int64_t columns) {
@@ -251,7 +273,9 @@ PackedMatrix::PackedMatrix(const uint8_t* data, size_t bytes, FileType type, int
     }
     const int R = kernels_->rows;
     groups_ = (rows + R - 1) / R;
-    stride_ = (packed_bytes(layout_, R, columns) + 63) / 64 * 64;
+    const bool words = kernels_->words && !kernels_->split && (layout_ == Layout::f16 || layout_ == Layout::bf16);
+    const int64_t numbers = packed_bytes(layout_, R, columns);
+    stride_ = (numbers + (words ? word_factor_bytes(columns, R) : 0) + 63) / 64 * 64;
     data_ = allocate_memory(this->bytes());
     uint8_t* packed = data_.get();
     parallel_for(groups_, [&](int64_t g, int) {
@@ -259,6 +283,10 @@ PackedMatrix::PackedMatrix(const uint8_t* data, size_t bytes, FileType type, int
         std::memset(group, 0, static_cast<size_t>(stride_));
         for (int r = 0; r < R && g * R + r < rows; r++) {
             pack_row(layout_, type, data + (g * R + r) * row_bytes, columns, R, r, group);
+            if (!words) continue;
+            std::vector<float> values(static_cast<size_t>(columns));
+            unpack_row(g * R + r, values.data());
+            put_word_factors(values.data(), columns, R, r, reinterpret_cast<float*>(group + numbers));
         }
     });
 }

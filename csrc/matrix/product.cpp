@@ -20,8 +20,13 @@ uint8_t* room_for_wide() {
     return room.get();
 }
 
-int64_t block_bytes(Form form) { return form == Form::split ? sizeof(SplitBlock) : sizeof(ActivationBlock); }
-int64_t block_columns(Form form) { return form == Form::split ? SplitBlock::columns : ActivationBlock::columns; }
+int64_t block_bytes(Form form) {
+    return form == Form::split ? sizeof(SplitBlock) : form == Form::words ? sizeof(WordBlock) : sizeof(ActivationBlock);
+}
+int64_t block_columns(Form form) {
+    static_assert(SplitBlock::columns == WordBlock::columns);
+    return form == Form::split || form == Form::words ? SplitBlock::columns : ActivationBlock::columns;
+}
 
 bool same_form(const PackedMatrix& a, const PackedMatrix& b) {
     return &a.kernels() == &b.kernels() && form_of(a) == form_of(b);
@@ -35,7 +40,8 @@ Form form_of(const PackedMatrix& m) {
         case Scaling::per_32: return Form::per_32;
         case Scaling::none: break;
     }
-    return m.kernels().split && m.layout() != Layout::f32 ? Form::split : Form::floats;
+    if (m.layout() == Layout::f32) return Form::floats;
+    return m.kernels().split ? Form::split : m.kernels().words ? Form::words : Form::floats;
 }
 
 ActivationRows::ActivationRows(const PackedMatrix& m, uint8_t* memory, int64_t tokens, int64_t width)
@@ -64,6 +70,7 @@ void ActivationRows::put(int64_t token, int64_t column, const float* x, int64_t 
             case Form::per_256: kernels->quantize_per_256(x + k, n, reinterpret_cast<ActivationBlock*>(to)); break;
             case Form::per_32: kernels->quantize_per_32(x + k, n, reinterpret_cast<ActivationBlock*>(to)); break;
             case Form::split: kernels->split(x + k, n, reinterpret_cast<SplitBlock*>(to)); break;
+            case Form::words: kernels->words(x + k, n, reinterpret_cast<WordBlock*>(to)); break;
             case Form::floats: std::memcpy(to, x + k, static_cast<size_t>(n) * sizeof(float)); break;
         }
     }

@@ -12,8 +12,8 @@ namespace puna {
 constexpr int64_t max_group_rows = 32;
 
 // What the kernels of a matrix read as activations: ActivationBlocks with scales for 256 or for 32 columns,
-// SplitBlocks, or float32.
-enum class Form { per_256, per_32, split, floats };
+// SplitBlocks, WordBlocks, or float32.
+enum class Form { per_256, per_32, split, words, floats };
 Form form_of(const PackedMatrix& m);
 
 // Rows of activations in one form. Blocks of the same columns lie together, [blocks][tokens]: so tiles of tokens are

@@ -1,3 +1,7 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
 #include "matrix/lanes_avx2.h"
 #include "matrix/quantize.h"
 #include "matrix/sets.h"
@@ -45,8 +49,47 @@ struct Vectors {
     }
 };
 
+constexpr int full = WordBlock::columns;
+
+void words(const float* x, int64_t columns, WordBlock* block) {
+    alignas(32) float rest[full];
+    if (columns < full) {
+        std::memset(rest, 0, sizeof rest);
+        std::memcpy(rest, x, static_cast<size_t>(columns) * sizeof(float));
+        x = rest;
+    }
+    const uint32_t bits = Vectors::largest_bits(x, full);
+    float largest;
+    std::memcpy(&largest, &bits, sizeof largest);
+    const bool finite = bits < 0x7f800000, scaled = finite && largest >= smallest_as_words;
+    // Squares of values divided by the largest: they neither overflow nor vanish.
+    const __m256 inverse = _mm256_set1_ps(scaled ? 1 / largest : 0);
+    __m256 squares[4];
+    for (__m256& each : squares) each = _mm256_setzero_ps();
+    for (int i = 0; i < full; i += 32) {
+        for (int j = 0; j < 4; j++) {
+            const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(x + i + 8 * j), inverse);
+            squares[j] = _mm256_fmadd_ps(v, v, squares[j]);
+        }
+    }
+    const __m256 all = _mm256_add_ps(_mm256_add_ps(squares[0], squares[1]), _mm256_add_ps(squares[2], squares[3]));
+    alignas(32) float lanes[8];
+    _mm256_store_ps(lanes, all);
+    const float sum = ((lanes[0] + lanes[4]) + (lanes[1] + lanes[5])) + ((lanes[2] + lanes[6]) + (lanes[3] + lanes[7]));
+    const float most = scaled ? std::min(largest_word, largest_word_norm / std::sqrt(sum)) : 0;
+    block->scale = scaled ? largest / most : finite ? 0.0f : std::nanf("");
+    const __m256 factor = _mm256_set1_ps(scaled ? most / largest : 0);
+    for (int i = 0; i < full; i += 16) {
+        const __m256i low = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i), factor));
+        const __m256i high = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + i + 8), factor));
+        const __m256i both = _mm256_permute4x64_epi64(_mm256_packs_epi32(low, high), 0xd8);   // back in order
+        _mm256_store_si256(reinterpret_cast<__m256i*>(block->words + i), both);
+    }
+}
+
 }  // namespace
 
 void avx2::add_quantize(MatrixKernels& kernels) { set_quantize<Vectors>(kernels); }
+void avx2::add_words(MatrixKernels& kernels) { kernels.words = words; }
 
 }  // namespace puna

@@ -10,6 +10,7 @@ void add_all(MatrixKernels& kernels);
 
 namespace avx2 {
 void add_quantize(MatrixKernels& kernels);   // activations
+void add_words(MatrixKernels& kernels);      // activations as integers of 16 bits
 void add_super_blocks(MatrixKernels& kernels);
 void add_blocks(MatrixKernels& kernels);
 void add_points(MatrixKernels& kernels);

@@ -26,15 +26,15 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
     switch (level) {
         case CpuLevel::avx2: {
             static const MatrixKernels kernels =
-                table(8, prefetch, avx2::add_quantize, avx2::add_super_blocks, avx2::add_blocks, avx2::add_points,
-                      avx2::add_floats);
+                table(8, prefetch, avx2::add_quantize, avx2::add_words, avx2::add_super_blocks, avx2::add_blocks,
+                      avx2::add_points, avx2::add_floats);
             return kernels;
         }
 #if defined(PUNA_WITH_AVX_VNNI)
         case CpuLevel::avx_vnni: {
             static const MatrixKernels kernels =
-                table(8, prefetch, avx2::add_quantize, avx_vnni::add_super_blocks, avx_vnni::add_blocks,
-                      avx_vnni::add_points, avx2::add_floats);
+                table(8, prefetch, avx2::add_quantize, avx2::add_words, avx_vnni::add_super_blocks,
+                      avx_vnni::add_blocks, avx_vnni::add_points, avx2::add_floats);
             return kernels;
         }
 #endif

@@ -37,6 +37,10 @@ def test_a_server_is_started_once_and_keeps_running(shell: Shell) -> None:
 def test_version_does_not_warn_about_a_server_of_the_same_version(shell: Shell) -> None:
     done = shell.run("version")
     assert (done.stdout.splitlines()[0], done.stderr) == (f"puna version is {__version__}", "")
+    found = json.loads(shell.out("version", "--json"))
+    assert found["puna"] == __version__
+    rows = [line.rsplit(maxsplit=1) for line in done.stdout.splitlines()[1:]]
+    assert found["parts"] == {name.strip(): version for name, version in rows}
 
 
 def test_the_shell_completes_model_names(shell: Shell) -> None:
@@ -83,6 +87,11 @@ def test_show_has_sections(shell: Shell) -> None:
     assert "llama.attention.head_count_kv" in verbose
     assert re.search(r"blk\.0\.attn_q\.weight +F32 +\[64 64\]", verbose)
     assert re.search(r"tokenizer\.ggml\.tokens +\[.* \.\.\.\+\d+ more\]", verbose)
+    shown = json.loads(shell.out("show", "tiny", "--json"))
+    assert shown["model_info"]["llama.context_length"] == 256
+    assert shell.run("show", "tiny", "--json", "--system").stderr == (
+        "Error: --json prints everything: leave out --system\n"
+    )
 
 
 def test_list_cp_and_rm(shell: Shell) -> None:
@@ -106,6 +115,8 @@ def test_list_cp_and_rm(shell: Shell) -> None:
         (("run", "tiny", "hello", "--think"), "does not support thinking"),
         (("create", "q", "-f", "-", "-q", "q4"), "unsupported quantization type 'q4' - supported types are"),
         (("create", "q", "-f", "-"), "no FROM line"),
+        (("run", "http://127.0.0.1:9/team/x", "hello"), "insecure protocol http: add --insecure"),
+        (("run", "http://127.0.0.1:9/team/x", "hello", "--insecure"), "PUNA_PRIVATE_REGISTRIES"),
     ],
 )
 def test_server_errors_are_printed_verbatim(shell: Shell, arguments: tuple[str, ...], error: str) -> None:

@@ -2,7 +2,8 @@
 //
 // The bound is not fitted: an activation is rounded by at most half a step, the step being the largest magnitude of
 // its block (256 or 32 columns) over 127, so a product is off by at most half a step times the sum of |w| over the
-// block, plus the float32 rounding of the sums. Far less is usual: rounding errors are independent and mostly cancel,
+// block, plus the float32 rounding of the sums; where 16-bit floats are multiplied as integers, both sides are rounded,
+// in blocks of 128. Far less is usual: rounding errors are independent and mostly cancel,
 // which a bias or a lost term would not, so the mean square of the errors is held against what is to be expected.
 #include <algorithm>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include "check.h"
 #include "core/pool.h"
 #include "matrix/linear.h"
+#include "matrix/product.h"
 
 namespace puna::test {
 namespace {
@@ -111,10 +113,30 @@ bool same_bits(const float* a, const float* b, int64_t count) {
     return std::memcmp(a, b, static_cast<size_t>(count) * sizeof(float)) == 0;
 }
 
+// How far the products of 16-bit floats as integers may be off.
+double word_bound(const float* x, const float* w, int64_t columns) {
+    double bound = 0;
+    for (int64_t begin = 0; begin < columns; begin += WordBlock::columns) {
+        const int64_t end = std::min(columns, begin + WordBlock::columns);
+        double most[2] = {}, sums[2] = {}, squares[2] = {}, steps[2];
+        for (int64_t k = begin; k < end; k++) {
+            const double values[] = {std::fabs(x[k]), std::fabs(w[k])};
+            for (int i = 0; i < 2; i++) {
+                most[i] = std::max(most[i], values[i]), sums[i] += values[i], squares[i] += values[i] * values[i];
+            }
+        }
+        for (int i = 0; i < 2; i++) steps[i] = std::max(most[i] / largest_word, std::sqrt(squares[i]) / largest_word_norm);
+        steps[1] *= 2;   // that of weights is a power of two
+        bound += steps[0] / 2 * sums[1] + steps[1] / 2 * sums[0] + steps[0] * steps[1] / 4 * double(end - begin);
+    }
+    return bound;
+}
+
 void check_values(const Matrix& matrix, const float* x, int64_t tokens, const float* y, const std::string& name) {
     const int64_t rows = matrix.packed.rows(), columns = matrix.packed.columns();
     const Scaling scaling = scaling_of(matrix.packed.layout());
     const int64_t size = scaling == Scaling::per_32 ? 32 : chunk_columns;
+    const bool words = form_of(matrix.packed) == Form::words;
     double worst = 0, squares = 0, expected_squares = 0;
     for (int64_t t = 0; t < tokens; t++) {
         for (int64_t r = 0; r < rows; r++) {
@@ -134,6 +156,7 @@ void check_values(const Matrix& matrix, const float* x, int64_t tokens, const fl
                 bound += step / 2 * weights * 1.001;
                 expected_squares += step * step / 12 * squared_weights;
             }
+            if (words) bound += word_bound(x + t * columns, matrix.values.data() + r * columns, columns);
             bound += magnitude * (256 + static_cast<double>(columns) / 256 + 8) * 0x1p-24;
             const double error = std::fabs(y[t * rows + r] - product);
             worst = std::isnan(error) ? INFINITY : std::max(worst, error / bound);

@@ -8,6 +8,11 @@ from numpy.typing import NDArray
 
 from puna.gguf import GGMLType
 
+try:
+    from puna import _native
+except ImportError:  # not built: tests of kernels are skipped
+    _native = None  # type: ignore[assignment]
+
 # Where the float16 factors of a block are.
 _FACTORS: dict[str, tuple[int, ...]] = {
     "Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,),
@@ -20,6 +25,12 @@ _FACTORS: dict[str, tuple[int, ...]] = {
 BLOCK_TYPES = tuple(GGMLType[name] for name in _FACTORS)
 FLOAT_TYPES = (GGMLType.F32, GGMLType.F16, GGMLType.BF16)
 ALL_TYPES = FLOAT_TYPES + BLOCK_TYPES
+
+
+def multiplied_as_integers(kind: GGMLType) -> bool:
+    """Whether the present kernels make integers of matrices of 16-bit floats, and of what they meet."""
+    half = kind in (GGMLType.F16, GGMLType.BF16)
+    return half and _native.kernel_set("linear", _native.cpu_level(), int(kind)) == "avx2"
 
 
 def random_bytes(

@@ -2,7 +2,8 @@
 
 The bound is not fitted: an activation is rounded by at most half a step, the step being the largest
 magnitude of its block of 256 (32 for types in blocks of 32) over 127, so a product is off by at most half
-a step times the sum of |w| over the block, plus the float32 rounding of the sums.
+a step times the sum of |w| over the block, plus the float32 rounding of the sums. Where 16-bit floats are
+multiplied as integers (csrc/matrix/word_product.h), both sides are rounded, in blocks of 128.
 """
 
 from __future__ import annotations
@@ -18,7 +19,14 @@ from puna.gguf import GGMLType
 from puna.ops import Weight
 from tests.torch_ops import TorchOps, cpu, weight_of
 
-from .block_bytes import ALL_TYPES, BLOCK_TYPES, FLOAT_TYPES, random_bytes, reference_values
+from .block_bytes import (
+    ALL_TYPES,
+    BLOCK_TYPES,
+    FLOAT_TYPES,
+    multiplied_as_integers,
+    random_bytes,
+    reference_values,
+)
 
 _native = pytest.importorskip("puna._native")
 
@@ -47,7 +55,14 @@ def error_bound(kind: GGMLType, x: np.ndarray, values: np.ndarray) -> np.ndarray
     magnitudes = np.abs(x) @ np.abs(values).T
     columns = values.shape[1]
     bound = magnitudes * (256 + columns / 256 + 8) * 2.0**-24
+    if kind in FLOAT_TYPES and not multiplied_as_integers(kind):
+        return bound
     if kind in FLOAT_TYPES:
+        for begin in range(0, columns, 128):
+            a, w = x[:, begin : begin + 128], values[:, begin : begin + 128]
+            a_step, w_step = word_step(a), 2 * word_step(w)  # that of weights is a power of two
+            bound = bound + np.outer(a_step / 2, np.abs(w).sum(1)) + np.outer(np.abs(a).sum(1), w_step / 2)
+            bound = bound + np.outer(a_step, w_step) * a.shape[1] / 4
         return bound
     size = 256 if kind in PER_256 else 32
     for begin in range(0, columns, size):
@@ -55,6 +70,11 @@ def error_bound(kind: GGMLType, x: np.ndarray, values: np.ndarray) -> np.ndarray
         step = np.abs(x[:, part]).max(1, initial=0) / 127
         bound = bound + np.outer(step / 2, np.abs(values[:, part]).sum(1)) * 1.001
     return bound
+
+
+def word_step(values: np.ndarray) -> np.ndarray:
+    """Of the integers that rows of a block become: the largest step that leaves every sum within 32 bits."""
+    return np.maximum(np.abs(values).max(1) / 32767, np.sqrt((values**2).sum(1)) / 46300)
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
@@ -77,6 +97,19 @@ def test_products_are_within_rounding_and_do_not_depend_on_the_batch(
             alone = kernels.linear(torch.from_numpy(x[:tokens]), weight)
             assert alone.shape == (tokens, rows)
             assert torch.equal(alone, together[:tokens]), f"{rows}x{columns}: differs with {tokens} tokens"
+
+
+@pytest.mark.parametrize("kind", [GGMLType.F16, GGMLType.BF16], ids=lambda kind: kind.name)
+@pytest.mark.parametrize("spikes", [0, 1, 128])
+def test_no_sum_of_16_bit_floats_overflows(kind: GGMLType, spikes: int, kernels: TorchOps) -> None:
+    """All of one sign and size, a single large value, or many: what comes nearest to the largest sum."""
+    values, x = np.full((9, 256), 1e-3), np.full((5, 256), 1e-3)
+    values[:, :spikes], x[:, :spikes] = -3.0, 1.0
+    halves = torch.from_numpy(values).to(torch.float16 if kind == GGMLType.F16 else torch.bfloat16)
+    data = halves.view(torch.uint8).numpy().reshape(-1)
+    result = kernels.linear(torch.from_numpy(x).float(), Weight("w", data, kind, (9, 256))).numpy()
+    exact = halves.double().numpy()
+    assert (np.abs(result - x @ exact.T) <= error_bound(kind, x, exact)).all()
 
 
 @pytest.mark.parametrize("kind", ALL_TYPES, ids=lambda kind: kind.name)
@@ -125,7 +158,7 @@ def test_several_weights_give_what_each_gives_alone(kernels: TorchOps) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize(
-    "kind", [GGMLType[name] for name in ("Q4_K", "Q6_K", "Q8_0", "Q4_0", "Q2_K", "TQ2_0", "IQ2_XS")]
+    "kind", [GGMLType[name] for name in ("Q4_K", "Q6_K", "Q8_0", "Q4_0", "Q2_K", "TQ2_0", "IQ2_XS", "F16")]
 )
 def test_a_value_that_is_not_finite_spoils_its_token_only(
     kind: GGMLType, bad: float, kernels: TorchOps
@@ -136,7 +169,8 @@ def test_a_value_that_is_not_finite_spoils_its_token_only(
     clean = kernels.linear(x, weight)
     x[2, 300] = bad
     spoiled = kernels.linear(x, weight)
-    assert spoiled[2].isnan().all()
+    assert not spoiled[2].isfinite().any()
+    assert kind in FLOAT_TYPES or spoiled[2].isnan().all()
     others = [0, 1, 3, 4, 5]
     assert torch.equal(spoiled[others], clean[others])
 
@@ -149,16 +183,17 @@ def test_float_weights_follow_ieee_arithmetic(kernels: TorchOps) -> None:
     assert torch.equal(kernels.linear(x, weight).nan_to_num(7), expected.nan_to_num(7))
 
 
+@pytest.mark.parametrize("kind", [GGMLType.Q8_0, GGMLType.F16], ids=lambda kind: kind.name)
 @pytest.mark.parametrize("scale", [0.0, 1e-42, 1e-30, 1e30])
-def test_tiny_and_huge_activations_keep_their_size(scale: float, kernels: TorchOps) -> None:
+def test_tiny_and_huge_activations_keep_their_size(kind: GGMLType, scale: float, kernels: TorchOps) -> None:
     rng = np.random.default_rng(6)
-    data = random_bytes(GGMLType.Q8_0, 8, 256, rng)
+    data = random_bytes(kind, 8, 256, rng)
     x = torch.from_numpy((rng.standard_normal((3, 256)) * scale).astype(np.float32))
-    result = kernels.linear(x, Weight("w", data, GGMLType.Q8_0, (8, 256)))
-    expected = x.double() @ torch.from_numpy(reference_values(data, GGMLType.Q8_0, 8)).double().T
-    # Below 1e-35 activations count as zero.
+    result = kernels.linear(x, Weight("w", data, kind, (8, 256)))
+    expected = x.double() @ torch.from_numpy(reference_values(data, kind, 8)).double().T
+    # Below 1e-35 activations count as zero, or below 1e-33.
     torch.testing.assert_close(
-        result.double(), expected, rtol=0, atol=float(expected.abs().max()) * 0.05 + 1e-34
+        result.double(), expected, rtol=0, atol=float(expected.abs().max()) * 0.05 + 1e-32
     )
 
 

@@ -53,5 +53,5 @@ def test_log_probabilities_are_those_of_the_weights_in_the_file(
     scored = run.scored(0)[1:]
     expected = pair.reference([*inputs, *map(Input, run.tokens(0))])
     difference = [abs(found - expected[place, token]) for place, (token, found) in enumerate(scored)]
-    # With activations of 8 bits this is 0.003 to 0.007, and where the weights are float 1e-6.
-    assert sum(difference) / len(difference) < (0.02 if kind.is_quantized else 1e-5)
+    # With activations of 8 bits this is 0.003 to 0.007, with integers of 16 bits 1e-4, with floats 1e-6.
+    assert sum(difference) / len(difference) < (0.02 if kind.is_quantized else 3e-4)

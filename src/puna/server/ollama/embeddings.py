@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.errors import EmbeddingError, GenerationError, RequestError, UnavailableError
+from puna.errors import ContextLengthError, EmbeddingError, GenerationError, RequestError, UnavailableError
 from puna.runner.protocol import Embed
 from puna.server.http.limits import Name
 from puna.server.http.replies import ListReply, json_reply
@@ -94,8 +94,8 @@ def routes(backend: Backend) -> list[Route]:
         order = _order(backend, body)
         try:
             found = await embeddings.embed(backend, order, body.request())
-        except (RequestError, UnavailableError, EmbeddingError) as error:
-            # Status 500, whatever it is that cannot be embedded: what clients of this endpoint know.
+        except (ContextLengthError, UnavailableError, EmbeddingError) as error:
+            # Status 500 for a text that cannot be embedded: what clients of this endpoint know.
             raise GenerationError(str(error)) from error
         vector = embeddings.floats(found.vectors[0].vector) if found.vectors else []
         return json_reply({"embedding": vector, **({"warnings": found.warnings} if found.warnings else {})})
