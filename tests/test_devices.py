@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import psutil
+import pytest
 
 from puna.devices import Gpu, devices
 
@@ -22,11 +23,12 @@ def put(root: Path, path: str, text: str) -> None:
     (root / path).write_text(text)
 
 
+@pytest.mark.scenario(264)
 def test_gpus_are_found_where_the_kernel_tells_of_them(tmp_path: Path) -> None:
     pci = "sys/bus/pci/devices"
     for bus, vendor, kind, device in (
-        ("0000:01:00.0", "0x10de", "0x030200", "0x2330"),
         ("0000:02:00.0", "0x1002", "0x038000", "0x740f"),
+        ("0000:01:00.0", "0x10de", "0x030200", "0x2330"),
         ("0000:03:00.0", "0x1234", "0x030000", "0x1111"),  # a virtual machine's screen
         ("0000:04:00.0", "0x8086", "0x020000", "0x10d3"),  # no graphics
     ):
@@ -45,6 +47,7 @@ def test_gpus_are_found_where_the_kernel_tells_of_them(tmp_path: Path) -> None:
     assert (found.processor.name, found.processor.features) == (
         "Some CPU", ("avx", "avx2", "f16c", "fma", "avx512f"),
     )  # fmt: skip
+    assert found.sentences()[0].startswith("Some CPU: ")
     said = "\n".join(found.sentences())
     assert "NVIDIA H100 PCIe (0000:01:00.0, nvidia)" in said
     assert "AMD 0x740f (0000:02:00.0, no driver, 68.7 GB)" in said

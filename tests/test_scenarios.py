@@ -13,7 +13,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 DOCUMENT = TESTS.parent / "docs" / "scenarios.md"
-SECTIONS = ("Promised", "Not needed", "Not yet promised")
+SECTIONS = ("Promised", "Not needed")
 _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import puna
 from puna.batch import ImagePart, Input
 from puna.engine.images import Images
 from puna.engine.input_stream import read_text
@@ -76,6 +77,16 @@ def test_numbers_of_images(seeing: LoadedModel) -> None:
     assert [item.payload_hash for item in items[:4]] == [item.payload_hash for item in items[4:]]
     assert shape(inputs(run, "no tag", 1), seeing.tokenizer) == "<|begin|>no tag"
     assert shape(inputs(run, "[img-0]"), seeing.tokenizer) == "<|begin|>[img-0]"  # without images it is text
+
+
+@pytest.mark.scenario(106, 107, 108)
+def test_what_is_named_twice_is_encoded_once_and_what_is_not_named_never(seeing: LoadedModel) -> None:
+    run = watched(seeing)
+    run.submit_inputs(0, inputs(run, "[img-1] and [img-1]", 1, 2), num_predict=4)
+    with pytest.raises(RequestError, match="invalid image index"):
+        inputs(run, "[img-2]", 1, 2)
+    run.finish()
+    assert (len(run.tokens(0)), run.engine.images.encoded) == (4, 1)
 
 
 @pytest.mark.scenario(125)
@@ -231,6 +242,9 @@ def test_what_is_kept_is_bounded(seeing: LoadedModel) -> None:
     assert set(kept) <= {*expected}
     assert expected[1] in kept
     assert images.encoded == 6
+    assert run.leaked() == 0
+    taken = [image.pixels.nbytes + image.states.nbytes for image in images._known.values()]
+    assert 0 < sum(taken) <= 3 * size
 
 
 def test_what_a_running_text_has_read_is_let_go_and_encoded_again_if_need_be(seeing: LoadedModel) -> None:
@@ -260,6 +274,11 @@ def test_images_of_a_request_are_limited_in_number(seeing: LoadedModel) -> None:
     run = watched(seeing)
     files = [file_of(picture(seed, 20, 20)) for seed in range(50)]
     assert len(run.engine.images.read(files)) == 50
+    text = "".join(f"[img-{number}]" for number in range(50))
+    run = watched(seeing, context=512)
+    run.submit_inputs(0, inputs(run, text, *range(50)), num_predict=1)
+    run.finish()
+    assert (len(run.tokens(0)), run.engine.images.encoded) == (1, 50)
     with pytest.raises(ImageError, match=r"50 images, and at most 3 are allowed \(PUNA_MAX_IMAGES\)"):
         run.engine.images.read(files, ImageLimits(count=3))
     with pytest.raises(ImageError, match="image 2 of 2 is empty"):
@@ -279,6 +298,11 @@ def test_a_tower_in_a_file_of_its_own_sees_the_same(seeing: LoadedModel, tmp_pat
     layout = config.write(tmp_path, original(config), apart=True)
     blind = load_model(layout.model)
     assert (blind.vision, Run(blind).engine.images) == (None, None)
+    with (
+        puna.load(layout.model) as model,
+        pytest.raises(RequestError, match=r"text\.gguf cannot see: it has no vision tower"),
+    ):
+        model.chat([{"role": "user", "content": "see?", "images": [file_of(picture(1))]}])
     apart = load_model(layout.model, projector=layout.projector)
     answers = []
     for loaded in (seeing, apart):

@@ -50,8 +50,11 @@ def test_what_was_said_is_done(tiny: LoadedModel, monkeypatch) -> None:
 
 
 @pytest.mark.scenario(254, 255)
-def test_batches_and_contexts_that_are_too_large_are_cut(tiny: LoadedModel) -> None:
+def test_batches_and_contexts_that_are_too_large_are_cut(
+    tiny: LoadedModel, caplog: pytest.LogCaptureFixture
+) -> None:
     run = Run(tiny, context=100_000, batch_size=512)
+    assert "num_ctx 100000 is more than the model's 128" in caplog.text
     assert run.engine.context == 128
     assert len(run.one(list(range(100)), num_predict=5)[0]) == 5
 

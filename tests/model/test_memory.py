@@ -122,6 +122,7 @@ def test_the_context_counts_as_far_as_the_model_was_trained(model_file: Path) ->
     assert most.context == trained
 
 
+@pytest.mark.scenario(248)
 def test_what_would_fit_is_said_and_does(tmp_path: Path) -> None:
     path = tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(context=100_000))
     with open_gguf(path) as file:

@@ -1,0 +1,35 @@
+"""What is said of a process that ended."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from puna.runner.exits import death
+
+LINES = ["INFO ready", "Traceback (most recent call last):", "ValueError: 3% of it is missing", "", "  "]
+
+
+@pytest.mark.scenario(258)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_last_words_are_in_the_error(loaded: bool) -> None:
+    said = str(death(1, LINES, loaded=loaded))
+    assert "ValueError: 3% of it is missing" in said
+    assert "exit status 1" in said
+    assert "INFO" not in said
+
+
+@pytest.mark.scenario(259)
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (7, "exit status 7"),
+        (-signal.SIGSEGV, "killed by signal 11"),
+        (-signal.SIGKILL, "killed by signal 9, as the system does when memory runs out"),
+        (None, "it has closed its connection"),
+    ],
+)
+def test_who_said_nothing_is_told_of_by_the_end(code: int | None, words: str) -> None:
+    assert str(death(code, [], loaded=False)) == (f"model runner process has terminated: {words} ({words})")
+    assert str(death(code, ["  "], loaded=True)).endswith(f"({words})")
