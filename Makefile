@@ -19,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv test test-fast test-thorough test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: run venv test test-fast test-thorough test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured
 .PHONY: docs-models demo-vision-evaluation clean distclean help
 
@@ -37,6 +37,10 @@ test-fast: .venv/developed ## run the tests that take no time and start no serve
 
 test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of
 	$(PYTEST) -m thorough $(PYTEST_ARGS)
+
+test-schemathesis: .venv/developed ## give every route the requests that schemathesis makes of /openapi.json (EXAMPLES=50 each)
+	$(BIN)/pip install --quiet "schemathesis>=4.20,<5"
+	$(BIN)/python -m pytest -m thorough tests/e2e/test_schemathesis.py $(PYTEST_ARGS)
 
 test-sanitize: .venv/developed ## run the kernels' tests on a build that watches memory and arithmetic
 	$(BIN)/python tests/native/sanitize.py $(PYTEST_ARGS)

@@ -17,6 +17,7 @@ COMMAND = "make docs-models"
 
 #: The models people know that have an architecture.
 FAMILIES = {
+    "arwkv7": "ARWKV 7B",
     "bert": "BERT, MiniLM, BGE, E5, GTE, Snowflake Arctic Embed, BGE rerankers",
     "cohere2": "Command R7B, Command A",
     "command-r": "Command R, Command R+, Aya 23",
@@ -33,8 +34,8 @@ FAMILIES = {
     "gemma3": "Gemma 3, MedGemma",
     "gemma3n": "Gemma 3n",
     "gemma4": "Gemma 4",
-    "glm4": "GLM-4, GLM-OCR beside its mmproj file",
-    "glm4moe": "GLM-4.5, 4.6, 4.7",
+    "glm4": "GLM-4; GLM-4.1V and GLM-OCR beside their mmproj files",
+    "glm4moe": "GLM-4.5, 4.5V, 4.6, 4.7",
     "glm4moelite": "GLM-4.7 Flash",
     "glmocr": "GLM-OCR in one file",
     "gpt-oss": "gpt-oss",
@@ -77,6 +78,7 @@ FAMILIES = {
     "qwen3next": "Qwen3-Next, Qwen3-Coder-Next",
     "qwen3vl": "Qwen3-VL",
     "qwen3vlmoe": "Qwen3-VL with experts",
+    "rwkv7": "RWKV-7 World, G1",
     "seed_oss": "Seed-OSS",
     "smollm3": "SmolLM3",
     "starcoder2": "StarCoder 2",
@@ -84,8 +86,10 @@ FAMILIES = {
     "t5encoder": "encoders of T5, Sentence-T5, GTR",
 }
 
-#: What is only partly in transformers: the tests have the rest of it.
-_BESIDE = {"nomic-bert-moe": "its experts in torch"}
+#: What is not, or only partly, in transformers: the tests have the rest of it.
+_BESIDE = dict.fromkeys(("arwkv7", "rwkv7"), "the paper's formulas in torch") | {
+    "nomic-bert-moe": "its experts in torch"
+}
 
 
 @dataclass(frozen=True)

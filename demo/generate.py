@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from demo.corpus import dialogues
+from demo.corpus import calls, dialogues, records
 
 OUT = Path(__file__).parent / "out"
 SEED = 2024
@@ -25,6 +25,13 @@ MIX = {"story": 40, "plain": 8, "facts": 20, "sums": 16, "talk": 10, "mixed": 8}
 # The last stage of the training has more sums, and the questions people ask a new model first.
 POLISH = {"story": 34, "plain": 6, "facts": 18, "sums": 18, "talk": 10, "mixed": 5, "small": 4, "extra": 5}
 POLISH_CHARACTERS = 12_000_000
+
+# Tools and small JSON objects, taught to the trained model, with some of everything it knows.
+TAUGHT = {
+    "calls": 38, "records": 14, "story": 14, "plain": 2, "facts": 11, "sums": 11, "talk": 5,
+    "mixed": 2, "small": 1, "extra": 2,
+}  # fmt: skip
+TAUGHT_CHARACTERS = 3_000_000
 
 
 def documents(seed: int, characters: int, mix: dict[str, int] | None = None) -> Iterator[dict[str, Any]]:
@@ -45,6 +52,10 @@ def draw(kind: str, rng: random.Random) -> dict[str, Any]:
         return {"text": dialogues.plain_story(rng)}
     if kind == "story":
         return {"messages": dialogues.story_chat(rng)}
+    if kind == "calls":
+        return {"messages": calls.tool_chat(rng)}
+    if kind == "records":
+        return {"messages": records.record_chat(rng)}
     return {"messages": dialogues.chat_of(kind, rng)}
 
 
@@ -84,6 +95,8 @@ def main() -> None:
     kept = write(arguments.out / "valid.jsonl", documents(arguments.seed + 1, 400_000), avoid=seen)
     polish = documents(arguments.seed + 2, POLISH_CHARACTERS, POLISH)
     write(arguments.out / "polish.jsonl", polish, avoid=kept)
+    taught = documents(arguments.seed + 3, TAUGHT_CHARACTERS, TAUGHT)
+    write(arguments.out / "taught.jsonl", taught, avoid=kept)
 
 
 if __name__ == "__main__":

@@ -23,13 +23,18 @@ class Rows:
 
 
 def segments(document: dict[str, Any]) -> list[tuple[str, bool]]:
-    """The parts of a document with control tokens, as (text, learned); users' messages are not learned."""
+    """The parts of a document with control tokens, as (text, learned).
+
+    Only the assistant's messages are learned, without what is `given` of them.
+    """
     if "text" in document:
         return [(BOS, False), (document["text"] + BOS, True)]
     parts = [(BOS, False)]
     for message in document["messages"]:
         parts.append((f"{START}{message['role']}\n", False))
-        parts.append((message["content"] + END, message["role"] == "assistant"))
+        given = message.get("given", "")
+        parts.append((given, False))
+        parts.append((message["content"][len(given) :] + END, message["role"] == "assistant"))
         parts.append(("\n", False))
     return parts
 
@@ -53,20 +58,23 @@ def encode(documents: Sequence[dict[str, Any]], tokenizer: Tokenizer) -> Iterato
             yield ids, learn
 
 
-def pack(documents: Iterable[Encoded], seed: int) -> tuple[Rows, Rows]:
-    """Rows of `SHORT` tokens, and of `LONG` for longer documents; those longer than `LONG` are truncated."""
+def pack(
+    documents: Iterable[Encoded], seed: int, lengths: tuple[int, int] = (SHORT, LONG)
+) -> tuple[Rows, Rows]:
+    """Rows of the first length, and of the second for longer documents, which are truncated to it."""
     rng = random.Random(seed)
+    length, longer = lengths
     short: list[Encoded] = []
     long: list[Encoded] = []
     for ids, learn in documents:
-        if len(ids) <= SHORT:
+        if len(ids) <= length:
             short.append((ids, learn))
         else:
-            long.append((ids[: LONG + 1], learn[: LONG + 1]))
+            long.append((ids[: longer + 1], learn[: longer + 1]))
     rng.shuffle(short)
     rng.shuffle(long)
     # Short documents fill the room after every long one.
-    return _fill(short, SHORT, []), _fill(long, LONG, short[: 3 * len(long)])
+    return _fill(short, length, []), _fill(long, longer, short[: 3 * len(long)])
 
 
 def _fill(documents: list[Encoded], length: int, small: list[Encoded]) -> Rows:

@@ -26,12 +26,11 @@ from torch.nn import functional as F
 
 from demo.corpus.snippets import draw_snippet
 from demo.model import DemoModel, Shape
-from demo.packing import LONG, SHORT, Rows, encode, pack
+from demo.packing import Rows, encode, pack
 from demo.vocabulary import load_vocabulary, train_vocabulary
 
 OUT = Path(__file__).parent / "out"
 SEED = 1
-WARMUP = 60
 FINAL_RATE = 0.04  # fraction of the maximum
 SNIPPET = 64  # tokens in a row of the snippets
 
@@ -48,6 +47,7 @@ class Stage:
     rate: float
     span: int
     tokens: int  # per step
+    warmup: int = 60  # steps
 
 
 # First language, then looking back for names, then everything, and in the end more sums.
@@ -107,8 +107,8 @@ def corpus_batches(short: Rows, long: Rows, per_step: int) -> list[tuple[Rows, n
     """One pass over the corpus: the rows of each step and their numbers, long rows evenly distributed."""
     rng = np.random.default_rng(SEED)
     plan: list[tuple[float, Rows, np.ndarray]] = []
-    for rows, length in ((short, SHORT), (long, LONG)):
-        size = per_step // length
+    for rows in (short, long):
+        size = per_step // (rows.tokens.shape[1] - 1)
         order = rng.permutation(len(rows.tokens))
         count = len(order) // size
         plan += [((i + 0.5) / max(count, 1), rows, order[i * size : (i + 1) * size]) for i in range(count)]
@@ -147,9 +147,9 @@ def loss_of(hidden: Any, weight: Tensor, tokens: Tensor, learn: Tensor) -> tuple
 
 def rate(stage: Stage, step: int) -> float:
     """Learning rate: linear warm-up, then half a cosine."""
-    if step < WARMUP:
-        return stage.rate * (step + 1) / WARMUP
-    progress = (step - WARMUP) / max(1, stage.span - WARMUP)
+    if step < stage.warmup:
+        return stage.rate * (step + 1) / stage.warmup
+    progress = (step - stage.warmup) / max(1, stage.span - stage.warmup)
     return stage.rate * (FINAL_RATE + (1 - FINAL_RATE) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
@@ -236,8 +236,9 @@ def save(path: Path, step: int, model: DemoModel, updates: list[torch.optim.Opti
 
 def load_model(path: Path) -> DemoModel:
     """The model of a checkpoint, ready to be evaluated."""
-    model = DemoModel(Shape())
-    model.load_state_dict(torch.load(path, weights_only=True)["model"])
+    weights = torch.load(path, weights_only=True)["model"]
+    model = DemoModel(Shape(vocabulary=len(weights["token_embd.weight"])))
+    model.load_state_dict(weights)
     return model.eval()
 
 

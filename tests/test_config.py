@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -82,3 +83,11 @@ def test_an_unknown_variable_is_named_with_the_nearest(monkeypatch: pytest.Monke
         "PUNA_NUM_THREAD is no setting of Puna (did you mean PUNA_NUM_THREADS?)",
         "PUNA_QWERTY is no setting of Puna",
     ]
+
+
+def test_a_home_of_nobody_is_no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    assert config.path_of("~/models") == Path("/home/me/models")
+    assert config.path_of("~no-such-user/models") == Path("~no-such-user/models")
+    monkeypatch.setenv("PUNA_HOME", "~no-such-user/x")
+    assert config.home() == Path("~no-such-user/x")

@@ -19,6 +19,9 @@ from pathlib import Path
 LOG = Path("build/install.log")
 _TAIL_LINES = 40
 
+#: Kernels for other processors would double the time to compile, and what is installed here runs here.
+_ONLY_THIS_MACHINE = ("--config-settings", "cmake.define.PUNA_LEVELS=native")
+
 #: What a line of pip's, scikit-build-core's, CMake's or Ninja's output means.
 _STEPS = (
     (re.compile(r"\s*Installing build dependencies: started"), "fetching the build's own tools"),
@@ -92,7 +95,7 @@ def main(arguments: list[str]) -> int:
         )
     began = time.monotonic()
     LOG.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "pip", "install", "--verbose", *arguments]
+    command = [sys.executable, "-m", "pip", "install", "--verbose", *_ONLY_THIS_MACHINE, *arguments]
     display = Display(lines=not sys.stdout.isatty())
     with (
         LOG.open("w") as log,

@@ -155,12 +155,20 @@ std::vector<CpuLevel> runnable_cpu_levels() {
 #if defined(__x86_64__)
     if (!x86().avx2 || !x86().fma || !x86().f16c) return levels;
     levels.push_back(CpuLevel::avx2);
+#if defined(PUNA_WITH_AVX_VNNI)
     if (x86().avx_vnni) levels.push_back(CpuLevel::avx_vnni);
+#endif
+#if defined(PUNA_WITH_AVX512)
     if (x86().avx512_vnni) levels.push_back(CpuLevel::avx512);
+#endif
+#if defined(PUNA_WITH_AMX)
     if (x86().amx) levels.push_back(CpuLevel::amx);
+#endif
 #elif defined(__aarch64__)
     levels.push_back(CpuLevel::neon);
+#if defined(PUNA_WITH_DOTPROD)
     if (has_dotprod()) levels.push_back(CpuLevel::dotprod);
+#endif
 #endif
     return levels;
 }

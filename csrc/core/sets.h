@@ -6,9 +6,11 @@
 #include "core/level.h"
 
 // The sets whose vectors of floats this kind of processor may have, by the names of their levels.
-#if defined(__x86_64__)
+#if defined(__x86_64__) && defined(PUNA_WITH_AVX512)
 #define PUNA_VECTOR_SETS(expand, ...) \
     expand(portable, __VA_ARGS__) expand(avx2, __VA_ARGS__) expand(avx512, __VA_ARGS__)
+#elif defined(__x86_64__)
+#define PUNA_VECTOR_SETS(expand, ...) expand(portable, __VA_ARGS__) expand(avx2, __VA_ARGS__)
 #elif defined(__aarch64__)
 #define PUNA_VECTOR_SETS(expand, ...) expand(portable, __VA_ARGS__) expand(neon, __VA_ARGS__)
 #else

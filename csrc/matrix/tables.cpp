@@ -30,18 +30,23 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
                       avx2::add_points, avx2::add_floats);
             return kernels;
         }
+#if defined(PUNA_WITH_AVX_VNNI)
         case CpuLevel::avx_vnni: {
             static const MatrixKernels kernels =
                 table(8, prefetch, avx2::add_quantize, avx2::add_words, avx_vnni::add_super_blocks,
                       avx_vnni::add_blocks, avx_vnni::add_points, avx2::add_floats);
             return kernels;
         }
+#endif
+#if defined(PUNA_WITH_AVX512)
         case CpuLevel::avx512: {
             static const MatrixKernels kernels =
                 table(16, prefetch, avx2::add_quantize, avx512::add_super_blocks, avx512::add_blocks,
                       avx512::add_points, avx512::add_floats);
             return kernels;
         }
+#endif
+#if defined(PUNA_WITH_AMX)
         case CpuLevel::amx: {
             static const MatrixKernels kernels = [] {
                 MatrixKernels to = matrix_kernels(CpuLevel::avx512);
@@ -52,6 +57,7 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
             }();
             return kernels;
         }
+#endif
         default: break;
     }
 #elif defined(__aarch64__)
@@ -62,12 +68,14 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
                       neon::add_points, neon::add_floats);
             return kernels;
         }
+#if defined(PUNA_WITH_DOTPROD)
         case CpuLevel::dotprod: {
             static const MatrixKernels kernels =
                 table(8, prefetch_with_hardware, neon::add_quantize, dotprod::add_super_blocks, dotprod::add_blocks,
                       dotprod::add_points, neon::add_floats);
             return kernels;
         }
+#endif
         default: break;
     }
 #endif

@@ -32,7 +32,8 @@ void check_states(const StateRows& call, int64_t slots) {
 }
 
 NewArray<float> bind_short_conv(Argument projected_, Argument weight_, OptionalArgument bias_, Argument states_,
-                                Argument starts_, Argument sources_, Argument targets_, bool gated) {
+                                Argument starts_, Argument sources_, Argument targets_, bool gated,
+                                bool activated) {
     const auto projected = array<float>(projected_, "short_conv projected");
     const auto weight = array<float>(weight_, "short_conv weight");
     const auto bias = optional_array<float>(bias_, "short_conv bias");
@@ -55,7 +56,7 @@ NewArray<float> bind_short_conv(Argument projected_, Argument weight_, OptionalA
     auto y = new_array<float>({projected.shape[0], weight.shape[1]});
     const StateRows rows = {starts.data, sources.data, targets.data, projected.shape[0]};
     const ShortConv call = {rows,   projected.data,  weight.data,     bias.data, states.data,
-                            y.data, weight.shape[1], weight.shape[0], gated};
+                            y.data, weight.shape[1], weight.shape[0], gated,     activated};
     perform("short_conv", [call, slots = states.shape[0]] {
         check_states(call.rows, slots);
         short_conv(call);
@@ -64,14 +65,17 @@ NewArray<float> bind_short_conv(Argument projected_, Argument weight_, OptionalA
 }
 
 NewArray<float> bind_linear_attention(Argument queries_, Argument keys_, Argument values_, Argument decays_,
-                                      Argument betas_, OptionalArgument skips_, Argument states_, Argument starts_,
+                                      OptionalArgument betas_, OptionalArgument skips_, OptionalArgument probes_,
+                                      OptionalArgument removals_, Argument states_, Argument starts_,
                                       Argument sources_, Argument targets_, bool delta, bool tiled) {
     const auto queries = array<float>(queries_, "linear_attention queries"),
                keys = array<float>(keys_, "linear_attention keys"),
                values = array<float>(values_, "linear_attention values"),
-               decays = array<float>(decays_, "linear_attention decays"),
-               betas = array<float>(betas_, "linear_attention betas");
-    const auto skips = optional_array<float>(skips_, "linear_attention skips");
+               decays = array<float>(decays_, "linear_attention decays");
+    const auto betas = optional_array<float>(betas_, "linear_attention betas"),
+               skips = optional_array<float>(skips_, "linear_attention skips"),
+               probes = optional_array<float>(probes_, "linear_attention probes"),
+               removals = optional_array<float>(removals_, "linear_attention removals");
     const auto states = written<float>(states_, "linear_attention states");
     const auto starts = array<int32_t>(starts_, "linear_attention starts"),
                sources = array<int32_t>(sources_, "linear_attention sources"),
@@ -84,20 +88,25 @@ NewArray<float> bind_linear_attention(Argument queries_, Argument keys_, Argumen
                heads % key_heads == 0 && states.shape[1] == heads && states.shape[2] == key_dim &&
                states.shape[3] == value_dim &&
                (decays.dims == 2 ? decays.is({rows, heads}) : decays.is({rows, heads, key_dim})) &&
-               betas.is({rows, heads}) && (!skips.given() || skips.is({heads})) && starts.is({rows}) &&
-               sources.is({rows}) && targets.is({rows});
+               (!betas.given() || betas.is({rows, heads})) && (!skips.given() || skips.is({heads})) &&
+               starts.is({rows}) && sources.is({rows}) && targets.is({rows}) && probes.given() == removals.given();
+        if (probes.given()) {
+            fits = fits && !delta && probes.is({rows, key_heads, key_dim}) && removals.is({rows, key_heads, key_dim});
+        }
     }
     if (!fits) {
         throw misfit("linear_attention",
                      {{"queries", queries_}, {"keys", keys_}, {"values", values_}, {"decays", decays_},
-                      {"betas", betas_}, {"skips", skips_.argument()}, {"states", states_}, {"starts", starts_}, {"sources", sources_},
-                      {"targets", targets_}});
+                      {"betas", betas_.argument()}, {"skips", skips_.argument()}, {"probes", probes_.argument()},
+                      {"removals", removals_.argument()}, {"states", states_}, {"starts", starts_},
+                      {"sources", sources_}, {"targets", targets_}});
     }
     auto y = new_array<float>({values.shape[0], values.shape[1], values.shape[2]});
     const StateRows rows = {starts.data, sources.data, targets.data, keys.shape[0]};
-    const LinearAttention call = {rows,           queries.data,  keys.data,     values.data,     decays.data,
-                                  betas.data,     skips.data,    states.data,   y.data,          values.shape[1],
-                                  keys.shape[1],  keys.shape[2], values.shape[2], delta, decays.dims == 3, tiled};
+    const LinearAttention call = {rows,          queries.data,    keys.data,       values.data,      decays.data,
+                                  betas.data,    skips.data,      probes.data,     removals.data,    states.data,
+                                  y.data,        values.shape[1], keys.shape[1],   keys.shape[2],    values.shape[2],
+                                  delta,         decays.dims == 3, tiled};
     perform("linear_attention", [call, slots = states.shape[0]] {
         check_states(call.rows, slots);
         linear_attention(call);
@@ -143,10 +152,11 @@ NewArray<float> bind_selective_scan(Argument x_, Argument steps_, Argument rates
 
 void register_recurrent(nb::module_& m) {
     m.def("short_conv", &bind_short_conv, "projected"_a, "weight"_a, "bias"_a.none(), "states"_a, "starts"_a,
-          "sources"_a, "targets"_a, "gated"_a,
-          "Short convolution, gated or through SiLU; raises IndexError for rows and states that do not exist.");
+          "sources"_a, "targets"_a, "gated"_a, "activated"_a,
+          "Short convolution, gated, through SiLU or plain; raises IndexError for rows and states that do not exist.");
     m.def("linear_attention", &bind_linear_attention, "queries"_a, "keys"_a, "values"_a, "decays"_a,
-          "betas"_a, "skips"_a.none(), "states"_a, "starts"_a, "sources"_a, "targets"_a, "delta"_a, "tiled"_a,
+          "betas"_a.none(), "skips"_a.none(), "probes"_a.none(), "removals"_a.none(), "states"_a, "starts"_a, "sources"_a,
+          "targets"_a, "delta"_a, "tiled"_a,
           "Linear attention with decay; raises IndexError for rows and states that do not exist.");
     m.def("selective_scan", &bind_selective_scan, "x"_a, "steps"_a, "rates"_a, "keys"_a, "queries"_a, "skips"_a,
           "states"_a, "starts"_a, "sources"_a, "targets"_a,

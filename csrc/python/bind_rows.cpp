@@ -122,13 +122,21 @@ void bind_store_rows(Argument target_, int type, Argument cells_, Argument rows_
     });
 }
 
+// How many rows of weights take turns with the rows of x [..., groups, width]: those of weight [groups, width], or one
+// [width]. 0 if it is neither.
+int64_t groups_of(const Array<float>& x, const Array<float>& weight) {
+    if (x.dims < 1 || weight.dims < 1 || x.last() != weight.last()) return 0;
+    if (weight.dims == 1) return 1;
+    return weight.dims == 2 && x.dims > 1 && x.shape[x.dims - 2] == weight.shape[0] ? weight.shape[0] : 0;
+}
+
 NewArray<float> bind_rms_norm(Argument x_, Argument weight_, float eps) {
     const auto x = array<float>(x_, "rms_norm x"), weight = array<float>(weight_, "rms_norm weight");
-    const int64_t width = weight.size;
-    if (x.dims < 1 || x.last() != width) throw misfit("rms_norm", {{"x", x_}, {"weight", weight_}});
+    const int64_t width = x.last(), groups = groups_of(x, weight);
+    if (!groups) throw misfit("rms_norm", {{"x", x_}, {"weight", weight_}});
     auto y = new_array_like<float>(x);
     perform("rms_norm", [=, rows = x.size / std::max<int64_t>(width, 1), out = y.data] {
-        rms_norm(x.data, nullptr, weight.data, eps, rows, width, nullptr, out);
+        rms_norm(x.data, nullptr, weight.data, eps, rows, groups, width, nullptr, out);
     });
     return y;
 }
@@ -142,7 +150,7 @@ std::pair<NewArray<float>, NewArray<float>> bind_add_rms_norm(Argument x_, Argum
     }
     auto total = new_array_like<float>(x), y = new_array_like<float>(x);
     perform("add_rms_norm", [=, rows = x.size / std::max<int64_t>(width, 1), sum = total.data, out = y.data] {
-        rms_norm(x.data, residual.data, weight.data, eps, rows, width, sum, out);
+        rms_norm(x.data, residual.data, weight.data, eps, rows, 1, width, sum, out);
     });
     return {total, y};
 }
@@ -150,13 +158,13 @@ std::pair<NewArray<float>, NewArray<float>> bind_add_rms_norm(Argument x_, Argum
 NewArray<float> bind_layer_norm(Argument x_, Argument weight_, OptionalArgument bias_, float eps) {
     const auto x = array<float>(x_, "layer_norm x"), weight = array<float>(weight_, "layer_norm weight");
     const auto bias = optional_array<float>(bias_, "layer_norm bias");
-    const int64_t width = weight.size;
-    if (x.dims < 1 || x.last() != width || (bias.given() && !bias.same_shape(weight.shape, weight.dims))) {
+    const int64_t width = x.last(), groups = groups_of(x, weight);
+    if (!groups || (bias.given() && !bias.same_shape(weight.shape, weight.dims))) {
         throw misfit("layer_norm", {{"x", x_}, {"weight", weight_}, {"bias", bias_.argument()}});
     }
     auto y = new_array_like<float>(x);
     perform("layer_norm", [=, rows = x.size / std::max<int64_t>(width, 1), out = y.data] {
-        layer_norm(x.data, weight.data, bias.data, eps, rows, width, out);
+        layer_norm(x.data, weight.data, bias.data, eps, rows, groups, width, out);
     });
     return y;
 }

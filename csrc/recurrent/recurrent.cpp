@@ -51,7 +51,7 @@ void short_conv(const ShortConv& call) {
             const float* first = call.projected + row * stride;
             const float *b = call.gated ? first : nullptr, *c = call.gated ? first + width : nullptr;
             kernels.short_conv(b, c, call.gated ? first + 2 * width : first, past.data(), call.weights, call.bias,
-                               call.taps, width, ring_row(row), call.y + row * width);
+                               call.taps, width, call.activated, ring_row(row), call.y + row * width);
             if (rows.targets[row] < 0) continue;
             float* after = call.states + rows.targets[row] * kept * width;
             for (int64_t k = 0; k < kept; k++) {
@@ -69,12 +69,12 @@ void linear_attention(const LinearAttention& call) {
     const int64_t rows_each = sequences ? call.rows.rows / sequences : 1;
     const int64_t cost = rows_each * call.key_dim * kernels.columns;
     parallel_ranges(sequences * of_each, floats_per_task / (cost + 1) + 1, [&](int64_t begin, int64_t end, int) {
-        thread_local std::vector<float> unkept;
-        unkept.resize(call.key_dim * kernels.columns);
+        thread_local std::vector<float> room;
+        room.resize(call.key_dim * (kernels.columns + 1));
         for (int64_t task = begin; task < end; task++) {
             const int64_t sequence = task / of_each, rest = task % of_each;
             kernels.linear_attention(call, rest / pieces, rest % pieces * kernels.columns, bounds[sequence],
-                                     bounds[sequence + 1], unkept.data());
+                                     bounds[sequence + 1], room.data());
         }
     });
 }

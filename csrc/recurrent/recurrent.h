@@ -23,7 +23,8 @@ struct ShortConv {
     float* states;            // [slots, taps - 1, channels]: what of as many rows is convolved, the latest last
     float* y;                 // [rows, channels]
     int64_t channels, taps;
-    bool gated;   // b * x is convolved, and c times it comes out; else x, and what comes out goes through SiLU
+    bool gated;       // b * x is convolved, and c times it comes out; else x
+    bool activated;   // unless gated, what comes out goes through SiLU
 };
 
 // A row of y depends on its own row and the taps - 1 before it alone, bit for bit, whether these are in the batch or
@@ -35,13 +36,18 @@ void short_conv(const ShortConv& call);
 //     memory = exp(decay) * memory
 //     memory = memory + key (beta * value)^T, or memory + key (beta * (value - memory^T key))^T by the delta rule
 //     y = memory^T query, and skip * value
+//
+// With probes and removals, what a probe finds in the memory before it decays is taken out of the decayed one:
+//
+//     memory = exp(decay) * memory - removal (memory^T probe)^T
 struct LinearAttention {
     StateRows rows;
     const float *queries, *keys;   // [rows, key_heads, key_dim]
     const float* values;           // [rows, heads, value_dim]
     const float* decays;           // [rows, heads], or of each key [rows, heads, key_dim]
-    const float* betas;            // [rows, heads]
+    const float* betas;            // [rows, heads] or null: 1
     const float* skips;            // [heads] or null
+    const float *probes, *removals;   // as the keys, or null; not by the delta rule
     float* states;                 // [slots, heads, key_dim, value_dim]
     float* y;                      // [rows, heads, value_dim]
     int64_t heads, key_heads, key_dim, value_dim;
@@ -54,13 +60,14 @@ void linear_attention(const LinearAttention& call);
 
 struct RecurrentKernels {
     // One row of a convolution of `width` channels: what is convolved is b * x, or x where b and c are null. y is
-    // c times, or SiLU of, the bias and the sum of weights[i] * past[i] and the last weights * that.
+    // c times, or SiLU of if `activated`, the bias and the sum of weights[i] * past[i] and the last weights * that.
     void (*short_conv)(const float* b, const float* c, const float* x, const float* const* past,
-                       const float* weights, const float* bias, int64_t taps, int64_t width, float* newest, float* y);
+                       const float* weights, const float* bias, int64_t taps, int64_t width, bool activated,
+                       float* newest, float* y);
     // Rows [begin, end), of one sequence, of one head; the columns of the values from `column` on, as many as
-    // `columns` says, or fewer at the end. A memory that is not kept lies in `unkept`, [key_dim, columns].
+    // `columns` says, or fewer at the end. `room` is for key_dim * (columns + 1) floats.
     void (*linear_attention)(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                             float* unkept);
+                             float* room);
     int64_t columns;
 };
 

@@ -1,27 +1,24 @@
 // The kernels of recurrent layers, compiled once per instruction set.
+#include "recurrent/lanes.h"
 #include "recurrent/recurrent.h"
-#include "vector/vector.h"
 
 namespace puna {
 namespace {
 
 void short_conv_row(const float* b, const float* c, const float* x, const float* const* past, const float* weights,
-                    const float* bias, int64_t taps, int64_t width, float* newest, float* y) {
-    const auto channels = [=](int64_t i, auto load, auto store) {
-        const Vec last = b ? load(b + i) * load(x + i) : load(x + i);
-        Vec sum = bias ? load(bias + i) : Vec::splat(0);
-        for (int64_t k = 0; k < taps - 1; k++) sum = fma(load(past[k] + i), load(weights + k * width + i), sum);
-        sum = fma(last, load(weights + (taps - 1) * width + i), sum);
-        store(last, newest + i);
-        store(c ? load(c + i) * sum : sum / (Vec::splat(1) + exp(Vec::splat(0) - sum)), y + i);
-    };
-    int64_t i = 0;
-    for (; i + Vec::width <= width; i += Vec::width) {
-        channels(i, [](const float* p) { return Vec::load(p); }, [](Vec v, float* p) { v.store(p); });
-    }
-    if (i == width) return;
-    const int rest = int(width - i);
-    channels(i, [=](const float* p) { return load_part(p, rest); }, [=](Vec v, float* p) { store_part(v, p, rest); });
+                    const float* bias, int64_t taps, int64_t width, bool activated, float* newest, float* y) {
+    for_vectors(width, [=](int64_t i, auto lanes) {
+        const Vec last = b ? lanes.load(b + i) * lanes.load(x + i) : lanes.load(x + i);
+        Vec sum = bias ? lanes.load(bias + i) : Vec::splat(0);
+        for (int64_t k = 0; k < taps - 1; k++) {
+            sum = fma(lanes.load(past[k] + i), lanes.load(weights + k * width + i), sum);
+        }
+        sum = fma(last, lanes.load(weights + (taps - 1) * width + i), sum);
+        lanes.store(last, newest + i);
+        if (c) sum = lanes.load(c + i) * sum;
+        else if (activated) sum = sum / (Vec::splat(1) + exp(Vec::splat(0) - sum));
+        lanes.store(sum, y + i);
+    });
 }
 
 // Vectors of a memory's row that are worked on together: as many as registers hold besides those of the sums.
@@ -78,7 +75,8 @@ struct Piece {
 // What a key's row of the memory is multiplied by before each row of the batch: e^decay.
 class Factors {
 public:
-    Factors(const LinearAttention& call, int64_t head) : call_(call), head_(head) {}
+    // `room` is for key_dim floats.
+    Factors(const LinearAttention& call, int64_t head, float* room) : call_(call), head_(head), of_keys_(room) {}
 
     void look_at(int64_t row) {
         const int64_t at = row * call_.heads + head_;
@@ -86,41 +84,44 @@ public:
             one_ = exp(Vec::splat(call_.decays[at]));
             return;
         }
-        decays_ = call_.decays + at * call_.key_dim;
+        const float* decays = call_.decays + at * call_.key_dim;
+        float* factors = of_keys_;
+        for_vectors(call_.key_dim, [=](int64_t i, auto lanes) { lanes.store(exp(lanes.load(decays + i)), factors + i); });
     }
 
-    PUNA_INLINE Vec of(int64_t key) const {
-        return call_.decay_of_keys ? exp(Vec::splat(decays_[key])) : one_;
-    }
+    PUNA_INLINE Vec of(int64_t key) const { return call_.decay_of_keys ? Vec::splat(of_keys_[key]) : one_; }
 
 private:
     const LinearAttention& call_;
     int64_t head_;
-    const float* decays_ = nullptr;
+    float* of_keys_;
     Vec one_ = Vec::splat(1);
 };
 
 // The memory lies where the state after the last row is to be, and goes through the cache once per row: what a row adds
-// to it, what its query finds, and what the next row's key finds after the decay are computed together.
-template <bool whole>
+// to it, what its query finds, and what the next row's key finds after the decay, or its probe before it, are computed
+// together.
+template <bool whole, bool removes>
 void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                           float* unkept) {
+                           float* room) {
     const int64_t keys = call.key_dim, width = call.value_dim, count = width - column;
     const int64_t key_head = call.tiled ? head % call.key_heads : head * call.key_heads / call.heads;
     const auto state = [&](int64_t slot) { return call.states + (slot * call.heads + head) * keys * width + column; };
-    const auto key_of = [&](int64_t row) { return call.keys + (row * call.key_heads + key_head) * keys; };
+    const auto of_row = [&](const float* all, int64_t row) { return all + (row * call.key_heads + key_head) * keys; };
+    const float* finders = removes ? call.probes : call.keys;
     const float* from = state(call.rows.sources[begin]);
     const int64_t last = call.rows.targets[end - 1];
-    float* memory = last >= 0 ? state(last) : unkept;
+    float* memory = last >= 0 ? state(last) : room;
     const int64_t stride = last >= 0 ? width : columns;
-    Factors factors(call, head);
-    Piece<whole> found = Piece<whole>::zero();   // what this row's key finds in the decayed memory
+    Factors factors(call, head, room + keys * columns);
+    Piece<whole> found = Piece<whole>::zero();   // by this row's key or probe
     factors.look_at(begin);
-    const float* key = key_of(begin);
+    const float* finder = of_row(finders, begin);
     for (int64_t i = 0; i < keys; i++) {
         Piece<whole> piece = Piece<whole>::load(from + i * width, count);
+        if (removes) found.add(Vec::splat(finder[i]), piece);
         piece.scale(factors.of(i));
-        if (call.delta) found.add(Vec::splat(key[i]), piece);
+        if (call.delta) found.add(Vec::splat(finder[i]), piece);
         piece.store(memory + i * stride, count);
     }
     for (int64_t row = begin; row < end; row++) {
@@ -129,21 +130,25 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
         Piece<whole> added = Piece<whole>::load(call.values + at * width + column, count), y = Piece<whole>::zero();
         if (call.skips) y.add(Vec::splat(call.skips[head]), added);
         if (call.delta) added.add(Vec::splat(-1), found);
-        added.scale(Vec::splat(call.betas[at]));
-        const float* query = call.queries + (row * call.key_heads + key_head) * keys;
-        key = key_of(row);
-        const float* next = more ? key_of(row + 1) : key;
+        if (call.betas) added.scale(Vec::splat(call.betas[at]));
+        const float *query = of_row(call.queries, row), *key = of_row(call.keys, row);
+        const float* removal = removes ? of_row(call.removals, row) : nullptr;
+        if (more) finder = of_row(finders, row + 1);
         float* kept = more && call.rows.targets[row] >= 0 ? state(call.rows.targets[row]) : nullptr;
         if (more) factors.look_at(row + 1);
+        Piece<whole> lost = found;
+        lost.scale(Vec::splat(-1));
         found = Piece<whole>::zero();
         for (int64_t i = 0; i < keys; i++) {
             Piece<whole> piece = Piece<whole>::load(memory + i * stride, count);
+            if (removes) piece.add(Vec::splat(removal[i]), lost);
             piece.add(Vec::splat(key[i]), added);
             y.add(Vec::splat(query[i]), piece);
             if (kept) piece.store(kept + i * width, count);
             if (more) {
+                if (removes) found.add(Vec::splat(finder[i]), piece);
                 piece.scale(factors.of(i));
-                if (call.delta) found.add(Vec::splat(next[i]), piece);
+                if (call.delta) found.add(Vec::splat(finder[i]), piece);
             }
             piece.store(memory + i * stride, count);
         }
@@ -152,11 +157,14 @@ void linear_attention_rows(const LinearAttention& call, int64_t head, int64_t co
 }
 
 void linear_attention_piece(const LinearAttention& call, int64_t head, int64_t column, int64_t begin, int64_t end,
-                            float* unkept) {
-    if (call.value_dim - column >= columns) {
-        linear_attention_rows<true>(call, head, column, begin, end, unkept);
+                            float* room) {
+    const bool whole = call.value_dim - column >= columns;
+    if (call.probes) {
+        (whole ? linear_attention_rows<true, true> : linear_attention_rows<false, true>)(call, head, column, begin,
+                                                                                         end, room);
     } else {
-        linear_attention_rows<false>(call, head, column, begin, end, unkept);
+        (whole ? linear_attention_rows<true, false> : linear_attention_rows<false, false>)(call, head, column, begin,
+                                                                                           end, room);
     }
 }
 

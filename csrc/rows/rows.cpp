@@ -19,24 +19,25 @@ int64_t rows_per_task(int64_t width) { return floats_per_task / (width + 1) + 1;
 
 PUNA_DEFINE_CHOICE(RowKernels, row_kernels)
 
-void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
-              float* sum, float* y) {
+void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t groups,
+              int64_t width, float* sum, float* y) {
     const RowKernels& kernels = row_kernels();
     parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
         for (int64_t row = begin; row < end; row++) {
             const int64_t at = row * width;
-            kernels.rms_norm(x + at, residual ? residual + at : nullptr, weight, eps, width,
+            kernels.rms_norm(x + at, residual ? residual + at : nullptr, weight + row % groups * width, eps, width,
                              sum ? sum + at : nullptr, y + at);
         }
     });
 }
 
-void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t rows, int64_t width,
-                float* y) {
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t rows, int64_t groups,
+                int64_t width, float* y) {
     const RowKernels& kernels = row_kernels();
     parallel_ranges(rows, rows_per_task(width), [&](int64_t begin, int64_t end, int) {
         for (int64_t row = begin; row < end; row++) {
-            kernels.layer_norm(x + row * width, weight, bias, eps, width, y + row * width);
+            const int64_t of = row % groups * width;
+            kernels.layer_norm(x + row * width, weight + of, bias ? bias + of : nullptr, eps, width, y + row * width);
         }
     });
 }

@@ -39,11 +39,12 @@ struct RowKernels {
 // Of the CPU level in use, unless another is given.
 PUNA_DECLARE_KERNELS(RowKernels, row_kernels);
 
-// Whole batches, shared among the threads. Arrays are contiguous; `residual` and `sum` may be null together.
-void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t width,
-              float* sum, float* y);
-void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t rows, int64_t width,
-                float* y);
+// Whole batches, shared among the threads. Arrays are contiguous; `residual` and `sum` may be null together. Row r is
+// weighed by row r % groups of weight and bias [groups, width].
+void rms_norm(const float* x, const float* residual, const float* weight, float eps, int64_t rows, int64_t groups,
+              int64_t width, float* sum, float* y);
+void layer_norm(const float* x, const float* weight, const float* bias, float eps, int64_t rows, int64_t groups,
+                int64_t width, float* y);
 // A row has `axis_count` positions, of which the axes[i]-th rotates pair i; null axes: one position rotates all.
 void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
           int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count);

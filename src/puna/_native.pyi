@@ -226,9 +226,10 @@ def short_conv(
     sources: Array,
     targets: Array,
     gated: bool,
+    activated: bool,
 ) -> NDArray[Any]:
     """
-    Short convolution, gated or through SiLU; raises IndexError for rows and states that do not exist.
+    Short convolution, gated, through SiLU or plain; raises IndexError for rows and states that do not exist.
     """
 
 def linear_attention(
@@ -236,8 +237,10 @@ def linear_attention(
     keys: Array,
     values: Array,
     decays: Array,
-    betas: Array,
+    betas: Array | None | None,
     skips: Array | None | None,
+    probes: Array | None | None,
+    removals: Array | None | None,
     states: Array,
     starts: Array,
     sources: Array,

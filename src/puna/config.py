@@ -104,11 +104,16 @@ def _nearest(name: str, known: Collection[str]) -> str:
     return f" (did you mean {names[near[0]]}?)" if near else ""
 
 
+def path_of(text: str) -> Path:
+    """The path that somebody wrote as `text`, in which `~` is a home; of nobody's, it stays as it is."""
+    return Path(os.path.expanduser(text))
+
+
 def home() -> Path:
     """The folder of Puna's own files (history, logs): `PUNA_HOME`, default `~/.puna`."""
-    return Path(os.environ.get("PUNA_HOME") or Path.home() / ".puna").expanduser()
+    return path_of(os.environ.get("PUNA_HOME") or "~/.puna")
 
 
 def models_dir() -> Path:
     """The folder of the model store: `PUNA_MODELS`, default `~/.ollama/models`, shared with Ollama."""
-    return Path(env("MODELS") or Path.home() / ".ollama" / "models").expanduser()
+    return path_of(env("MODELS") or "~/.ollama/models")

@@ -21,6 +21,8 @@ class EndlessServer(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.loaded = threading.Event()
         self.loaded.set()
+        self.read = threading.Event()  # the prompt of whom wants to hear of it
+        self.read.set()
         self.abandoned = threading.Semaphore(0)  # released for every request whose client disconnected
 
     @property
@@ -52,7 +54,7 @@ class _Handler(BaseHTTPRequestHandler):
             if body.get("stream") is False:
                 self._reply({"done": True})
             else:
-                self._stream(body.get("options", {}).get("num_predict"))
+                self._stream(body.get("options", {}).get("num_predict"), progress=body.get("return_progress"))
         except OSError:
             self.server.abandoned.release()
             self.close_connection = True
@@ -67,11 +69,13 @@ class _Handler(BaseHTTPRequestHandler):
                 continue
         self.connection.settimeout(None)
 
-    def _stream(self, limit: int | None) -> None:
-        """Send words forever, or `limit` of them."""
+    def _stream(self, limit: int | None, *, progress: bool) -> None:
+        """Send words forever, or `limit` of them, once the prompt is read."""
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        while progress and not self.server.read.wait(0.05):
+            self._chunk({"response": "", "prompt_progress": {"total": 1000, "processed": 420}, "done": False})
         sent = 0
         while limit is None or sent < limit:
             self._chunk({"message": {"content": "word "}, "response": "word ", "done": False})

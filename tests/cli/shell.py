@@ -1,4 +1,4 @@
-"""Runs `puna` in a subprocess, as from a shell."""
+"""Runs `puna` commands as from a shell."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
-_TIMEOUT_S = 120
+from tests import commands
 
 
 def free_port() -> int:
@@ -47,24 +46,13 @@ class Shell:
         return psutil.Process(self.server).children()
 
     def run(
-        self, *arguments: str, stdin: str | bytes = b"", cwd: Path | None = None
+        self, *words: str, stdin: str | bytes = b"", cwd: Path | None = None, **settings: str
     ) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "puna", *arguments],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            env=self.env,
-            cwd=cwd,
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
-        return subprocess.CompletedProcess(
-            done.args, done.returncode, done.stdout.decode(), done.stderr.decode()
-        )
+        return commands.run(*words, env=self.env | settings, stdin=stdin, cwd=cwd)
 
-    def out(self, *arguments: str, stdin: str | bytes = b"", cwd: Path | None = None) -> str:
+    def out(self, *words: str, stdin: str | bytes = b"", cwd: Path | None = None) -> str:
         """Standard output of a command that must succeed."""
-        done = self.run(*arguments, stdin=stdin, cwd=cwd)
+        done = self.run(*words, stdin=stdin, cwd=cwd)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

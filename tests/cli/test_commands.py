@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -36,13 +37,15 @@ def test_a_server_is_started_once_and_keeps_running(shell: Shell) -> None:
 def test_version_does_not_warn_about_a_server_of_the_same_version(shell: Shell) -> None:
     done = shell.run("version")
     assert (done.stdout.splitlines()[0], done.stderr) == (f"puna version is {__version__}", "")
+    found = json.loads(shell.out("version", "--json"))
+    assert found["puna"] == __version__
+    rows = [line.rsplit(maxsplit=1) for line in done.stdout.splitlines()[1:]]
+    assert found["parts"] == {name.strip(): version for name, version in rows}
 
 
 def test_the_shell_completes_model_names(shell: Shell) -> None:
     request = {"_PUNA_COMPLETE": "complete_bash", "COMP_WORDS": "puna show ti", "COMP_CWORD": "2"}
-    done = subprocess.run(
-        [sys.executable, "-m", "puna"], env=shell.env | request, capture_output=True, text=True, timeout=60
-    )
+    done = shell.run(**request)
     assert done.stdout.split() == ["tiny"], done.stderr
 
 
@@ -84,6 +87,11 @@ def test_show_has_sections(shell: Shell) -> None:
     assert "llama.attention.head_count_kv" in verbose
     assert re.search(r"blk\.0\.attn_q\.weight +F32 +\[64 64\]", verbose)
     assert re.search(r"tokenizer\.ggml\.tokens +\[.* \.\.\.\+\d+ more\]", verbose)
+    shown = json.loads(shell.out("show", "tiny", "--json"))
+    assert shown["model_info"]["llama.context_length"] == 256
+    assert shell.run("show", "tiny", "--json", "--system").stderr == (
+        "Error: --json prints everything: leave out --system\n"
+    )
 
 
 def test_list_cp_and_rm(shell: Shell) -> None:
@@ -107,6 +115,8 @@ def test_list_cp_and_rm(shell: Shell) -> None:
         (("run", "tiny", "hello", "--think"), "does not support thinking"),
         (("create", "q", "-f", "-", "-q", "q4"), "unsupported quantization type 'q4' - supported types are"),
         (("create", "q", "-f", "-"), "no FROM line"),
+        (("run", "http://127.0.0.1:9/team/x", "hello"), "insecure protocol http: add --insecure"),
+        (("run", "http://127.0.0.1:9/team/x", "hello", "--insecure"), "PUNA_PRIVATE_REGISTRIES"),
     ],
 )
 def test_server_errors_are_printed_verbatim(shell: Shell, arguments: tuple[str, ...], error: str) -> None:
@@ -256,10 +266,7 @@ def test_a_server_of_something_else_is_named_as_that(tmp_path: Path, status: int
 
 def test_settings_that_cannot_be_read_are_named_where_they_are_seen(tmp_path: Path) -> None:
     fresh = Shell(tmp_path, free_port())
-    done = subprocess.run(
-        [sys.executable, "-m", "puna", "list"], env=fresh.env | {"PUNA_KEEP_ALIVE": "abc"},
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = fresh.run("list", PUNA_KEEP_ALIVE="abc")
     fresh.run("serve", "--stop")
     assert done.returncode == 0
     assert done.stderr.splitlines()[0] == (
@@ -370,10 +377,7 @@ def test_a_closed_pipe_prints_no_error(shell: Shell) -> None:
 
 def test_a_server_that_cannot_start_says_why(shell: Shell, tmp_path: Path) -> None:
     broken = Shell(tmp_path, free_port())
-    env = broken.env | {"PUNA_LOG_FORMAT": "xml"}
-    done = subprocess.run(
-        [sys.executable, "-m", "puna", "list"], env=env, capture_output=True, text=True, timeout=60
-    )
+    done = broken.run("list", PUNA_LOG_FORMAT="xml")
     assert done.returncode == 1
     assert done.stderr.startswith("Error: the server did not start (exit status 1)\n")
     assert "PUNA_LOG_FORMAT: 'xml'" in done.stderr
@@ -382,19 +386,11 @@ def test_a_server_that_cannot_start_says_why(shell: Shell, tmp_path: Path) -> No
 
 def test_commands_at_the_same_moment_start_one_server(tmp_path: Path) -> None:
     fresh = Shell(tmp_path, free_port())
-    commands = [
-        subprocess.Popen(
-            [sys.executable, "-m", "puna", "list"],
-            env=fresh.env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(3)
-    ]
-    errors = [command.communicate(timeout=100)[1] for command in commands]
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda _: fresh.run("list"), range(3)))
+    errors = [command.stderr for command in done]
     pids = re.findall(r"process (\d+)", "".join(errors))
     for pid in pids:
         end_process(int(pid))
-    assert [command.returncode for command in commands] == [0, 0, 0], errors
+    assert [command.returncode for command in done] == [0, 0, 0], errors
     assert len(pids) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -25,6 +26,8 @@ def test_debug_cache_draws_the_cells_in_use(shell: Shell) -> None:
     shell.out("run", "tiny", "--temperature", "0", "--num-predict", "4", "hello")
     text = shell.out("debug", "cache", "tiny")
     assert text == shell.out("debug", "cache")
+    (shown,) = json.loads(shell.out("debug", "cache", "--json"))
+    assert shown["name"] == "tiny:latest"
     name, header, holders, positions, *more = [line for line in text.splitlines() if line.strip()]
     assert name == "tiny:latest"
     described = re.fullmatch(
@@ -68,5 +71,10 @@ def test_debug_memory_adds_up_the_parts_of_a_model(capsys: pytest.CaptureFixture
     assert columns.split() == ["PART", "DEVICE", "WEIGHTS", "CACHE"]
     assert [row.split("  ")[0] for row in rows[:8]] == ["input", *(f"layer {i}" for i in range(6)), "output"]
     assert any(row.startswith("Total on CPU: ") for row in rows)
+    assert main(["debug", "memory", str(demo.path()), "--parallel", "2", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert (table["parallel"], table["context"], len(table["parts"])) == (2, 1024, 8)
+    beside = table["activations"] + table["tokenizer"] + table["process"]
+    assert table["totals"] == {"CPU": beside + sum(one["weights"] + one["cache"] for one in table["parts"])}
     assert main(["debug", "memory"]) == 1
     assert "Usage: puna debug memory MODEL" in capsys.readouterr().err

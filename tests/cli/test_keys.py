@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,19 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_new_key_alone_is_on_standard_output(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["key", "new", "--name", "chat", "--scope", "generate, read", "--rate", "60/min"]
     assert main([*asked, "--concurrency", "4"]) == 0
-    printed = capsys.readouterr()
+    told = capsys.readouterr()
     (key,) = read_keys(path)
-    assert digest(printed.out.strip()) == key.sha256
+    assert digest(told.out.strip()) == key.sha256
     assert (key.name, key.scopes, key.rate, key.concurrency) == ("chat", ("read", "generate"), 60, 4)
-    assert "It is not shown again" in printed.err
+    assert "It is not shown again" in told.err
     assert main(["key", "list"]) == 0
     table = capsys.readouterr().out
     assert "chat    read,generate    60/min    4" in table
     assert key.sha256 not in table
+    assert main(["key", "list", "--json"]) == 0
+    (shown,) = json.loads(printed := capsys.readouterr().out)
+    assert (shown["name"], shown["scopes"], shown["rate"]) == ("chat", ["read", "generate"], 60)
+    assert key.sha256 not in printed
 
 
 def test_revoking_removes_all_or_none(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,6 @@ import re
 import select
 import signal
 import struct
-import subprocess
-import sys
 import termios
 import time
 from collections.abc import Iterator
@@ -19,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import commands
 from tests.cli.endless import EndlessServer, endless_server
 from tests.cli.screen import screen_lines
 from tests.cli.shell import Shell, free_port
@@ -38,12 +37,12 @@ class Terminal:
         self._end, program_end = pty.openpty()
         fcntl.ioctl(program_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, COLUMNS, 0, 0))
         self.program_end = program_end
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "puna", *arguments],
-            stdin=program_end, stdout=program_end, stderr=program_end if stderr is None else stderr,
-            env=shell.env | {"TERM": "xterm-256color", "PYTHONFAULTHANDLER": "1"}, start_new_session=True,
-            preexec_fn=_at_a_terminal,
-        )  # fmt: skip
+        self.process = commands.start(
+            *arguments,
+            env=shell.env | {"TERM": "xterm-256color"},
+            streams=(program_end, program_end, program_end if stderr is None else stderr),
+            at_terminal=True,
+        )
         self.shown = ""
 
     def type(self, keys: str) -> None:
@@ -95,12 +94,6 @@ class Terminal:
         self.process.wait()
         os.close(self._end)
         os.close(self.program_end)
-
-
-def _at_a_terminal() -> None:
-    """Make standard input the controlling terminal and Ctrl-C a signal, even if the tests run ignoring it."""
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextmanager
@@ -228,6 +221,18 @@ def test_ctrl_c_while_the_model_loads_ends_the_program(
         assert screen.leave() == status
 
 
+def test_the_reading_of_a_long_prompt_is_shown_and_erased(endless: tuple[EndlessServer, Shell]) -> None:
+    server, shell = endless
+    server.read.clear()
+    with terminal(shell, "run", "tiny", "hello", "--num-predict", "2") as screen:
+        screen.wait_for("reading the prompt")
+        screen.wait_for("42%")
+        server.read.set()
+        rest = screen.read_all()
+    assert rest.rpartition("\x1b[2K")[2].endswith("word word \r\n\r\n")
+    assert "reading" not in rest.rpartition("\x1b[2K")[2]
+
+
 def test_the_loading_spinner_is_shown_and_erased(shell: Shell) -> None:
     shell.out("stop", "tiny")
     with terminal(shell, "run", "tiny", "hello", "--temperature", "0", "--num-predict", "8") as screen:
@@ -248,7 +253,7 @@ def test_words_are_wrapped_only_at_a_terminal(shell: Shell) -> None:
     question = ("run", "tiny", "world", "--temperature", "0", "--num-predict", "120")
     piped = shell.out(*question)
     assert max(map(len, piped.splitlines())) > COLUMNS, "there is nothing to wrap"
-    with terminal(shell, *question, stderr=subprocess.DEVNULL) as opened:
+    with open(os.devnull, "w") as nothing, terminal(shell, *question, stderr=nothing.fileno()) as opened:
         output = opened.read_all().replace("\r\n", "\n")
     lines = screen_lines(output)
     assert max(map(len, lines)) <= COLUMNS - 5

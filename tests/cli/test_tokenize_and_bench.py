@@ -22,6 +22,8 @@ def test_tokenize_prints_ids_and_pieces(shell: Shell, tiny_gguf: Path) -> None:
     assert lines == [f"{tokens.index(token):>7}  {shown}" for token, shown in expected]
     bare = shell.out("tokenize", "tiny", "--no-add-special", stdin="hello world").splitlines()
     assert bare == lines[1:]
+    found = json.loads(shell.out("tokenize", "tiny", "hello", "world", "--json"))
+    assert found == [{"id": tokens.index(token), "text": shown.strip('"')} for token, shown in expected]
 
 
 def test_tokenize_reads_and_writes_json_lines(shell: Shell) -> None:

@@ -15,6 +15,8 @@ from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.convert.vocabulary import vocabulary
+from puna.convert.world import WORLD
+from puna.errors import ConversionError
 from puna.gguf import GGUFWriter, ValueType, open_gguf
 from puna.model.tokenizer.load import tokenizer_from_gguf
 from tests.convert.checkpoints import saved
@@ -104,6 +106,31 @@ def test_unigrams(folder: Path) -> None:
     found = ours(folder, theirs.get_vocab_size(), architecture="t5")
     for text in (WORDS, "the story 1234 (abc)"):
         assert found.encode(text, add_special=False) == texts(text)
+
+
+def test_the_world_of_rwkv(folder: Path) -> None:
+    tokens = [*(bytes([byte]) for byte in range(256)), b"\n\n", b" the", b"It's", "story", "\u2028", b"\"'"]
+    lines = [f"{id} {token!r} {len(_bytes(token))}" for id, token in enumerate(tokens, 1)]
+    (folder / WORLD).write_text("\n".join(lines) + "\n")
+    found = ours(folder, len(tokens) + 3, architecture="rwkv7")
+    assert [found.piece(id) for id in range(1, len(tokens) + 1)] == [*map(_bytes, tokens)]
+    assert found.encode("It's the\n\nstory") == [
+        tokens.index(token) + 1 for token in (b"It's", b" the", b"\n\n", "story")
+    ]
+    assert (found.bos_id, found.eos_ids) == (0, {0, 257})
+
+
+def _bytes(token: str | bytes) -> bytes:
+    return token.encode() if isinstance(token, str) else token
+
+
+@pytest.mark.parametrize(
+    "line", ["1", "1 b'a' 2", "x b'a' 1", "1 a 1", "1 ['a'] 1", "1 " + "(" * 5000 + " 1"]
+)
+def test_a_line_that_is_no_token_of_the_world_is_named(folder: Path, line: str) -> None:
+    (folder / WORLD).write_text(f"{line}\n")
+    with pytest.raises(ConversionError, match=rf"{WORLD}: line 1 is"):
+        ours(folder, 9, architecture="rwkv7")
 
 
 def test_word_pieces(folder: Path) -> None:

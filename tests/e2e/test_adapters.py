@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import pytest
 
 import puna
 from puna.errors import OptionError, RequestError
+from tests import commands
 from tests.e2e.servers import Server, environment
 from tests.model.models.parity import original
 from tests.tiny_adapters import TinyAdapter
@@ -69,9 +68,7 @@ def server(server: Server, files: dict[str, Path]) -> Iterator[Server]:
 
 def _puna(server: Server, *arguments: str) -> str:
     env = environment(server.models, PUNA_HOST=server.url)
-    done = subprocess.run(
-        [sys.executable, "-m", "puna", *arguments], env=env, capture_output=True, text=True, timeout=60
-    )
+    done = commands.run(*arguments, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import base64
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import ollama
@@ -19,6 +17,7 @@ from demo.vision.evaluate import answers, held_out
 from demo.vision.scenes import font
 from puna.demo import path
 from puna.gguf import open_gguf
+from tests import commands
 from tests.e2e.servers import Server, environment
 from tests.model.vision.seeing import file_of
 
@@ -75,10 +74,7 @@ def test_it_answers_through_openais_client(server: Server) -> None:
 def test_it_answers_about_a_path_on_the_command_line(server: Server, tmp_path: Path) -> None:
     (tmp_path / "photo.png").write_bytes(two_shapes())
     environ = environment(server.models) | {"PUNA_HOST": server.url, "PATH": os.environ["PATH"]}
-    said = subprocess.run(
-        [sys.executable, "-m", "puna", "run", "demo-vision", f"{WHAT} ./photo.png"],
-        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    said = commands.run("run", "demo-vision", f"{WHAT} ./photo.png", env=environ, cwd=tmp_path)
     assert said.stdout.strip() == "A red circle and a blue square."
 
 

@@ -189,6 +189,7 @@ ERRORS = [
     ("/api/embed", {"model": "broken", "input": "a"}, 400, "embedding contains NaN or Inf values"),
     ("/api/embed", {"model": "tiny", "input": "a", "keep_alive": "x"}, 400, 'time: invalid duration "x"'),
     ("/api/embeddings", {"prompt": "hello"}, 400, "model is required"),
+    ("/api/embeddings", {"model": "tiny", "prompt": "a", "lora": [{"id": 0}]}, 400, "has no adapters"),
     ("/api/embeddings", {"model": "tiny", "prompt": ["a"]}, 400, "prompt"),
     ("/api/embeddings", {"model": "no", "prompt": "a"}, 404, 'model "no" not found, try pulling it first'),
     ("/api/embeddings", {"model": "tiny", "prompt": LONG}, 500,

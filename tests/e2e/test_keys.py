@@ -7,7 +7,6 @@ import os
 import socket
 import ssl
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ import openai
 import pytest
 import trustme
 
+from tests import commands
 from tests.e2e.servers import Server, add_model, command, environment, running
 from tests.waiting import wait_until
 
@@ -29,13 +29,7 @@ ASK = {"model": "tiny", "prompt": "hello", "stream": False, "options": GREEDY}
 
 
 def puna(home: Path, *arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "puna", *arguments],
-        env=environment(home, **settings),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return commands.run(*arguments, env=environment(home, **settings))
 
 
 def new_key(server: Server, *options: str) -> str:

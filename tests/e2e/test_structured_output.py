@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal
 
@@ -16,6 +14,7 @@ import openai
 import pytest
 from pydantic import BaseModel
 
+from tests import commands
 from tests.e2e.servers import Server, environment
 from tests.schemas import random_schema
 
@@ -167,21 +166,6 @@ def test_a_hostile_format_ends_no_other_request(server: Server, gpt: openai.Open
 
 
 def test_the_command_line_takes_a_format(server: Server) -> None:
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "puna",
-            "run",
-            "tiny",
-            "--format",
-            json.dumps(Pet.model_json_schema()),
-            "hello",
-        ],
-        env=environment(server.models, PUNA_HOST=server.url),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    words = ("run", "tiny", "--format", json.dumps(Pet.model_json_schema()), "hello")
+    done = commands.run(*words, env=environment(server.models, PUNA_HOST=server.url))
     Pet.model_validate_json(done.stdout)

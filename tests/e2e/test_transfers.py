@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -14,6 +13,7 @@ from pathlib import Path
 import ollama
 import pytest
 
+from tests import commands
 from tests.e2e.servers import Server, running
 from tests.registry.receiving import Receiving, receiving
 from tests.registry.registries import Published, Registry, serving
@@ -36,9 +36,7 @@ def registry(tiny_file: Path) -> Iterator[Registry]:
 
 def puna(server: Server, *words: str) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"PUNA_HOST": server.url, "PUNA_NOHISTORY": "1"}
-    return subprocess.run(
-        [sys.executable, "-m", "puna", *words], env=env, capture_output=True, text=True, timeout=120, input=""
-    )
+    return commands.run(*words, env=env)
 
 
 def test_ollamas_client_pulls_and_answers(puller: Server, registry: Registry) -> None:

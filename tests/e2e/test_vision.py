@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import ollama
 import openai
 import pytest
 
+from tests import commands
 from tests.e2e.servers import Server, add_model, environment
 from tests.model.models.parity import original
 from tests.model.vision.seeing import file_of, picture
@@ -83,11 +82,8 @@ def test_every_way_to_send_an_image_is_the_same(server: Server, tmp_path: Path) 
     named.write_bytes(image)
     escaped = str(named).replace(" ", r"\ ")
     environ = environment(server.models) | {"PUNA_HOST": server.url, "PATH": os.environ["PATH"]}
-    said = subprocess.run(
-        [sys.executable, "-m", "puna", "run", "seeing", f"{ASK} {escaped}", "--temperature", "1",
-         "--num-predict", "12", "--seed", "1"],
-        env=environ, capture_output=True, text=True, timeout=120, check=True,
-    )  # fmt: skip
+    chosen = ("--temperature", "1", "--num-predict", "12", "--seed", "1")
+    said = commands.run("run", "seeing", f"{ASK} {escaped}", *chosen, env=environ)
     assert said.stdout.strip() == expected.strip()
 
 

@@ -24,7 +24,7 @@ from puna.sample import Sampler
 
 REQUEST_FIELDS = (
     "truncate", "shift", "logprobs", "top_logprobs", "ignore_eos", "samples", "prompt_logprobs",
-    "cache_prompt", "priority", "client", "format", "lora",
+    "cache_prompt", "priority", "client", "format", "lora", "progress",
 )  # fmt: skip
 
 

@@ -219,7 +219,7 @@ def test_a_model_without_adapters_says_so(tmp_path: Path) -> None:
 def _bad(path: Path, tensors: dict[str, tuple[int, ...]], **header: Any) -> Path:
     writer = adapter_writer(path, **{"architecture": "qwen2", **header})
     for name, shape in tensors.items():
-        writer.add_tensor(name, np.ones(shape, np.float32), GGMLType.F32)
+        writer.add_tensor(name, np.full(shape, 100, np.float32), GGMLType.F32)
     writer.write()
     return path
 
@@ -241,6 +241,7 @@ Q, K = "blk.0.attn_q.weight", "blk.0.attn_k.weight"
         ({}, {}, "this adapter has no tensors"),
         ({}, {"architecture": "llama"}, "this adapter is for 'llama', and the model is 'qwen2'"),
         ({}, {"kind": "model"}, "of type 'model', not an adapter"),
+        ({f"{Q}.lora_a": (4, 64), f"{Q}.lora_b": (64, 4)}, {"alpha": 3e38}, "alpha makes the values of"),
     ],
 )  # fmt: skip
 def test_adapters_that_do_not_fit_are_refused(
@@ -259,8 +260,9 @@ def test_adapters_that_do_not_fit_are_refused(
         ({"bias": "all"}, "'bias' is 'all'"),
         ({"peft_type": "IA3"}, "an adapter of type 'IA3'"),
         ({"r": "many"}, "these are no settings of an adapter"),
+        ({"alpha_pattern": {str(number): 1 for number in range(100_000)}}, "bytes; at most"),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:40],
 )
 def test_settings_of_peft_that_are_not_known_are_refused(
     tmp_path: Path, settings: dict[str, Any], message: str

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from puna.batch import Batch
-from puna.engine.events import Chunk, Failed, Scored
+from puna.engine.events import Chunk, Evaluated, Failed, Scored
 from puna.kvcache.types import KVTypes
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
@@ -96,3 +96,23 @@ def test_poisoned_logits_fail_a_score(tiny: LoadedModel, monkeypatch: pytest.Mon
     run.finish()
     assert isinstance(run.events[0][-1], Failed)
     assert run.leaked() == 0
+
+
+def test_who_wants_to_know_hears_how_far_the_prompt_is(tiny: LoadedModel) -> None:
+    run = Run(tiny, batch_size=16)
+
+    def heard(number: int, prompt: list[int], **settings: object) -> list[tuple[int, int, int]]:
+        run.submit(number, prompt, progress=True, num_predict=3, **settings)
+        run.finish()
+        steps = [event for event in run.events[number] if isinstance(event, Evaluated)]
+        own = [event for event in run.events[number] if getattr(event, "sample", 0) == 0]
+        assert own[: len(steps)] == steps, "all of it comes before the answer"
+        assert all(step.duration > 0 for step in steps)
+        return [(step.done, step.total, step.cached) for step in steps]
+
+    assert heard(0, PROMPT) == [(16, 40, 0), (32, 40, 0), (40, 40, 0)]
+    assert heard(1, PROMPT) == [(40, 40, 39)], "what is cached is evaluated already"
+    assert heard(2, PROMPT[::-1], samples=2)[-1] == (40, 40, 0)
+    run.submit(3, PROMPT, num_predict=3)
+    run.finish()
+    assert not any(isinstance(event, Evaluated) for event in run.events[3])

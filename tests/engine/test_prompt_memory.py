@@ -133,7 +133,9 @@ def test_other_adapters_and_other_models_find_nothing(path: Path, tmp_path: Path
         assert ask(PROMPT)[1] == 0
 
 
-@pytest.mark.parametrize("harm", ["cut", "bit", "name", "empty", "tokens", "folder", "gone", "foreign"])
+@pytest.mark.parametrize(
+    "harm", ["cut", "bit", "name", "empty", "tokens", "folder", "gone", "foreign", "pipe", "link", "huge"]
+)
 def test_damaged_files_cost_no_more_than_evaluating_again(path: Path, folder: Path, harm: str) -> None:
     with running(load_model(path)) as ask:
         expected, _ = ask(PROMPT)
@@ -156,6 +158,13 @@ def test_damaged_files_cost_no_more_than_evaluating_again(path: Path, folder: Pa
         case "folder":
             file.unlink()
             file.mkdir()
+        case "pipe":  # of which nothing ever comes
+            file.unlink()
+            os.mkfifo(file)
+        case "link":
+            file.symlink_to(file.rename(folder.parent / "elsewhere.prompt"))
+        case "huge":  # more than the whole folder may have
+            os.truncate(file, 1 << 40)
         case "gone":
             file.unlink()
             folder.rmdir()

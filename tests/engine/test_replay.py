@@ -24,6 +24,7 @@ from tests.tiny_latent import DEEPSEEK_V2, DEEPSEEK_V3, MISTRAL4
 from tests.tiny_lfm2 import tiny_lfm2_gguf
 from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 from tests.tiny_mamba import FALCON_H1, GRANITE_HYBRID, MAMBA2, NEMOTRON_H_LATENT
+from tests.tiny_rwkv import RWKV7
 
 pytestmark = pytest.mark.skipif(default_backend().name != "cpu", reason="the C++ extension is not built")
 
@@ -171,9 +172,9 @@ def test_states_of_recurrent_layers_are_found_anew_in_every_replay(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "tiny", [MAMBA2, GRANITE_HYBRID, FALCON_H1, NEMOTRON_H_LATENT], ids=lambda tiny: tiny.architecture
+    "tiny", [MAMBA2, GRANITE_HYBRID, FALCON_H1, NEMOTRON_H_LATENT, RWKV7], ids=lambda tiny: tiny.architecture
 )
-def test_mambas_are_replayed_alone_and_beside_attention(tmp_path: Path, tiny: TinyDecoder) -> None:
+def test_states_are_replayed_alone_and_beside_attention(tmp_path: Path, tiny: TinyDecoder) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "model.gguf", tiny)))
     pair.step(s1=13)
     for streams in (1, 2, 5):

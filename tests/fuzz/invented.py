@@ -42,8 +42,13 @@ _MAMBA = {
 }  # fmt: skip
 _DISTANCES = {"attention.relative_buckets_count": 8, "attention.head_count_kv": 4}
 _HALVES = {**_MAMBA, "attention.head_count_kv": [0, 0], "feed_forward_length": [0, 64]}
+_TIME_MIX = {
+    "wkv.head_size": 16, "attention.decay_lora_rank": 8, "attention.iclr_lora_rank": 8,
+    "attention.value_residual_mix_lora_rank": 8, "attention.head_count": 0, "attention.head_count_kv": 0,
+}  # fmt: skip
 #: What architectures have beside what all have; the layers of `mllama` are one of each kind.
 OWN: dict[str, dict[str, Any]] = {
+    "arwkv7": _TIME_MIX,
     "bert": {},
     "cohere2": {**_WINDOW, "logit_scale": 0.25},
     "command-r": {},
@@ -80,6 +85,7 @@ OWN: dict[str, dict[str, Any]] = {
     "qwen2moe": {**_EXPERTS, "expert_shared_feed_forward_length": 64},
     "qwen3": _YARN,
     "qwen3moe": {**_EXPERTS, "expert_group_count": 2, "expert_group_used_count": 1},
+    "rwkv7": {**_TIME_MIX, "attention.gate_lora_rank": 8},
     "t5": {**_DISTANCES, "decoder_block_count": 1},
     "t5encoder": _DISTANCES,
 }

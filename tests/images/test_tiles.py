@@ -20,7 +20,7 @@ from puna.model.vision.idefics3 import Idefics3Vision
 from puna.model.vision.internvl import InternVision
 from puna.model.vision.lfm2 import Lfm2Vision
 from puna.model.vision.llava_next import LlavaNextVision
-from puna.model.vision.minicpmv import MiniCPMVision
+from puna.model.vision.minicpmv import SlicingVision
 from puna.nn.vision.interpolation import resized_positions, resized_row
 from tests.model.vision.seeing import picture
 
@@ -102,15 +102,16 @@ def test_tiles_are_those_of_the_reference_processor(name: str, size: tuple[int, 
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_slices_are_those_of_minicpm(size: tuple[int, int]) -> None:
+@pytest.mark.parametrize("mode", ["4x", "16x"])
+def test_slices_are_those_of_minicpm(size: tuple[int, int], mode: str) -> None:
     """The processor of 4.6 is that of 2.6, but for larger units, of which 2 x 7 pixels are as large."""
     from transformers.models.minicpmv4_6.image_processing_pil_minicpmv4_6 import MiniCPMV4_6ImageProcessorPil
 
     image = picture(5, *size)
-    processor = MiniCPMV4_6ImageProcessorPil(patch_size=7, downsample_mode="4x", scale_resolution=56)
+    processor = MiniCPMV4_6ImageProcessorPil(patch_size=7, downsample_mode=mode, scale_resolution=56)
     expected = processor(image, return_tensors="np")
-    options = SimpleNamespace(patch_size=14, image_size=56, queries=6)
-    prepared = MiniCPMVision.prepare(SimpleNamespace(options=options), image)
+    options = SimpleNamespace(unit=14 if mode == "4x" else 28, image_size=56, rows=lambda *_: 6)
+    prepared = SlicingVision.prepare(SimpleNamespace(options=options), image)
     assert prepared.grid == tuple(expected["grids"][0])
     whole = [] if prepared.overview is None else [prepared.overview]
     shown = [*whole, *prepared.pixels]

@@ -18,14 +18,16 @@ def ops(request: pytest.FixtureRequest) -> Backend:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves what prompts in pieces come to on the reference backend, which is slow, to `make test-thorough`.
+    """Leaves prompts in pieces and answers on the reference backend, which is slow, to `make test-thorough`.
 
-    How a prompt is cut is the caches' business, and these are the same on both backends.
+    How a prompt is cut is the caches' business, and these are the same on both backends; answers follow from
+    what is computed for prompts.
     """
     for item in items:
         params = (
             item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
         )
         in_pieces = len(params.get("parts", ())) > 1 or params.get("chunk") == 10
-        if in_pieces and params.get("ops") == "reference" and item.path.is_relative_to(Path(__file__).parent):
+        chosen = in_pieces or "greedy" in item.name
+        if chosen and params.get("ops") == "reference" and item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.thorough)

@@ -94,6 +94,8 @@ def refusal(folder: Path, model: Model) -> str:
         ),
         ("falcon-h1", {"ssm.group_count": 3}, "'falcon-h1.ssm.group_count' is 3, which does not divide 4"),
         ("mamba2", {"ssm.time_step_rank": 5}, "'mamba2.ssm.inner_size' is 64, which 5 heads cannot share"),
+        ("rwkv7", {"wkv.head_size": 7}, "'rwkv7.wkv.head_size' is 7, and heads cannot share 64 numbers"),
+        ("rwkv7", {"token_shift_count": 1}, "'rwkv7.token_shift_count' is 1; only 2 is supported"),
         ("mamba2", {"ssm.conv_kernel": 1}, "'mamba2.ssm.conv_kernel' is 1, which is no convolution"),
         (
             "mllama",

@@ -180,8 +180,8 @@ print(json.dumps([len(ended), 1024 * peak - before, engine.cache.provided_bytes,
 def test_a_process_takes_what_was_said(name: str, tmp_path: Path) -> None:
     path, context = demo.path(), 1024
     if name == "middle":
-        config = TinyLlama(hidden=512, feed_forward=1536, layers=6, heads=8, kv_heads=8, context=2048)
-        path, context = tiny_llama_gguf(tmp_path / "m.gguf", config, kind=GGMLType.Q8_0), 2048
+        config = TinyLlama(hidden=512, feed_forward=1536, layers=4, heads=8, kv_heads=8, context=1024)
+        path, context = tiny_llama_gguf(tmp_path / "m.gguf", config, kind=GGMLType.Q8_0), 1024
     said = table_of(path, context=context, parallel=4, batch=512)
     run = subprocess.run(
         [sys.executable, "-c", RUN, str(path), str(context), "4"], stdout=subprocess.PIPE, check=True

@@ -5,12 +5,41 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def need(*names: str) -> str:
+    """Path of the first of these programs that is installed; skips if none is."""
+    for name in names:
+        if path := shutil.which(name):
+            return path
+    pytest.skip(f"{' or '.join(names)} is not installed")
+
+
+def succeed(*command: str | Path) -> str:
+    """Output of a command that must succeed; flags meant for this machine's own compiler do not reach it."""
+    plain = {name: value for name, value in os.environ.items() if not name.endswith("FLAGS")}
+    done = subprocess.run(command, env=plain, capture_output=True, text=True, timeout=900, check=False)
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout
+
+
+def build_kernel_tests(folder: Path, *settings: str) -> Path:
+    """The program that tests the kernels without Python, built in `folder` with these settings of CMake's."""
+    cmake = need("cmake")
+    generator = "Ninja" if Path(need("ninja", "make")).stem == "ninja" else "Unix Makefiles"
+    if not any((folder / rules).exists() for rules in ("build.ninja", "Makefile")):
+        succeed(cmake, "-S", ROOT, "-B", folder, "-G", generator, "-DPUNA_NATIVE_TESTS=ON", *settings)
+    succeed(cmake, "--build", folder, "--parallel", "2")
+    return folder / "kernel_tests"
 
 
 @contextmanager

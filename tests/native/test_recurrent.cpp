@@ -24,7 +24,7 @@ void test_short_conv(int64_t taps, int64_t width) {
     std::vector<float> states = before, y(static_cast<size_t>(all * width));
     const StateRows state_rows = {starts.data(), sources.data(), targets.data(), all};
     ShortConv call = {state_rows,  projected.data(), weights.data(), bias.data(),
-                      states.data(), y.data(),         width,          taps,        true};
+                      states.data(), y.data(),         width,          taps,        true,          false};
     short_conv(call);
     bool near = true, left = true;
     for (int64_t row = 0; row < all; row++) {
@@ -66,23 +66,40 @@ void test_short_conv(int64_t taps, int64_t width) {
     check(same, of_width("short_conv in two calls", width));
 }
 
-// One sequence of two heads that share their keys, by the delta rule; then again in two calls.
-void test_linear_attention(int64_t keys, int64_t width, bool of_keys) {
+// One sequence of two heads that share their keys, by the delta rule, or with a removal; then again in two calls.
+void test_linear_attention(int64_t keys, int64_t width, bool of_keys, bool removes) {
     Random random(static_cast<uint64_t>(keys * 1000 + width));
     const int64_t rows = 7, heads = 2, cut = 3, size = heads * keys * width;
     const std::vector<float> queries = random.normals(rows * keys), key = random.normals(rows * keys),
                              values = random.normals(rows * heads * width), before = random.normals(4 * size);
     std::vector<float> decays = random.normals(rows * heads * (of_keys ? keys : 1)), betas = random.normals(rows * heads);
     for (float& decay : decays) decay = -std::fabs(decay);
+    std::vector<float> probes = random.normals(rows * keys), removals = random.normals(rows * keys);
+    for (float& removal : removals) removal *= 0.5f / static_cast<float>(keys);
     const std::vector<int32_t> starts(rows, 0);
     std::vector<int32_t> sources(rows, 3), targets(rows, -1);
     targets[rows - 1] = 1;
     const float skips[heads] = {0.5f, -2.0f};
     std::vector<float> states = before, y(static_cast<size_t>(rows * heads * width));
     const StateRows state_rows = {starts.data(), sources.data(), targets.data(), rows};
-    LinearAttention call = {state_rows,    queries.data(), key.data(), values.data(), decays.data(), betas.data(),
-                            skips,         states.data(),  y.data(),   heads,         1,             keys,
-                            width,         true,           of_keys,    false};
+    LinearAttention call = {state_rows,
+                            queries.data(),
+                            key.data(),
+                            values.data(),
+                            decays.data(),
+                            removes ? nullptr : betas.data(),
+                            skips,
+                            removes ? probes.data() : nullptr,
+                            removes ? removals.data() : nullptr,
+                            states.data(),
+                            y.data(),
+                            heads,
+                            1,
+                            keys,
+                            width,
+                            !removes,
+                            of_keys,
+                            false};
     linear_attention(call);
     bool near = true;
     for (int64_t head = 0; head < heads; head++) {
@@ -97,12 +114,14 @@ void test_linear_attention(int64_t keys, int64_t width, bool of_keys) {
                 double found = 0, expected = skips[head] * value, weight = 1 + std::fabs(expected);
                 for (int64_t i = 0; i < keys; i++) {
                     double& held = memory[static_cast<size_t>(i)];
+                    if (removes) found += held * probes[static_cast<size_t>(row * keys + i)];
                     held *= std::exp(double{decays[static_cast<size_t>(of_keys ? at * keys + i : at)]});
-                    found += held * key[static_cast<size_t>(row * keys + i)];
+                    if (!removes) found += held * key[static_cast<size_t>(row * keys + i)];
                 }
-                const double added = betas[static_cast<size_t>(at)] * (value - found);
+                const double added = removes ? value : betas[static_cast<size_t>(at)] * (value - found);
                 for (int64_t i = 0; i < keys; i++) {
                     double& held = memory[static_cast<size_t>(i)];
+                    if (removes) held -= removals[static_cast<size_t>(row * keys + i)] * found;
                     held += key[static_cast<size_t>(row * keys + i)] * added;
                     expected += held * queries[static_cast<size_t>(row * keys + i)];
                     weight += std::fabs(held * queries[static_cast<size_t>(row * keys + i)]);
@@ -119,7 +138,9 @@ void test_linear_attention(int64_t keys, int64_t width, bool of_keys) {
     linear_attention(call);
     std::fill(sources.begin() + cut, sources.end(), 2);
     call.queries += cut * keys, call.keys += cut * keys, call.values += cut * heads * width;
-    call.decays += cut * heads * (of_keys ? keys : 1), call.betas += cut * heads, call.y += cut * heads * width;
+    call.decays += cut * heads * (of_keys ? keys : 1), call.y += cut * heads * width;
+    if (removes) call.probes += cut * keys, call.removals += cut * keys;
+    if (!removes) call.betas += cut * heads;
     call.rows.rows = rows - cut, call.rows.sources += cut, call.rows.targets += cut;
     linear_attention(call);
     bool same = std::equal(y.begin(), y.end(), cut_y.begin());
@@ -135,7 +156,9 @@ void test_recurrent() {
     }
     for (const int64_t width : {1, 3, 4, 8, 16, 17, 31, 32, 64, 100, 128, 130, 256}) {
         for (const int64_t keys : {1, 5, 16, 128}) {
-            for (const bool of_keys : {false, true}) test_linear_attention(keys, width, of_keys);
+            for (const bool of_keys : {false, true}) {
+                for (const bool removes : {false, true}) test_linear_attention(keys, width, of_keys, removes);
+            }
         }
     }
 }

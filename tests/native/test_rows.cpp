@@ -18,7 +18,7 @@ void test_norm(int64_t width, bool residual) {
     const std::vector<float> x = random.normals(rows * width), more = random.normals(rows * width),
                              weight = random.normals(width);
     std::vector<float> sum(x.size()), y(x.size());
-    rms_norm(x.data(), residual ? more.data() : nullptr, weight.data(), eps, rows, width,
+    rms_norm(x.data(), residual ? more.data() : nullptr, weight.data(), eps, rows, 1, width,
              residual ? sum.data() : nullptr, y.data());
     bool near = true, added = true;
     for (int64_t row = 0; row < rows; row++) {
@@ -47,7 +47,7 @@ void test_layer_norm(int64_t width, bool biased) {
     const std::vector<float> x = random.normals(rows * width), weight = random.normals(width),
                              bias = random.normals(width);
     std::vector<float> y(x.size());
-    layer_norm(x.data(), weight.data(), biased ? bias.data() : nullptr, 1e-5f, rows, width, y.data());
+    layer_norm(x.data(), weight.data(), biased ? bias.data() : nullptr, 1e-5f, rows, 1, width, y.data());
     bool near = true;
     for (int64_t row = 0; row < rows; row++) {
         const float *from = x.data() + row * width, *to = y.data() + row * width;

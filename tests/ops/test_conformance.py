@@ -64,6 +64,18 @@ def test_layer_norm(ops: TorchOps, shape: tuple[int, ...], size: float, mean: fl
     close(ops.layer_norm(x, weight, bias, 1e-5), exact, 3e-7 * (1 + mean))  # the mean takes its digits
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("width", [5, 64, 77])
+def test_norms_may_weigh_each_group_by_its_own_numbers(ops: TorchOps, groups: int, width: int) -> None:
+    x, weight, bias = torch.randn(7, groups, width), torch.randn(groups, width), torch.randn(groups, width)
+    of_rows = F.rms_norm(x.double(), (width,), None, 1e-5)
+    close(ops.rms_norm(x, weight, 1e-5), of_rows * weight)
+    of_groups = F.group_norm(
+        x.double().reshape(7, -1), groups, weight.double().reshape(-1), bias.double().reshape(-1)
+    )
+    close(ops.layer_norm(x, weight, bias, 1e-5), of_groups.reshape(x.shape))
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gelu(ops: TorchOps, shape: tuple[int, ...]) -> None:
     x = torch.randn(shape) * 3

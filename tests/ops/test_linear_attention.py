@@ -1,4 +1,4 @@
-"""Linear attention against its recurrence in float64, with and without the delta rule."""
+"""Linear attention against its recurrence in float64, by each of its rules."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ class Problem:
     keys: Tensor
     values: Tensor
     decays: Tensor
-    betas: Tensor
+    betas: Tensor | None
     skips: Tensor | None
     states: Tensor
     lengths: list[int]
     places: list[int]  # slots read, then slots written
     delta: bool = True
     tiled: bool = False
+    removal: tuple[Tensor, Tensor] | None = None
 
     @classmethod
     def random(
@@ -42,22 +43,25 @@ class Problem:
         of_keys: bool = False,
         delta: bool = True,
         tiled: bool = False,
+        removes: bool = False,
     ) -> Problem:
         torch.manual_seed(key_dim * 100 + value_dim + len(lengths))
         rows = sum(lengths)
         keys = torch.nn.functional.normalize(torch.randn(rows, key_heads, key_dim), dim=-1)
+        probes = torch.nn.functional.normalize(torch.randn(rows, key_heads, key_dim), dim=-1)
         return cls(
             torch.randn(rows, key_heads, key_dim),
             keys,
             torch.randn(rows, heads, value_dim),
             -torch.rand(rows, heads, key_dim) if of_keys else -torch.rand(rows, heads),
-            torch.rand(rows, heads),
-            None if delta else torch.randn(heads),
+            None if removes else torch.rand(rows, heads),
+            None if delta or removes else torch.randn(heads),
             torch.randn(SLOTS, heads, key_dim, value_dim),
             lengths,
             torch.randperm(SLOTS).tolist(),
             delta,
             tiled,
+            (probes, probes * torch.rand_like(probes)) if removes else None,
         )
 
     def rows(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -69,6 +73,7 @@ class Problem:
         return ops.linear_attention(
             self.queries, self.keys, self.values, self.decays, self.betas, self.skips, states,
             starts, sources, written if targets is None else targets, delta=self.delta, tiled=self.tiled,
+            removal=self.removal,
         )  # fmt: skip
 
     def part(self, rows: slice, places: list[int]) -> Problem:
@@ -79,7 +84,8 @@ class Problem:
             keys=self.keys[rows],
             values=self.values[rows],
             decays=self.decays[rows],
-            betas=self.betas[rows],
+            betas=None if self.betas is None else self.betas[rows],
+            removal=None if self.removal is None else (self.removal[0][rows], self.removal[1][rows]),
             lengths=[len(self.keys[rows])],
             places=places,
         )
@@ -97,8 +103,13 @@ class Problem:
                     of = head % key_heads if self.tiled else head * key_heads // heads
                     key, query = self.keys[row, of].double(), self.queries[row, of].double()
                     decay = self.decays[row, head].double().exp().reshape(-1, 1)
+                    before = memory[head].clone()
                     memory[head] *= decay
-                    value, beta = self.values[row, head].double(), self.betas[row, head].double()
+                    if self.removal is not None:
+                        probe, removal = (each[row, of].double() for each in self.removal)
+                        memory[head] -= torch.outer(removal, probe @ before)
+                    value = self.values[row, head].double()
+                    beta = 1 if self.betas is None else self.betas[row, head].double()
                     added = value - key @ memory[head] if self.delta else value
                     memory[head] += torch.outer(key, beta * added)
                     found[row, head] = query @ memory[head]
@@ -111,13 +122,15 @@ class Problem:
 
 @pytest.mark.parametrize("lengths", [[], [1], [9], [3, 1, 5]], ids=str)
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (16, 32), (24, 77), (64, 64), (128, 130)], ids=str)
-@pytest.mark.parametrize("kind", ["decayed", "delta", "delta, decay of keys", "tiled"])
+@pytest.mark.parametrize(
+    "kind", ["decayed", "delta", "delta, decay of keys", "tiled", "removal, decay of keys", "removal, tiled"]
+)
 def test_rows_and_memories_are_those_of_the_recurrence(
     ops: TorchOps, kind: str, shape: tuple[int, int], lengths: list[int]
 ) -> None:
     problem = Problem.random(
         lengths, key_dim=shape[0], value_dim=shape[1], of_keys="keys" in kind, delta="delta" in kind,
-        tiled=kind == "tiled",
+        tiled="tiled" in kind, removes="removal" in kind,
     )  # fmt: skip
     states = problem.states.clone()
     found, (exact, memories) = problem.run(ops, states), problem.exact()
@@ -151,12 +164,14 @@ def test_the_last_memory_need_not_be_kept(ops: TorchOps) -> None:
     assert torch.equal(states, problem.states)
 
 
-@pytest.mark.parametrize("of_keys", [False, True])
+@pytest.mark.parametrize(
+    "kind", [{}, {"of_keys": True}, {"of_keys": True, "delta": False, "removes": True}], ids="-".join
+)
 @pytest.mark.parametrize("parts", [[1] * 12, [2, 1, 9], [11, 1]], ids=str)
 def test_bits_do_not_depend_on_how_a_sequence_is_cut(
-    kernels: TorchOps, parts: list[int], of_keys: bool
+    kernels: TorchOps, parts: list[int], kind: dict[str, bool]
 ) -> None:
-    whole = Problem.random([12], key_dim=24, value_dim=150, of_keys=of_keys)
+    whole = Problem.random([12], key_dim=24, value_dim=150, **kind)
     states = whole.states.clone()
     expected = whole.run(kernels, states)
     found, begin, place = [], 0, whole.places[0]
@@ -170,8 +185,9 @@ def test_bits_do_not_depend_on_how_a_sequence_is_cut(
     assert torch.equal(again[place], states[whole.places[1]])
 
 
-def test_bits_do_not_depend_on_neighbours_or_threads(kernels: TorchOps) -> None:
-    together = Problem.random([30, 1, 7], key_dim=32, value_dim=64)
+@pytest.mark.parametrize("removes", [False, True])
+def test_bits_do_not_depend_on_neighbours_or_threads(kernels: TorchOps, removes: bool) -> None:
+    together = Problem.random([30, 1, 7], key_dim=32, value_dim=64, delta=not removes, removes=removes)
     before = kernels.threads()
     try:
         results = []
@@ -233,6 +249,8 @@ def test_rows_and_memories_that_do_not_exist_are_refused(
         {"betas": torch.randn(3, 2)},
         {"skips": torch.randn(2)},
         {"states": torch.zeros(10, 4, 20, 16)},
+        {"removal": (torch.randn(3, 2, 16), torch.randn(3, 2, 15)), "delta": False},
+        {"removal": (torch.randn(3, 2, 16), torch.randn(3, 2, 16))},
     ],
     ids=lambda changes: "-".join(changes),
 )

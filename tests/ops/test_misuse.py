@@ -107,6 +107,7 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
     "call",
     [
         lambda ops: ops.rms_norm(torch.randn(2, 8), torch.ones(7), 1e-5),
+        lambda ops: ops.rms_norm(torch.randn(6, 8), torch.ones(3, 8), 1e-5),
         lambda ops: ops.rms_norm(torch.randn(2, 8).half(), torch.ones(8), 1e-5),
         lambda ops: ops.rms_norm(torch.randn(8, 2).T, torch.ones(8), 1e-5),
         lambda ops: ops.add_rms_norm(torch.randn(2, 8), torch.randn(1, 8), torch.ones(8), 1e-5),
@@ -134,6 +135,7 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.above(torch.randn(8), 1.0),
         lambda ops: ops.layer_norm(torch.randn(2, 8), torch.ones(7), None, 1e-5),
         lambda ops: ops.layer_norm(torch.randn(2, 8), torch.ones(8), torch.ones(7), 1e-5),
+        lambda ops: ops.layer_norm(torch.randn(2, 3, 8), torch.ones(3, 8), torch.ones(8), 1e-5),
         lambda ops: ops.layer_norm(torch.randn(8, 2).T, torch.ones(8), None, 1e-5),
         lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0), Rope.build(8)),
         lambda ops: ops.rope_(torch.randn(2, 4, 8), int32(0, 1), Rope.build(16)),

@@ -76,17 +76,21 @@ def test_rows_are_those_of_a_convolution(
     assert ((found - exact).abs() <= bound).all()
 
 
+@pytest.mark.parametrize("activated", [True, False])
 @pytest.mark.parametrize("channels", [1, 5, 16, 77, 1030])
 @pytest.mark.parametrize(("taps", "bias"), [(1, False), (4, True), (4, False)])
-def test_without_gates_a_row_is_the_silu_of_its_convolution(
-    ops: TorchOps, taps: int, bias: bool, channels: int
+def test_without_gates_a_row_is_its_convolution_or_the_silu_of_that(
+    ops: TorchOps, taps: int, bias: bool, channels: int, activated: bool
 ) -> None:
     gated = Problem.random(taps, channels, [5, 1, 33, 2], bias=bias)
     x = gated.projected[:, :channels].contiguous()
     ones = torch.ones_like(x)
-    exact = F.silu(replace(gated, projected=torch.cat([ones, ones, x], dim=1)).exact())
+    exact = replace(gated, projected=torch.cat([ones, ones, x], dim=1)).exact()
+    exact = F.silu(exact) if activated else exact
     states, same = gated.states.clone(), gated.states.clone()
-    found = ops.short_conv(x, gated.weight, gated.bias, states, *gated.rows(), gated=False)
+    found = ops.short_conv(
+        x, gated.weight, gated.bias, states, *gated.rows(), gated=False, activated=activated
+    )
     assert ((found - exact).abs() <= 1e-6 * (1 + exact.abs().max())).all()
     replace(gated, projected=torch.cat([ones, ones, x], dim=1)).run(ops, same)
     assert torch.equal(states, same)

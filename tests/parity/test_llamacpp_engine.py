@@ -28,6 +28,7 @@ from tests.tiny_bert import TinyBert, tiny_bert_gguf
 from tests.tiny_decoders import GEMMA2, tiny_decoder_gguf
 from tests.tiny_mamba import FALCON_H1, MAMBA2
 from tests.tiny_neox import TinyNeoX, tiny_neox_gguf
+from tests.tiny_rwkv import ARWKV7, RWKV7
 
 pytestmark = pytest.mark.peers
 pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed: run make test-peers")
@@ -101,8 +102,14 @@ def test_its_greedy_output_is_that_of_transformers_and_streams_share_passes(run:
 
 @pytest.mark.parametrize(
     ("tiny", "kind"),
-    [(GEMMA2, "causal"), (MAMBA2, "recurrent"), (FALCON_H1, "recurrent")],
-    ids=["windows", "states", "both"],
+    [
+        (GEMMA2, "causal"),
+        (MAMBA2, "recurrent"),
+        (FALCON_H1, "recurrent"),
+        (RWKV7, "recurrent"),
+        (ARWKV7, "recurrent"),
+    ],
+    ids=["windows", "states", "both", "rwkv7", "arwkv7"],
 )
 def test_what_both_engines_run_answers_alike(tmp_path: Path, tiny: Any, kind: str) -> None:
     """Windows, states, and states beside keys: alone, together, and continued where an answer ended."""

@@ -50,6 +50,16 @@ def test_phi_3s_is_that_of_its_model_card() -> None:
     )
 
 
+@pytest.mark.parametrize("own", ["", "rwkv-world"])
+def test_rwkvs_is_the_chat_of_its_world_models(own: str) -> None:
+    tokens = SpecialTokens({"bos_token": "<s>", "eos_token": "<s>"})
+    form = chat_format(ModelFacts(architecture="rwkv7", tokens=tokens, chat_template=own))
+    assert form.render([SYSTEM, USER, ANSWER, AGAIN]) == (
+        f"<s>System: You are terse.\n\nUser: Hello, how are you?\n\nAssistant: {ANSWER['content']}\n\n"
+        f"User: {AGAIN['content']}\n\nAssistant:"
+    )
+
+
 @pytest.mark.parametrize(("architecture", "end"), [("llama", "</s>"), ("llama", "<|end|>"), ("x", "")])
 def test_a_model_that_only_ends_texts_gets_its_prompt_as_it_is(architecture: str, end: str) -> None:
     assert default(architecture, end) is None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
-from puna.errors import InvalidNameError, RegistryError
+from puna.errors import InvalidNameError, RegistryError, StoreError
 from puna.store import Store
 from puna.store.names import ModelName
 from tests.registry.pulling import is_empty, pulled
@@ -107,6 +109,52 @@ def test_what_is_no_model_is_not_fetched_whole(store: Store, published: Publishe
     with serving(Registry(published, told=told)) as registry, pytest.raises(RegistryError, match=wanted):
         pulled(store, f"http://{registry.address}/m.gguf")
     assert not list(store.manifests.rglob("latest"))
+
+
+def test_a_file_without_end_leaves_room_on_the_disk(
+    store: Store, published: Published, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        handler.send_response(200)
+        handler.end_headers()
+        handler.close_connection = True
+        with contextlib.suppress(OSError):
+            handler.wfile.write(b"GGUF")
+            while handler.command == "GET":
+                handler.wfile.write(bytes(100_000))
+        return True
+
+    def usage(folder: Path) -> shutil._ntuple_diskusage:
+        written = sum(file.stat().st_size for file in folder.iterdir())
+        return shutil._ntuple_diskusage(1 << 40, written, (1 << 30) + 5_000_000 - written)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    with (
+        serving(Registry(published, told=told)) as registry,
+        pytest.raises(StoreError, match="free some space"),
+    ):
+        pulled(store, f"http://{registry.address}/m.gguf")
+    (partial,) = store.blobs.folder.glob("*-partial")
+    assert 4_000_000 < partial.stat().st_size < 6_000_000
+
+
+@pytest.mark.parametrize("number", ["9" * 5000, "\u0669"])
+def test_numbers_that_are_none_are_refused(store: Store, published: Published, number: str) -> None:
+    """Python's own `int` fails at the first, and takes the second."""
+
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        handler.send_response(206)
+        handler.send_header("content-range", f"bytes 0-4/{number}".encode().decode("latin-1"))
+        handler.send_header("content-length", "4")
+        handler.end_headers()
+        handler.wfile.write(b"GGUF")
+        return True
+
+    with (
+        serving(Registry(published, told=told)) as registry,
+        pytest.raises(RegistryError, match="sends"),
+    ):
+        pulled(store, f"http://{registry.address}/m.gguf")
 
 
 def test_a_file_that_is_not_there(store: Store, site: Site) -> None:

@@ -68,7 +68,7 @@ def test_frequencies_are_the_distribution(ops: Backend, changes: dict[str, Any])
     options = OFF | changes
     logits = np.random.default_rng(3).normal(size=30).astype(np.float32) * 1.5
     expected = distribution(logits, options)
-    draws = 20000
+    draws = 8000
     sampler = Sampler(Options(seed=9, **options), 30, ops)
     counts = np.bincount([sampler.sample(logits) for _ in range(draws)], minlength=30)
     assert not counts[expected == 0].any(), "a token was drawn that the options rule out"

@@ -140,17 +140,24 @@ class TinyMiniCPMV(WithLlama):
         return theirs(torch.tensor(tokens), tiles)
 
     def written(self, image: Image) -> str:
-        """What the processor of MiniCPM-V 4.6 writes, which is that of 2.6, but for the image's number."""
-        from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
-
-        words = SimpleNamespace(
-            image_start_token="<image>", image_end_token="</image>", image_token="<|part|>",
-            slice_start_token="<slice>", slice_end_token="</slice>", slice_mode=True,
-        )  # fmt: skip
         rows, columns = image.pixels.grid
-        shown = {
-            "grids": [[rows, columns]],
-            "num_patches_per_image": [1 + rows * columns],
-            "target_sizes": np.array([[self.queries, 1]] * (1 + rows * columns)),
-        }
-        return MiniCPMV4_6Processor.replace_image_token(words, shown, 0, image_token_divisor=1)
+        return written(image.pixels.grid, [[self.queries, 1]] * (1 + rows * columns), divisor=1)
+
+
+def written(grid: tuple[int, int], sides: list[list[int]], *, divisor: int) -> str:
+    """What the processor of MiniCPM-V 4.6 writes, which is that of 2.6, but for the image's number.
+
+    `sides` are rows and columns of the patches of the whole and of each slice, `divisor` of which become one.
+    """
+    from transformers.models.minicpmv4_6.processing_minicpmv4_6 import MiniCPMV4_6Processor
+
+    words = SimpleNamespace(
+        image_start_token="<image>", image_end_token="</image>", image_token="<|part|>",
+        slice_start_token="<slice>", slice_end_token="</slice>", slice_mode=True,
+    )  # fmt: skip
+    shown = {
+        "grids": [list(grid)],
+        "num_patches_per_image": [len(sides)],
+        "target_sizes": np.array(sides),
+    }
+    return MiniCPMV4_6Processor.replace_image_token(words, shown, 0, image_token_divisor=divisor)

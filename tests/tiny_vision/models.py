@@ -12,7 +12,9 @@ from tests.tiny_llama4 import TinyLlama4
 from tests.tiny_mllama import TinyMllama
 from tests.tiny_vision.deepseek_ocr import TinyDeepSeekOcr
 from tests.tiny_vision.gemma3 import TinyGemma3Vision
+from tests.tiny_vision.gemma3n import TinyGemma3nVision
 from tests.tiny_vision.gemma4 import TinyGemma4Vision
+from tests.tiny_vision.glm4v import TinyGlm4v, TinyGlm4vMoe
 from tests.tiny_vision.glm_ocr import TinyGlmOcr
 from tests.tiny_vision.idefics3 import TinyIdefics3
 from tests.tiny_vision.internvl import TinyInternVL
@@ -21,6 +23,7 @@ from tests.tiny_vision.llama4 import TinyLlama4Vision
 from tests.tiny_vision.llava import TinyLlava
 from tests.tiny_vision.llava_next import TinyLlavaNext
 from tests.tiny_vision.minicpmv import TinyMiniCPMV
+from tests.tiny_vision.minicpmv46 import TinyMiniCPMV46
 from tests.tiny_vision.mistral3 import TinyMistral3
 from tests.tiny_vision.mllama import TinyMllamaVision
 from tests.tiny_vision.qwen2vl import TinyQwen2VL
@@ -31,8 +34,11 @@ from tests.tiny_vision.qwen25vl import TinyQwen25VL
 SEEING: dict[str, Callable[[], Any]] = {
     "deepseek-ocr": lambda: TinyDeepSeekOcr(TinyLlama()),
     "gemma3": lambda: TinyGemma3Vision(TinyGemma3(pattern=2, window=32, tied=False)),
+    "gemma3n": lambda: TinyGemma3nVision(TinyLlama()),
     "gemma4": lambda: TinyGemma4Vision(TinyLlama(), large=True),
     "gemma4, small": lambda: TinyGemma4Vision(TinyLlama()),
+    "glm4v": lambda: TinyGlm4v(TinyLlama()),
+    "glm4v, experts": lambda: TinyGlm4vMoe(TinyLlama()),
     "glmocr": lambda: TinyGlmOcr(TinyLlama()),
     "idefics3": lambda: TinyIdefics3(TinyLlama()),
     "internvl": lambda: TinyInternVL(TinyLlama()),
@@ -42,6 +48,7 @@ SEEING: dict[str, Callable[[], Any]] = {
     "llava": lambda: TinyLlava(TinyLlama()),
     "llava-next": lambda: TinyLlavaNext(TinyLlama()),
     "minicpmv": lambda: TinyMiniCPMV(TinyLlama(hidden=256)),
+    "minicpmv 4.6": lambda: TinyMiniCPMV46(TinyLlama(rope_base=1e6)),
     "mistral3": lambda: TinyMistral3(TinyLlama(rope_base=1e6)),
     "mllama": lambda: TinyMllamaVision(TinyMllama()),
     "qwen25vl": lambda: TinyQwen25VL(TinyLlama(rope_base=1e6)),

@@ -29,7 +29,7 @@ def _print_version(wanted: bool) -> None:
     if wanted:
         from puna.cli.version import print_version
 
-        print_version()
+        print_version(as_json=False)
         raise typer.Exit
 
 
@@ -102,7 +102,7 @@ def run(
     dimensions: Annotated[
         int | None, typer.Option(metavar="N", help="Embedding models: return only the first N values.")
     ] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", hidden=True)] = False,
+    insecure: take.Insecure = False,
 ) -> None:
     """Ask a model a question, or chat with it."""
     from puna.cli.run import run_command
@@ -133,6 +133,7 @@ def run(
         verbose=verbose,
         truncate=truncate,
         dimensions=dimensions,
+        insecure=insecure,
     )
     run_command(settings, prompt or [])
 
@@ -215,6 +216,7 @@ def show(
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Also show all metadata and tensors.")
     ] = False,
+    json: take.Json = False,
 ) -> None:
     """Show details of a model."""
     from puna.cli.manage import show_model
@@ -232,7 +234,9 @@ def show(
             "only one of '--license', '--modelfile', '--parameters', '--system', or '--template' "
             "can be specified"
         )
-    show_model(model, fields[0] if fields else None, verbose)
+    if json and fields:
+        raise RequestError(f"--json prints everything: leave out --{fields[0]}")
+    show_model(model, fields[0] if fields else None, verbose, as_json=json)
 
 
 @app.command("list", cls=PunaCommand)
@@ -295,9 +299,11 @@ app.add_typer(engine_app.app)
 
 
 @app.command(cls=PunaCommand)
-def version() -> None:
+def version(json: take.Json = False) -> None:
     """Print the versions of all parts."""
-    _print_version(True)
+    from puna.cli.version import print_version
+
+    print_version(as_json=json)
 
 
 @app.command(cls=PunaCommand)

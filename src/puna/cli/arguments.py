@@ -50,7 +50,7 @@ Think = Annotated[
 Insecure = Annotated[
     bool, typer.Option("--insecure", help="Allow a registry without TLS, or with a certificate of its own.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON, as the server answers.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Prefix = Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only names that start with this.")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import groupby
 from urllib.parse import quote
 
@@ -12,8 +13,11 @@ from puna.kvcache.picture import Contents, picture
 _INDENT = "    "
 
 
-def print_caches(model: str | None) -> None:
-    """Print the caches of `model`, or of all loaded models. Raises RequestError when none is loaded."""
+def print_caches(model: str | None, *, as_json: bool) -> None:
+    """Print the caches of `model`, or of all loaded models, or the server's reply about them as JSON.
+
+    Raises RequestError when none is loaded.
+    """
     import msgspec
 
     from puna.cli.server_process import connect
@@ -23,6 +27,9 @@ def print_caches(model: str | None) -> None:
         models = client.get(path)["models"]
     if not models:
         raise RequestError("no model is loaded; load one first with 'puna run MODEL'")
+    if as_json:
+        print(json.dumps(models))
+        return
     for shown in models:
         print(shown["name"])
         for contents in msgspec.convert(shown["caches"], list[Contents]):

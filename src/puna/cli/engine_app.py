@@ -39,11 +39,14 @@ def tokenize(
             help="Read text like <|im_end|> as the control token it names.",
         ),
     ] = True,
+    json: take.Json = False,
 ) -> None:
     """Print the tokens of a text, without a server."""
     from puna.cli.tokenize import tokenize as print_tokens
 
-    print_tokens(model, text, jsonl=jsonl, add_special=add_special, parse_special=parse_special)
+    if json and jsonl:
+        raise RequestError("--jsonl prints JSON lines already: leave out --json")
+    print_tokens(model, text, jsonl=jsonl, add_special=add_special, parse_special=parse_special, as_json=json)
 
 
 @app.command(cls=PunaCommand)
@@ -62,7 +65,7 @@ def bench(
         int, typer.Option(metavar="N", help="Number of threads; 0 uses all cores.", min=0)
     ] = 0,
     repetitions: Annotated[int, typer.Option(metavar="N", help="Number of measurements.", min=1)] = 5,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: take.Json = False,
 ) -> None:
     """Measure prompt and decode speed, without a server."""
     from puna.cli.bench import bench as run_bench
@@ -105,7 +108,7 @@ def convert(
 
 @app.command(cls=PunaCommand)
 def doctor(
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    json: take.Json = False,
     store: Annotated[
         bool, typer.Option("--store", help="Read the whole model store, and name what is damaged.")
     ] = False,
@@ -149,6 +152,7 @@ def debug(
     parallel: Annotated[
         int | None, typer.Option(metavar="N", help="With `memory`: number of parallel requests.", min=1)
     ] = None,
+    json: take.Json = False,
 ) -> None:
     """Show the caches of a running server, or how much memory a model needs.
 
@@ -159,8 +163,8 @@ def debug(
     if what is take.Topic.MEMORY:
         from puna.cli.memory import print_memory
 
-        print_memory(model, num_ctx, parallel)
+        print_memory(model, num_ctx, parallel, as_json=json)
         return
     from puna.cli.debug import print_caches
 
-    print_caches(model)
+    print_caches(model, as_json=json)

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from puna.config import path_of
 from puna.errors import ImageError
 
 #: A path that ends like an image's name: quoted, or with escaped spaces, or without any.
@@ -31,7 +32,7 @@ def take_images(text: str) -> tuple[str, list[str]]:
 
     def taken(found: re.Match[str]) -> str:
         name = found["quoted"] or re.sub(r"\\(.)", r"\1", found["plain"])
-        path = Path(name.removeprefix("file://")).expanduser()
+        path = path_of(name.removeprefix("file://"))
         if not _is_file(path):
             return found[0]
         try:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from puna.cli import arguments as take
 from puna.cli.help import PunaCommand, PunaGroup
 
 app = typer.Typer(cls=PunaGroup, help="Make and revoke the keys that clients of the server need.")
@@ -33,11 +34,11 @@ def new(
 
 
 @app.command("list", cls=PunaCommand)
-def list_keys() -> None:
+def list_keys(json: take.Json = False) -> None:
     """List the keys, which are not shown again themselves."""
     from puna.cli.keys import print_keys
 
-    print_keys()
+    print_keys(as_json=json)
 
 
 @app.command(cls=PunaCommand)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 from collections.abc import Sequence
@@ -32,11 +33,16 @@ def make_key(name: str, scopes: str, rate: str, concurrency: int) -> None:
     )
 
 
-def print_keys() -> None:
+def print_keys(*, as_json: bool) -> None:
+    """Print what is known of the keys, as a table or as a JSON array; 0 means any number."""
     try:
         keys = read_keys(key_file())
     except FileNotFoundError:
         keys = []
+    if as_json:
+        names = ("name", "scopes", "rate", "concurrency", "created")
+        print(json.dumps([{name: getattr(key, name) for name in names} for key in keys]))
+        return
     rows = [
         (
             key.name,

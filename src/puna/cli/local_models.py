@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from puna.config import path_of
 from puna.errors import ModelNotFoundError, RequestError
 
 
@@ -19,7 +20,7 @@ def is_model_file(text: str) -> bool:
 
 def existing_file(text: str) -> Path:
     """The path of the file `text` names. Raises RequestError if it is not a file."""
-    path = Path(text).expanduser()
+    path = path_of(text)
     if not path.is_file():
         problem = "is a folder, not a file" if path.is_dir() else "does not exist"
         raise RequestError(f"{path} {problem}")

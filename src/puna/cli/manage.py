@@ -49,14 +49,17 @@ def list_running(prefix: str, *, as_json: bool = False) -> None:
         terminal.warn(warning)
 
 
-def show_model(name: str, field: str | None, verbose: bool) -> None:
-    """Print the overview of a model, or one `field` of the reply verbatim."""
+def show_model(name: str, field: str | None, verbose: bool, *, as_json: bool = False) -> None:
+    """Print the overview of a model, one `field` of the server's reply verbatim, or all of it as JSON."""
     from puna.cli import show
     from puna.cli.server_process import connect
 
     check_name(name)
     with connect() as client:
         shown = client.post("/api/show", {"model": name, "verbose": verbose})
+    if as_json:
+        print(json.dumps(shown))
+        return
     if field is None:
         print(show.overview(shown, verbose), end="")
         return

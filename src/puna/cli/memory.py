@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import json
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from puna.cli import humanize, tables
@@ -14,8 +16,8 @@ if TYPE_CHECKING:
     from puna.model.memory import MemoryTable
 
 
-def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -> None:
-    """Print the memory `model` needs if loaded by a server with this environment."""
+def print_memory(model: str | None, num_ctx: int | None, parallel: int | None, *, as_json: bool) -> None:
+    """Print the memory `model` needs if loaded by a server with this environment, as text or JSON."""
     if model is None:
         raise RequestError("which model? Usage: puna debug memory MODEL")
     from puna.gguf import open_gguf
@@ -40,7 +42,11 @@ def print_memory(model: str | None, num_ctx: int | None, parallel: int | None) -
         parallel=parallel or settings.parallel or DEFAULT_PARALLEL,
         batch=Options().num_batch,
     )
-    print(describe(table, available_memory()))
+    if as_json:
+        totals = {device: table.on(device) for device in table.devices}
+        print(json.dumps({**asdict(table), "totals": totals, "available": available_memory()}))
+    else:
+        print(describe(table, available_memory()))
 
 
 def describe(table: MemoryTable, available: int) -> str:

@@ -48,11 +48,16 @@ def run_once(client: Client, settings: RunSettings, prompt: str) -> None:
     if settings.system is not None:
         body["system"] = settings.system
     printer = AnswerPrinter(word_wrap=settings.word_wrap, hide_thinking=settings.hide_thinking)
-    items = client.stream("/api/generate", body)
+    items = client.stream("/api/generate", body | shown_progress())
     with ctrl_c_ends_requests(client):
         final = print_stream(client, settings, items, printer, ending="\n\n" if prompt else "")
     if final is not None and prompt:
         report(final, settings.verbose)
+
+
+def shown_progress() -> dict[str, Any]:
+    """Fields of a request whose progress somebody can see."""
+    return {"return_progress": True} if terminal.stderr_is_terminal() else {}
 
 
 def print_stream(
@@ -67,6 +72,9 @@ def print_stream(
     with Waiting(client.host, settings.model) as waiting, terminal.silent_keys():
         try:
             for item in items:
+                if "load_progress" in item or "prompt_progress" in item:
+                    waiting.shows(item)
+                    continue
                 waiting.stop()
                 printer.feed(item)
                 final = item

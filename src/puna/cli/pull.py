@@ -16,14 +16,14 @@ def pull(name: str, *, insecure: bool) -> None:
         pull_model(client, name, insecure=insecure)
 
 
-def pull_missing(client: Client, name: str) -> None:
+def pull_missing(client: Client, name: str, *, insecure: bool = False) -> None:
     """Pull the model `name` if the server does not have it. Raises ServerError."""
     try:
         client.post("/api/show", {"model": name})
     except ServerError as error:
         if error.status_code != 404:
             raise
-        pull_model(client, name)
+        pull_model(client, name, insecure=insecure)
 
 
 def pull_model(client: Client, name: str, *, insecure: bool = False) -> None:

@@ -28,7 +28,7 @@ def run_command(settings: RunSettings, words: Sequence[str]) -> None:
         if is_model_file(settings.model):
             settings.model = model_from_file(client, settings.model)
         else:
-            pull_missing(client, settings.model)
+            pull_missing(client, settings.model, insecure=settings.insecure)
         if chat:
             converse(client, settings)
         else:

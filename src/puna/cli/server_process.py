@@ -112,7 +112,7 @@ def listener(host: Host) -> psutil.Process | None:
 
 def log_path() -> Path:
     """Where a server started in the background writes its log."""
-    return Path(config.env("LOG_FILE") or config.home() / "logs" / "server.log").expanduser()
+    return config.path_of(config.env("LOG_FILE") or str(config.home() / "logs" / "server.log"))
 
 
 def _start(client: Client, host: Host) -> None:

@@ -27,6 +27,7 @@ class RunSettings:
     verbose: bool = False
     truncate: bool = True  # embedding models only
     dimensions: int | None = None  # embedding models only
+    insecure: bool = False  # whether a missing model may come from a registry without TLS
 
     def request(self) -> dict[str, Any]:
         """The fields common to `/api/generate` and `/api/chat`."""

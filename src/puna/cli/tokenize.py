@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Sequence
 
@@ -11,12 +12,18 @@ from puna.errors import RequestError
 
 
 def tokenize(
-    model: str, words: Sequence[str] | None, *, jsonl: bool, add_special: bool, parse_special: bool
+    model: str,
+    words: Sequence[str] | None,
+    *,
+    jsonl: bool,
+    add_special: bool,
+    parse_special: bool,
+    as_json: bool = False,
 ) -> None:
     """Print the id and text of each token in `words`, or in standard input if there are none.
 
     With `jsonl`, read JSON lines from standard input and print JSON lines of ids. Tokens are printed in
-    quotes, except control tokens.
+    quotes, except control tokens; `as_json` prints a JSON array of objects instead.
     """
     if jsonl and words:
         raise RequestError("--jsonl reads texts from standard input; it cannot be combined with TEXT")
@@ -29,5 +36,9 @@ def tokenize(
             print(answer, flush=True)
         return
     text = " ".join(words) if words else terminal.read_stdin()
-    for id, piece in token_rows(tokenizer, text, add_special=add_special, parse_special=parse_special):
+    rows = token_rows(tokenizer, text, add_special=add_special, parse_special=parse_special)
+    if as_json:
+        print(json.dumps([{"id": id, "text": piece} for id, piece in rows]))
+        return
+    for id, piece in rows:
         print(f"{id:>7}  {piece}" if tokenizer.is_control(id) else f'{id:>7}  "{piece}"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
 import socket
@@ -15,14 +16,17 @@ from puna.errors import PunaError
 from puna.hosts import host_from_env
 
 
-def print_version() -> None:
+def print_version(*, as_json: bool) -> None:
     """Print our version and those of all parts; warn if the running server has another or is not Puna.
 
-    Programs read the first line.
+    Programs read the first line, or JSON.
     """
-    print(f"puna version is {__version__}")
-    for name, version in parts():
-        print(f"  {name:<18} {version}")
+    if as_json:
+        print(json.dumps({"puna": __version__, "parts": dict(parts())}))
+    else:
+        print(f"puna version is {__version__}")
+        for name, version in parts():
+            print(f"  {name:<18} {version}")
     sys.stdout.flush()
     host = host_from_env()
     try:

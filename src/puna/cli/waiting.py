@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 from puna.cli import terminal
@@ -15,10 +16,11 @@ _POLL_S = 0.2
 
 
 class Waiting:
-    """A spinner on standard error, with a progress bar while the model loads.
+    """A spinner on standard error, with a progress bar while the model loads and while it reads the prompt.
 
-    A thread polls the server for the progress. Does nothing unless standard error is a terminal. `stop`
-    must be called before anything else is written; calling it again does nothing.
+    A thread polls the server for the progress of the load; that of the prompt comes with the answer. Does
+    nothing unless standard error is a terminal. `stop` must be called before anything else is written;
+    calling it again does nothing.
     """
 
     def __init__(self, host: Host, model: str) -> None:
@@ -27,6 +29,7 @@ class Waiting:
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._status: Any = None
+        self._reading = False  # the model is there, and the prompt is being read
 
     def __enter__(self) -> Waiting:
         if terminal.stderr_is_terminal():
@@ -43,6 +46,14 @@ class Waiting:
                 self._status.stop()
                 self._status = None
 
+    def shows(self, item: Mapping[str, Any]) -> None:
+        """Show how much of the prompt is read, if a message of the stream is about that."""
+        if (progress := item.get("prompt_progress")) is None:
+            return
+        with self._lock:
+            self._reading = True
+            self._show("reading the prompt", progress["processed"] / max(progress["total"], 1))
+
     def _run(self) -> None:
         if self._stopped.wait(_DELAY_S):
             return
@@ -56,17 +67,22 @@ class Waiting:
             while not self._stopped.wait(_POLL_S):
                 progress = load_progress(client, self._model)
                 with self._lock:
-                    if self._status is not None:
-                        self._status.update("" if progress is None else self._bar(progress))
+                    if self._reading:
+                        return
+                    self._show(f"loading {self._model}", progress)
 
-    def _bar(self, progress: float) -> Any:
+    def _show(self, what: str, progress: float | None) -> None:
+        if self._status is not None:
+            self._status.update("" if progress is None else self._bar(what, progress))
+
+    def _bar(self, what: str, progress: float) -> Any:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
         row = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=1.0, completed=progress, width=30)
-        row.add_row(Text(f"loading {self._model}"), bar, Text(f"{progress:.0%}", style="progress.percentage"))
+        row.add_row(Text(what), bar, Text(f"{progress:.0%}", style="progress.percentage"))
         return row
 
 

@@ -29,8 +29,16 @@ class Split:
     parts: Parting
 
 
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of several tensors of a checkpoint that are a stack in a file."""
+
+    target: str
+    number: int
+
+
 #: Where a tensor goes; None: it is left out.
-Place = str | Split | None
+Place = str | Split | Member | None
 
 
 @dataclass(frozen=True, kw_only=True)

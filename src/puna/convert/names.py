@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from puna.convert.family import Family, Place, Split, halves
+from puna.convert.family import Family, Member, Place, Split, halves
 
 _LAYER: Final = {
     "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -61,8 +61,10 @@ def is_of_another_part(name: str) -> bool:
     return any(part in name for part in _ELSEWHERE)
 
 
-def place_of(name: str, family: Family) -> tuple[Place, int | None]:
-    """Where the tensor `name` goes: targets with their layer and their ending, and which expert it is.
+def place_of(name: str, family: Family) -> tuple[str | Split | None, int | None]:
+    """Where the tensor `name` goes: targets with their layer and their ending, and its number in a stack.
+
+    Experts are such stacks.
 
     Raises KeyError if the family has no place for it.
     """
@@ -72,15 +74,18 @@ def place_of(name: str, family: Family) -> tuple[Place, int | None]:
     numbers = [int(number) for number in _NUMBER.findall(plain)]
     pattern = _NUMBER.sub("{}", plain)
     module, _, ending = pattern.rpartition(".")
-    for known, tail in ((pattern, ""), (module, f".{ending}")):
+    of_layer = _NUMBER.sub("{}", plain, count=1)
+    for known, tail in ((pattern, ""), (of_layer, ""), (module, f".{ending}")):
         for table in (family.names, NAMES):
             if known in table:
-                expert = numbers[1] if known.count("{}") > 1 else None
-                return _numbered(table[known], numbers[:1], tail), expert
+                number, place = numbers[1] if known.count("{}") > 1 else None, table[known]
+                if isinstance(place, Member):
+                    number, place = place.number, place.target
+                return _numbered(place, numbers[:1], tail), number
     raise KeyError(name)
 
 
-def _numbered(place: Place, layer: list[int], tail: str) -> Place:
+def _numbered(place: str | Split | None, layer: list[int], tail: str) -> str | Split | None:
     if place is None:
         return None
     if isinstance(place, Split):

@@ -19,7 +19,7 @@ from puna.gguf import GGMLType
 #: Tensors whose numbers are always exact.
 _EXACT: Final = (
     "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
-    "ssm_conv1d.weight", "shortconv.conv.weight", "_norm.weight",
+    "ssm_conv1d.weight", "shortconv.conv.weight", "time_mix_lerp_fused.weight", "_norm.weight",
 )  # fmt: skip
 
 

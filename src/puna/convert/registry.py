@@ -13,6 +13,7 @@ from puna.errors import ConversionError, shown
 
 _MODULES: Final = (
     "bert", "convolutional", "delta", "gemma", "latent", "llama", "mamba", "others", "phi", "qwen",
+    "rwkv",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from puna.convert.family import Family
 from puna.convert.sentence_pieces import FILES, pieces, unigrams
 from puna.convert.special import chat_templates, special_tokens
 from puna.convert.tokens import Tokens, byte_pairs, ranked_pieces, word_pieces
+from puna.convert.world import WORLD, world_tokens
 from puna.errors import ConversionError, shown
 from puna.model.tokenizer.patterns import BY_NAME
 
@@ -31,13 +32,15 @@ def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[s
     found: dict[str, Any] = {
         "model": tokens.model, "pre": tokens.pre, "tokens": tokens.texts, "scores": tokens.scores,
         "token_type": tokens.types, "merges": tokens.merges, **tokens.more,
-        **special_tokens(checkpoint, config, tokens),
+        **({} if tokens.model == "rwkv" else special_tokens(checkpoint, config, tokens)),
     }  # fmt: skip
     keys = {_PREFIX + key: value for key, value in found.items() if value is not None}
     return keys | {f"tokenizer.{key}": text for key, text in chat_templates(checkpoint).items()}
 
 
 def _tokens(checkpoint: Checkpoint, config: Config) -> Tokens:
+    if (world := checkpoint.text(WORLD)) is not None:
+        return world_tokens(world, config)
     for name in FILES:
         if (path := checkpoint.folder / name).is_file():
             return pieces(checkpoint, config, path)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from puna.engine.events import CallDelta, Chunk, Done, Failed, Scored, TokenLogprob, TopLogprob
+from puna.engine.events import CallDelta, Chunk, Done, Evaluated, Failed, Scored, TokenLogprob, TopLogprob
 from puna.engine.sequence import Generation, Sequence
 from puna.engine.text import Piece, Released
 from puna.errors import GenerationError, OutOfMemoryError, PunaError
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from puna.engine.executor import Rows
     from puna.markup.parts import Part
     from puna.model.tokenizer import Tokenizer
     from puna.ops import Backend
@@ -32,7 +34,16 @@ class Answers:
         self._tokenizer = tokenizer
         self._context = context
 
-    def score(self, sequence: Generation, begin: int, logits: NDArray[np.float32]) -> None:
+    def evaluated(self, sequence: Generation, begin: int, logits: Rows) -> None:
+        """Say of a prompt what the request asks for, now that it is evaluated from input `begin` on.
+
+        `logits` [rows, vocab] are those of a prompt that is scored. Raises `GenerationError`.
+        """
+        _tell_progress(sequence)
+        if sequence.scoring:
+            self._score(sequence, begin, logits)
+
+    def _score(self, sequence: Generation, begin: int, logits: Rows) -> None:
         """Say how likely the prompt's tokens were that come after inputs `begin`, ...
 
         `logits` [rows, vocab] are those after each of these inputs. Raises `GenerationError`.
@@ -138,6 +149,25 @@ def _next_token(sequence: Generation, logits: NDArray[np.float32]) -> int:
     while not constraint.accept(token := sequence.sampler.sample(logits, constraint.allowed())):
         pass
     return token
+
+
+def _tell_progress(sequence: Generation) -> None:
+    """Say how much of the prompt is evaluated, if that was asked for; all samples of it share the one."""
+    if not sequence.request.progress or sequence.sample or sequence.generated:
+        return
+
+    def tokens(inputs: int) -> int:
+        return sum(item.tokens_read for item in sequence.inputs[:inputs])
+
+    sequence.sink(
+        Evaluated(
+            id=sequence.id,
+            done=tokens(sequence.evaluated),
+            total=sequence.prompt_tokens,
+            cached=tokens(sequence.cached),
+            duration=time.monotonic_ns() - sequence.admitted_ns,
+        )
+    )
 
 
 def fail(sequence: Sequence, error: Exception) -> None:

@@ -359,8 +359,7 @@ class Engine:
                     if batch_slice.complete:
                         sequence.finish()
                 case Generation():
-                    if sequence.scoring:
-                        self._answers.score(sequence, batch_slice.begin, result)
+                    self._answers.evaluated(sequence, batch_slice.begin, result)
                     if batch_slice.complete:
                         token = self._decode(sequence, batch_slice.draft, result)
         except Exception as error:  # which concerns no other sequence

@@ -37,8 +37,8 @@ class Generate(Message, frozen=True):
 
     With `samples` over 1, that many continuations are generated of one prompt, sample i with a seed i larger
     than the one given; each ends with a `Done` or `Failed` of its own, and `sample` says whose an event is.
-    With `prompt_logprobs`, `Scored`* come before the first `Chunk`; a `num_predict` of 0 then means that
-    nothing is generated, where otherwise it means no limit.
+    With `progress`, `Evaluated`* come before the first `Chunk`. With `prompt_logprobs`, `Scored`* do; a
+    `num_predict` of 0 then means that nothing is generated, where otherwise it means no limit.
 
     With a `format`, no token is drawn with which the answer (what follows thinking) could not become one; it
     is one if it ends by itself.
@@ -62,6 +62,7 @@ class Generate(Message, frozen=True):
     ignore_eos: bool = False
     samples: int = 1
     prompt_logprobs: bool = False  # with `top_logprobs` alternatives
+    progress: bool = False  # say after each step how far the prompt is
     cache_prompt: bool = True  # take what earlier requests have left behind, and leave something behind
     lora: list[AdapterScale] | None = None  # adapters it is computed with; None: those of the model
     priority: Priority = "interactive"
@@ -152,6 +153,19 @@ class Scored(Message, frozen=True):
     sample: int = 0
 
 
+class Evaluated(Message, frozen=True):
+    """`done` of the `total` tokens of the prompt are evaluated, `cached` of them by earlier requests.
+
+    The others took `duration` nanoseconds so far.
+    """
+
+    id: int
+    done: int
+    total: int
+    cached: int
+    duration: int
+
+
 class Done(Message, frozen=True):
     """End of a generation. Counts in tokens, durations in nanoseconds."""
 
@@ -197,4 +211,4 @@ class Failed(Message, frozen=True):
         return cls(id=id, kind=error.kind, message=str(error))
 
 
-Event = Prompted | Scored | Chunk | Done | Embedded | Failed
+Event = Prompted | Evaluated | Scored | Chunk | Done | Embedded | Failed

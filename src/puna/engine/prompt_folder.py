@@ -30,6 +30,8 @@ log = logging.getLogger("puna.engine")
 MOST_FILES: Final = 1024
 #: What is left free on the disk, at least.
 _LEFT_FREE: Final = 1 << 30
+#: What a file may have beside its arrays.
+_AROUND: Final = 1 << 24
 #: Older unfinished files are of processes that were killed.
 _UNFINISHED_S: Final = 3600
 
@@ -93,9 +95,19 @@ class PromptFolder:
                 self._delete(other)
 
     def _names(self, space: str) -> list[str]:
-        with contextlib.suppress(OSError):
-            return [name for name in os.listdir(self.path) if _is_prompt(name) and name.startswith(space)]
+        with contextlib.suppress(OSError), os.scandir(self.path) as entries:
+            ours = (entry for entry in entries if _is_prompt(entry.name) and entry.name.startswith(space))
+            return [entry.name for entry in ours if self._may_be_read(entry)]
         return []
+
+    def _may_be_read(self, entry: os.DirEntry[str]) -> bool:
+        """Nobody waits at a pipe, or reads what is larger than all files together may be."""
+        with contextlib.suppress(OSError):  # it is gone
+            return (
+                entry.is_file(follow_symlinks=False)
+                and entry.stat(follow_symlinks=False).st_size <= self._limit + _AROUND
+            )
+        return False
 
     def _tokens(self, name: str) -> Tokens:
         """Those of a file; none if it is gone or damaged."""

@@ -13,12 +13,11 @@ from collections.abc import Collection
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from puna.config import find, home, setting
+from puna.config import find, home, path_of, setting
 from puna.engine.prompt_folder import PromptFolder
 from puna.engine.sequence import Generation, Sequence, marked
 from puna.errors import PunaError
@@ -167,7 +166,7 @@ def prompt_folder() -> PromptFolder | None:
     if not text or text.lower() in ("0", "off", "no", "false"):
         return None
     usual = text.lower() in ("1", "on", "yes", "true")
-    path = home() / "prompts" if usual else Path(text).expanduser()
+    path = home() / "prompts" if usual else path_of(text)
     return PromptFolder(path, int(setting("PROMPT_CACHE_GB", _positive, 10.0) * _GB))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import PIL.Image
 
+from puna.config import path_of
 from puna.errors import ImageError
 
 
@@ -22,7 +23,7 @@ def image_file(image: Any) -> bytes:
         return bytes(image)
     if isinstance(image, str | Path):
         try:
-            return Path(image).expanduser().read_bytes()
+            return path_of(str(image)).read_bytes()
         except OSError as error:
             raise ImageError(f"the image {image} cannot be read: {error}") from error
     if isinstance(image, np.ndarray):

@@ -72,7 +72,11 @@ class Decoder(TextModel):
         original, short, long = ropes
         return long if context > original else short
 
-    def shift_within(self, context: int) -> Shift:
+    def shift_within(self, context: int) -> Shift | None:
+        # What follows an image is not as much further on as it is later, so such keys cannot be moved.
+        if any(layer.rope is not None and layer.rope.sections for layer in self.options.layers):
+            return None
+
         def shift(layer: int, keys: Array, offset: int) -> None:
             rope = self._rope(layer, context)
             if rope is not None:

@@ -260,7 +260,7 @@ class _FileSource:
         if tensor is None:
             return None
         self._expect(name, shape)
-        return Weight(name, self._file.data(name), tensor.type, shape)
+        return Weight(name, self._file.data(name), tensor.type, shape[:2])
 
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
         tensor = self._file.tensors.get(name)

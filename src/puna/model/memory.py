@@ -274,9 +274,10 @@ def _vision_in(
 
 
 def _packed_vision_bytes(tensor: TensorInfo, ops: Backend) -> int:
-    """Convolutions and tables are made floats."""
-    if len(tensor.shape) == 2 and tensor.name.startswith(("v.blk.", "v.global.blk.", "mm.")):
-        return ops.packed_bytes(tensor.type, tensor.shape)
+    """Convolutions that read more than one place, and tables, are made floats."""
+    shape = tensor.shape[:2] if tensor.shape[2:] == (1, 1) else tensor.shape
+    if len(shape) == 2 and tensor.name.startswith(("v.blk.", "v.global.blk.", "mm.")):
+        return ops.packed_bytes(tensor.type, shape)
     return math.prod(tensor.shape) * _FLOAT_BYTES
 
 

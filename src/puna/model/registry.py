@@ -11,6 +11,7 @@ from puna.model.base import TextModel
 
 #: By `general.architecture`: the file in `puna.model.models` and the class in it.
 _MODELS: Final = {
+    "arwkv7": ("rwkv7", "Arwkv7"),
     "bert": ("bert", "Bert"),
     "cohere2": ("cohere", "Cohere2"),
     "command-r": ("cohere", "Cohere"),
@@ -71,6 +72,7 @@ _MODELS: Final = {
     "qwen3next": ("qwen3next", "Qwen3Next"),
     "qwen3vl": ("qwen3vl", "Qwen3VL"),
     "qwen3vlmoe": ("qwen3vl", "Qwen3VL"),
+    "rwkv7": ("rwkv7", "Rwkv7"),
     "seed_oss": ("seed_oss", "SeedOss"),
     "smollm3": ("smollm3", "SmolLM3"),
     "starcoder2": ("starcoder2", "Starcoder2"),

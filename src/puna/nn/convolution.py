@@ -95,6 +95,39 @@ class SeparateConvolutions(SiluConvolutions):
         return cls(source.ops, parts)
 
 
+class TokenShift:
+    """Several mixtures of an input and the one before it, channel by channel: convolutions with two taps.
+
+    The shape is the number of mixtures, and the channels. The file has the share of the earlier input.
+    """
+
+    def __init__(self, ops: Backend, weights: list[Array]) -> None:
+        self.ops = ops
+        self.weights = weights  # [2, channels] of each mixture
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        count, channels = shape
+        shares = source.values(f"{name}.weight", (count, 1, 1, channels))
+        if shares is None:
+            return None
+        shares = shares.reshape(shape)
+        return cls(source.ops, [source.ops.array(np.stack([share, 1 - share])) for share in shares])
+
+    def __call__(self, x: Array, state: LayerState, name: str) -> list[Array]:
+        """[rows, channels] to the same of each mixture; the state `name` is [1, channels]."""
+        slots = state.slots
+        return [
+            self.ops.short_conv(
+                x, weight, None, state.states[name], slots.starts, slots.sources, slots.targets, gated=False,
+                activated=False,
+            )
+            for weight in self.weights
+        ]  # fmt: skip
+
+
 def convolution_states(taps: int, *channels: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """The names and shapes of the states of `SiluConvolutions`."""
     return tuple((f"conv.{i}", (taps - 1, count)) for i, count in enumerate(channels))

@@ -14,8 +14,6 @@ from puna.nn.layers import Linear, StackedLinear, Values
 from puna.nn.module import Module, WeightSource, weight
 from puna.ops import Array, Backend, Rope
 
-#: Beside whose square 1 is nothing in float32.
-_HUGE: Final = 2.0**20
 #: Of the norms of what a Mamba 1 chooses, whatever the layer's is.
 _INPUT_EPS: Final = 1e-6
 
@@ -50,14 +48,10 @@ class HeadValues(Values):
 class GroupedRMSNorm:
     """An RMS norm of each group of columns; its weights are [groups, columns of each]."""
 
-    def __init__(self, ops: Backend, weight: Array, groups: int, eps: float) -> None:
+    def __init__(self, ops: Backend, weight: Array, eps: float) -> None:
         self.ops = ops
-        self.groups = groups
+        self.weight = weight
         self.eps = eps
-        self.weight = weight  # of all columns
-        if groups > 1:
-            self.ones = ops.array(np.ones(weight.shape[0] // groups, np.float32))
-            self.weight = weight * _HUGE
 
     @classmethod
     def from_source(
@@ -66,18 +60,13 @@ class GroupedRMSNorm:
         values = source.values(f"{name}.weight", shape)
         if values is None:
             return None
-        weight = source.ops.array(np.array(values, np.float32).reshape(-1))
-        return cls(source.ops, weight, shape[0], options.norm_eps)
+        return cls(source.ops, source.ops.array(np.array(values, np.float32)), options.norm_eps)
 
     def __call__(self, x: Array) -> Array:
         """[rows, columns] to the same."""
-        if self.groups == 1:
-            return self.ops.rms_norm(x, self.weight, self.eps)
-        grouped = x.reshape(len(x) * self.groups, -1)
-        normed = self.ops.rms_norm(grouped, self.ones, self.eps).reshape(len(x), -1)
-        # What is left is a product with the weights. It is this norm: beside its epsilon the squares, whose
-        # mean is 1 at most, are nothing, so every row is divided by the same power of two.
-        return self.ops.rms_norm(normed, self.weight, _HUGE * _HUGE)
+        grouped = x.reshape(len(x), *self.weight.shape)
+        normed: Array = self.ops.rms_norm(grouped, self.weight, self.eps).reshape(x.shape)
+        return normed
 
 
 class Mamba2(Module):

@@ -33,7 +33,10 @@ class WeightSource(Protocol):
     def ops(self) -> Backend: ...
 
     def matrix(self, name: str, shape: tuple[int, ...]) -> Weight | None:
-        """The matrix `name`, or None if the file has none. Raises `ModelError` if its shape differs."""
+        """The matrix `name`, or None if the file has none. Raises `ModelError` if its shape differs.
+
+        The shape is [out, in], and perhaps ones after that.
+        """
 
     def experts(self, name: str, shape: tuple[int, ...]) -> ExpertWeights | None:
         """The matrices `name` [experts, out, in], or None. Raises `ModelError` if their shape differs."""

@@ -144,7 +144,10 @@ class Backend(ABC):
 
     @abstractmethod
     def rms_norm(self, x: Array, weight: Array, eps: float) -> Array:
-        """`x / sqrt(mean(x²) + eps) * weight` over the last axis: x [..., d], weight [d]."""
+        """`x / sqrt(mean(x²) + eps) * weight` over the last axis: x [..., d], weight [d].
+
+        Where x is [..., groups, d], weight may be [groups, d].
+        """
 
     @abstractmethod
     def add_rms_norm(self, x: Array, residual: Array, weight: Array, eps: float) -> tuple[Array, Array]:
@@ -154,8 +157,8 @@ class Backend(ABC):
     def layer_norm(self, x: Array, weight: Array, bias: Array | None, eps: float) -> Array:
         """`(x - mean(x)) / sqrt(var(x) + eps) * weight + bias` over the last axis.
 
-        x [..., d], weight and bias [d]. The variance is that of the d values themselves: divided by d, not by
-        d - 1.
+        x [..., d], weight and bias [d], or both [groups, d] as in `rms_norm`. The variance is that of the d
+        values themselves: divided by d, not by d - 1.
         """
 
     @abstractmethod
@@ -236,13 +239,15 @@ class Backend(ABC):
         targets: Array,
         *,
         gated: bool = True,
+        activated: bool = True,
     ) -> Array:
         """A short convolution of each channel over the rows of each sequence: [T, channels].
 
         If `gated`, `projected` [T, 3 * channels] holds b, c and x of each row, and row t is
         `c * (bias + sum of weight * recent)`, `recent` being the products `b * x` of that row and the
         `taps - 1` before it, the latest last: weight [taps, channels], bias [channels]. If not, `projected`
-        [T, channels] is x, which takes the place of the products, and row t is `silu(bias + sum)`.
+        [T, channels] is x, which takes the place of the products, and row t is `silu(bias + sum)`, or the sum
+        itself unless it is `activated`.
 
         The sequence of row t has the rows from `starts[t]` on. What precedes them, zeros at first, is the
         state `sources[t]` of `states` [slots, taps - 1, channels], stored as F32. State `targets[t]` becomes
@@ -258,7 +263,7 @@ class Backend(ABC):
         keys: Array,
         values: Array,
         decays: Array,
-        betas: Array,
+        betas: Array | None,
         skips: Array | None,
         states: Storage,
         starts: Array,
@@ -266,17 +271,22 @@ class Backend(ABC):
         targets: Array,
         *,
         delta: bool = False,
+        removal: tuple[Array, Array] | None = None,
         tiled: bool = False,
     ) -> Array:
         """Attention whose memory is one matrix for each head: [T, heads, value_dim].
 
         queries and keys [T, key_heads, key_dim]; values [T, heads, value_dim]; decays [T, heads], or one for
-        each entry of a key [T, heads, key_dim]; betas [T, heads]; skips [heads]. With a head's memory M
-        [key_dim, value_dim] and q, k, v, d, beta those of row t: `M = exp(d) * M`, then
+        each entry of a key [T, heads, key_dim]; betas [T, heads], 1 if there are none; skips [heads]. With a
+        head's memory M [key_dim, value_dim] and q, k, v, d, beta those of row t: `M = exp(d) * M`, then
         `M = M + outer(k, beta * v)`, or `outer(k, beta * (v - k @ M))` by the `delta` rule, and row t is
         `q @ M`, plus `skip * v`. Gated delta networks (Yang et al., arXiv:2412.06464) are this, and Mamba 2
         (Dao and Gu, arXiv:2405.21060), whose steps are the betas. Head h has the key and query of key head
         `h * key_heads // heads`, or of `h % key_heads` if `tiled`.
+
+        The `removal`, not by the delta rule, is p and r, shaped as keys: M begins as
+        `exp(d) * M - outer(r, p @ M)`, so that what p finds before the decay is taken from where r says. This
+        is the generalised delta rule of RWKV 7 (Peng et al., arXiv:2503.14456).
 
         `states` [slots, heads, key_dim, value_dim], stored as F32, are the memories; starts, sources and
         targets are as for `short_conv`. A row's result is the same bits however its sequence is cut into

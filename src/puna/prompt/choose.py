@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from puna.errors import TemplateError
-from puna.prompt.defaults import default_template
+from puna.prompt.defaults import WORLD_NAME, default_template
 from puna.prompt.format import ChatFormat, SpecialTokens, Traits
 from puna.prompt.go import GoTemplate
 from puna.prompt.go_chat import PASS_THROUGH, GoFormat
@@ -52,7 +52,8 @@ def chat_template(facts: ModelFacts, template: str = "") -> ChatTemplate:
     as this one does, and `{{ .Prompt }}`.
     """
     end = facts.tokens.spellings.get("eos_token", "")
-    text = template or facts.chat_template or default_template(facts.architecture, end) or PASS_THROUGH
+    own = "" if facts.chat_template == WORLD_NAME else facts.chat_template
+    text = template or own or default_template(facts.architecture, end) or PASS_THROUGH
     if (template and not is_jinja(template)) or text is PASS_THROUGH:
         return ChatTemplate(text=text, is_go=True)
     with_tools = None if template else facts.tool_template

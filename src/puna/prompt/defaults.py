@@ -36,6 +36,14 @@ _PHI_3: Final = """\
 {% endfor %}{% if add_generation_prompt %}<|assistant|>
 {% endif %}"""
 
+_WORLD: Final = """\
+{{ bos_token }}{% for message in messages %}{{ message.role | capitalize }}: {{ message.content | trim }}
+
+{% endfor %}{% if add_generation_prompt %}Assistant:{% endif %}"""
+
+#: A name that files have instead of a template, which llama.cpp has itself.
+WORLD_NAME: Final = "rwkv-world"
+
 _BY_END: Final = {
     "<|im_end|>": _CHATML,
     "<|eot_id|>": _LLAMA_3,
@@ -47,4 +55,6 @@ def default_template(architecture: str, end: str) -> str:
     """The Jinja template of a model of this architecture whose answers end with `end`; empty if unknown."""
     if architecture == "phi3" and end == "<|end|>":
         return _PHI_3
+    if architecture == "rwkv7":
+        return _WORLD
     return _BY_END.get(end, "")

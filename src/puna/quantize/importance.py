@@ -87,7 +87,8 @@ def _read_gguf(file: GGUFFile) -> Importance:
             )
         rows = sums.reshape(counts.size, -1)
         # Of an expert that was never asked all columns matter the same.
-        means = np.where(counts > 0, rows / np.maximum(counts, 1), 1)
+        with np.errstate(invalid="ignore"):
+            means = np.where(counts > 0, rows / np.maximum(counts, 1), 1)
         found[stem] = means.astype(np.float32)
     if not found:
         raise GGUFError(f"{file.path.name}: this is no importance matrix: no tensor's name ends in '{_SUMS}'")

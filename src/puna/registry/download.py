@@ -26,7 +26,7 @@ _AT_ONCE = 8
 _CHUNK = 1 << 20
 #: Answers that another try may change.
 PASSING = {408, 425, 429, 500, 502, 503, 504}
-_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
+_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18}|\*)", re.ASCII)
 
 
 class TransferCancelledError(Exception):

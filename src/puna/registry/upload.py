@@ -24,7 +24,7 @@ PIECE = 100_000_000
 _CHUNK = 1 << 20
 #: Pieces on their way at the same time, where the registry sends each to a place of its own.
 _AT_ONCE = 4
-_RANGE = re.compile(r"(?:bytes=)?0-(\d+)")
+_RANGE = re.compile(r"(?:bytes=)?0-(\d{1,18})", re.ASCII)
 
 
 class _SessionLostError(Exception):

@@ -22,9 +22,10 @@ from puna.store.facts import MAGIC
 from puna.store.files import move_into_place, read_whole, storage_errors
 
 _CHUNK = 1 << 20
-_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
-#: A file without a length is given up after that many bytes.
+_RANGE = re.compile(r"bytes (\d{1,18})-\d{1,18}/(\d{1,18})", re.ASCII)
+#: A file without a length is given up after that many bytes, or where less than that is left on the disk.
 _MOST_BYTES = 1 << 50
+_LEFT_FREE = 1 << 30
 
 
 def pull_file(puller: BlobPuller, url: str, model: ModelName, *, insecure: bool = False) -> StoredModel:
@@ -149,6 +150,8 @@ class _Coming:
                     raise TransferCancelledError
                 self._write(data)
                 self._tell()
+                if not self._note.size:
+                    self._puller.check_space(_LEFT_FREE)
         if self._note.size and self._have < self._note.size:
             raise httpx.RemoteProtocolError("the connection ended early")
 
@@ -162,7 +165,7 @@ class _Coming:
                 f"{answer.url.host} sends {answer.headers.get('content-range')!r} of the file"
             )
         size = answer.headers.get("content-length", "")
-        self._start_over(_Note(_version(answer), int(size) if size.isdigit() else 0))
+        self._start_over(_Note(_version(answer), int(size) if re.fullmatch("[0-9]{1,18}", size) else 0))
 
     def _write(self, data: bytes) -> None:
         if self._have < len(MAGIC) and (begin := data[: len(MAGIC)]) != MAGIC and self._have == 0:

@@ -31,6 +31,7 @@ from puna.runner.protocol import (
     Done,
     Embed,
     Embedded,
+    Evaluated,
     Failed,
     FromRunner,
     Generate,
@@ -185,7 +186,9 @@ class LocalRunner:
         """Whether the process still runs and answers."""
         return not self._gone and self._process.returncode is None
 
-    async def generate(self, request: Generate) -> AsyncGenerator[Prompted | Scored | Chunk | Done, None]:
+    async def generate(
+        self, request: Generate
+    ) -> AsyncGenerator[Prompted | Evaluated | Scored | Chunk | Done, None]:
         """What the runner answers to `request`, whose `id` is set here; for each sample a `Done`.
 
         Raises the request's error, or `RunnerError` when the process dies; the error of one sample ends
@@ -207,7 +210,7 @@ class LocalRunner:
                     elif isinstance(message, Done):
                         self.tally.finish(message, counted[message.sample])
                         left -= 1
-                    if isinstance(message, Prompted | Scored | Chunk | Done):
+                    if isinstance(message, Prompted | Evaluated | Scored | Chunk | Done):
                         yield message
             except PunaError:
                 left -= 1

@@ -16,6 +16,7 @@ from puna.engine.events import (
     Done,
     Embed,
     Embedded,
+    Evaluated,
     Failed,
     Generate,
     Message,
@@ -38,6 +39,7 @@ __all__ = [
     "Done",
     "Embed",
     "Embedded",
+    "Evaluated",
     "Failed",
     "FromRunner",
     "Generate",
@@ -193,6 +195,7 @@ FromRunner = (
     | Loaded
     | Refused
     | Prompted
+    | Evaluated
     | Scored
     | Chunk
     | Done

@@ -23,7 +23,7 @@ from typing import Any
 import uvicorn
 
 from puna import __version__
-from puna.config import env, models_dir
+from puna.config import env, models_dir, path_of
 from puna.devices import devices
 from puna.errors import PunaError
 from puna.hosts import Host, host_from_env, parse_host
@@ -146,7 +146,7 @@ def tls_from(cert: str, key: str) -> ssl.SSLContext | None:
         raise PunaError("TLS needs a certificate and its key: set both PUNA_TLS_CERT and PUNA_TLS_KEY")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(Path(cert).expanduser(), Path(key).expanduser(), password=_no_password)
+        context.load_cert_chain(path_of(cert), path_of(key), password=_no_password)
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         raise PunaError(
             f"cannot use the certificate {cert} with the key {key} (PUNA_TLS_CERT, PUNA_TLS_KEY): "

@@ -16,6 +16,7 @@ _MISSING = {
 
 def routes() -> list[Route]:
     async def answer(request: Request) -> Response:
+        """Not available in this version."""
         path = request.scope["path"]
         raise UnavailableError(f"{_MISSING[path]} ({path}) is not available yet in this version")
 

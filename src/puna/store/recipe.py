@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from puna.config import path_of
 from puna.errors import ModelNotFoundError, RequestError, shown
 from puna.gguf import open_gguf
 from puna.options import Options
@@ -160,11 +161,11 @@ def _scaled_path(value: str, folder: Path) -> tuple[Path, float]:
     """`value` as a path, or as a path and a scale after it."""
     path, scale = value.rpartition(" ")[::2]
     try:
-        if path and not (folder / Path(value).expanduser()).exists():
-            return folder / Path(path.strip()).expanduser(), float(scale)
+        if path and not (folder / path_of(value)).exists():
+            return folder / path_of(path.strip()), float(scale)
     except (OSError, ValueError):  # a name too long, or no number
         pass
-    return folder / Path(value).expanduser(), 1.0
+    return folder / path_of(value), 1.0
 
 
 def _adapter_files(path: Path, value: str, folder: Path) -> dict[str, Path]:
@@ -183,7 +184,7 @@ def _adapter_files(path: Path, value: str, folder: Path) -> dict[str, Path]:
 
 def resolve(value: str, folder: Path) -> Source:
     """Resolve the value of FROM: a file, a directory of files, or else the name of a model."""
-    path = folder / Path(value).expanduser()
+    path = folder / path_of(value)
     try:
         if path.is_dir():
             return Source(files=_directory_files(path))

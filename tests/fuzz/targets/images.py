@@ -61,7 +61,7 @@ _TOWERS: tuple[tuple[Any, dict[str, Any]], ...] = (
         LlavaNextVision,
         {"image_size": 336, "patches": 576, "side": 24, "grids": ((1, 2), (2, 1), (2, 2), (3, 1), (1, 3))},
     ),
-    (MiniCPMVision, {"image_size": 448, "patch_size": 14, "queries": 64}),
+    (MiniCPMVision, {"image_size": 448, "unit": 14, "rows": lambda *_: 64}),
     (PixtralVision, {"longest_edge": 1540, "unit": 28}),
     (Qwen25Vision, {"unit": 28, "least_pixels": 3136, "most_pixels": 2 << 20}),
 )  # fmt: skip

@@ -38,7 +38,7 @@ BOUNDS = Bounds(seconds=4.0)
 
 
 def fuzz(dice: random.Random, folder: Path) -> None:
-    kind = dice.choice(("gpt2", "gpt2", "gpt2", "llama", "bert", "t5", "gemma4"))
+    kind = dice.choice(("gpt2", "gpt2", "gpt2", "llama", "bert", "t5", "gemma4", "rwkv"))
     tokenizer = _tokenizer(kind, dice.choice(PRES) if kind == "gpt2" else "")
     text = text_of(dice)
     (folder / "text").write_text(repr(text))
@@ -47,7 +47,7 @@ def fuzz(dice: random.Random, folder: Path) -> None:
     valid = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     assert len(ids) <= 2 * len(valid.encode()) + 1
     if kind != "bert":  # which forgets blanks and case
-        assert tokenizer.decode(ids) == (valid if kind == "gpt2" else valid.replace("\u2581", " "))
+        assert tokenizer.decode(ids) == (valid if kind in ("gpt2", "rwkv") else valid.replace("\u2581", " "))
 
 
 def text_of(dice: random.Random) -> str:
@@ -79,6 +79,11 @@ def _tokenizer(kind: str, pre: str) -> Tokenizer:
             tokens = [*gpt2_bytes(), *(merge.replace(" ", "") for merge in merges), *added]
             types = [NORMAL] * (len(tokens) - len(added)) + types
             return build(path, "gpt2", tokens=tokens, token_type=types, merges=merges, pre=pre)
+        case "rwkv":
+            spelled = [bytes([byte]) for byte in range(256)] + [word.encode() for word in words]
+            tokens = [*added, *(repr(token)[2:-1] for token in spelled)]
+            types += [NORMAL] * len(spelled)
+            return build(path, "rwkv", tokens=tokens, token_type=types)
         case "gemma4":
             tokens = [*added, *BYTE_TOKENS, *"the\u2581a\n", "th", "\u2581t", "aa", "\n\n"]
             types += [BYTE] * 256 + [NORMAL] * (len(tokens) - len(added) - 256)

@@ -60,6 +60,7 @@ from tests.tiny_mamba import (
     NEMOTRON_H_LATENT,
     NEMOTRON_H_MOE,
 )
+from tests.tiny_rwkv import ARWKV7, RWKV7
 
 #: Together they take half a minute.
 pytestmark = pytest.mark.slow
@@ -240,6 +241,8 @@ MODELS = {
     "mimo2 fused": dataclasses.replace(MIMO2, fused=True, seed=63),
     "kimi-linear": KIMI_LINEAR,
     "kimi-linear, first files": dataclasses.replace(KIMI_LINEAR, form="joined", seed=72),
+    "rwkv7": RWKV7,
+    "arwkv7": ARWKV7,
     "mamba": MAMBA,
     "mamba of Falcon": FALCON_MAMBA,
     "mamba2": MAMBA2,

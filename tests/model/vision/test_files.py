@@ -87,6 +87,7 @@ LISTS = {
     "endless pictures": ("glmocr", {"vision.max_pixels": 2**30}, "'glmocr.vision.max_pixels' is"),
     "no room for a row": ("gemma4", {"vision.image_max_pixels": 5}, "28 x 28 become a row"),
     "few positions": ("gemma4", {"vision.image_max_pixels": 2**20}, "positions for 32 columns"),
+    "rows of no square": ("gemma3n", {"mm.tokens_per_image": 9}, "do not become 3 x 3 rows"),
     "few sections": ("qwen3vl", {"mrope_sections": [4, 2, 1]}, "should divide the 8 pairs"),
 }
 
@@ -109,10 +110,12 @@ def test_towers_say_what_of_their_own_makes_no_sense(
 
 #: How pictures were normalised when the models were trained, by the settings published with them; files of
 #: Ollama's do not all say it.
+AS_IT_IS = (0.0, 0.0, 0.0)
+STD = {HALVES: HALVES, CLIP_MEAN: CLIP_STD, AS_IT_IS: (1.0, 1.0, 1.0)}
 NORMALISED = {
-    "gemma3": HALVES, "gemma4": HALVES, "glmocr": CLIP_MEAN, "llama4": HALVES, "llava": CLIP_MEAN,
-    "mistral3": CLIP_MEAN, "mllama": CLIP_MEAN, "qwen25vl": CLIP_MEAN, "qwen2vl": CLIP_MEAN,
-    "qwen35": HALVES, "qwen3vl": HALVES,
+    "gemma3": HALVES, "gemma3n": AS_IT_IS, "gemma4": HALVES, "glmocr": CLIP_MEAN, "llama4": HALVES,
+    "llava": CLIP_MEAN, "mistral3": CLIP_MEAN, "mllama": CLIP_MEAN, "qwen25vl": CLIP_MEAN,
+    "qwen2vl": CLIP_MEAN, "qwen35": HALVES, "qwen3vl": HALVES,
 }  # fmt: skip
 
 
@@ -122,7 +125,7 @@ def test_pictures_are_normalised_as_when_models_were_trained(kind: str, tmp_path
     layout = config.write(tmp_path, original(config))
     options = load_model(layout.model, projector=layout.projector).vision.options
     assert options.mean == pytest.approx(NORMALISED[kind])
-    assert options.std == pytest.approx(HALVES if NORMALISED[kind] is HALVES else CLIP_STD)
+    assert options.std == pytest.approx(STD[NORMALISED[kind]])
 
 
 def test_what_listens_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ PART = "<|part|>"
 SIZES = [(80, 60), (20, 90), (300, 40), (56, 56), (120, 110)]
 
 
-@pytest.mark.parametrize("kind", ["idefics3", "internvl", "lfm2", "minicpmv"])
+@pytest.mark.parametrize("kind", ["idefics3", "internvl", "lfm2", "minicpmv", "minicpmv 4.6"])
 def test_an_image_becomes_what_the_processor_writes(kind: str, tmp_path: Path) -> None:
     config = SEEING[kind]()
     theirs = original(config)

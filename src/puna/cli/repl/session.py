@@ -11,7 +11,7 @@ from puna.cli.answer import AnswerPrinter
 from puna.cli.client import Client
 from puna.cli.embed import embeds, no_text
 from puna.cli.image_paths import LOOK, take_images
-from puna.cli.oneshot import apply_model, print_stream, report, show_model
+from puna.cli.oneshot import apply_model, print_stream, report, show_model, shown_progress
 from puna.cli.settings import RunSettings
 from puna.cli.waiting import Waiting
 from puna.errors import ConnectionFailedError, ServerError
@@ -88,7 +88,8 @@ class Session:
                 message = {"role": "user", "content": text or LOOK, "images": images}
         self.messages.append(message)
         printer = AnswerPrinter(word_wrap=self.settings.word_wrap, hide_thinking=self.settings.hide_thinking)
-        items = self.client.stream("/api/chat", self.settings.request() | {"messages": self.messages})
+        body = self.settings.request() | {"messages": self.messages} | shown_progress()
+        items = self.client.stream("/api/chat", body)
         final = None
         try:
             final = print_stream(self.client, self.settings, items, printer)

@@ -54,7 +54,7 @@ _BACKBONE: Final[dict[str, Place]] = {
     "backbone.norm_f": "output_norm", "backbone.layers.{}.norm": "blk.{}.attn_norm",
 }  # fmt: skip
 #: Keys that every file has, with nothing to say.
-_NOTHING: Final[dict[str, Key]] = {
+NOTHING: Final[dict[str, Key]] = {
     "context_length": lambda config: 1 << 20, "feed_forward_length": lambda config: 0,
     "attention.head_count": lambda config: 0, "attention.head_count_kv": lambda config: None,
     "attention.key_length": lambda config: None, "attention.value_length": lambda config: None,
@@ -71,7 +71,7 @@ def _inner(config: Config) -> int:
 MAMBA: Final = Family(
     hf=("MambaForCausalLM", "MambaLMHeadModel", "FalconMambaForCausalLM"), architecture="mamba",
     keys={
-        **_NOTHING, "ssm.conv_kernel": ("conv_kernel", "d_conv"), "ssm.inner_size": _inner,
+        **NOTHING, "ssm.conv_kernel": ("conv_kernel", "d_conv"), "ssm.inner_size": _inner,
         "ssm.state_size": ("state_size", "d_state"), "ssm.time_step_rank": ("time_step_rank", "dt_rank"),
         "ssm.dt_b_c_rms": lambda config: config.get("model_type") == "falcon_mamba",
     },
@@ -87,7 +87,7 @@ MAMBA: Final = Family(
 MAMBA2: Final = Family(
     hf=("Mamba2ForCausalLM",), architecture="mamba2",
     keys={
-        **_NOTHING, "ssm.conv_kernel": "conv_kernel",
+        **NOTHING, "ssm.conv_kernel": "conv_kernel",
         "ssm.inner_size": lambda config: config["num_heads"] * config["head_dim"],
         "ssm.state_size": "state_size", "ssm.group_count": "n_groups", "ssm.time_step_rank": "num_heads",
     },

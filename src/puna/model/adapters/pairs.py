@@ -77,7 +77,10 @@ def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor
                     f"{path}: '{tensor}{B}' is {list(b.shape)}, which does not go with '{name}' of "
                     f"{list(a.shape)}: the rank is {rank} here and {b.shape[1]} there"
                 )
-            scaled = b * np.float32(factor(tensor, rank))
+            with np.errstate(over="ignore"):
+                scaled = b * np.float32(factor(tensor, rank))
+            if not np.isfinite(scaled).all():
+                raise ModelError(f"{path}: alpha makes the values of '{tensor}{B}' infinite; it is damaged")
             found[tensor] = Pair(np.ascontiguousarray(a), np.ascontiguousarray(scaled))
     if not found:
         raise ModelError(f"{path}: this adapter has no tensors")

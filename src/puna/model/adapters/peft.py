@@ -41,6 +41,9 @@ _NAME = re.compile(
 _LAYER = re.compile(r"(?:.*\.)?layers\.(?P<layer>\d{1,9})\.(?P<module>.+)", re.ASCII)
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 
+#: Bytes of settings: a few thousand where each module has its own.
+_MOST_CONFIG: Final = 1 << 20
+
 _Number = Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
 
 
@@ -107,6 +110,8 @@ def read_peft_adapter(config_path: Path, weights: Path, model: GGUFFile) -> Pair
 
 def _read_config(path: Path) -> _Config:
     try:
+        if path.stat().st_size > _MOST_CONFIG:
+            raise ModelError(f"{path}: settings of {path.stat().st_size} bytes; at most {_MOST_CONFIG}")
         config = msgspec.json.decode(path.read_bytes(), type=_Config)
     except OSError as error:
         raise ModelError(

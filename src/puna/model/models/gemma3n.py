@@ -193,6 +193,8 @@ class Gemma3n(Decoder):
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         o, match = self.options, self.ops.match_rms
         embedded = self.token_embedding(batch.tokens) * o.embedding_scale
+        if batch.payloads:
+            embedded = self.with_images(embedded, batch)
         given = self.layer_inputs.forward(batch.tokens, embedded)
         streams = [embedded, *(match(each, embedded, _FLOOR) for each in self.expand(embedded))]
         for i, (layer, rope) in enumerate(zip(self.layers, self.layer_ropes(cache.context), strict=True)):

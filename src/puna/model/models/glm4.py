@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from puna.kvcache.cache import Shift
 from puna.model.decoder import Decoder
 from puna.model.options import TextOptions, with_axes
 from puna.model.rope import SECTIONS
@@ -33,8 +32,3 @@ class Glm4(Decoder):
         seeing = any(file.get(key) is not None for key in SECTIONS)
         options = TextOptions.read(file, norm_eps=1.5625e-7, neox=seeing)
         return with_axes(file, options) if seeing else options
-
-    def shift_within(self, context: int) -> Shift | None:  # type: ignore[override]
-        # What follows an image is not as much further on as it is later, so keys cannot be moved.
-        rope = self.options.layers[0].rope
-        return None if rope is not None and rope.sections else super().shift_within(context)

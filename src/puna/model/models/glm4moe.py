@@ -1,6 +1,7 @@
 """GLM-4.5 and later with experts: partial rotation, experts chosen by biased sigmoids, one of them shared.
 
-GLM-4.5 Team, arXiv:2508.06471. Only the large models norm queries and keys.
+GLM-4.5 Team, arXiv:2508.06471. Only the large models norm queries and keys. What sees (GLM-4.5V) has places
+in time, height and width.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from puna.model.decoder import Decoder
-from puna.model.options import LayerOptions, TextOptions
+from puna.model.options import LayerOptions, TextOptions, with_axes
+from puna.model.rope import SECTIONS
 from puna.nn.attention import NormedSelfAttention, SelfAttention
 from puna.nn.experts import SharedAndRouted, dense_or_shared
 from puna.nn.feed_forward import FeedForward
@@ -47,4 +49,6 @@ class Glm4Moe(Decoder):
             file, neox=True, rope_base=1e6, routing=Routing(0, sigmoid=True), predicts=True
         )
         normed = "blk.0.attn_q_norm.weight" in file.tensors
+        if any(file.get(key) is not None for key in SECTIONS):
+            options = with_axes(file, options)
         return options.each(lambda _, layer: Glm4MoeLayerOptions(**vars(layer), normed=normed))

@@ -38,6 +38,3 @@ class GlmOcr(Decoder):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         return with_axes(file, TextOptions.read(file, neox=True, norm_eps=1e-5), shares=(2, 3, 3))
-
-    def shift_within(self, context: int) -> None:  # type: ignore[override]
-        """What follows an image is not as much further on as it is later, so keys cannot be moved."""

@@ -18,6 +18,3 @@ class Qwen2VL(Qwen2):
     @classmethod
     def read_options(cls, file: GGUFFile) -> TextOptions:
         return with_axes(file, super().read_options(file))
-
-    def shift_within(self, context: int) -> None:  # type: ignore[override]
-        """What follows an image is not as much further on as it is later, so keys cannot be moved."""

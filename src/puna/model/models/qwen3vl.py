@@ -24,9 +24,6 @@ class Qwen3VL(Qwen3):
     def read_options(cls, file: GGUFFile) -> TextOptions:
         return with_axes(file, super().read_options(file), shares=(6, 5, 5), interleaved=True)
 
-    def shift_within(self, context: int) -> None:  # type: ignore[override]
-        """What follows an image is not as much further on as it is later, so keys cannot be moved."""
-
     def after_layer(self, index: int, hidden: Array, batch: BatchArrays) -> Array:
         told, end, size = [], 0, self.options.hidden_size
         for row, payload in batch.payloads:

@@ -24,11 +24,12 @@ from puna.model.tokenizer.vocabulary import (
     strings,
 )
 from puna.model.tokenizer.word_piece import WordPieceEncoder
+from puna.model.tokenizer.world import WorldEncoder, escaped_piece
 
 logger = logging.getLogger(__name__)
 
 #: Supported values of `tokenizer.ggml.model`.
-MODELS = ("gpt2", "llama", "bert", "t5", "gemma4")
+MODELS = ("gpt2", "llama", "bert", "t5", "gemma4", "rwkv")
 #: Merges of a vocabulary are at most so many: twice as many as in any that is known.
 _MERGES_PER_TOKEN = 5
 #: Bytes of a normaliser's table: fifty times those of the largest that is known.
@@ -45,7 +46,8 @@ def tokenizer_from_gguf(file: GGUFFile) -> Tokenizer:
     vocabulary = read_vocabulary(file)
     pre_name, pre = _pre_tokenizer(file, model)
     special = read_special_ids(file, vocabulary, model, pre.add_bos)
-    vocabulary = vocabulary.with_control(special.ends)
+    if model != "rwkv":  # where a blank line ends an answer, which is ordinary text elsewhere
+        vocabulary = vocabulary.with_control(special.ends)
     parts = _parts(file, model, vocabulary, pre, special)
     strip_left, strip_right = _stripping(file, vocabulary, pre_name)
     return Tokenizer(
@@ -99,6 +101,8 @@ def _parts(
             strip_accents=flag(file, "normalizer.strip_accents", lowercase),
         )
         return _Parts(word_piece, spaced_piece(vocabulary), drops_first_space=True)
+    if model == "rwkv":
+        return _Parts(WorldEncoder(vocabulary, special.unknown), escaped_piece(vocabulary))
     if pre is LINES:
         bpe = BytePairEncoder(vocabulary, _merges(file, len(vocabulary)), pre, byte_level=False)
         return _Parts(bpe, spaced_piece(vocabulary))

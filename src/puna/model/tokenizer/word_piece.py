@@ -7,13 +7,13 @@ from tokenizers import normalizers
 
 from puna.errors import TokenizerError
 from puna.model.tokenizer.encoder import WordCache
+from puna.model.tokenizer.longest import LongestMatch
 from puna.model.tokenizer.pieces import SPACE
 from puna.model.tokenizer.split import LONG_TEXT
 from puna.model.tokenizer.vocabulary import Vocabulary
 
 # As in BERT, every ASCII character except letters, digits, spaces and controls counts as punctuation.
 _WORD = regex.compile(r"[!-/:-@\[-`{-~\p{P}]|[^\s!-/:-@\[-`{-~\p{P}]+")
-_START = 3  # `_reach` is keyed by this many characters at the start of a token
 
 
 class WordPieceEncoder:
@@ -25,17 +25,10 @@ class WordPieceEncoder:
         if unknown is None:
             raise TokenizerError(f"{vocabulary.where}: key 'tokenizer.ggml.unknown_token_id' is missing")
         self._unknown = unknown
-        self._ids = vocabulary.plain_ids
         self._normalizer = normalizers.BertNormalizer(
             clean_text=True, handle_chinese_chars=True, strip_accents=strip_accents, lowercase=lowercase
         )
-        # The maximum length of a token with a given start, which keeps the search short in endless words.
-        self._reach: dict[str, int] = {}
-        for text in self._ids:
-            for end in range(1, min(len(text), _START) + 1):
-                start = text[:end]
-                if self._reach.get(start, 0) < len(text) and (end == _START or end == len(text)):
-                    self._reach[start] = len(text)
+        self._longest = LongestMatch(vocabulary.plain_ids)
         self._cache = WordCache()
 
     def encode(self, text: str, *, first: bool) -> list[int]:
@@ -60,17 +53,9 @@ class WordPieceEncoder:
         ids: list[int] = []
         at = 0
         while at < len(word):
-            end = at + self._longest(word, at)
-            if end == at:
+            found = self._longest.find(word, at)
+            if found is None:
                 return [self._unknown]
-            ids.append(self._ids[word[at:end]])
-            at = end
+            id, at = found
+            ids.append(id)
         return ids
-
-    def _longest(self, word: str, at: int) -> int:
-        """Length of the longest token in `word` at index `at`; 0 if there is none."""
-        reach = min(self._reach.get(word[at : at + _START], _START - 1), len(word) - at)
-        for length in range(reach, 0, -1):
-            if word[at : at + length] in self._ids:
-                return length
-        return 0

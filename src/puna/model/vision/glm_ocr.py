@@ -1,13 +1,14 @@
-"""The eyes of GLM-OCR: as in Qwen2.5-VL without windows, but for norms of heads and the way to the text.
+"""The eyes of GLM-OCR and GLM-4.1V: as in Qwen2.5-VL without windows, but for the way to the text.
 
-Reference: `GlmOcrVisionModel` in Hugging Face transformers.
+GLM-OCR norms heads; GLM-4.1V norms patches before the layers, and has learned their positions too.
+References: `GlmOcrVisionModel` and `Glm4vVisionModel` in Hugging Face transformers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 
@@ -15,21 +16,29 @@ from puna.images.pixels import CLIP_MEAN, CLIP_STD
 from puna.model.metadata import table_rows
 from puna.model.vision.options import VisionOptions
 from puna.model.vision.qwen import FramesEmbedding, QwenTower, QwenVisionOptions, patch_places
-from puna.model.vision.tower import Prepared
+from puna.model.vision.tower import Prepared, square_root
 from puna.nn.layers import LayerNorm, Linear, RMSNorm, linear_many
 from puna.nn.module import WeightSource, blocks, part, weight
 from puna.nn.vision.attention import Slices
+from puna.nn.vision.interpolation import sampled_positions
 from puna.nn.vision.layers import (
     JoinedPatchAttention,
     PatchAttention,
     RMSNormLayer,
+    Table,
     VisionLayerOptions,
     through,
 )
+from puna.nn.vision.layers import attention_kind as plain_attention_kind
 from puna.ops import Array
 
 if TYPE_CHECKING:
     from puna.gguf import GGUFFile
+
+
+#: Of two frames, where files do not say it.
+_MOST_PIXELS: Final = 2 * 28**2 * 6144
+_MOST_OCR_PIXELS: Final = 4 << 20
 
 
 class NormedHeads(PatchAttention):
@@ -45,12 +54,19 @@ class JoinedNormedHeads(NormedHeads, JoinedPatchAttention):
     """With one tensor for queries, keys and values."""
 
 
-def attention_kind(options: VisionLayerOptions) -> type[NormedHeads]:
+@dataclass(frozen=True, kw_only=True)
+class GlmLayerOptions(VisionLayerOptions):
+    normed: bool  # heads
+
+
+def attention_kind(options: GlmLayerOptions) -> type[PatchAttention]:
+    if not options.normed:
+        return plain_attention_kind(options)
     return JoinedNormedHeads if options.joined else NormedHeads
 
 
 class Layer(RMSNormLayer):
-    attention: NormedHeads = part(choose=attention_kind)
+    attention: PatchAttention = part(choose=attention_kind)
 
 
 class MergingLinear(Linear):
@@ -70,6 +86,7 @@ class MergingLinear(Linear):
 @dataclass(frozen=True, kw_only=True)
 class GlmVisionOptions(QwenVisionOptions):
     projected_size: int  # inside the network after the merger
+    positions: int  # of a square of patches, that were learned; 0: none
 
 
 class GlmOcrVision(QwenTower):
@@ -78,6 +95,8 @@ class GlmOcrVision(QwenTower):
     embedding: FramesEmbedding = weight(
         "v.patch_embd_0|v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size"
     )
+    embedding_norm: RMSNorm | None = weight("v.norm_embd", "hidden_size", optional=True)
+    positions: Table | None = weight("v.position_embd", "positions", "hidden_size", optional=True)
     layers: Sequence[Layer] = blocks("v.blk")
     norm: RMSNorm = weight("v.post_ln", "hidden_size")
     merger: MergingLinear = weight("mm.patch_merger", "text_size", "hidden_size", "merge", "merge")
@@ -93,10 +112,23 @@ class GlmOcrVision(QwenTower):
             file, text_size, image_size=336, norm_eps=1e-5, mean=CLIP_MEAN, std=CLIP_STD,
             feed_forward=("v.blk.0.ffn_gate.weight",),
         )  # fmt: skip
-        sizes = GlmVisionOptions.read_sizes(file, least_pixels=112**2, most_pixels=4 << 20)
+        positions = table_rows(file, "v.position_embd.weight")
+        most = _MOST_PIXELS if positions else _MOST_OCR_PIXELS
+        sizes = GlmVisionOptions.read_sizes(file, least_pixels=112**2, most_pixels=most)
         for key in ("least_pixels", "most_pixels"):  # of the two frames that a picture is taken for
             sizes[key] //= 2
-        return GlmVisionOptions(**vars(options), **sizes, projected_size=table_rows(file, "mm.gate.weight"))
+        normed = "v.blk.0.attn_q_norm.weight" in file.tensors
+        layers = tuple(GlmLayerOptions(**vars(each), normed=normed) for each in options.layers)
+        return GlmVisionOptions(
+            **{**vars(options), "layers": layers}, **sizes, positions=positions,
+            projected_size=table_rows(file, "mm.gate.weight"),
+        )  # fmt: skip
+
+    def loaded(self) -> None:
+        super().loaded()
+        if self.positions is not None:
+            side = square_root(self.options.positions)
+            self._table = self.ops.numpy(self.positions.values).reshape(side, side, -1)
 
     def sized(self, width: int, height: int) -> tuple[int, int]:
         unit = self.options.unit
@@ -110,6 +142,12 @@ class GlmOcrVision(QwenTower):
         hidden = self.embedding(patches)
         yield
         places = patch_places(*prepared.grid, o.merge)
+        if self.embedding_norm is not None:
+            hidden = self.embedding_norm(hidden)
+        if self.positions is not None:
+            height, width = (size * o.merge for size in prepared.grid)
+            learned = sampled_positions(self._table, height, width)
+            hidden = hidden + self.ops.array(learned[places[:, 0] * width + places[:, 1]])
         reading = self.reading([[len(patches)]] * len(self.layers), slice_rows, self._rope, places)
         hidden = self.norm((yield from through(self.layers, hidden, reading)))
         rows = self.ops.gelu(self.inner_norm(self.inner(self.merger(self.merged(hidden)))))

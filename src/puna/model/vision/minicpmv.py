@@ -1,10 +1,12 @@
 """The eyes of MiniCPM-V 2.5 to 4.5: SigLIP on slices of a picture and on the whole, and a resampler.
 
 Yao et al., arXiv:2408.01800, section 3.2. Each slice becomes the same number of rows, whatever its size.
+`SlicingVision` is what later versions have in common with these.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -45,19 +47,101 @@ _VERSION_2_5: Final = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class MiniCPMVisionOptions(VisionOptions):
+class SlicingOptions(VisionOptions):
     positions: int  # those that were learned
-    queries: int  # rows of a slice
-    listed: int  # places of patches in the file
-    nested: bool  # whether slices stand in the text as images do, all in one pair of marks
+
+    @property
+    def unit(self) -> int:
+        """Pixels that sides of slices are multiples of."""
+        return self.patch_size
+
+    @abstractmethod
+    def rows(self, height: int, width: int) -> int:
+        """Rows of a slice of so many pixels."""
 
 
-class MiniCPMVision(VisionTower):
-    options: MiniCPMVisionOptions
+class SlicingVision(VisionTower):
+    options: SlicingOptions
     embedding: PatchEmbedding = weight("v.patch_embd", "hidden_size", "channels", "patch_size", "patch_size")
     positions: Table = weight("v.position_embd", "positions", "hidden_size")
     layers: Sequence[LayerNormLayer] = blocks("v.blk")
     norm: LayerNorm = weight("v.post_ln", "hidden_size")
+
+    def loaded(self) -> None:
+        super().loaded()
+        self._side = square_root(self.options.positions)
+
+    def use(self, tokenizer: Tokenizer) -> None:
+        self._image = Input(marker(tokenizer, "<image>")), Input(marker(tokenizer, "</image>"))
+        self._slice = Input(marker(tokenizer, "<slice>")), Input(marker(tokenizer, "</slice>"))
+        self._slices: tuple[list[Input], list[Input]] = ([], [])
+        self._line = text(tokenizer, "\n")
+
+    def prepare(self, picture: Picture) -> Prepared:
+        o, size = self.options, picture.size
+        grid = slice_grid(*size, o.image_size, _MOST_SLICES)
+        fitted = fitted_size(*size, o.image_size, o.unit, enlarge=grid is None)
+        whole = stretched(picture, *fitted, BICUBIC)
+        count = o.rows(*whole.shape[:2])
+        if grid is None:
+            return Prepared(whole[None], count)
+        rows, columns = grid
+        width, height = sliced_size(*size, grid, o.image_size, o.unit)
+        cut = stretched(picture, columns * width, rows * height, BICUBIC)
+        slices = cut.reshape(rows, height, columns, width, 3).swapaxes(1, 2).reshape(-1, height, width, 3)
+        count += len(slices) * o.rows(height, width)
+        return Prepared(np.ascontiguousarray(slices), count, grid, overview=whole)
+
+    def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
+        whole = [] if prepared.overview is None else [prepared.overview]
+        rows = []
+        for pixels in (*whole, *prepared.pixels):
+            rows += [(yield from self.read(pixels, slice_rows))]
+        return self.ops.concatenate(rows)
+
+    @abstractmethod
+    def read(self, pixels: Pixels, slice_rows: int) -> Slices[Array]:
+        """What becomes of one slice, or of the whole: [rows, text_size]."""
+
+    def embedded(self, pixels: Pixels) -> Array:
+        """The patches of a slice, with positions: [patches, hidden_size]."""
+        height, width = (size // self.options.patch_size for size in pixels.shape[:2])
+        (patches,) = self.patch_rows(pixels[None])
+        # The places of a grid of the size that was learned which lie nearest below.
+        down, across = (self._side * np.arange(count) // count for count in (height, width))
+        places = (down[:, None] * self._side + across).reshape(-1)
+        hidden: Array = self.embedding(patches) + self.positions.values[self.ops.array(places)]
+        return hidden
+
+    def place(self, image: Image) -> list[Input]:
+        (rows, columns), shown = image.pixels.grid, image.pixels
+        first = shown.pixels[0] if shown.overview is None else shown.overview
+        begin = self.options.rows(*first.shape[:2])
+        inputs = [self._image[0], *rows_of(image, end=begin), self._image[1]]
+        if rows:
+            count = self.options.rows(*shown.pixels.shape[1:3])
+            inputs += self._slices[0]
+            for number in range(rows * columns):
+                if number and number % columns == 0:
+                    inputs += self._line
+                inputs += [self._slice[0], *rows_of(image, begin=begin, end=begin + count), self._slice[1]]
+                begin += count
+            inputs += self._slices[1]
+        return kept_together(inputs, one_batch=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniCPMVisionOptions(SlicingOptions):
+    queries: int  # rows of a slice
+    listed: int  # places of patches in the file
+    nested: bool  # whether slices stand in the text as images do, all in one pair of marks
+
+    def rows(self, height: int, width: int) -> int:
+        return self.queries
+
+
+class MiniCPMVision(SlicingVision):
+    options: MiniCPMVisionOptions
     resampler: Resampler = part("resampler")
 
     @classmethod
@@ -78,65 +162,19 @@ class MiniCPMVision(VisionTower):
             nested=version == _VERSION_2_5,
         )
 
-    def loaded(self) -> None:
-        super().loaded()
-        self._side = square_root(self.options.positions)
-
     def use(self, tokenizer: Tokenizer) -> None:
-        image = Input(marker(tokenizer, "<image>")), Input(marker(tokenizer, "</image>"))
-        pair = Input(marker(tokenizer, "<slice>")), Input(marker(tokenizer, "</slice>"))
-        self._image = image
-        self._slice = image if self.options.nested else pair
-        self._slices: tuple[list[Input], list[Input]] = ([], [])
+        super().use(tokenizer)
         if self.options.nested:
-            self._slices = [pair[0]], [pair[1]]
-        self._line = text(tokenizer, "\n")
+            begin, end = self._slice
+            self._slice, self._slices = self._image, ([begin], [end])
 
-    def prepare(self, picture: Picture) -> Prepared:
-        o, size = self.options, picture.size
-        grid = slice_grid(*size, o.image_size, _MOST_SLICES)
-        fitted = fitted_size(*size, o.image_size, o.patch_size, enlarge=grid is None)
-        whole = stretched(picture, *fitted, BICUBIC)
-        if grid is None:
-            return Prepared(whole[None], o.queries)
-        rows, columns = grid
-        width, height = sliced_size(*size, grid, o.image_size, o.patch_size)
-        cut = stretched(picture, columns * width, rows * height, BICUBIC)
-        slices = cut.reshape(rows, height, columns, width, 3).swapaxes(1, 2).reshape(-1, height, width, 3)
-        return Prepared(np.ascontiguousarray(slices), (1 + len(slices)) * o.queries, grid, overview=whole)
-
-    def encode(self, prepared: Prepared, slice_rows: int) -> Slices[Array]:
-        whole = [] if prepared.overview is None else [prepared.overview]
-        rows = []
-        for pixels in (*whole, *prepared.pixels):
-            rows += [(yield from self._rows(pixels, slice_rows))]
-        return self.ops.concatenate(rows)
-
-    def _rows(self, pixels: Pixels, slice_rows: int) -> Slices[Array]:
-        """What becomes of one slice, or of the whole: [queries, text_size]."""
+    def read(self, pixels: Pixels, slice_rows: int) -> Slices[Array]:
         height, width = (size // self.options.patch_size for size in pixels.shape[:2])
-        (patches,) = self.patch_rows(pixels[None])
-        # The places of a grid of the size that was learned which lie nearest below.
-        down, across = (self._side * np.arange(count) // count for count in (height, width))
-        places = (down[:, None] * self._side + across).reshape(-1)
-        hidden = self.embedding(patches) + self.positions.values[self.ops.array(places)]
+        hidden = self.embedded(pixels)
         yield
-        reading = self.reading([[len(patches)]] * len(self.layers), slice_rows)
+        reading = self.reading([[len(hidden)]] * len(self.layers), slice_rows)
         hidden = self.norm((yield from through(self.layers, hidden, reading)))
         return (yield from self.resampler.forward(hidden, height, width, slice_rows))
-
-    def place(self, image: Image) -> list[Input]:
-        (rows, columns), count = image.pixels.grid, self.options.queries
-        inputs = [self._image[0], *rows_of(image, end=count), self._image[1]]
-        if rows:
-            inputs += self._slices[0]
-            for number in range(1, 1 + rows * columns):
-                if number > 1 and (number - 1) % columns == 0:
-                    inputs += self._line
-                inputs += [self._slice[0], *rows_of(image, begin=number * count, end=(number + 1) * count)]
-                inputs.append(self._slice[1])
-            inputs += self._slices[1]
-        return kept_together(inputs, one_batch=False)
 
     @property
     def most_patches(self) -> int:

@@ -108,8 +108,8 @@ class VisionOptions:
             hidden_size=hidden,
             text_size=text_size,
             norm_eps=eps,
-            mean=_channels(file, "vision.image_mean", mean),
-            std=_channels(file, "vision.image_std", std),
+            mean=three_numbers(file, "vision.image_mean", mean),
+            std=three_numbers(file, "vision.image_std", std),
             layers=(layer,) * count,
             **more,
         )
@@ -178,7 +178,7 @@ def _layers(file: GGUFFile) -> int:
     return count
 
 
-def _channels(file: GGUFFile, key: str, default: Sequence[float]) -> tuple[float, ...]:
+def three_numbers(file: GGUFFile, key: str, default: Sequence[float]) -> tuple[float, ...]:
     values: Any = file.get(key)
     if values is None:
         return tuple(default)

@@ -1,16 +1,52 @@
-"""Convolutions over a grid of patches, as products with each place's neighbours."""
+"""Convolutions over a grid of patches, as products with each place's neighbours.
+
+A grid is an array [height * width, channels], and square. What is beyond its rim counts as zeros.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
-from puna.nn.layers import Linear
+from puna.nn.layers import Linear, Values
 from puna.nn.module import WeightSource
-from puna.ops import Array, Weight
+from puna.nn.vision.attention import pieces
+from puna.ops import Array, Backend, Weight
 
 _SIDE = 3
+
+
+def neighbours(side: int, kernel: int, step: int, before: int, after: int) -> NDArray[np.int64]:
+    """The places that a convolution of `kernel` x `kernel` reads: [results, kernel * kernel].
+
+    It begins `before` places outside the grid and may reach `after` places beyond it; all of them have the
+    number `side * side`.
+    """
+    numbers = np.pad(np.arange(side**2).reshape(side, side), (before, after), constant_values=side**2)
+    seen = np.lib.stride_tricks.sliding_window_view(numbers, (kernel, kernel))[::step, ::step]
+    return np.ascontiguousarray(seen).reshape(-1, kernel**2)
+
+
+def evenly(side: int, kernel: int, step: int) -> NDArray[np.int64]:
+    """`neighbours` where each `step` places have a result, and what is read beyond the rim is halved.
+
+    TensorFlow calls that padding SAME: of an odd number of places, the one more is after the grid.
+    """
+    outside = max((results(side, step) - 1) * step + kernel - side, 0)
+    return neighbours(side, kernel, step, outside // 2, outside - outside // 2)
+
+
+def results(side: int, step: int) -> int:
+    """The side of what a convolution makes of a grid, one result for each `step` places."""
+    return -(-side // step)
+
+
+def rimmed(ops: Backend, grid: Array) -> Array:
+    """A grid, and after it a row of zeros for what is beyond its rim."""
+    return ops.concatenate([grid, ops.array(np.zeros((1, grid.shape[1]), np.float32))])
 
 
 class GridConvolution:
@@ -24,19 +60,80 @@ class GridConvolution:
         cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
     ) -> Self | None:
         out, channels = shape
-        values = source.values(f"{name}.weight", (out, channels, _SIDE, _SIDE))
-        if values is None:
-            return None
-        turned = np.ascontiguousarray(values.transpose(0, 2, 3, 1)).reshape(out, -1)
-        matrix = Weight.from_values(f"{name}.weight", turned)
-        source.ops.pack(matrix)
-        return cls(Linear(source.ops, matrix))
+        linear = _as_linear(source, name, (out, channels, _SIDE, _SIDE))
+        return None if linear is None else cls(linear)
 
     def __call__(self, grid: Array, side: int, step: int) -> Array:
         """[side * side, in] to [new * new, out], `new` being the side divided by the step, rounded up."""
-        ops, (rows, channels) = self.linear.ops, grid.shape
-        rim = ops.array(np.zeros((1, channels), np.float32))
-        numbers = np.pad(np.arange(rows).reshape(side, side), 1, constant_values=rows)
-        seen = np.lib.stride_tricks.sliding_window_view(numbers, (_SIDE, _SIDE))[::step, ::step]
-        neighbours = ops.concatenate([grid, rim])[ops.array(np.ascontiguousarray(seen).reshape(-1))]
-        return self.linear(neighbours.reshape(-1, channels * _SIDE**2))
+        ops, channels = self.linear.ops, grid.shape[1]
+        seen = neighbours(side, _SIDE, step, 1, 1).reshape(-1)
+        return self.linear(rimmed(ops, grid)[ops.array(seen)].reshape(-1, channels * _SIDE**2))
+
+
+class Convolution:
+    """One whose weights are [out, in, kernel, kernel], perhaps with a bias [1, out, 1, 1]."""
+
+    def __init__(self, linear: Linear, kernel: int) -> None:
+        self.linear = linear
+        self.kernel = kernel
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        linear = _as_linear(source, name, shape)
+        return None if linear is None else cls(linear, shape[-1])
+
+    def parts(self, grid: Array, side: int, step: int, slice_rows: int) -> Iterator[Array]:
+        """[side * side, in] to [results², out], `slice_rows` rows after `slice_rows` rows."""
+        ops, seen = self.linear.ops, evenly(side, self.kernel, step)
+        shown = rimmed(ops, grid)
+        for begin, end in pieces(len(seen), slice_rows):
+            read = shown[ops.array(seen[begin:end].reshape(-1))]
+            yield self.linear(read.reshape(end - begin, -1))
+
+
+class DepthwiseConvolution(Values):
+    """One that reads each channel by itself: its weights are [channels, 1, kernel, kernel]."""
+
+    @classmethod
+    def stored_shape(cls, shape: tuple[int, ...]) -> tuple[int, ...]:
+        channels, kernel = shape
+        return channels, 1, kernel, kernel
+
+    @classmethod
+    def arranged(cls, values: NDArray[np.float32], options: Any) -> NDArray[np.float32]:
+        return values.reshape(len(values), -1).T  # [kernel * kernel, channels]
+
+    def parts(self, ops: Backend, grid: Array, side: int, step: int, slice_rows: int) -> Iterator[Array]:
+        """[side * side, channels] to [results², channels], `slice_rows` rows after `slice_rows` rows."""
+        seen = np.ascontiguousarray(evenly(side, round(len(self.values) ** 0.5), step).T)
+        shown = rimmed(ops, grid)
+        for begin, end in pieces(seen.shape[1], slice_rows):
+            read = (shown[ops.array(places)] for places in seen[:, begin:end])
+            total = next(read) * self.values[0]
+            for index, each in enumerate(read, 1):
+                total = total + each * self.values[index]
+            yield total
+
+
+class Pointwise(Linear):
+    """A linear stored as a convolution that reads one place: [out, in, 1, 1]."""
+
+    @classmethod
+    def from_source(
+        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
+    ) -> Self | None:
+        return super().from_source(source, name, (*shape, 1, 1), options)
+
+
+def _as_linear(source: WeightSource, name: str, shape: tuple[int, ...]) -> Linear | None:
+    """The convolution `name` [out, in, kernel, kernel] as a product with all channels of each place read."""
+    values = source.values(f"{name}.weight", shape)
+    if values is None:
+        return None
+    bias = source.values(f"{name}.bias", (shape[0], 1, 1))
+    turned = np.ascontiguousarray(values.transpose(0, 2, 3, 1)).reshape(shape[0], -1)
+    matrix = Weight.from_values(f"{name}.weight", turned)
+    source.ops.pack(matrix)
+    return Linear(source.ops, matrix, None if bias is None else source.ops.array(bias.reshape(-1).copy()))

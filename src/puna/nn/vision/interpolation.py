@@ -22,6 +22,17 @@ def resized_positions(
     return np.ascontiguousarray(across.reshape(-1, n), np.float32)
 
 
+def sampled_positions(table: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+    """[rows, columns, n] for a grid of another size: [height * width, n].
+
+    Between neighbours it is cubic, and beyond the rim like the rim: PyTorch's `grid_sample`.
+    """
+    rows, columns, n = table.shape
+    down = _sampling_shares(rows, height) @ table.reshape(rows, -1)
+    across = _sampling_shares(columns, width) @ down.reshape(height, columns, n)
+    return np.ascontiguousarray(across.reshape(-1, n), np.float32)
+
+
 def resized_row(table: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     """[places, n] for another number of places, linear between neighbours: [count, n]."""
     places = len(table)
@@ -37,9 +48,26 @@ def _shares(count: int, wanted: int) -> NDArray[np.float64]:
 
 def _cubic_shares(count: int, wanted: int) -> NDArray[np.float64]:
     """Those of Keys' cubic (1981), with -0.5."""
-    x = _distances(count, wanted)
-    near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
-    return _normed(np.where(x < 1, near, np.where(x < 2, far, 0.0)))
+    return _normed(_cubic(_distances(count, wanted), -0.5))
+
+
+def _cubic(x: NDArray[np.float64], a: float) -> NDArray[np.float64]:
+    """Keys' cubic at the distances `x`, which begins to fall beyond 1 with the slope `a`."""
+    near = (a + 2) * x**3 - (a + 3) * x**2 + 1
+    far = a * x**3 - 5 * a * x**2 + 8 * a * x - 4 * a
+    curve: NDArray[np.float64] = np.where(x < 1, near, np.where(x < 2, far, 0.0))
+    return curve
+
+
+def _sampling_shares(count: int, wanted: int) -> NDArray[np.float64]:
+    """Those of Keys' cubic with -0.75 around points: [wanted, count]."""
+    points = (np.arange(wanted) + 0.5) * (count / wanted) - 0.5
+    shares = np.zeros((wanted, count))
+    for offset in range(-1, 3):
+        places = np.floor(points).astype(np.int64) + offset
+        share = _cubic(np.abs(points - places), -0.75)
+        np.add.at(shares, (np.arange(wanted), places.clip(0, count - 1)), share)
+    return shares
 
 
 def _distances(count: int, wanted: int) -> NDArray[np.float64]:

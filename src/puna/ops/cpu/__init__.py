@@ -153,8 +153,11 @@ class CPU(Backend):
         targets: Array,
         *,
         gated: bool = True,
+        activated: bool = True,
     ) -> Array:
-        return _native.short_conv(projected, weight, bias, states.stored, starts, sources, targets, gated)
+        return _native.short_conv(
+            projected, weight, bias, states.stored, starts, sources, targets, gated, activated
+        )
 
     def linear_attention(
         self,
@@ -162,7 +165,7 @@ class CPU(Backend):
         keys: Array,
         values: Array,
         decays: Array,
-        betas: Array,
+        betas: Array | None,
         skips: Array | None,
         states: HostStorage,
         starts: Array,
@@ -170,11 +173,14 @@ class CPU(Backend):
         targets: Array,
         *,
         delta: bool = False,
+        removal: tuple[Array, Array] | None = None,
         tiled: bool = False,
     ) -> Array:
+        probes, removals = (None, None) if removal is None else removal
         return _native.linear_attention(
-            queries, keys, values, decays, betas, skips, states.stored, starts, sources, targets, delta, tiled
-        )
+            queries, keys, values, decays, betas, skips, probes, removals, states.stored,
+            starts, sources, targets, delta, tiled,
+        )  # fmt: skip
 
     def selective_scan(
         self,

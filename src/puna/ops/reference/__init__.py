@@ -210,6 +210,7 @@ class Reference(Backend):
         targets: Array,
         *,
         gated: bool = True,
+        activated: bool = True,
     ) -> Array:
         taps, channels = weight.shape
         products, c = projected, None
@@ -221,7 +222,11 @@ class Reference(Backend):
             recent = np.concatenate([states.stored[source], products[start : t + 1]])[-taps:]
             total = (weight * recent).sum(0)
             total = total if bias is None else total + bias
-            result[t] = total * _sigmoid(total) if c is None else c[t] * total
+            if c is not None:
+                total = c[t] * total
+            elif activated:
+                total = total * _sigmoid(total)
+            result[t] = total
             if target >= 0:
                 states.stored[target] = recent[1:]
         return result
@@ -233,7 +238,7 @@ class Reference(Backend):
         keys: Array,
         values: Array,
         decays: Array,
-        betas: Array,
+        betas: Array | None,
         skips: Array | None,
         states: HostStorage,
         starts: Array,
@@ -241,6 +246,7 @@ class Reference(Backend):
         targets: Array,
         *,
         delta: bool = False,
+        removal: tuple[Array, Array] | None = None,
         tiled: bool = False,
     ) -> Array:
         heads, key_heads = values.shape[1], keys.shape[1]
@@ -250,9 +256,14 @@ class Reference(Backend):
         memory = states.stored[:0]
         for t, (start, source, target) in enumerate(zip(starts, sources, targets, strict=True)):
             query, key = queries[t, of_head], keys[t, of_head]  # [heads, key_dim]
-            memory = (states.stored[source] if start == t else memory) * factors[t]
+            before = states.stored[source] if start == t else memory
+            memory = before * factors[t]
+            if removal is not None:
+                probe, taken = (each[t, of_head] for each in removal)
+                memory = memory - taken[:, :, None] * np.einsum("hk,hkv->hv", probe, before)[:, None, :]
             value = values[t] - np.einsum("hk,hkv->hv", key, memory) if delta else values[t]
-            memory = memory + key[:, :, None] * (betas[t, :, None] * value)[:, None, :]
+            value = value if betas is None else betas[t, :, None] * value
+            memory = memory + key[:, :, None] * value[:, None, :]
             result[t] = np.einsum("hk,hkv->hv", query, memory)
             if skips is not None:
                 result[t] += skips[:, None] * values[t]

@@ -6,25 +6,23 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.server.anthropic.replies import MessageShape
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
-from puna.server.http.decoding import read
 from puna.server.http.error_replies import anthropic_error_event
 from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, started
-from puna.server.http.routing import route
+from puna.server.http.routing import body_route
 from puna.server.jobs.backend import Backend, Finished, Piece
 from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.segments import Segments
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def messages(request: Request) -> ASGIApp:
-        body = await read(request, MessagesRequest)
+    async def messages(body: MessagesRequest) -> ASGIApp:
+        """Answer a conversation, as Anthropic's API does."""
         todo = one_job(await job(backend, body.asked()))
         shape, segments = (
             MessageShape(body.model, body.stop_sequences),
@@ -35,15 +33,15 @@ def routes(backend: Backend) -> list[Route]:
             return StreamReply(await started(events), SSE, anthropic_error_event)
         return json_reply(await _collected(backend, shape, segments, todo))
 
-    async def count(request: Request) -> Response:
-        body = await read(request, CountRequest)
+    async def count(body: CountRequest) -> Response:
+        """Tokens of a request."""
         todo = one_job(await job(backend, body.asked()))
         prompt = await backend.render(todo.order, todo.requests[0])
         return json_reply({"input_tokens": len(prompt.tokens)})
 
     return [
-        route("/v1/messages", messages, "POST"),
-        route("/v1/messages/count_tokens", count, "POST"),
+        body_route("/v1/messages", MessagesRequest, messages, streams=SSE),
+        body_route("/v1/messages/count_tokens", CountRequest, count),
     ]
 
 

@@ -10,9 +10,8 @@ import time
 from collections.abc import AsyncIterator
 
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
-from puna.runner.protocol import Load
 from puna.server.fleet.crashes import Crashes
-from puna.server.fleet.loading import Loading, Loads
+from puna.server.fleet.loading import Hear, Loading, Loads
 from puna.server.fleet.looks import look
 from puna.server.fleet.queue import Queue
 from puna.server.fleet.resident import LoadPlan, ResidentModel, victim, victims
@@ -59,15 +58,18 @@ class Fleet:
         keep_alive_s: float | None = None,
         *,
         client: str = "",
+        hear: Hear | None = None,
     ) -> AsyncIterator[Runner]:
         """A runner for `model`, loaded as `plan` says; it stays for as long as the block runs.
+
+        `hear` is told of the load, if there is one.
 
         Raises the error that loading met, ServerBusyError when too many requests wait, and CrashLoopError
         when the model's runner has died too often to be started again at once.
         """
         self._queue.enter(client)
         try:
-            entry = await self._acquire(model, plan, keep_alive_s, client)
+            entry = await self._acquire(model, plan, keep_alive_s, client, hear)
         except BaseException:
             self._queue.leave(client)
             raise
@@ -119,7 +121,7 @@ class Fleet:
     # --- inside ---
 
     async def _acquire(
-        self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None, client: str
+        self, model: StoredModel, plan: LoadPlan, keep_alive_s: float | None, client: str, hear: Hear | None
     ) -> ResidentModel:
         path = str(model.runnable_path())
         while True:
@@ -131,7 +133,7 @@ class Fleet:
             fresh = entry is None or not entry.ready or not entry.serves(plan)
             if entry is None or fresh:
                 self._queue.check(client, self._waiting())
-                entry = await self._wait_for_load(model, path, plan, client)
+                entry = await self._wait_for_load(model, path, plan, client, hear)
             else:
                 if entry.full:
                     self._queue.check(client, self._waiting() + 1)
@@ -184,7 +186,7 @@ class Fleet:
         return True
 
     async def _wait_for_load(
-        self, model: StoredModel, path: str, plan: LoadPlan, client: str
+        self, model: StoredModel, path: str, plan: LoadPlan, client: str, hear: Hear | None
     ) -> ResidentModel:
         """The model, loaded by one task for all who wait for it, with one user more for the caller."""
         refusal = self._crashes.refusal(path, time.monotonic())
@@ -195,6 +197,8 @@ class Fleet:
         if load is None:
             load = self._loads[key] = Loading(model.name)
             load.task = asyncio.create_task(self._load(load, model, path, plan))
+        if hear is not None:
+            load.hear(hear)
         self._one_load.join(load, client)
         try:
             entry = await asyncio.shield(load.task)
@@ -242,7 +246,7 @@ class Fleet:
                     leaving = [known] if known is not None else self._surplus()
                     if not leaving:
                         runner = runner or await self._launcher.launch()
-                        if await self._read(runner, entry, leaving):
+                        if await self._read(runner, entry, leaving, load):
                             self._loaded_now(entry, runner, time.monotonic() - began_s)
                             runner = None
                             return entry
@@ -272,7 +276,9 @@ class Fleet:
             runner.info.parallel,
         )
 
-    async def _read(self, runner: Runner, entry: ResidentModel, leaving: list[ResidentModel]) -> bool:
+    async def _read(
+        self, runner: Runner, entry: ResidentModel, leaving: list[ResidentModel], load: Loading
+    ) -> bool:
         """Load, with fewer sequences if memory is short; the model is in the table meanwhile, and then.
 
         False when memory comes from models that leave: those on their way, and those added to `leaving`.
@@ -283,7 +289,7 @@ class Fleet:
         try:
             while not done:
                 try:
-                    await self._load_once(runner, entry, parallel)
+                    await self._load_once(runner, entry, parallel, load)
                     done = True
                 except InsufficientMemoryError as error:
                     if not self._ending:
@@ -298,25 +304,12 @@ class Fleet:
                 del self._loaded[entry.path]
         return True
 
-    async def _load_once(self, runner: Runner, entry: ResidentModel, parallel: int) -> None:
+    async def _load_once(self, runner: Runner, entry: ResidentModel, parallel: int, loading: Loading) -> None:
         def on_progress(done: int, total: int) -> None:
             entry.loading = done / total if total else 0.0
+            loading.progressed(done, total)
 
-        load = Load(
-            path=entry.path,
-            num_ctx=entry.plan.num_ctx,
-            parallel=parallel,
-            num_batch=entry.plan.num_batch,
-            num_thread=entry.plan.num_thread,
-            kv_cache_type=self._settings.kv_cache_type,
-            draft=entry.plan.draft,
-            projector=entry.plan.projector,
-            adapters=entry.plan.adapters,
-            speculate=self._settings.speculate,
-            reserved=await self._promised(besides=entry),
-            engine=entry.plan.engine,
-            placement=entry.plan.placement,
-        )
+        load = entry.load(self._settings, parallel, reserved=await self._promised(besides=entry))
         timeout_s = self._settings.load_timeout_s
         await runner.load(load, on_progress, stall_timeout_s=None if math.isinf(timeout_s) else timeout_s)
 

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from puna.engine.turns import Turn, Turns
 from puna.server.fleet.resident import ResidentModel
+
+#: Hears how many bytes of weights are in place, and of how many.
+Hear = Callable[[int, int], None]
 
 
 class Loading:
@@ -24,6 +27,15 @@ class Loading:
         self.name = name  # of the model, for those who look
         self.requests: Counter[str] = Counter()  # of each client
         self.turns: dict[str, Turn] = {}  # of each client
+        self._hearers: list[Hear] = []
+
+    def hear(self, hear: Hear) -> None:
+        """Tell `hear` of the progress from now on."""
+        self._hearers.append(hear)
+
+    def progressed(self, done: int, total: int) -> None:
+        for hear in self._hearers:
+            hear(done, total)
 
     @property
     def waiters(self) -> int:

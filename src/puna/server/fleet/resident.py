@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING
 from puna.errors import InsufficientMemoryError, NotSupportedError, RunnerError
 from puna.machine import usable_threads
 from puna.options import AUTO, LLAMACPP, PUNA, AdapterFile, Options, Placement
+from puna.runner.protocol import Load
 
 if TYPE_CHECKING:
     from puna.server.fleet.runner import Runner
+    from puna.server.settings import Settings
     from puna.store import StoredModel
 
 _log = logging.getLogger(__name__)
@@ -115,6 +117,25 @@ class ResidentModel:
     load_s: float = 0.0  # how long loading took
     watch: asyncio.Task[None] | None = None  # looks after the runner while it is used
     gone: asyncio.Event = field(default_factory=asyncio.Event)  # set once it is out of the table
+
+    def load(self, settings: Settings, parallel: int, reserved: int) -> Load:
+        """What a runner is told to load it for `parallel` sequences; `reserved` as in `Load`."""
+        plan = self.plan
+        return Load(
+            path=self.path,
+            num_ctx=plan.num_ctx,
+            parallel=parallel,
+            num_batch=plan.num_batch,
+            num_thread=plan.num_thread,
+            kv_cache_type=settings.kv_cache_type,
+            draft=plan.draft,
+            projector=plan.projector,
+            adapters=plan.adapters,
+            speculate=settings.speculate,
+            reserved=reserved,
+            engine=plan.engine,
+            placement=plan.placement,
+        )
 
     @property
     def ready(self) -> bool:

@@ -12,6 +12,7 @@ from puna.runner.protocol import (
     Done,
     Embed,
     Embedded,
+    Evaluated,
     Generate,
     Load,
     Loaded,
@@ -57,7 +58,9 @@ class Runner(Protocol):
         `on_progress` hears (bytes done, bytes in total); `stall_timeout_s` is how long there may be none.
         """
 
-    def generate(self, request: Generate) -> AsyncGenerator[Prompted | Scored | Chunk | Done, None]:
+    def generate(
+        self, request: Generate
+    ) -> AsyncGenerator[Prompted | Evaluated | Scored | Chunk | Done, None]:
         """What is generated for `request`; closing the iterator stops it."""
 
     async def embed(self, request: Embed) -> list[Embedded]:

@@ -32,10 +32,10 @@ async def error_reply(request: Request, error: Exception) -> Response:
     path = request.scope["path"]  # `request.url` cannot be had of a malformed query or Host header
     if status >= 500:
         _log.warning("%s %s: %s: %s", request.method, path, type(error).__name__, error)
-    return json_reply(_written(path)(error), status)
+    return json_reply(written(path)(error), status)
 
 
-def _written(path: str) -> Callable[[Exception], dict[str, Any]]:
+def written(path: str) -> Callable[[Exception], dict[str, Any]]:
     """How errors of the API with this path are written."""
     if path == "/v1/messages" or path.startswith("/v1/messages/"):
         return anthropic_error

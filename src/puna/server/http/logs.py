@@ -15,7 +15,7 @@ from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from puna.config import env, env_bool
+from puna.config import env, env_bool, path_of
 from puna.errors import PunaError
 from puna.lines import LONGEST_TEXT, LineFormatter, shortened
 from puna.server.http.request_facts import current
@@ -51,7 +51,7 @@ def _handler() -> logging.Handler:
     if not (name := env("LOG_FILE")):
         return logging.StreamHandler()
     try:
-        return LogFile(Path(name).expanduser())
+        return LogFile(path_of(name))
     except OSError as error:
         raise PunaError(f"PUNA_LOG_FILE: cannot write to {name}: {error.strerror or error}") from error
 

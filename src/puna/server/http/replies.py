@@ -17,6 +17,8 @@ from puna.errors import PunaError
 JSON: Final = "application/json; charset=utf-8"
 NDJSON: Final = "application/x-ndjson"
 SSE: Final = "text/event-stream"
+HTML: Final = "text/html; charset=utf-8"
+TEXT: Final = "text/plain; charset=utf-8"
 
 #: A list is encoded in pieces of about this size, which take a millisecond.
 _PIECE_BYTES: Final = 1 << 16
@@ -35,7 +37,7 @@ def json_reply(value: Any, status: int = 200, content_type: str = JSON) -> Respo
 
 
 def text_reply(text: str, status: int = 200) -> Response:
-    return Response(text, status, headers={"content-type": "text/plain; charset=utf-8"})
+    return Response(text, status, headers={"content-type": TEXT})
 
 
 def empty(status: int, headers: Mapping[str, str] | None = None) -> Response:

@@ -11,6 +11,7 @@ class RequestFacts:
     """Durations are in seconds; None means unknown."""
 
     id: str
+    user_agent: str = ""
     model: str = ""
     outcome: str = ""  # of a generation or an embedding, as in the metrics
     error: str = ""

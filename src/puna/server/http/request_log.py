@@ -36,8 +36,11 @@ class RequestLogMiddleware:
             await self._app(scope, receive, send)
             return
         began_s = time.perf_counter()
-        given = Headers(scope=scope).get("x-request-id", "")
-        facts = RequestFacts(given if _ID.fullmatch(given) else uuid.uuid4().hex)
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        facts = RequestFacts(
+            given if _ID.fullmatch(given) else uuid.uuid4().hex, headers.get("user-agent", "")
+        )
         status = _LEFT
 
         async def marked(message: Message) -> None:

@@ -18,7 +18,8 @@ from puna.server.jobs.backend import Backend
 
 def routes(backend: Backend) -> list[Route]:
     async def cache(request: Request) -> Response:
-        """Of one model, or of all; none of them is loaded for it, or kept any longer."""
+        """What the caches of one model hold, or of all in memory."""
+        # None of them is loaded for it, or kept any longer.
         entries = backend.fleet.loaded()
         wanted = request.query_params.get("model", "")
         if wanted:
@@ -30,7 +31,7 @@ def routes(backend: Backend) -> list[Route]:
             raise RequestError(f"model '{wanted}' is not in memory; ask it something first")
         return json_reply({"models": models})
 
-    return [route("/api/debug/cache", cache, "GET")]
+    return [route("/api/debug/cache", cache, "GET", query=("model",))]
 
 
 async def _look(entry: ResidentModel) -> dict[str, Any] | None:

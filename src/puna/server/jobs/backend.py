@@ -15,14 +15,16 @@ import msgspec.structs
 from puna.errors import ModelNotFoundError, RequestError
 from puna.options import Options
 from puna.prompt.model_facts import projector_for
-from puna.runner.protocol import CallDelta, Chunk, Done, Generate, Prompted, Scored, TokenLogprob
+from puna.runner.protocol import CallDelta, Chunk, Done, Evaluated, Generate, Prompted, Scored, TokenLogprob
 from puna.server.fleet.fleet import Fleet
+from puna.server.fleet.loading import Hear
 from puna.server.fleet.resident import LoadPlan
 from puna.server.fleet.runner import Runner
 from puna.server.http.caller import caller
 from puna.server.http.request_facts import facts
 from puna.server.jobs.checks import template_errors
 from puna.server.jobs.merge import merged
+from puna.server.jobs.progress import Getting, Progress
 from puna.server.metrics import Metrics, Observation
 from puna.server.running import Running, RunningRequests
 from puna.server.settings import Settings
@@ -87,8 +89,8 @@ class Finished:
     warnings: Sequence[str] = ()
 
 
-Part = Piece | Echo | Finished
-_Event = Prompted | Scored | Chunk | Done
+Part = Progress | Piece | Echo | Finished
+_Event = Prompted | Evaluated | Scored | Chunk | Done
 
 
 def warnings(order: Order, runner: Runner) -> list[str]:
@@ -158,10 +160,10 @@ class Backend:
         )
 
     @contextlib.asynccontextmanager
-    async def runner(self, order: Order) -> AsyncIterator[Runner]:
-        """The runner of the model that `order` names, for as long as the block runs."""
-        plan = self.plan(order)
-        async with self.fleet.use(order.model, plan, order.keep_alive_s, client=order.client) as runner:
+    async def runner(self, order: Order, hear: Hear | None = None) -> AsyncIterator[Runner]:
+        """The runner of the model that `order` names, for as long as the block runs; `hear` of its load."""
+        plan, keep_s = self.plan(order), order.keep_alive_s
+        async with self.fleet.use(order.model, plan, keep_s, client=order.client, hear=hear) as runner:
             yield runner
 
     async def load(self, order: Order) -> list[str]:
@@ -186,7 +188,8 @@ class Backend:
     ) -> AsyncGenerator[Part, None]:
         """The answers to all `requests` part by part, each ending with `Finished`.
 
-        With `echo` each begins with its prompt. Closing it stops the generation.
+        With `echo` each begins with its prompt. All requests want `Progress`, or none. Closing it stops the
+        generation.
         """
         choices = sum(request.samples for request in requests)
         with (
@@ -194,8 +197,12 @@ class Backend:
             self.requests.running(order.model.name, order.arrived_ns) as running,
         ):
             async with contextlib.AsyncExitStack() as held:
-                with running.waiting():
-                    runner = await held.enter_async_context(self.runner(order))
+                getting = Getting(lambda hear: self.runner(order, hear), held, running, order.arrived_ns)
+                if requests[0].progress:
+                    async with contextlib.aclosing(getting.steps()) as steps:
+                        async for step in steps:
+                            yield step
+                runner = await getting.runner()
                 observation.loaded()
                 running.loaded()
                 loaded_ns = time.perf_counter_ns()
@@ -254,6 +261,9 @@ class _Answers:
             while (event := await self._next(events)) is not None:
                 if isinstance(event, Prompted):
                     self._prompt = event
+                    continue
+                if isinstance(event, Evaluated):
+                    yield Progress.of(event, self._first)
                     continue
                 sample, choice = self._samples[event.sample], self._first + event.sample
                 if isinstance(event, Scored):

@@ -102,6 +102,24 @@ class OwnFields(AdapterFields):
         )
 
 
+class ProgressField(Body):
+    """llama.cpp's field: a stream also says how far the load and the prompt are."""
+
+    return_progress: bool = False
+    stream: bool
+
+    @property
+    def progress(self) -> bool:
+        return self.return_progress and self.stream
+
+    @property
+    def ignored(self) -> list[str]:
+        unseen = (
+            ["return_progress is ignored without stream"] if self.return_progress and not self.stream else []
+        )
+        return super().ignored + unseen
+
+
 class SamplingFields(Body):
     """Options of the native API that others do not have: the names are those of llama.cpp, too."""
 

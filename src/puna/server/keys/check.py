@@ -18,7 +18,10 @@ from puna.server.keys.key import Key
 from puna.server.keys.keyring import Keyring
 from puna.server.keys.usage import Usage
 
-_READ: Final = ("/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models")
+_READ: Final = (
+    "/api/tags", "/api/show", "/api/version", "/api/ps", "/metrics", "/v1/models",
+    "/openapi.json", "/docs",
+)  # fmt: skip
 _GENERATE: Final = (
     "/api/generate", "/api/chat", "/api/embed", "/api/embeddings", "/api/rerank", "/api/cancel",
 )  # fmt: skip

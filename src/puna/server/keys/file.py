@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from puna.config import env, home
+from puna.config import env, home, path_of
 from puna.errors import KeyFileError
 from puna.server.keys.key import Key
 
@@ -22,7 +22,7 @@ class _Keys(msgspec.Struct, forbid_unknown_fields=True):
 def key_file() -> Path:
     """`PUNA_API_KEYS_FILE`, default `~/.puna/keys.json`."""
     given = env("API_KEYS_FILE")
-    return Path(given).expanduser() if given else home() / "keys.json"
+    return path_of(given) if given else home() / "keys.json"
 
 
 def read_keys(path: Path) -> list[Key]:

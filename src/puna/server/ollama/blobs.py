@@ -9,12 +9,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from puna.server.http.replies import empty
-from puna.server.http.routing import route
+from puna.server.http.routing import NOTHING, route
 from puna.server.jobs.backend import Backend
 
 
 def routes(backend: Backend) -> list[Route]:
     async def blob(request: Request) -> Response:
+        """Upload a file under its digest, or ask whether it is there."""
         digest = request.path_params["digest"]
         if request.method == "HEAD":
             # Who is told that a damaged file is here would not send a better one.
@@ -26,4 +27,4 @@ def routes(backend: Backend) -> list[Route]:
             return empty(499)  # nobody reads it; the part received is thrown away
         return empty(201 if created else 200)
 
-    return [route("/api/blobs/{digest}", blob, "HEAD", "POST")]
+    return [route("/api/blobs/{digest}", blob, "HEAD", "POST", content_type=NOTHING)]

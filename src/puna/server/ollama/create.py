@@ -7,15 +7,15 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import msgspec
-from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import InvalidNameError, RequestError, TemplateError
 from puna.prompt.choose import check_template
 from puna.quantize.kinds import file_type_of
-from puna.server.http.decoding import read
-from puna.server.http.routing import route
+from puna.registry.report import Progress
+from puna.server.http.replies import NDJSON
+from puna.server.http.routing import body_route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.parsing import parsing
 from puna.server.ollama.progress import progress_reply
@@ -28,13 +28,13 @@ _NO_DIGEST = "0000000000000000000"
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def create(request: Request) -> ASGIApp:
-        body = await read(request, CreateRequest)
+    async def create(body: CreateRequest) -> ASGIApp:
+        """Make a model of another one or of uploaded files."""
         spec = await parsing(lambda: _spec(backend, body))
         statuses = _create(backend, body.wanted, spec, body.ignored)
         return await progress_reply(statuses, body.stream)
 
-    return [route("/api/create", create, "POST")]
+    return [body_route("/api/create", CreateRequest, create, gives=Progress, streams=NDJSON)]
 
 
 def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:

@@ -7,17 +7,15 @@ from typing import Any
 
 import msgspec
 from pydantic import Field
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.errors import EmbeddingError, GenerationError, RequestError, UnavailableError
+from puna.errors import ContextLengthError, EmbeddingError, GenerationError, RequestError, UnavailableError
 from puna.runner.protocol import Embed
-from puna.server.http.decoding import read
 from puna.server.http.limits import Name
 from puna.server.http.replies import ListReply, json_reply
-from puna.server.http.routing import route
+from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend, Order
 from puna.server.jobs.checks import check_inputs
@@ -82,29 +80,29 @@ class EmbedFacts(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def embed(request: Request) -> ASGIApp:
-        body = await read(request, EmbedRequest)
+    async def embed(body: EmbedRequest) -> ASGIApp:
+        """Vectors of texts."""
         wanted = body.request()
         found = await embeddings.embed(backend, _order(backend, body), wanted)
         vectors = (embeddings.floats(vector.vector) for vector in found.vectors)
         return ListReply(_facts(body.model, found), "embeddings", vectors)
 
-    async def old_embeddings(request: Request) -> Response:
-        body = await read(request, EmbeddingsRequest)
+    async def old_embeddings(body: EmbeddingsRequest) -> Response:
+        """The vector of one text, for older clients."""
         if not body.model.strip():
             raise RequestError("model is required")
         order = _order(backend, body)
         try:
             found = await embeddings.embed(backend, order, body.request())
-        except (RequestError, UnavailableError, EmbeddingError) as error:
-            # Status 500, whatever it is that cannot be embedded: what clients of this endpoint know.
+        except (ContextLengthError, UnavailableError, EmbeddingError) as error:
+            # Status 500 for a text that cannot be embedded: what clients of this endpoint know.
             raise GenerationError(str(error)) from error
         vector = embeddings.floats(found.vectors[0].vector) if found.vectors else []
         return json_reply({"embedding": vector, **({"warnings": found.warnings} if found.warnings else {})})
 
     return [
-        route("/api/embed", embed, "POST"),
-        route("/api/embeddings", old_embeddings, "POST"),
+        body_route("/api/embed", EmbedRequest, embed, gives=EmbedFacts),
+        body_route("/api/embeddings", EmbeddingsRequest, old_embeddings),
     ]
 
 

@@ -6,17 +6,16 @@ import contextlib
 from collections.abc import AsyncGenerator, Sequence
 from typing import Any, Literal
 
-from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.server.http.decoding import read
 from puna.server.http.error_replies import native_error_line
 from puna.server.http.replies import NDJSON, StreamReply, json_lines, json_reply, started
-from puna.server.http.routing import route
+from puna.server.http.routing import body_route
 from puna.server.jobs.backend import Backend, Finished, Piece
 from puna.server.jobs.calls import Calls
 from puna.server.jobs.jobs import Job, Preload, Unload, job
+from puna.server.jobs.progress import Progress
 from puna.server.ollama.replies import Logprob, Reply, ReplyCall, ReplyMessage, split
 from puna.server.ollama.times import utc_now
 from puna.server.ollama.wire import ChatRequest, GenerateRequest, GenerationBody
@@ -25,17 +24,17 @@ Kind = Literal["generate", "chat"]
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def generate(request: Request) -> ASGIApp:
-        body = await read(request, GenerateRequest)
+    async def generate(body: GenerateRequest) -> ASGIApp:
+        """Continue a prompt; without one, only load the model, or with a keep-alive of 0 unload it."""
         return await _answer(backend, "generate", body, await job(backend, body.asked()))
 
-    async def chat(request: Request) -> ASGIApp:
-        body = await read(request, ChatRequest)
+    async def chat(body: ChatRequest) -> ASGIApp:
+        """Answer a chat; without messages, only load the model, or with a keep-alive of 0 unload it."""
         return await _answer(backend, "chat", body, await job(backend, body.asked()))
 
     return [
-        route("/api/generate", generate, "POST"),
-        route("/api/chat", chat, "POST"),
+        body_route("/api/generate", GenerateRequest, generate, gives=Reply, streams=NDJSON),
+        body_route("/api/chat", ChatRequest, chat, gives=Reply, streams=NDJSON),
     ]
 
 
@@ -71,6 +70,8 @@ async def _replies(backend: Backend, kind: Kind, name: str, todo: Job) -> AsyncG
                 text = item.text + broken
                 if text or item.thinking or called or logprobs:
                     yield _reply(kind, name, text, item.thinking, calls=called, logprobs=logprobs)
+            elif isinstance(item, Progress):
+                yield _reply(kind, name, **item.fields)
             elif isinstance(item, Finished):
                 called, broken = split(calls.flush())
                 if called or broken:

@@ -19,9 +19,9 @@ from puna.prompt.author import Author
 from puna.server.fleet.looks import Look, look, own_fields
 from puna.server.fleet.resident import ResidentModel
 from puna.server.http.caller import caller
-from puna.server.http.decoding import read
-from puna.server.http.replies import empty, json_reply, text_reply
-from puna.server.http.routing import route
+from puna.server.http.replies import TEXT, empty, json_reply, text_reply
+from puna.server.http.request_facts import facts
+from puna.server.http.routing import NOTHING, body_route, route
 from puna.server.jobs.backend import Backend
 from puna.server.ollama.times import in_local_time
 from puna.server.ollama.wire import CancelRequest, CopyRequest, ModelRequest, ShowRequest
@@ -36,37 +36,41 @@ _log = logging.getLogger(__name__)
 
 def routes(backend: Backend) -> list[Route]:
     async def greeting(request: Request) -> Response:
+        """Whether there is a server."""
         return text_reply("Ollama is running")
 
     async def version(request: Request) -> Response:
+        """The version of Ollama's API, of Puna, and the machine's devices."""
         found = await asyncio.to_thread(devices)
         return json_reply({"version": OLLAMA_VERSION, "puna": __version__, "devices": found.to_json()})
 
     async def tags(request: Request) -> Response:
+        """The models in the store."""
         return json_reply({"models": await asyncio.to_thread(_tags, backend)})
 
-    async def show(request: Request) -> Response:
-        body = await read(request, ShowRequest)
+    async def show(body: ShowRequest) -> Response:
+        """What is known of a model."""
         model = backend.find(body.wanted)
         value = await asyncio.to_thread(_show, model, body, backend.settings.engine)
-        if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
+        if facts().user_agent.startswith("GitHubCopilotChat/"):
             value["model_info"]["general.basename"] = body.wanted
         return json_reply(value)
 
     async def ps(request: Request) -> Response:
+        """The models in memory and the running requests."""
         entries = backend.fleet.loaded()
         looks = {one.model: one for one in await look(entries)}
         models = [_running(entry, looks.get(entry)) for entry in entries]
         return json_reply({"models": models, "requests": backend.requests.fields()})
 
-    async def cancel(request: Request) -> Response:
-        body = await read(request, CancelRequest)
+    async def cancel(body: CancelRequest) -> Response:
+        """End a running request of the caller by its id (`X-Request-Id`, or as `/api/ps` lists it)."""
         if not backend.requests.cancel(body.id, caller()):
             raise ModelNotFoundError(f"no request '{body.id}' of yours is running; /api/ps lists them")
         return empty(200)
 
-    async def copy(request: Request) -> Response:
-        body = await read(request, CopyRequest)
+    async def copy(body: CopyRequest) -> Response:
+        """Give a model another name."""
         for what in ("source", "destination"):
             _check_name(getattr(body, what), f'{what} "{getattr(body, what)}" is invalid')
         try:
@@ -75,8 +79,9 @@ def routes(backend: Backend) -> list[Route]:
             raise ModelNotFoundError(f'model "{body.source}" not found') from error
         return empty(200)
 
-    async def delete(request: Request) -> Response:
-        name = (await read(request, ModelRequest)).wanted
+    async def delete(body: ModelRequest) -> Response:
+        """Remove a model."""
+        name = body.wanted
         if not name:
             raise RequestError("model is required")
         _check_name(name, f'name "{name}" is invalid')
@@ -84,14 +89,14 @@ def routes(backend: Backend) -> list[Route]:
         return empty(200)
 
     return [
-        route("/", greeting, "GET", "HEAD"),
+        route("/", greeting, "GET", "HEAD", content_type=TEXT),
         route("/api/version", version, "GET", "HEAD"),
         route("/api/tags", tags, "GET", "HEAD"),
-        route("/api/show", show, "POST"),
+        body_route("/api/show", ShowRequest, show),
         route("/api/ps", ps, "GET"),
-        route("/api/cancel", cancel, "POST"),
-        route("/api/copy", copy, "POST"),
-        route("/api/delete", delete, "DELETE"),
+        body_route("/api/cancel", CancelRequest, cancel, content_type=NOTHING),
+        body_route("/api/copy", CopyRequest, copy, content_type=NOTHING),
+        body_route("/api/delete", ModelRequest, delete, method="DELETE", content_type=NOTHING),
     ]
 
 

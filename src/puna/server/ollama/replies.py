@@ -10,6 +10,7 @@ import msgspec.structs
 
 from puna.runner.protocol import TokenLogprob
 from puna.server.jobs.calls import Call
+from puna.server.jobs.progress import LoadProgress, PromptProgress
 
 
 class TopLogprob(msgspec.Struct, frozen=True):
@@ -66,6 +67,7 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     `cached`, `drafted`, `accepted` and `warnings` are Puna's own: tokens of the prompt dropped because it was
     too long, tokens of the context dropped while generating, tokens of the prompt taken from the cache,
     tokens guessed, those of them that came true, and sentences about what was ignored or makes it slow.
+    `load_progress` and `prompt_progress` come before the answer, each in a message of its own.
     """
 
     model: str
@@ -88,6 +90,8 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     drafted: int = 0
     accepted: int = 0
     warnings: Sequence[str] = []
+    load_progress: LoadProgress | None = None
+    prompt_progress: PromptProgress | None = None
     logprobs: list[Logprob] = []
     debug_info: dict[str, Any] | None = msgspec.field(default=None, name="_debug_info")
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from pydantic import Field
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from puna.server.http.decoding import read
 from puna.server.http.replies import json_reply
-from puna.server.http.routing import route
+from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.rerank import RerankRequest, rerank
@@ -26,8 +24,8 @@ class OllamaRerankRequest(RerankRequest):
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def ranked(request: Request) -> Response:
-        body = await read(request, OllamaRerankRequest)
+    async def ranked(body: OllamaRerankRequest) -> Response:
+        """Documents in the order of how well they answer a query."""
         body.request()
         model = embeddings.find(backend, body.model)
         order = backend.order(model, body.options, keep_alive_s(body.keep_alive), body.ignored)
@@ -35,4 +33,4 @@ def routes(backend: Backend) -> list[Route]:
         timings = {"total_duration": found.total_duration, "load_duration": found.load_duration}
         return json_reply(reply | timings | {"prompt_eval_count": found.tokens})
 
-    return [route("/api/rerank", ranked, "POST")]
+    return [body_route("/api/rerank", OllamaRerankRequest, ranked)]

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Callable
 
-from starlette.requests import Request
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -14,8 +13,8 @@ from puna.errors import InvalidNameError, RequestError
 from puna.registry.pull import pull
 from puna.registry.push import push
 from puna.registry.report import Progress, Report
-from puna.server.http.decoding import read
-from puna.server.http.routing import route
+from puna.server.http.replies import NDJSON
+from puna.server.http.routing import body_route
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.threads import in_own_thread
 from puna.server.ollama.progress import progress_reply
@@ -27,13 +26,13 @@ _Work = Callable[[Report, threading.Event], object]
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def pulled(request: Request) -> ASGIApp:
-        body = await read(request, TransferRequest)
+    async def pulled(body: TransferRequest) -> ASGIApp:
+        """Download a model from a registry, a hub or a web server."""
         _check_name(body.wanted)
         return await progress_reply(pulling(backend, body.wanted, insecure=body.insecure), body.stream)
 
-    async def pushed(request: Request) -> ASGIApp:
-        body = await read(request, TransferRequest)
+    async def pushed(body: TransferRequest) -> ASGIApp:
+        """Upload a model to a registry."""
         if not body.wanted.strip():
             raise RequestError("model is required")
         _check_name(body.wanted)
@@ -43,7 +42,10 @@ def routes(backend: Backend) -> list[Route]:
 
         return await progress_reply(_followed(backend, work), body.stream)
 
-    return [route("/api/pull", pulled, "POST"), route("/api/push", pushed, "POST")]
+    return [
+        body_route("/api/pull", TransferRequest, pulled, gives=Progress, streams=NDJSON),
+        body_route("/api/push", TransferRequest, pushed, gives=Progress, streams=NDJSON),
+    ]
 
 
 def pulling(backend: Backend, name: str, *, insecure: bool = False) -> AsyncGenerator[Progress, None]:

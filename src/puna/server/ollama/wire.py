@@ -19,7 +19,7 @@ from puna.server.http.decoding import Body
 from puna.server.http.limits import Files, Licences, Many, Messages, Name
 from puna.server.jobs.images import from_base64
 from puna.server.jobs.jobs import Asked
-from puna.server.jobs.own_fields import ChatFields, OwnFields, only_one
+from puna.server.jobs.own_fields import ChatFields, OwnFields, ProgressField, only_one
 from puna.server.jobs.tools import ToolUse, chat_choice, chat_tools
 
 
@@ -40,7 +40,7 @@ class Message(Body):
         return value.lower()
 
 
-class GenerationBody(OwnFields):
+class GenerationBody(OwnFields, ProgressField):
     """What generate and chat have in common."""
 
     model: Name = ""
@@ -61,6 +61,7 @@ class GenerationBody(OwnFields):
             shift=self.shift,
             logprobs=self.logprobs,
             top_logprobs=self.top_logprobs,
+            progress=self.progress,
             template=more.pop("template", ""),
             context=more.pop("context", None),
             images=more.pop("request_images", []),

@@ -13,12 +13,12 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import RequestError
-from puna.server.http.decoding import read
 from puna.server.http.error_replies import openai_error_event
 from puna.server.http.replies import SSE, StreamReply, encode, json_reply, started
-from puna.server.http.routing import route
+from puna.server.http.routing import body_route, route
 from puna.server.jobs.backend import Backend, Echo, Finished, Piece
 from puna.server.jobs.jobs import Job, Preload, Unload, job
+from puna.server.jobs.progress import Progress
 from puna.server.openai.shapes import (
     TOOL_CALLS,
     ChatShape,
@@ -35,26 +35,28 @@ from puna.store import StoredModel
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def chat(request: Request) -> ASGIApp:
-        body = await read(request, ChatCompletionRequest)
+    async def chat(body: ChatCompletionRequest) -> ASGIApp:
+        """Answer a chat, as OpenAI's API does."""
         shape = ChatShape(body.model, functions=body.with_functions)
         return await _answer(backend, shape, body, await job(backend, body.asked()))
 
-    async def completion(request: Request) -> ASGIApp:
-        body = await read(request, CompletionRequest)
+    async def completion(body: CompletionRequest) -> ASGIApp:
+        """Continue prompts, or score them."""
         return await _answer(backend, TextShape(body.model), body, await job(backend, body.asked()))
 
     async def models(request: Request) -> Response:
+        """The models in the store."""
         stored = await asyncio.to_thread(backend.store.list)
         return json_reply({"object": "list", "data": [_model(model, model.name) for model in stored]})
 
     async def model(request: Request) -> Response:
+        """A model of the store."""
         name = request.path_params["model"]
         return json_reply(_model(backend.find(name), name))
 
     return [
-        route("/v1/chat/completions", chat, "POST"),
-        route("/v1/completions", completion, "POST"),
+        body_route("/v1/chat/completions", ChatCompletionRequest, chat, streams=SSE),
+        body_route("/v1/completions", CompletionRequest, completion, streams=SSE),
         route("/v1/models", models, "GET"),
         route("/v1/models/{model}", model, "GET"),
     ]
@@ -89,6 +91,8 @@ async def _collected(backend: Backend, shape: Shape, todo: Job) -> dict[str, Any
     parts: list[list[Choice]] = [[] for _ in range(todo.choices)]
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
         async for item in items:
+            if isinstance(item, Progress):
+                continue
             parts[item.choice].append(read.part(item))
             if isinstance(item, Finished):
                 used.count(item)
@@ -101,6 +105,9 @@ async def _events(
     used, read = Usage(), _Parts(todo.logprobs)
     async with contextlib.aclosing(backend.generate(todo.order, todo.requests, echo=todo.echo)) as items:
         async for item in items:
+            if isinstance(item, Progress):
+                yield _event(shape.progress(item))
+                continue
             part = read.part(item)
             if isinstance(item, Finished):
                 used.count(item)

@@ -5,15 +5,13 @@ from __future__ import annotations
 import base64
 from typing import Any, Final
 
-from starlette.requests import Request
 from starlette.routing import Route
 
 from puna.errors import RequestError
 from puna.runner.protocol import Embed
-from puna.server.http.decoding import read
 from puna.server.http.limits import Name
 from puna.server.http.replies import ListReply
-from puna.server.http.routing import route
+from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.checks import check_inputs
@@ -58,15 +56,15 @@ class EmbeddingRequest(AdapterFields):
 
 
 def routes(backend: Backend) -> list[Route]:
-    async def embed(request: Request) -> ListReply:
-        body = await read(request, EmbeddingRequest)
+    async def embed(body: EmbeddingRequest) -> ListReply:
+        """Vectors of texts, as OpenAI's API gives them."""
         wanted, encoding = body.request(), body.encoding
         model = embeddings.find(backend, body.model)
         order = backend.order(model, {}, ignored=body.ignored)
         found = await embeddings.embed(backend, order, wanted)
         return _reply(body.model, found, encoding)
 
-    return [route("/v1/embeddings", embed, "POST")]
+    return [body_route("/v1/embeddings", EmbeddingRequest, embed)]
 
 
 def _reply(name: str, found: Vectors, encoding: str) -> ListReply:

@@ -14,6 +14,7 @@ from typing import Any
 from puna.runner.protocol import CallDelta, TokenLogprob, TopLogprob
 from puna.server.jobs.backend import Echo, Finished
 from puna.server.jobs.calls import Calls
+from puna.server.jobs.progress import Progress
 
 #: Why an answer ended that calls tools.
 TOOL_CALLS = "tool_calls"
@@ -135,6 +136,10 @@ class Shape(ABC):
         """One chunk of a stream; the one that ends the text has a reason."""
         chunk = {**self._head, "object": self.object_part, "choices": [self._choice(answer, "delta")]}
         return chunk | _warnings(answer)
+
+    def progress(self, progress: Progress) -> dict[str, Any]:
+        """A chunk without text: llama.cpp's."""
+        return self.part(Choice(progress.choice)) | progress.fields
 
     def end(self, used: Usage) -> dict[str, Any]:
         """The chunk after the end, for who asked for the usage."""

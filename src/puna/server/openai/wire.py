@@ -16,7 +16,14 @@ from puna.server.http.decoding import Body
 from puna.server.http.limits import Many, Messages, Name
 from puna.server.jobs.checks import check_top_logprobs
 from puna.server.jobs.jobs import Asked
-from puna.server.jobs.own_fields import ChatFields, OwnFields, SamplingFields, only_one, texts_or_tokens
+from puna.server.jobs.own_fields import (
+    ChatFields,
+    OwnFields,
+    ProgressField,
+    SamplingFields,
+    only_one,
+    texts_or_tokens,
+)
 from puna.server.jobs.tools import ToolUse, chat_choice, chat_tools
 from puna.server.openai.messages import ChatMessage, prompt_messages
 
@@ -41,7 +48,7 @@ _MOST_CHOICES = 2048
 _MOST_TOKEN = 2**31 - 1
 
 
-class OpenAIRequest(OwnFields, SamplingFields):
+class OpenAIRequest(OwnFields, ProgressField, SamplingFields):
     """What both kinds of completion have in common."""
 
     model: Name = ""
@@ -121,6 +128,7 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
                 samples=self.n,
                 logprobs=self.logprobs,
                 top_logprobs=self.top_logprobs,
+                progress=self.progress,
                 stream_calls=self.stream,
             ),
             prompts=[self.chat(use, messages)],
@@ -205,6 +213,7 @@ class CompletionRequest(OpenAIRequest):
                 truncate=not self.echo,
                 logprobs=self.logprobs is not None,
                 top_logprobs=self.logprobs or 0,
+                progress=self.progress,
                 prompt_logprobs=not self.generates or (self.echo and self.logprobs is not None),
             ),
             prompts=[self._prompt(prompt, raw) for prompt in prompts] if any(prompts) else [],

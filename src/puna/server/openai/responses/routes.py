@@ -14,10 +14,9 @@ from starlette.types import ASGIApp
 
 from puna.errors import PunaError, RequestError, ResponseNotFoundError, StoreError, shown
 from puna.server.http.caller import caller
-from puna.server.http.decoding import read
 from puna.server.http.error_replies import openai_error_event
 from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, started
-from puna.server.http.routing import route
+from puna.server.http.routing import body_route, route
 from puna.server.jobs.backend import Backend, Finished, Piece
 from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.segments import Segments
@@ -33,8 +32,8 @@ def routes(backend: Backend) -> list[Route]:
     settings = backend.settings
     kept = KeptResponses(backend.store.root / "responses", settings.responses_bytes, settings.max_body_bytes)
 
-    async def answer(request: Request) -> ASGIApp:
-        body = await read(request, ResponsesRequest)
+    async def answer(body: ResponsesRequest) -> ASGIApp:
+        """Answer a conversation, and keep the answer so that others can go on from it."""
         given = input_items(body.input)
         new, before = await asyncio.to_thread(_conversation, kept, body, given)
         todo = one_job(await job(backend, body.asked([*before, *new])))
@@ -43,35 +42,38 @@ def routes(backend: Backend) -> list[Route]:
             return StreamReply(await started(answering.events()), SSE, openai_error_event)
         return json_reply(await answering.whole())
 
-    async def count(request: Request) -> Response:
-        body = await read(request, ResponsesRequest)
+    async def count(body: ResponsesRequest) -> Response:
+        """Tokens of a request."""
         new, before = await asyncio.to_thread(_conversation, kept, body, input_items(body.input))
         todo = one_job(await job(backend, body.asked([*before, *new])))
         prompt = await backend.render(todo.order, todo.requests[0])
         return json_reply({"object": "response.input_tokens", "input_tokens": len(prompt.tokens)})
 
     async def get(request: Request) -> Response:
+        """A response that is kept."""
         if request.query_params.get("stream") == "true":
             raise RequestError("a response that has ended cannot be streamed again: leave out stream")
         found = await asyncio.to_thread(kept.get, request.path_params["id"], caller().key)
         return json_reply(found.response)
 
     async def delete(request: Request) -> Response:
+        """Forget a response."""
         id = request.path_params["id"]
         await asyncio.to_thread(kept.delete, id, caller().key)
         return json_reply({"id": id, "object": "response", "deleted": True})
 
     async def items(request: Request) -> Response:
+        """What a response answered: its input items."""
         found = await asyncio.to_thread(kept.get, request.path_params["id"], caller().key)
         before = await asyncio.to_thread(_before, kept, found.previous)
         return json_reply(_listed([*before, *found.input], dict(request.query_params)))
 
     return [
-        route("/v1/responses", answer, "POST"),
-        route("/v1/responses/input_tokens", count, "POST"),
+        body_route("/v1/responses", ResponsesRequest, answer, streams=SSE),
+        body_route("/v1/responses/input_tokens", ResponsesRequest, count),
         route("/v1/responses/{id}", get, "GET"),
         route("/v1/responses/{id}", delete, "DELETE"),
-        route("/v1/responses/{id}/input_items", items, "GET"),
+        route("/v1/responses/{id}/input_items", items, "GET", query=("order", "limit", "after")),
     ]
 
 

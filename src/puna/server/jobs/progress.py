@@ -1,0 +1,107 @@
+"""How far a request is before it answers: its model loaded, its prompt evaluated."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from puna.runner.protocol import Evaluated
+from puna.server.fleet.loading import Hear
+from puna.server.fleet.runner import Runner
+from puna.server.running import Running
+
+
+class LoadProgress(msgspec.Struct, frozen=True):
+    """Bytes of the model in all and in place, and milliseconds since the request arrived."""
+
+    total: int
+    processed: int
+    time_ms: float
+
+
+class PromptProgress(msgspec.Struct, frozen=True):
+    """Tokens of the prompt: in all, from the cache, and evaluated with those; milliseconds since its turn.
+
+    llama.cpp's.
+    """
+
+    total: int
+    cache: int
+    processed: int
+    time_ms: float
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One of both. The prompt's choice is the first of its answers'."""
+
+    load_progress: LoadProgress | None = None
+    prompt_progress: PromptProgress | None = None
+    choice: int = 0
+
+    @classmethod
+    def of(cls, event: Evaluated, choice: int) -> Progress:
+        counts = PromptProgress(event.total, event.cached, event.done, _ms(event.duration))
+        return cls(prompt_progress=counts, choice=choice)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """As replies have it."""
+        given = {"load_progress": self.load_progress, "prompt_progress": self.prompt_progress}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class Getting:
+    """Getting the runner for a request, which `held` holds from then on."""
+
+    def __init__(
+        self,
+        use: Callable[[Hear], contextlib.AbstractAsyncContextManager[Runner]],
+        held: contextlib.AsyncExitStack,
+        running: Running,
+        arrived_ns: int,
+    ) -> None:
+        self._use = use
+        self._held = held
+        self._running = running
+        self._arrived_ns = arrived_ns  # by `time.perf_counter_ns`
+        self._runner: Runner | None = None
+        self._news = asyncio.Event()
+        self._heard: Progress | None = None  # only the last counts
+
+    async def runner(self) -> Runner:
+        """The runner, waited for unless that is done. Raises what loading met."""
+        if self._runner is None:
+            with self._running.waiting():
+                self._runner = await self._held.enter_async_context(self._use(self._hear))
+        return self._runner
+
+    async def steps(self) -> AsyncGenerator[Progress, None]:
+        """The progress of the load. Raises what that met."""
+        loading = asyncio.create_task(self.runner())
+        loading.add_done_callback(lambda _: self._news.set())
+        try:
+            while not loading.done() or self._heard is not None:
+                await self._news.wait()
+                self._news.clear()
+                if self._heard is not None:
+                    heard, self._heard = self._heard, None
+                    yield heard
+            await loading
+        finally:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+
+    def _hear(self, done: int, total: int) -> None:
+        self._heard = Progress(LoadProgress(total, done, _ms(time.perf_counter_ns() - self._arrived_ns)))
+        self._news.set()
+
+
+def _ms(nanoseconds: int) -> float:
+    return round(nanoseconds / 1e6, 3)

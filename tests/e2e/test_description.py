@@ -1,0 +1,82 @@
+"""The server's description of itself, against what it does."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import jsonschema
+import pytest
+
+from puna.server.ollama.wire import ChatRequest
+from tests.e2e.servers import Server, running
+
+pytestmark = pytest.mark.e2e
+
+#: Routes that clients know, from every API.
+KNOWN = {
+    "/": {"get", "head"},
+    "/api/chat": {"post"},
+    "/api/delete": {"delete"},
+    "/api/blobs/{digest}": {"head", "post"},
+    "/v1/chat/completions": {"post"},
+    "/v1/models/{model}": {"get"},
+    "/v1/responses/{id}": {"get", "delete"},
+    "/v1/messages": {"post"},
+    "/metrics": {"get"},
+}
+#: Those with a method that has a body elsewhere, and none here.
+BODYLESS = {"/api/blobs/{digest}", "/v1/responses/{id}", "/v1/audio/transcriptions"}
+
+
+@pytest.fixture(scope="module")
+def document(server: Server) -> Any:
+    return server.http.get("/openapi.json").json()
+
+
+def test_every_route_is_described_with_what_it_takes(document: Any) -> None:
+    assert document["openapi"] == "3.1.0"
+    assert {path: set(document["paths"][path]) for path in KNOWN} == KNOWN
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert operation["summary"], f"nothing is said of {method} {path}"
+            takes = method in ("post", "delete") and path not in BODYLESS
+            assert ("requestBody" in operation) == takes, path
+    chat = document["components"]["schemas"]["ChatRequest"]["properties"]
+    assert set(chat) == {field.alias or name for name, field in ChatRequest.model_fields.items()}
+    assert chat["stream"]["default"] is True
+    assert chat["messages"]["maxItems"] == 16_384
+
+
+def test_what_it_says_of_replies_is_true(server: Server, document: Any) -> None:
+    def check(path: str, reply: Any) -> None:
+        content = document["paths"][path]["post"]["responses"]["200"]["content"]
+        schema = content["application/json"]["schema"]
+        jsonschema.validate(reply, {**schema, "components": document["components"]})
+        named = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        assert set(reply) <= set(named["properties"])
+
+    options = {"num_predict": 2}
+    body = {"model": "tiny", "stream": False, "options": options, "logprobs": True, "top_logprobs": 1}
+    check("/api/generate", server.http.post("/api/generate", json=body | {"prompt": "a"}).json())
+    said = [{"role": "user", "content": "a"}]
+    check("/api/chat", server.http.post("/api/chat", json=body | {"messages": said}).json())
+    wrong = server.http.post("/v1/chat/completions", json={"model": "none"}).json()
+    example = document["paths"]["/v1/chat/completions"]["post"]["responses"]["default"]["content"]
+    assert wrong["error"].keys() == example["application/json"]["example"]["error"].keys()
+
+
+def test_the_page_has_all_of_it_and_asks_for_nothing_elsewhere(server: Server, document: Any) -> None:
+    reply = server.http.get("/docs")
+    assert reply.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in reply.headers["content-security-policy"]
+    for name in [*document["paths"], *document["components"]["schemas"]]:
+        assert f"<code>{name}</code>" in reply.text
+    links = re.findall(r'href="([^"]*)"', reply.text)
+    assert set(links) - {"/openapi.json"} <= {f"#{name}" for name in document["components"]["schemas"]}
+    assert not re.search("<script|<img|<link|src=|@import|url\\(", reply.text)
+
+
+def test_keys_are_asked_for(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with running(tmp_path_factory.mktemp("keys"), PUNA_API_KEYS="one-key-that-is-long-enough") as server:
+        assert {server.http.get(path).status_code for path in ("/openapi.json", "/docs")} == {401}

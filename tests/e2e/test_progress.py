@@ -1,0 +1,81 @@
+"""How far a request is before it answers, in the streams of those who ask."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.e2e.servers import Server
+
+pytestmark = pytest.mark.e2e
+
+#: Longer than two batches.
+WORDS = " ".join(f"w{number}" for number in range(400))
+REQUEST = {"model": "endless", "options": {"num_predict": 2, "num_ctx": 8192}, "cache_prompt": False}
+
+
+def lines(server: Server, path: str, **body: Any) -> list[dict[str, Any]]:
+    with server.http.stream("POST", path, json=REQUEST | body) as response:
+        return [json.loads(line) for line in response.iter_lines()]
+
+
+def check(steps: list[dict[str, Any]], tokens: int) -> None:
+    """Each step of a prompt goes on from the one before, to its end."""
+    assert len(steps) >= 2
+    assert [step["processed"] for step in steps] == sorted({step["processed"] for step in steps})
+    assert [step["time_ms"] for step in steps] == sorted(step["time_ms"] for step in steps)
+    assert {(step["total"], step["cache"]) for step in steps} == {(tokens, 0)}
+    assert steps[-1]["processed"] == tokens
+
+
+def test_a_stream_tells_of_the_load_and_of_the_prompt(server: Server) -> None:
+    server.unload()
+    found = lines(server, "/api/generate", prompt=WORDS, raw=True, return_progress=True)
+    loads = [line["load_progress"] for line in found if "load_progress" in line]
+    size = loads[-1]["total"]
+    assert loads[-1]["processed"] == size > 0
+    prompts = [line["prompt_progress"] for line in found if "prompt_progress" in line]
+    check(prompts, found[-1]["prompt_eval_count"])
+    before = found[: len(loads) + len(prompts)]
+    assert all("load_progress" in line for line in before[: len(loads)])
+    assert all(line["response"] == "" and line["done"] is False for line in before)
+    assert all("prompt_progress" not in line for line in found[len(before) :])
+    chat = {"messages": [{"role": "user", "content": WORDS}], "return_progress": True}
+    found = lines(server, "/api/chat", **chat)
+    assert not any("load_progress" in line for line in found), "it is loaded"
+    check(
+        [line["prompt_progress"] for line in found if "prompt_progress" in line],
+        found[-1]["prompt_eval_count"],
+    )
+    assert not any("progress" in key for line in lines(server, "/api/generate", prompt=WORDS) for key in line)
+
+
+def test_openais_client_reads_the_progress_of_every_prompt(server: Server) -> None:
+    client = openai.OpenAI(base_url=server.url + "/v1/", api_key="any", max_retries=0, timeout=120)
+    own = {"return_progress": True, "cache_prompt": False}
+    chunks = list(
+        client.completions.create(
+            model="endless", prompt=[WORDS, WORDS + " more"], max_tokens=2, stream=True, n=2, extra_body=own
+        )
+    )
+    told = [chunk for chunk in chunks if hasattr(chunk, "prompt_progress")]
+    assert {chunk.choices[0].index for chunk in told} == {0, 2}, "a prompt has the number of its first answer"
+    for choice in (0, 2):
+        steps = [chunk.prompt_progress for chunk in told if chunk.choices[0].index == choice]
+        check(steps, steps[0]["total"])
+    messages: Any = [{"role": "user", "content": WORDS}]
+    stream = client.chat.completions.create(
+        model="endless", messages=messages, max_tokens=2, stream=True, extra_body=own
+    )
+    assert any(hasattr(chunk, "prompt_progress") and not chunk.choices[0].delta.content for chunk in stream)
+
+
+def test_without_a_stream_nobody_can_be_told(server: Server) -> None:
+    body = REQUEST | {"prompt": "a", "return_progress": True}
+    answer = server.http.post("/api/generate", json=body | {"stream": False}).json()
+    assert "return_progress is ignored without stream" in answer["warnings"]
+    assert "prompt_progress" not in answer
+    assert server.http.post("/api/generate", json=body | {"model": "none"}).status_code == 404

@@ -1,0 +1,99 @@
+"""Requests that schemathesis makes of `/openapi.json`: whatever they are, no route answers with a defect.
+
+`make test-schemathesis` installs it and runs this; `make test` skips it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.e2e.servers import Server, add_model, running
+from tests.tiny import TinyLlama, tiny_llama_gguf
+
+schemathesis = pytest.importorskip("schemathesis")
+pytestmark = [pytest.mark.e2e, pytest.mark.thorough]
+
+EXAMPLES = int(os.environ.get("EXAMPLES", "50"))
+
+#: A request that is answered, which what is made up is put into: else all that is tested is refusing it.
+SAID = [{"role": "user", "content": "hello"}]
+SOUND: dict[str, dict[str, Any]] = {
+    "/api/generate": {"model": "tiny", "prompt": "hello", "options": {"num_predict": 3}},
+    "/api/chat": {"model": "tiny", "messages": SAID, "options": {"num_predict": 3}},
+    "/api/embed": {"model": "tiny", "input": "hello"},
+    "/api/embeddings": {"model": "tiny", "prompt": "hello"},
+    "/api/rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
+    "/api/show": {"model": "tiny"},
+    "/api/create": {"model": "made", "from": "tiny"},
+    "/api/copy": {"source": "tiny", "destination": "copy"},
+    "/api/delete": {"model": "copy"},
+    "/api/cancel": {"id": "none"},
+    "/v1/completions": {"model": "tiny", "prompt": "hello", "max_tokens": 3},
+    "/v1/chat/completions": {"model": "tiny", "messages": SAID, "max_tokens": 3},
+    "/v1/embeddings": {"model": "tiny", "input": "hello"},
+    "/v1/rerank": {"model": "tiny", "query": "a", "documents": ["b"]},
+    "/v1/responses": {"model": "tiny", "input": "hello", "max_output_tokens": 3},
+    "/v1/responses/input_tokens": {"model": "tiny", "input": "hello"},
+    "/v1/messages": {"model": "tiny", "messages": SAID, "max_tokens": 3},
+    "/v1/messages/count_tokens": {"model": "tiny", "messages": SAID},
+}
+#: What bounds an answer stays as it is: no test waits for a thousand tokens.
+BOUNDS = {"max_tokens", "max_completion_tokens", "max_output_tokens", "options", "n"}
+#: What other machines are asked for: as Ollama has it, what they do wrong is a 500.
+ELSEWHERE = {"/api/pull", "/api/push"}
+#: A text that cannot be embedded is one, there alone.
+OLD = "/api/embeddings"
+
+
+@pytest.fixture(scope="module")
+def tiny_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("schemathesis")
+    path = tiny_llama_gguf(folder / "tiny.gguf", TinyLlama(context=512))
+    with running(folder / "models") as server:
+        add_model(server, "tiny", path)
+        yield server
+
+
+def test_no_request_is_answered_with_a_defect(tiny_server: Server) -> None:
+    schema = schemathesis.openapi.from_url(tiny_server.url + "/openapi.json")
+    operations = [result.ok() for result in schema.get_all_operations()]
+    assert len(operations) > 30
+    seen = {path: set[int]() for path in SOUND}
+    for operation in operations:
+        if operation.path not in ELSEWHERE:
+            _attack(tiny_server, operation, seen.setdefault(operation.path, set()))
+    fine = {path for path, statuses in seen.items() if statuses & {200, 201}}
+    assert fine >= SOUND.keys() - {"/api/cancel", "/api/rerank", "/v1/rerank"}, "no request was sound"
+    assert "Traceback" not in tiny_server.log.read_text()
+
+
+def _attack(server: Server, operation: Any, seen: set[int]) -> None:
+    sound = SOUND.get(operation.path, {})
+
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(), data=st.data())
+    def attack(case: Any, data: st.DataObject) -> None:
+        if sound and isinstance(case.body, dict):
+            invented = sorted(case.body.keys() - BOUNDS)
+            kept = data.draw(st.lists(st.sampled_from(invented), max_size=3)) if invented else []
+            case.body = sound | {name: case.body[name] for name in kept}
+        reply = case.call(timeout=120)
+        seen.add(reply.status_code)
+        if operation.path == OLD and "input length" in reply.text:
+            return
+        assert reply.status_code < 500, (operation.path, case.body, reply.text)
+        assert "internal error" not in reply.text, (operation.path, case.body, reply.text)
+
+    attack()

@@ -1,0 +1,113 @@
+"""Tiny random GLM-4.1V and GLM-4.5V."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tests.tiny_decoders import GLM4_MOE, SIZES, TinyDecoder
+from tests.tiny_vision.common import Tensors, randomise, renamed
+from tests.tiny_vision.glm_ocr import HEAD, TinyGlmOcr
+
+#: Of a head, how many numbers are rotated.
+_ROTATED = HEAD // 2
+
+
+@dataclass
+class TinyGlm4v(TinyGlmOcr):
+    """Positions were learned for fewer patches than pictures have."""
+
+    architecture = "glm4"
+    decoder: ClassVar[TinyDecoder] = TinyDecoder(
+        "glm4", "glm4v_text", {"head_dim": HEAD}, {},
+        {
+            "post_attention_layernorm": "ffn_norm", "post_self_attn_layernorm": "post_attention_norm",
+            "post_mlp_layernorm": "post_ffw_norm",
+        },
+    )  # fmt: skip
+
+    @property
+    def text_architecture(self) -> str:
+        return self.architecture
+
+    @property
+    def sections(self) -> list[int]:
+        return [2, 1, 1]
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        return super().rope | {"partial_rotary_factor": _ROTATED / HEAD}
+
+    def config(self) -> Any:
+        from transformers import Glm4vConfig
+
+        return Glm4vConfig(**self.settings())
+
+    def settings(self) -> dict[str, Any]:
+        tokens = self.tokens
+        begin, end = tokens.pop("vision_start_token_id"), tokens.pop("vision_end_token_id")
+        return {
+            "text_config": {
+                **SIZES, "vocab_size": self.vocab, "head_dim": HEAD, "rope_parameters": self.rope,
+                "pad_token_id": 0, "tie_word_embeddings": False,
+            },
+            "vision_config": {
+                "depth": self.layers, "hidden_size": self.hidden, "num_heads": self.heads,
+                "intermediate_size": self.feed_forward, "patch_size": self.patch_size,
+                "image_size": self.image_size, "out_hidden_size": self.text.hidden,
+            },
+            **tokens, "image_start_token_id": begin, "image_end_token_id": end, "tie_word_embeddings": False,
+        }  # fmt: skip
+
+    def build(self) -> Any:
+        from transformers import AutoModelForImageTextToText
+
+        return randomise(AutoModelForImageTextToText.from_config(self.config()), self.seed)
+
+    def metadata(self) -> dict[str, Any]:
+        return super().metadata() | {"rope.dimension_count": _ROTATED}
+
+    def write(self, folder: Any, model: Any, *, apart: bool = True) -> Any:
+        """There is no layout but this one."""
+        return super().write(folder, model, apart=True)
+
+    def text_tensors(self, model: Any) -> Tensors:
+        tensors = super(TinyGlmOcr, self).text_tensors(model)
+        for name, array in tensors.items():
+            if ".attn_q." in name or ".attn_k." in name:
+                tensors[name] = self.paired(array)
+        return tensors
+
+    def paired(self, array: np.ndarray) -> np.ndarray:
+        """Queries or keys whose halves are rotated, of what is rotated, instead of neighbours."""
+        heads = array.reshape(-1, HEAD, *array.shape[1:])
+        order = [*range(0, _ROTATED, 2), *range(1, _ROTATED, 2), *range(_ROTATED, HEAD)]
+        return heads[:, order].reshape(array.shape)
+
+    def tower(self, state: Tensors, apart: bool) -> Tensors:
+        own = {"post_conv_layernorm": "v.norm_embd", "embeddings.position_embedding": "v.position_embd"}
+        return super().tower(state, apart) | renamed(state, own, "model.visual.", "")
+
+
+@dataclass
+class TinyGlm4vMoe(TinyGlm4v):
+    """With experts, and halves paired."""
+
+    architecture = "glm4moe"
+    decoder: ClassVar[TinyDecoder] = GLM4_MOE
+
+    def config(self) -> Any:
+        from transformers import Glm4vMoeConfig
+
+        settings = self.settings()
+        settings["text_config"] |= {**GLM4_MOE.settings, "rope_parameters": self.rope}
+        return Glm4vMoeConfig(**settings)
+
+    def metadata(self) -> dict[str, Any]:
+        own = {"expert_used_count": 3, "expert_feed_forward_length": 32}
+        return super().metadata() | {**GLM4_MOE.metadata, **own}
+
+    def paired(self, array: np.ndarray) -> np.ndarray:
+        return array
