@@ -20,7 +20,7 @@ NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
 .PHONY: run venv test test-fast test-thorough test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
-.PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured
+.PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
 .PHONY: docs-models demo-vision-evaluation clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
@@ -95,6 +95,9 @@ bench-structured: .venv/installed ## measure what formats of answers cost
 
 bench-embedding: .venv-peers/installed .venv-peers/minilm .venv-peers/sentences ## compare the speed of embedding
 	$(PEERS)/python bench/embedding.py
+
+bench-vision: .venv-peers/installed ## compare the speed of reading images with llama.cpp
+	$(PEERS)/python bench/vision.py
 
 docs-models: .venv/developed ## hold every architecture against its reference and write docs/models.md
 	$(BIN)/python bench/parity.py

@@ -7,11 +7,13 @@ output of such a model is meaningless, but its speed is that of the real one.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from shapes import SHAPES, Floats
+from towers import TOWERS
 
 from puna.gguf import FileType, GGMLType, GGUFWriter
 
@@ -82,7 +84,7 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
     writer.add("vocab_size", shape.vocab)
     for key, value in shape.keys.items():
         writer.add(key, value)
-    _add_vocabulary(writer, shape.vocab)
+    _add_vocabulary(writer, shape.vocab, shape.control)
     embedding = (shape.vocab, shape.hidden)
     _add(writer, dice, "token_embd.weight", embedding, MIXES[mix].head)
     writer.add_tensor("output_norm.weight", np.ones(shape.hidden, np.float32))
@@ -92,13 +94,47 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
         for tensor, of in tensors.items():
             full = f"blk.{layer}.{tensor}"
             if isinstance(of, Floats):
-                values = dice.standard_normal(of.shape, dtype=np.float32)
-                writer.add_tensor(full, of.mean + np.float32(of.deviation) * values)
+                writer.add_tensor(full, random_floats(dice, of))
             else:
                 _add(writer, dice, full, of, kind_of(tensor, mix, seen[tensor], having[tensor]))
             seen[tensor] += 1
     writer.write()
     return path
+
+
+def random_tower(name: str, kind: GGMLType, text_size: int, folder: Path) -> Path:
+    """The mmproj file of tower `name` with matrices of type `kind`, created in `folder` on first use.
+
+    Matrices whose rows do not fill the blocks of the type are F16, as llama.cpp's converter has it.
+    """
+    path = folder / f"random-{name}-for-{text_size}-{kind.name.lower()}.gguf"
+    if path.exists():
+        return path
+    folder.mkdir(parents=True, exist_ok=True)
+    tower, dice = TOWERS[name], np.random.default_rng(1)
+    writer = GGUFWriter(path, "clip")
+    writer.add("general.name", f"random {name}")
+    writer.add("general.type", "mmproj")
+    writer.add("clip.has_vision_encoder", True)
+    writer.add("clip.projector_type", tower.projector)
+    for key, value in {**tower.keys, "projection_dim": text_size}.items():
+        writer.add(key if key.startswith("clip.") else f"clip.vision.{key}", value)
+    for tensor, of in tower.tensors(text_size).items():
+        if isinstance(of, Floats):
+            writer.add_tensor(tensor, random_floats(dice, of))
+        else:
+            fills = of[-1] % kind.block_size == 0
+            size = int(np.prod(of[1:]))
+            chosen = kind if fills else F16
+            writer.add_raw_tensor(
+                tensor, random_blocks(dice, chosen, of[0] * size, 0.5 / size**0.5), of, chosen
+            )
+    writer.write()
+    return path
+
+
+def random_floats(dice: np.random.Generator, of: Floats) -> np.ndarray:
+    return of.mean + np.float32(of.deviation) * dice.standard_normal(of.shape, dtype=np.float32)
 
 
 def _add(
@@ -144,14 +180,16 @@ def random_blocks(dice: np.random.Generator, kind: GGMLType, count: int, spread:
     return blocks
 
 
-def _add_vocabulary(writer: GGUFWriter, size: int) -> None:
+def _add_vocabulary(writer: GGUFWriter, size: int, control: Sequence[str] = ()) -> None:
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     alphabet = [chr(byte) for byte in printable] + [chr(256 + i) for i in range(256 - len(printable))]
-    tokens = [*alphabet, "to", *(f"tok{i}" for i in range(size - 259)), "<|begin|>", "<|end|>"]
+    control = (*control, "<|begin|>", "<|end|>")
+    words = (f"tok{i}" for i in range(size - len(alphabet) - 1 - len(control)))
+    tokens = [*alphabet, "to", *words, *control]
     writer.add("tokenizer.ggml.model", "gpt2")
     writer.add("tokenizer.ggml.pre", "gpt-2")
     writer.add("tokenizer.ggml.tokens", tokens)
-    writer.add("tokenizer.ggml.token_type", [1] * (size - 2) + [3, 3])
+    writer.add("tokenizer.ggml.token_type", [1] * (size - len(control)) + [3] * len(control))
     writer.add("tokenizer.ggml.merges", ["t o"])
     writer.add("tokenizer.ggml.bos_token_id", size - 2)
     writer.add("tokenizer.ggml.eos_token_id", size - 1)

@@ -29,6 +29,7 @@ class Shape:
     vocab: int
     keys: Mapping[str, Any]  # metadata beside that of every shape
     layers: tuple[Tensors, ...]
+    control: tuple[str, ...] = ()  # tokens that stand around images
 
 
 def llama(
@@ -184,6 +185,39 @@ def qwen3moe(
     return Shape("qwen3moe", hidden, vocab, keys, (tensors,) * layers)
 
 
+def qwen3vl(
+    hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, told: int, vocab: int
+) -> Shape:
+    """A Qwen3-VL's text model, whose first `told` layers are told more of an image."""
+    head_dim = 128
+    keys = {
+        "feed_forward_length": feed_forward,
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+        "rope.freq_base": 5e6,
+        "rope.dimension_sections": [24, 20, 20, 0],
+        "n_deepstack_layers": told,
+    }
+    tensors = {
+        "attn_norm.weight": Floats((hidden,)),
+        "attn_q.weight": (heads * head_dim, hidden),
+        "attn_k.weight": (kv_heads * head_dim, hidden),
+        "attn_v.weight": (kv_heads * head_dim, hidden),
+        "attn_q_norm.weight": Floats((head_dim,)),
+        "attn_k_norm.weight": Floats((head_dim,)),
+        "attn_output.weight": (hidden, heads * head_dim),
+        "ffn_norm.weight": Floats((hidden,)),
+        "ffn_gate.weight": (feed_forward, hidden),
+        "ffn_up.weight": (feed_forward, hidden),
+        "ffn_down.weight": (hidden, feed_forward),
+    }
+    around = ("<|vision_start|>", "<|vision_end|>")
+    return Shape("qwen3vl", hidden, vocab, keys, (tensors,) * layers, around)
+
+
 def deepseek2(
     hidden: int, feed_forward: int, expert_size: int, layers: int, heads: int, experts: int,
     experts_used: int, vocab: int,
@@ -252,6 +286,11 @@ def with_head(shape: Shape) -> Shape:
     return replace(shape, keys=keys, layers=(*shape.layers, head))
 
 
+def gemma3_1b(*control: str) -> Shape:
+    """Gemma 3 1B, but for a hidden size of whole super-blocks instead of 1152."""
+    return replace(gemma3(1280, 6912, 26, 4, 1, 512, 262144), control=control)
+
+
 SHAPES = {
     "135m": llama(576, 1536, 30, 9, 3, 64, 49152, 10000.0),  # SmolLM 135M
     "135m-draft": llama(256, 768, 6, 4, 2, 64, 49152, 10000.0),  # the same vocabulary, an eighth of the size
@@ -260,8 +299,9 @@ SHAPES = {
     "3b": llama(3072, 8192, 28, 24, 8, 128, 128256, 500000.0),  # Llama 3.2 3B
     "delta-0.1b-mtp": with_head(qwen35(512, 1536, 24, 4, 1, 4, 49152)),
     "delta-0.8b": qwen35(1024, 3584, 24, 8, 2, 16, 248320),  # Qwen 3.5 0.8B
-    # Gemma 3 1B, but for a hidden size of whole super-blocks instead of 1152
-    "windowed-1b": gemma3(1280, 6912, 26, 4, 1, 512, 262144),
+    "windowed-1b": gemma3_1b(),
+    "windowed-1b-with-images": gemma3_1b("<start_of_image>", "<end_of_image>"),
+    "qwen3vl-1.7b": qwen3vl(2048, 6144, 28, 16, 8, 3, 151936),  # Qwen3-VL 2B
     # Qwen 3 30B-A3B at half the width, with a quarter of the layers
     "experts-2.5b": qwen3moe(1024, 512, 12, 16, 4, 128, 8, 49152),
     # DeepSeek V2 Lite with fewer layers, and experts of a third of the size

@@ -28,6 +28,7 @@ REPORTS = {
     "docs/models.json": "parity_report",
     "docs/architectures.json": "architectures_report",
     "docs/embedding.json": "embedding_report",
+    "docs/vision.json": "vision_report",
     "demo/evaluation.json": "demo.evaluate",
     "demo/vision/evaluation.json": "demo.vision.evaluate",
 }

@@ -43,9 +43,11 @@ class Groups:
 class PatchKeys:
     """Keys and values of the patches being read, of one layer at a time."""
 
-    def __init__(self, ops: Backend, heads: int, head_dim: int) -> None:
+    def __init__(self, ops: Backend, heads: int, key_dim: int, value_dim: int = 0) -> None:
+        """Without a `value_dim`, values are as long as keys."""
         self._ops = ops
-        self._shape = heads, head_dim
+        self._key_shape = heads, key_dim
+        self._value_shape = heads, value_dim or key_dim
         self._rows = 0
         self._keys: Storage | None = None
         self._values: Storage | None = None
@@ -57,8 +59,8 @@ class PatchKeys:
             return
         self.release()
         self._rows = rows
-        self._keys = self._ops.storage(GGMLType.F32, rows, self._shape)
-        self._values = self._ops.storage(GGMLType.F32, rows, self._shape)
+        self._keys = self._ops.storage(GGMLType.F32, rows, self._key_shape)
+        self._values = self._ops.storage(GGMLType.F32, rows, self._value_shape)
         self._keys.provide(rows)
         self._values.provide(rows)
         self._cells = self._ops.array(np.arange(rows, dtype=np.int32))
@@ -72,7 +74,7 @@ class PatchKeys:
         self._rows = 0
 
     def put(self, begin: int, keys: Array, values: Array) -> None:
-        """Store keys and values [rows, heads, head_dim] of the patches from `begin` on."""
+        """Store keys and values [rows, heads, dim] of the patches from `begin` on."""
         assert self._keys is not None
         assert self._values is not None
         cells = self._cells[begin : begin + len(keys)]
@@ -80,14 +82,17 @@ class PatchKeys:
         self._ops.store_rows(self._values, cells, values)
 
     def attend(self, queries: Array, begin: int, groups: Groups, scale: float) -> Array:
-        """What patches from `begin` on find in their groups: [rows, heads, dim] to [rows, heads * dim]."""
+        """What patches from `begin` on find in their groups: [rows, heads * value_dim].
+
+        `queries` are [rows, heads, key_dim].
+        """
         assert self._keys is not None
         assert self._values is not None
-        rows, heads, dim = queries.shape
+        rows = len(queries)
         end = begin + rows
         found = self._ops.attention(
             queries, self._keys, self._values, self._cells,
             groups.starts[begin:end], groups.counts[begin:end], scale,
         )  # fmt: skip
-        joined: Array = found.reshape(rows, heads * dim)
+        joined: Array = found.reshape(rows, -1)
         return joined

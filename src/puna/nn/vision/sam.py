@@ -72,7 +72,7 @@ class SamLayer(Module):
         row, column = np.divmod(np.arange(len(order)) % window**2, window)
         said = np.concatenate([np.eye(window)[row], np.eye(window)[column]], axis=1).astype(np.float32)
         scores = [self._distances(table, window) for table in self._tables]
-        keys, queries = PatchKeys(self.ops, o.heads, width), []
+        keys, queries = PatchKeys(self.ops, o.heads, width, o.head_dim), []
         try:
             keys.reserve(len(order))
             for begin, end in pieces(len(order), slice_rows):
@@ -86,15 +86,13 @@ class SamLayer(Module):
                 keys.put(
                     begin,
                     self.ops.join([key, told]).reshape(-1, o.heads, width),
-                    self.ops.pad(value, width, 0.0).reshape(-1, o.heads, width),
+                    value.reshape(-1, o.heads, o.head_dim),
                 )
                 yield
             groups = Groups.of(self.ops, [window**2] * (len(order) // window**2))
             attended = []
             for (begin, _), query in zip(pieces(len(order), slice_rows), queries, strict=True):
-                found_rows = keys.attend(query, begin, groups, o.head_dim**-0.5).reshape(-1, width)
-                # A product, for rows that lie beside each other again.
-                attended.append(self.output((found_rows[:, : o.head_dim] * 1.0).reshape(-1, o.hidden_size)))
+                attended.append(self.output(keys.attend(query, begin, groups, o.head_dim**-0.5)))
                 yield
         finally:
             keys.release()

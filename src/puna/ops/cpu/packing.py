@@ -56,8 +56,8 @@ def _packed_group(type: GGMLType, columns: int) -> tuple[int, int]:
 def _converted(weight: Weight) -> tuple[NDArray[np.uint8], GGMLType]:
     """The values as float16, or as float32 where they do not fit, for types without a kernel.
 
-    float16 keeps 11 bits of each value, and float kernels do not round activations: the result is closer
-    to the exact product than any kernel that works on 8-bit integers.
+    float16 keeps 11 bits of each value, and its kernels round activations to 16 bits if at all: the result is
+    closer to the exact product than any kernel that works on 8-bit integers.
     """
     rows, columns = weight.shape
     stored = weight.bytes()
