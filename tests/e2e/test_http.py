@@ -60,7 +60,7 @@ def test_another_method_is_405_in_plain_text(http: httpx.Client, method: str, pa
     assert method == "HEAD" or answer.text == "405 method not allowed"
 
 
-@pytest.mark.parametrize("path", ["/nope", "/api", "/v1/models/a/b", "/docs"])
+@pytest.mark.parametrize("path", ["/nope", "/api", "/v1/models/a/b", "/docs/more"])
 def test_an_unknown_path_is_404_in_plain_text(http: httpx.Client, path: str) -> None:
     answer = http.get(path)
     assert (answer.status_code, answer.text) == (404, "404 page not found")

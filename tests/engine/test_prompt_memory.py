@@ -150,7 +150,7 @@ def test_damaged_files_cost_no_more_than_evaluating_again(path: Path, folder: Pa
             damaged[len(content) // 2] ^= 0x10
             file.write_bytes(damaged)
         case "name":  # of another text, or another model
-            file.rename(file.with_name(file.name[:24].replace(file.name[0], "f") + file.name[24:]))
+            file.rename(file.with_name(("0" if file.name[0] == "f" else "f") + file.name[1:]))
         case "empty":
             file.write_bytes(b"")
         case "tokens":

@@ -21,6 +21,7 @@ from tests.model.models.parity import (
     random_tokens,
     reference_log_probabilities,
 )
+from tests.ops.block_bytes import multiplied_as_integers
 from tests.tiny_decoders import holds, tiny_decoder_gguf
 from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
 
@@ -61,5 +62,6 @@ def test_log_probabilities_are_those_of_the_weights_in_the_file(tmp_path: Path, 
     tokens = random_tokens(ours, 40, 81)
     found = our_log_probabilities(ours, tokens, [24, 1, 15])
     difference = (found - reference_log_probabilities(rounded(theirs, kind), tokens)).abs()
-    # With activations of 8 bits this is 0.02 to 0.04, and where the weights are float 1e-6.
-    assert difference.mean() < (0.06 if kind.is_quantized else 1e-4)
+    # With activations of 8 bits this is 0.02 to 0.04, with integers of 16 bits 3e-4, with floats 1e-6.
+    bound = 1e-3 if multiplied_as_integers(kind) else 1e-4
+    assert difference.mean() < (0.06 if kind.is_quantized else bound)
