@@ -32,6 +32,36 @@ class Shape:
     control: tuple[str, ...] = ()  # tokens that stand around images
 
 
+def _attention_keys(heads: int, kv_heads: int, head_dim: int) -> dict[str, Any]:
+    return {
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": 1e-6,
+    }
+
+
+def _attention(hidden: int, heads: int, kv_heads: int, head_dim: int) -> dict[str, Floats | tuple[int, ...]]:
+    """Attention with norms of queries and keys."""
+    return {
+        "attn_q.weight": (heads * head_dim, hidden),
+        "attn_k.weight": (kv_heads * head_dim, hidden),
+        "attn_v.weight": (kv_heads * head_dim, hidden),
+        "attn_q_norm.weight": Floats((head_dim,)),
+        "attn_k_norm.weight": Floats((head_dim,)),
+        "attn_output.weight": (hidden, heads * head_dim),
+    }
+
+
+def _feed_forward(hidden: int, feed_forward: int) -> dict[str, Floats | tuple[int, ...]]:
+    return {
+        "ffn_gate.weight": (feed_forward, hidden),
+        "ffn_up.weight": (feed_forward, hidden),
+        "ffn_down.weight": (hidden, feed_forward),
+    }
+
+
 def llama(
     hidden: int, feed_forward: int, layers: int, heads: int, kv_heads: int, head_dim: int, vocab: int,
     rope_base: float, experts: int = 0, experts_used: int = 2,
@@ -72,11 +102,7 @@ def qwen35(
     head_dim, dim, taps = 256, 128, 4
     keys = {
         "feed_forward_length": feed_forward,
-        "attention.head_count": heads,
-        "attention.head_count_kv": kv_heads,
-        "attention.key_length": head_dim,
-        "attention.value_length": head_dim,
-        "attention.layer_norm_rms_epsilon": 1e-6,
+        **_attention_keys(heads, kv_heads, head_dim),
         "rope.dimension_count": head_dim // 4,
         "rope.dimension_sections": [11, 11, 10, 0],
         "rope.freq_base": 1e7,
@@ -90,9 +116,7 @@ def qwen35(
     feeding = {
         "attn_norm.weight": Floats((hidden,)),
         "post_attention_norm.weight": Floats((hidden,)),
-        "ffn_gate.weight": (feed_forward, hidden),
-        "ffn_up.weight": (feed_forward, hidden),
-        "ffn_down.weight": (hidden, feed_forward),
+        **_feed_forward(hidden, feed_forward),
     }
     delta = {
         "attn_qkv.weight": (3 * memories * dim, hidden),
@@ -105,14 +129,8 @@ def qwen35(
         "ssm_norm.weight": Floats((dim,)),
         "ssm_out.weight": (hidden, memories * dim),
     }
-    attention = {
-        "attn_q.weight": (2 * heads * head_dim, hidden),  # and the gates of what heads find
-        "attn_k.weight": (kv_heads * head_dim, hidden),
-        "attn_v.weight": (kv_heads * head_dim, hidden),
-        "attn_q_norm.weight": Floats((head_dim,)),
-        "attn_k_norm.weight": Floats((head_dim,)),
-        "attn_output.weight": (hidden, heads * head_dim),
-    }
+    attention = _attention(hidden, heads, kv_heads, head_dim)
+    attention["attn_q.weight"] = (2 * heads * head_dim, hidden)  # and the gates of what heads find
     kinds = tuple((attention if i % 4 == 3 else delta) | feeding for i in range(layers))
     return Shape("qwen35", hidden, vocab, keys, kinds)
 
@@ -124,27 +142,16 @@ def gemma3(
     head_dim = 256
     keys = {
         "feed_forward_length": feed_forward,
-        "attention.head_count": heads,
-        "attention.head_count_kv": kv_heads,
-        "attention.key_length": head_dim,
-        "attention.value_length": head_dim,
-        "attention.layer_norm_rms_epsilon": 1e-6,
+        **_attention_keys(heads, kv_heads, head_dim),
         "attention.sliding_window": window,
         "rope.freq_base": 1e6,
     }
     tensors = {
         "attn_norm.weight": Floats((hidden,)),
-        "attn_q.weight": (heads * head_dim, hidden),
-        "attn_k.weight": (kv_heads * head_dim, hidden),
-        "attn_v.weight": (kv_heads * head_dim, hidden),
-        "attn_q_norm.weight": Floats((head_dim,)),
-        "attn_k_norm.weight": Floats((head_dim,)),
-        "attn_output.weight": (hidden, heads * head_dim),
+        **_attention(hidden, heads, kv_heads, head_dim),
         "post_attention_norm.weight": Floats((hidden,)),
         "ffn_norm.weight": Floats((hidden,)),
-        "ffn_gate.weight": (feed_forward, hidden),
-        "ffn_up.weight": (feed_forward, hidden),
-        "ffn_down.weight": (hidden, feed_forward),
+        **_feed_forward(hidden, feed_forward),
         "post_ffw_norm.weight": Floats((hidden,)),
     }
     return Shape("gemma3", hidden, vocab, keys, (tensors,) * layers)
@@ -161,21 +168,12 @@ def qwen3moe(
         "expert_feed_forward_length": feed_forward,
         "expert_count": experts,
         "expert_used_count": experts_used,
-        "attention.head_count": heads,
-        "attention.head_count_kv": kv_heads,
-        "attention.key_length": head_dim,
-        "attention.value_length": head_dim,
-        "attention.layer_norm_rms_epsilon": 1e-6,
+        **_attention_keys(heads, kv_heads, head_dim),
         "rope.freq_base": 1e6,
     }
     tensors = {
         "attn_norm.weight": Floats((hidden,)),
-        "attn_q.weight": (heads * head_dim, hidden),
-        "attn_k.weight": (kv_heads * head_dim, hidden),
-        "attn_v.weight": (kv_heads * head_dim, hidden),
-        "attn_q_norm.weight": Floats((head_dim,)),
-        "attn_k_norm.weight": Floats((head_dim,)),
-        "attn_output.weight": (hidden, heads * head_dim),
+        **_attention(hidden, heads, kv_heads, head_dim),
         "ffn_norm.weight": Floats((hidden,)),
         "ffn_gate_inp.weight": Floats((experts, hidden), 0.0, hidden**-0.5),
         "ffn_gate_exps.weight": (experts, feed_forward, hidden),
@@ -192,27 +190,16 @@ def qwen3vl(
     head_dim = 128
     keys = {
         "feed_forward_length": feed_forward,
-        "attention.head_count": heads,
-        "attention.head_count_kv": kv_heads,
-        "attention.key_length": head_dim,
-        "attention.value_length": head_dim,
-        "attention.layer_norm_rms_epsilon": 1e-6,
+        **_attention_keys(heads, kv_heads, head_dim),
         "rope.freq_base": 5e6,
         "rope.dimension_sections": [24, 20, 20, 0],
         "n_deepstack_layers": told,
     }
     tensors = {
         "attn_norm.weight": Floats((hidden,)),
-        "attn_q.weight": (heads * head_dim, hidden),
-        "attn_k.weight": (kv_heads * head_dim, hidden),
-        "attn_v.weight": (kv_heads * head_dim, hidden),
-        "attn_q_norm.weight": Floats((head_dim,)),
-        "attn_k_norm.weight": Floats((head_dim,)),
-        "attn_output.weight": (hidden, heads * head_dim),
+        **_attention(hidden, heads, kv_heads, head_dim),
         "ffn_norm.weight": Floats((hidden,)),
-        "ffn_gate.weight": (feed_forward, hidden),
-        "ffn_up.weight": (feed_forward, hidden),
-        "ffn_down.weight": (hidden, feed_forward),
+        **_feed_forward(hidden, feed_forward),
     }
     around = ("<|vision_start|>", "<|vision_end|>")
     return Shape("qwen3vl", hidden, vocab, keys, (tensors,) * layers, around)
@@ -256,11 +243,7 @@ def deepseek2(
         "attn_output.weight": (hidden, heads * value),
         "ffn_norm.weight": Floats((hidden,)),
     }
-    dense = {
-        "ffn_gate.weight": (feed_forward, hidden),
-        "ffn_up.weight": (feed_forward, hidden),
-        "ffn_down.weight": (hidden, feed_forward),
-    }
+    dense = _feed_forward(hidden, feed_forward)
     routed = {
         "ffn_gate_inp.weight": Floats((experts, hidden), 0.0, hidden**-0.5),
         "ffn_gate_exps.weight": (experts, expert_size, hidden),
