@@ -88,7 +88,7 @@ def table(run: Run) -> str:
     text = [
         f"Medians (min to max) of {min(counts)} to {max(counts)} alternating runs. {run.versions}, "
         f"{run.threads} threads each, {run.processor}. The bar is {BAR} times the "
-        "speed of llama.cpp, which runs with flash attention or without, whichever is faster.",
+        "speed of llama.cpp, which runs with flash attention or without, whichever is faster with CLIP-L.",
         "",
         "| tower | its matrices | picture | Puna | llama.cpp | ratio "
         "| Puna, first token | llama.cpp, first token | ratio |",

@@ -1,8 +1,8 @@
 """Write the synthetic corpus of the demo model: `python -m demo.generate --megabytes 60`.
 
-Three files of JSON lines: corpus.jsonl and polish.jsonl to train on, valid.jsonl to evaluate with. A line is
-{"text": ...} or {"messages": [{role, content}, ...]}. The same seed and size give the same files. Documents
-of the validation file do not occur in the others.
+Four files of JSON lines: corpus.jsonl and polish.jsonl to train on, taught.jsonl to go on with (teach.py),
+valid.jsonl to evaluate with. A line is {"text": ...} or {"messages": [{role, content}, ...]}. The same seed
+and size give the same files. Documents of the validation file do not occur in the others.
 """
 
 import argparse
