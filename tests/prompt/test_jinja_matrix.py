@@ -68,7 +68,7 @@ def test_every_chat_is_rendered_as_in_transformers(test_data: Path) -> None:
         kinds = itertools.product(CHATS.items(), (None, TOOLS, MORE_TOOLS), ([], DOCUMENTS), THINKS)
         for (name, chat), tools, documents, (think, values) in kinds:
             where = f"{path.name}, {name}, {len(tools or ())} tools, {len(documents)} documents, {think}"
-            given = [hugging_face_message(message) for message in as_messages(chat)]
+            given = [hugging_face_message(message, form.nothing) for message in as_messages(chat)]
             values = {"add_generation_prompt": True, "documents": documents or None, **values}
             expected = outcome(reference, text, given, tools, values)
             if isinstance(expected, Exception):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from puna.errors import TemplateError
+from puna.errors import TemplateRenderError
 from puna.markup.parts import Tags
 from puna.markup.registry import TEMPLATE, family_of
 from puna.prompt.format import ChatFormat, SpecialTokens, Think, Traits, think_level
@@ -17,6 +18,9 @@ from puna.prompt.stops import stop_strings
 
 #: Ends a continued message while it is rendered; what the template writes after it is cut off.
 _CONTINUED = "\ue000continued here\ue000"
+
+#: What a template asks that tells calls from answers by there being no content; "" would be an empty answer.
+_NO_CONTENT = re.compile(r"""\bcontent(["']\])? is (not )?none\s*-?%}""")
 
 #: Around thinking, in the templates of models that think.
 _THINKING_TAGS = (
@@ -33,9 +37,9 @@ class JinjaFormat(ChatFormat):
     """A Hugging Face chat template.
 
     Templates differ in what they accept. Where one refuses the usual form of a chat it is given
-    another of the same meaning, in this order: arguments of tool calls as JSON text, the system
+    another of the same meaning (`jinja_forms`): arguments of tool calls as JSON text, the system
     text inside the first user message, neighbouring messages of one role merged, short ids of tool
-    calls; then all of them with simpler descriptions of the tools.
+    calls and the like; then all of them with simpler descriptions of the tools.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class JinjaFormat(ChatFormat):
         self._template = JinjaTemplate(template)
         self._with_tools = JinjaTemplate(with_tools) if with_tools else None
         self._tokens = tokens or SpecialTokens()
+        #: What is said where a call is all of an answer, in the words of the template.
+        self.nothing = None if _NO_CONTENT.search(self._template.text) else ""
         writing = self._with_tools or self._template
         family = family_of(writing.text, calls=writing.reads("tools"))
         self.traits = Traits(
@@ -66,7 +72,7 @@ class JinjaFormat(ChatFormat):
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        chat = [hugging_face_message(message) for message in as_messages(messages)]
+        chat = [hugging_face_message(message, self.nothing) for message in as_messages(messages)]
         given_tools = [dict(tool) for tool in tools or ()] or None
         template = self._with_tools if given_tools and self._with_tools else self._template
         continues = bool(chat) and _is_continued(chat[-1])
@@ -85,7 +91,7 @@ class JinjaFormat(ChatFormat):
                 return text
             before, found, _ = text.rpartition(_CONTINUED)
             if not found:
-                raise TemplateError("template error: the last message does not appear in the prompt")
+                raise TemplateRenderError("template error: the last message does not appear in the prompt")
             return before
 
         if continues:
@@ -95,9 +101,13 @@ class JinjaFormat(ChatFormat):
         return text.removeprefix(bos) if self._tokens.adds_bos and bos else text
 
 
-def hugging_face_message(message: Message) -> dict[str, Any]:
-    """A message as chat templates read it; thinking under each of the names in use."""
-    value: dict[str, Any] = {"role": message.role, "content": message.content}
+def hugging_face_message(message: Message, nothing: str | None = "") -> dict[str, Any]:
+    """A message as chat templates read it; thinking under each of the names in use.
+
+    `nothing` is the content of one that only calls.
+    """
+    content = message.content or (nothing if message.tool_calls else "")
+    value: dict[str, Any] = {"role": message.role, "content": content}
     if message.thinking:
         value |= {"reasoning_content": message.thinking, "thinking": message.thinking}
     if message.tool_calls:
