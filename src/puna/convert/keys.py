@@ -47,7 +47,10 @@ _FLOATS: Final = (
 )
 
 #: One for each layer, or for each axis.
-_LISTS: Final = ("sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier")
+_LISTS: Final = (
+    "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
+    "sparsity_scale",
+)  # fmt: skip
 
 
 def metadata(config: Config, family: Family) -> dict[str, Any]:

@@ -78,11 +78,18 @@ def place_of(name: str, family: Family) -> tuple[str | Split | None, int | None]
     for known, tail in ((pattern, ""), (of_layer, ""), (module, f".{ending}")):
         for table in (family.names, NAMES):
             if known in table:
-                number, place = numbers[1] if known.count("{}") > 1 else None, table[known]
+                place, number = table[known], None
                 if isinstance(place, Member):
                     number, place = place.number, place.target
+                elif known.count("{}") > (count := _layers_in(place)):  # the other one says which of a stack
+                    number = numbers[count]
                 return _numbered(place, numbers[:1], tail), number
     raise KeyError(name)
+
+
+def _layers_in(place: str | Split | None) -> int:
+    targets = place.targets if isinstance(place, Split) else (place or "",)
+    return targets[0].count("{}")
 
 
 def _numbered(place: str | Split | None, layer: list[int], tail: str) -> str | Split | None:

@@ -12,7 +12,7 @@ from puna.convert.family import Family
 from puna.errors import ConversionError, shown
 
 _MODULES: Final = (
-    "bert", "convolutional", "delta", "gemma", "latent", "llama", "mamba", "others", "phi", "qwen",
+    "bert", "convolutional", "delta", "gemma", "gemma4", "latent", "llama", "mamba", "others", "phi", "qwen",
     "rwkv",
 )  # fmt: skip
 
