@@ -19,7 +19,8 @@ from puna.model.tokenizer.vocabulary import TokenType
 _PREFIX: Final = "tokenizer.ggml."
 _NO_SCORE: Final = -1000.0
 _VISIBLE: Final = (
-    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>", '<|"|>',
+    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>",
+    '<|"|>',
 )  # fmt: skip
 
 

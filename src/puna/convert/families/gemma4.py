@@ -10,7 +10,7 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.gemma import GEMMA3, TIED
-from puna.convert.family import Family, Key, Place, Split, halves
+from puna.convert.family import Family, Key, Place
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
 
@@ -58,6 +58,7 @@ GEMMA3N: Final = Family(
     keys={
         **_KEYS, "altup.active_idx": "altup_active_idx", "altup.num_inputs": "altup_num_inputs",
         "activation_sparsity_scale": _deviations,
+        "altup.correct_scale": lambda config: False if config.get("altup_correct_scale") is False else None,
     },
     names={
         **_INPUTS,
