@@ -13,6 +13,7 @@ class Config:
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         nested = [raw[key] for key in ("text_config", "llm_config") if isinstance(raw.get(key), dict)]
+        self.heads_ahead = 0  # layers more, of heads that predict tokens after the next: as the tensors say
         self.raw: dict[str, Any] = {**raw, **(nested[0] if nested else {})}
 
     def get(self, *names: str) -> Any:
@@ -34,6 +35,9 @@ class Config:
 
     @property
     def layers(self) -> int:
+        kinds = self.get("layers_block_type")
+        if isinstance(kinds, list) and kinds:
+            return len(kinds)
         return self.count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
     @property

@@ -56,6 +56,8 @@ class Family:
     vocabulary: str = "auto"  # see `vocabulary/`
     pre: str = ""  # the pre-tokenizer's name, where several split text alike
     prefix: str = ""  # before names that lack it
+    dropped: tuple[str, ...] = ()  # beginnings of names of what is not of the file
+    when: Callable[[Config], bool] = lambda config: True  # of several with the same names
 
 
 def halves(values: Values, config: Config) -> Sequence[Values]:

@@ -11,7 +11,8 @@ from puna.errors import ConversionError, shown
 _GATING: Final = {"softmax": 1, "sigmoid": 2}
 
 _USUAL: Final[dict[str, Key]] = {
-    "block_count": lambda config: config.layers,
+    "block_count": lambda config: config.layers + config.heads_ahead,
+    "nextn_predict_layers": lambda config: config.heads_ahead or None,
     "context_length": (
         "max_position_embeddings", "n_ctx", "n_positions", "max_length", "max_sequence_length",
         "model_max_length",
@@ -47,7 +48,10 @@ _FLOATS: Final = (
 )
 
 #: One for each layer, or for each axis.
-_LISTS: Final = ("sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier")
+_LISTS: Final = (
+    "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
+    "sparsity_scale",
+)  # fmt: skip
 
 
 def metadata(config: Config, family: Family) -> dict[str, Any]:

@@ -28,6 +28,15 @@ _LAYER: Final = {
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }  # fmt: skip
 
+#: What predicts the token after the next, as a layer more.
+_HEAD: Final = {
+    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
+    "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
+    "shared_head.norm": "nextn.shared_head_norm", "fc": "nextn.eh_proj",
+    "pre_fc_norm_embedding": "nextn.enorm", "pre_fc_norm_hidden": "nextn.hnorm",
+    "norm": "nextn.shared_head_norm",
+}  # fmt: skip
+
 _GATE_AND_UP: Final = ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight")
 
 #: The usual ones.
@@ -35,7 +44,7 @@ NAMES: Final[dict[str, Place]] = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
-    **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _LAYER.items()},
+    **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in (_LAYER | _HEAD).items()},
     "model.layers.{}.mlp.experts.gate_up_proj": Split(_GATE_AND_UP, halves),
     # Computed from settings, or of no use.
     "model.layers.{}.self_attn.rotary_emb.inv_freq": None,
@@ -48,6 +57,8 @@ POST_NORMS: Final[dict[str, Place]] = {
     "model.layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm",
 }
 
+#: Of models whose heads have layers of their own; what is outside them is the first head's.
+_AHEAD: Final = re.compile(r"(?:model\.)?mtp\.(?:layers\.(\d{1,6})\.)?")
 _NUMBER: Final = re.compile(r"(?<=\.)(\d{1,6})(?=\.|$)")
 #: Of models that also see or hear: what is not of the text model.
 _ELSEWHERE: Final = (
@@ -56,19 +67,21 @@ _ELSEWHERE: Final = (
 )  # fmt: skip
 
 
-def is_of_another_part(name: str) -> bool:
-    """Whether a tensor is of what sees or hears, not of the text model."""
-    return any(part in name for part in _ELSEWHERE)
+def is_of_another_part(name: str, family: Family) -> bool:
+    """Whether a tensor is of what sees or hears, or otherwise not of the text model."""
+    return any(part in name for part in _ELSEWHERE) or name.startswith(family.dropped)
 
 
-def place_of(name: str, family: Family) -> tuple[str | Split | None, int | None]:
+def place_of(name: str, family: Family, layers: int) -> tuple[str | Split | None, int | None]:
     """Where the tensor `name` goes: targets with their layer and their ending, and its number in a stack.
 
-    Experts are such stacks.
+    Experts are such stacks. The first of the heads that predict tokens is layer `layers`.
 
     Raises KeyError if the family has no place for it.
     """
     plain = name.replace("language_model.", "").removeprefix("model.model.")
+    if head := _AHEAD.match(plain):
+        plain = f"model.layers.{layers + int(head[1] or 0)}.{plain[head.end() :]}"
     if family.prefix and not plain.startswith(family.prefix):
         plain = family.prefix + plain
     numbers = [int(number) for number in _NUMBER.findall(plain)]
@@ -78,11 +91,18 @@ def place_of(name: str, family: Family) -> tuple[str | Split | None, int | None]
     for known, tail in ((pattern, ""), (of_layer, ""), (module, f".{ending}")):
         for table in (family.names, NAMES):
             if known in table:
-                number, place = numbers[1] if known.count("{}") > 1 else None, table[known]
+                place, number = table[known], None
                 if isinstance(place, Member):
                     number, place = place.number, place.target
+                elif known.count("{}") > (count := _layers_in(place)):  # the other one says which of a stack
+                    number = numbers[count]
                 return _numbered(place, numbers[:1], tail), number
     raise KeyError(name)
+
+
+def _layers_in(place: str | Split | None) -> int:
+    targets = place.targets if isinstance(place, Split) else (place or "",)
+    return targets[0].count("{}")
 
 
 def _numbered(place: str | Split | None, layer: list[int], tail: str) -> str | Split | None:

@@ -64,17 +64,20 @@ class Target:
 
 
 def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGMLType) -> list[Target]:
-    """All tensors of the file. Raises ConversionError for a tensor of the checkpoint without a place."""
+    """All tensors of the file; `config` learns how many heads there are that predict later tokens.
+
+    Raises ConversionError for a tensor of the checkpoint without a place.
+    """
     found: dict[str, Target] = {
         name: Target(name, constant=np.ascontiguousarray(values))
         for name, values in family.extra(config).items()
     }
-    tied = bool(config.get("tie_word_embeddings"))
+    tied, layers = bool(config.get("tie_word_embeddings")), config.layers
     for name in checkpoint.tensors:
-        if is_of_another_part(name):
+        if is_of_another_part(name, family):
             continue
         try:
-            place, expert = place_of(name, family)
+            place, expert = place_of(name, family, layers)
         except (KeyError, IndexError):
             raise ConversionError(
                 f"tensor {shown(name)} has no place in a file of architecture {family.architecture}"
@@ -90,6 +93,7 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
                     f"tensors {shown(there.parts[number].source)} and {shown(name)} are both '{target}'"
                 )
             there.parts[number] = Part(name, family, target, split, index)
+    config.heads_ahead = sum(name.endswith(".nextn.eh_proj.weight") for name in found)
     for each in found.values():
         _measure(each, checkpoint, config, mostly)
     return sorted(found.values(), key=_place)

@@ -8,12 +8,13 @@ from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
 
+from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.errors import ConversionError, shown
 
 _MODULES: Final = (
-    "bert", "convolutional", "delta", "gemma", "latent", "llama", "mamba", "others", "phi", "qwen",
-    "rwkv",
+    "bert", "convolutional", "delta", "gemma", "gemma4", "hybrids", "kimi", "latent", "llama", "mamba",
+    "mimo", "others", "phi", "qwen", "rwkv",
 )  # fmt: skip
 
 
@@ -27,8 +28,15 @@ def family_of(config: Mapping[str, Any]) -> Family:
     if name not in families:
         near = get_close_matches(name[:100], families, n=1)
         nearest = f"; the nearest is {near[0]}" if near else ""
-        raise ConversionError(f"unsupported architecture {shown(name)}: it cannot be converted{nearest}")
-    return families[name]
+        raise ConversionError(
+            f"unsupported architecture {shown(name)}: it cannot be converted{nearest}; if llama.cpp's "
+            "convert_hf_to_gguf.py can convert it, or somebody has published a GGUF file of it, use that"
+        )
+    settings = Config(config)
+    for family in families[name]:
+        if family.when(settings):
+            return family
+    raise ConversionError(f"{name}: no kind of it that can be converted has such settings")
 
 
 def convertible() -> list[str]:
@@ -37,6 +45,10 @@ def convertible() -> list[str]:
 
 
 @cache
-def _families() -> dict[str, Family]:
-    modules = [importlib.import_module(f"puna.convert.families.{name}") for name in _MODULES]
-    return {name: family for module in modules for family in module.FAMILIES for name in family.hf}
+def _families() -> dict[str, list[Family]]:
+    found: dict[str, list[Family]] = {}
+    for module in _MODULES:
+        for family in importlib.import_module(f"puna.convert.families.{module}").FAMILIES:
+            for name in family.hf:
+                found.setdefault(name, []).append(family)
+    return found

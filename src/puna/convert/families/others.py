@@ -142,6 +142,9 @@ FAMILIES: Final = (
             "interleave_moe_layer_step": "moe_layer_interval",
             "leading_dense_block_count": "moe_layer_start_index",
             "expert_shared_count": "moe_num_shared_experts",
+            "expert_shared_feed_forward_length": lambda config: (
+                config["moe_intermediate_size"] * (config.get("moe_num_shared_experts") or 0) or None
+            ),
         },
         names={"model.layers.{}.mlp.moe_statics.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
         changes={"exp_probs_b.bias": lambda values, config: values.reshape(-1)},
