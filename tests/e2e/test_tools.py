@@ -364,6 +364,24 @@ def test_a_call_that_must_be_is_one(chat: Any, choice: Any) -> None:
     assert found.finish_reason == "tool_calls"
 
 
+def test_a_request_without_parallel_calls_gets_the_first(
+    server: Server, chat: Any, responses: Any, messages: Any
+) -> None:
+    """No grammar sees to it: the model says two calls, and its answer ends with the first."""
+    assert chat_calls(chat().choices[0].message) == CALLED
+    (found,) = chat(parallel_tool_calls=False).choices
+    assert (chat_calls(found.message), found.finish_reason) == (CALLED[:1], "tool_calls")
+    several = chat(parallel_tool_calls=False, n=2)
+    assert [chat_calls(choice.message) for choice in several.choices] == [CALLED[:1]] * 2
+    whole, first = (chat(**more).usage.completion_tokens for more in ({}, {"parallel_tool_calls": False}))
+    assert first < whole
+    response = responses("weather?", parallel_tool_calls=False)
+    assert [item.name for item in response.output if item.type == "function_call"] == ["get_weather"]
+    message = messages(user(), tool_choice={"type": "auto", "disable_parallel_tool_use": True})
+    assert [part.name for part in message.content if part.type == "tool_use"] == ["get_weather"]
+    assert message.stop_reason == "tool_use"
+
+
 def test_none_is_called_when_none_may_be(chat: Any) -> None:
     (found,) = chat(ONE, tool_choice="none").choices
     assert not found.message.tool_calls

@@ -93,7 +93,7 @@ class Answers:
         full = len(sequence.inputs) >= min(sequence.context, self._context) and not sequence.request.shift
         if released.stop is not None:
             self._finish(sequence, "stop", released.stop, [piece.logprob for piece in released.cut])
-        elif constraint is not None and constraint.finished:
+        elif sequence.text.enough or (constraint is not None and constraint.finished):
             self._finish(sequence, "stop", complete=True)
         elif full or (sequence.limit is not None and sequence.generated >= sequence.limit):
             self._finish(sequence, "length")
