@@ -161,8 +161,8 @@ WHOLE = {
     "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n",
     "olmo3-32b-think": "<|im_start|>system\nYou are a helpful AI assistant.<|im_end|>\n"
     "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>",
-    "cogito": "<s>You are Cogito, an AI assistant created by Deep Cogito, which is an AI research lab based in "
-    "San Francisco.<｜User｜>Hello<｜Assistant｜>",
+    "cogito": "<s>You are Cogito, an AI assistant created by Deep Cogito, which is an AI research lab based "
+    "in San Francisco.<｜User｜>Hello<｜Assistant｜>",
     "deepseek3.1": "<s><｜User｜>Hello<｜Assistant｜></think>",
     "functiongemma": "<s><start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\n",
     "qwen3-vl-thinking": "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n",
