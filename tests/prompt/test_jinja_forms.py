@@ -12,7 +12,7 @@ import pytest
 from puna.errors import TemplateError, TemplateRefusalError, TemplateRenderError
 from puna.prompt.format import SpecialTokens
 from puna.prompt.go_chat import GoFormat
-from puna.prompt.jinja_chat import JinjaFormat, hugging_face_message
+from puna.prompt.jinja_chat import JinjaFormat
 from puna.prompt.jinja_forms import simple_tool
 from puna.prompt.messages import as_messages
 from tests.prompt.conversations import TOOLS, USER
@@ -190,8 +190,12 @@ def test_a_template_may_change_lists_of_its_own(test_data: Path, name: str) -> N
     text = (test_data / "templates" / "Kimi-K2-Instruct.jinja").read_text()
     environment = jinja2.sandbox.SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
     environment.filters["tojson"] = lambda value, **more: json.dumps(value, ensure_ascii=False, **more)
-    chat = [hugging_face_message(message) for message in as_messages(SENT_BACK[name])]
-    values = {"messages": chat, "tools": TOOLS, "add_generation_prompt": True}
+    form = JinjaFormat(text, TOKENS)
+    values = {
+        "messages": form.wording.chat(as_messages(SENT_BACK[name])),
+        "tools": TOOLS,
+        "add_generation_prompt": True,
+    }
     assert JinjaFormat(text, TOKENS).render(SENT_BACK[name], tools=TOOLS) == environment.from_string(
         text
     ).render(values)

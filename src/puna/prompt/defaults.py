@@ -16,10 +16,10 @@ from puna.errors import RequestError, shown
 
 @dataclass(frozen=True)
 class _Renderer:
-    """A template, and what it calls the model where that differs."""
+    """A template, and what is set before it, for those that differ in little."""
 
     template: str
-    identity: str = ""
+    before: str = ""
 
 
 #: What a `RENDERER` of a Modelfile says, in Ollama's words.
@@ -40,18 +40,18 @@ RENDERERS: Final = {
     "nemotron-3-nano": _Renderer("nemotron3"),
     "nemotron-3.5-nano": _Renderer("nemotron3"),
     "olmo3": _Renderer("olmo3"),
-    "olmo3-32b-think": _Renderer("olmo3-think", "You are a helpful AI assistant."),
+    "olmo3-32b-think": _Renderer("olmo3-think", "{% set identity = 'You are a helpful AI assistant.' %}"),
     "olmo3-think": _Renderer("olmo3-think"),
     "olmo3.1": _Renderer(
         "olmo3",
-        "You are Olmo, a helpful AI assistant built by Ai2. Your date cutoff is December 2024, and your model "
-        "weights are available at https://huggingface.co/allenai.",
+        "{% set identity = 'You are Olmo, a helpful AI assistant built by Ai2. Your date cutoff is December "
+        "2024, and your model weights are available at https://huggingface.co/allenai.' %}",
     ),
     "ornith": _Renderer("qwen3.5"),
     "poolside-v1": _Renderer("laguna-v8"),
     "qwen3-coder": _Renderer("qwen3-coder"),
     "qwen3-vl-instruct": _Renderer("qwen3"),
-    "qwen3-vl-thinking": _Renderer("qwen3"),
+    "qwen3-vl-thinking": _Renderer("qwen3", "{% set opened = true %}"),
     "qwen3.5": _Renderer("qwen3.5"),
     "qwen3.8": _Renderer("qwen3.5"),
 }
@@ -151,8 +151,7 @@ def rendered_by(renderer: str) -> str:
     """The Jinja template of a renderer. Raises RequestError if nothing is known by that name."""
     check_renderer(renderer)
     found = RENDERERS[renderer]
-    named = f"{{% set identity = {found.identity!r} %}}" if found.identity else ""
-    return named + _text(found.template)
+    return found.before + _text(found.template)
 
 
 def check_renderer(renderer: str) -> None:

@@ -55,7 +55,9 @@ def read_facts(file: GGUFFile) -> ModelFacts:
         architecture=file.architecture,
         chat_template=_text(file, _TEMPLATE),
         tool_template=_text(file, f"{_TEMPLATE}.tool_use"),
-        tokens=SpecialTokens(_spellings(file, _SPECIAL), adds_bos(file, str(file.get("tokenizer.ggml.model")))),
+        tokens=SpecialTokens(
+            _spellings(file, _SPECIAL), adds_bos(file, str(file.get("tokenizer.ggml.model")))
+        ),
         ends=frozenset(_spellings(file, _ENDS).values()),
         telling_tokens=_telling_tokens(file),
         embeds=file.get("pooling_type") is not None or is_reranker(file),
