@@ -1,0 +1,70 @@
+"""pydantic-ai: its models for OpenAI's chats and responses, for Ollama, and for Anthropic's messages."""
+
+from typing import Any
+
+from asked import ASKED, EMBEDDER, MODEL, URL, WAY, Trip, errors, get_weather, report
+from pydantic_ai import Agent, NativeOutput
+from pydantic_ai.messages import ToolCallPart
+
+
+def model(name: str = MODEL) -> Any:
+    if WAY == "anthropic":
+        from anthropic import AsyncAnthropic
+        from pydantic_ai.models.anthropic import AnthropicModel
+        from pydantic_ai.providers.anthropic import AnthropicProvider
+
+        client = AsyncAnthropic(base_url=URL, api_key="any", max_retries=0)
+        return AnthropicModel(name, provider=AnthropicProvider(anthropic_client=client))
+    if WAY == "ollama":
+        from pydantic_ai.models.ollama import OllamaModel
+        from pydantic_ai.providers.ollama import OllamaProvider
+
+        return OllamaModel(name, provider=OllamaProvider(base_url=f"{URL}/v1"))
+    from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    kind = OpenAIResponsesModel if WAY == "responses" else OpenAIChatModel
+    return kind(name, provider=OpenAIProvider(base_url=f"{URL}/v1", api_key="any"))
+
+
+def stream() -> Any:
+    async def pieces() -> list[str]:
+        async with Agent(model()).run_stream(ASKED["chat"]) as answer:
+            return [piece async for piece in answer.stream_text(delta=True, debounce_by=None)]
+
+    import asyncio
+
+    return asyncio.run(pieces())
+
+
+def schema() -> Any:
+    """As a tool that must be called, and as JSON of a schema where the model says it can."""
+    native = Agent(model(), output_type=NativeOutput(Trip)).run_sync(ASKED["schema_question"])
+    return native.output.model_dump()
+
+
+def tools() -> Any:
+    answer = Agent(model(), tools=[get_weather]).run_sync(ASKED["tool_question"])
+    parts = [part for message in answer.all_messages() for part in message.parts]
+    calls = [[part.tool_name, part.args_as_dict()] for part in parts if isinstance(part, ToolCallPart)]
+    return {"calls": calls, "answer": answer.output}
+
+
+def embeddings() -> Any:
+    from pydantic_ai import Embedder
+    from pydantic_ai.embeddings.openai import OpenAIEmbeddingModel
+    from pydantic_ai.providers.openai import OpenAIProvider
+
+    provider = OpenAIProvider(base_url=f"{URL}/v1", api_key="any")
+    embedder = Embedder(OpenAIEmbeddingModel(EMBEDDER, provider=provider))
+    return [list(vector) for vector in embedder.embed_documents_sync(ASKED["texts"]).embeddings]
+
+
+columns = {
+    "chat": lambda: Agent(model()).run_sync(ASKED["chat"]).output,
+    "stream": stream,
+    "schema": schema,
+    "tools": tools,
+    "errors": lambda: errors(lambda name: Agent(model(name)).run_sync("Hello")),
+}
+report(**columns, **({} if WAY == "anthropic" else {"embeddings": embeddings}))
