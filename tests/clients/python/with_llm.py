@@ -30,7 +30,9 @@ def prompt(text: str, name: str = MODEL, **more: Any) -> Any:
 
 
 def schema() -> Any:
-    return Trip.model_validate_json(prompt(ASKED["schema_question"], schema=Trip, stream=False).text()).model_dump()
+    return Trip.model_validate_json(
+        prompt(ASKED["schema_question"], schema=Trip, stream=False).text()
+    ).model_dump()
 
 
 def tools() -> Any:
