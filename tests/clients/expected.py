@@ -21,7 +21,7 @@ TEMPLATE = (
 {% for call in m.tool_calls or [] %}<tool_call>{{ call.function | tojson }}</tool_call>{% endfor %}<|im_end|>
 {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant
 {% endif %}"""
-    # Also where nobody names a script one is named: tokens are drawn, and the first is not far ahead without it.
+    # Where nobody names a script, the template does: the model is surer then, and tokens are drawn.
     + f"{{% if '<<' not in messages | string %}}{trigger(0)}{{% endif %}}"
 )
 
@@ -37,7 +37,7 @@ def _call(name: str, arguments: dict[str, Any]) -> str:
     return f'<tool_call>\n{{"name": "{name}", "arguments": {written}}}\n</tool_call>'
 
 
-#: The first is said unless a question names another. What is asked for a schema would rather say something else.
+#: The first is said unless a question names another. Asked for a schema, the model would rather say no.
 SCRIPTS = [
     "\n".join(_call(name, arguments) for name, arguments in CALLS),
     CHAT,

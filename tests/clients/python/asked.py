@@ -1,7 +1,7 @@
 """What every program asks its client for, and how it tells what it got.
 
-A program is called as `python with_NAME.py URL [WAY]`. The last line it prints is JSON: an answer for each column
-of the table, or the error it ended with.
+A program is called as `python with_NAME.py URL [WAY]`. The last line it prints is JSON: an answer for each
+column of the table, or the error it ended with.
 """
 
 from __future__ import annotations

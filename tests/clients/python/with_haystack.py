@@ -55,8 +55,9 @@ def tools() -> Any:
     messages = [ChatMessage.from_user(ASKED["tool_question"])]
     reply = ask(generator, messages)
     messages.append(reply)
-    for call in reply.tool_calls:
-        messages.append(ChatMessage.from_tool(WEATHER.invoke(**call.arguments), origin=call))
+    messages += [
+        ChatMessage.from_tool(WEATHER.invoke(**call.arguments), origin=call) for call in reply.tool_calls
+    ]
     calls = [[call.tool_name, call.arguments] for call in reply.tool_calls]
     return {"calls": calls, "answer": ask(generator, messages).text}
 

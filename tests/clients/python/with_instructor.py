@@ -1,4 +1,4 @@
-"""instructor around OpenAI's client: answers as calls of a tool, or as JSON of a schema; and around Anthropic's."""
+"""instructor around OpenAI's client, where answers are calls of a tool or JSON of a schema, and Anthropic's."""
 
 from typing import Any
 

@@ -26,7 +26,6 @@ else:
             context_window=8192,
             is_chat_model=True,
             is_function_calling_model=True,
-            should_use_structured_outputs=True,
             max_retries=0,
         )
 

@@ -21,7 +21,7 @@ import llm  # noqa: E402 - it reads its settings when it is imported
 
 def model(name: str = MODEL) -> Any:
     if WAY == "ollama":
-        return llm.get_model(f"{name}:latest")
+        return llm.get_model(f"ollama/{name}:latest")
     return llm.get_model(f"puna-{name}")
 
 
@@ -30,9 +30,8 @@ def prompt(text: str, name: str = MODEL, **more: Any) -> Any:
 
 
 def schema() -> Any:
-    return Trip.model_validate_json(
-        prompt(ASKED["schema_question"], schema=Trip, stream=False).text()
-    ).model_dump()
+    answer = prompt(ASKED["schema_question"], schema=Trip, stream=False)
+    return Trip.model_validate_json(answer.text()).model_dump()
 
 
 def tools() -> Any:
@@ -52,10 +51,11 @@ columns = {
     "stream": lambda: list(prompt(ASKED["chat"], stream=True)),
     "schema": schema,
     "tools": tools,
-    "errors": lambda: errors(lambda name: prompt("Hello", name, stream=False).text()),
 }
-if WAY == "ollama":
+if WAY == "openai":
+    columns["errors"] = lambda: errors(lambda name: prompt("Hello", name, stream=False).text())
+else:  # a model that is not in the server's list is none to it
     columns["embeddings"] = lambda: list(
-        llm.get_embedding_model(f"{EMBEDDER}:latest").embed_multi(ASKED["texts"])
+        llm.get_embedding_model(f"ollama/{EMBEDDER}:latest").embed_multi(ASKED["texts"])
     )
 report(**columns)

@@ -1,9 +1,10 @@
 """pydantic-ai: its models for OpenAI's chats and responses, for Ollama, and for Anthropic's messages."""
 
-from typing import Any
+import asyncio
+from typing import Any, Literal
 
 from asked import ASKED, EMBEDDER, MODEL, URL, WAY, Trip, errors, get_weather, report
-from pydantic_ai import Agent, NativeOutput
+from pydantic_ai import Agent, NativeOutput, Tool
 from pydantic_ai.messages import ToolCallPart
 
 
@@ -27,24 +28,34 @@ def model(name: str = MODEL) -> Any:
     return kind(name, provider=OpenAIProvider(base_url=f"{URL}/v1", api_key="any"))
 
 
+def strictly(city: Literal["Lima"], days: Literal[2]) -> str:
+    """The weather of the one city there is."""
+    return get_weather(city, days)
+
+
+# With OpenAI's models it asks for arguments that are valid in any case.
+TOOL = Tool(strictly, name="get_weather") if WAY in ("openai", "responses") else Tool(get_weather)
+
+
 def stream() -> Any:
     async def pieces() -> list[str]:
         async with Agent(model()).run_stream(ASKED["chat"]) as answer:
             return [piece async for piece in answer.stream_text(delta=True, debounce_by=None)]
 
-    import asyncio
-
     return asyncio.run(pieces())
 
 
 def schema() -> Any:
-    """As a tool that must be called, and as JSON of a schema where the model says it can."""
-    native = Agent(model(), output_type=NativeOutput(Trip)).run_sync(ASKED["schema_question"])
-    return native.output.model_dump()
+    """As a tool that must be called, and with OpenAI's APIs also as the format of the answer."""
+    called = Agent(model(), output_type=Trip).run_sync(ASKED["schema_as_tool_question"]).output
+    if WAY != "anthropic":
+        native = Agent(model(), output_type=NativeOutput(Trip)).run_sync(ASKED["schema_question"])
+        assert native.output == called
+    return called.model_dump()
 
 
 def tools() -> Any:
-    answer = Agent(model(), tools=[get_weather]).run_sync(ASKED["tool_question"])
+    answer = Agent(model(), tools=[TOOL]).run_sync(ASKED["tool_question"])
     parts = [part for message in answer.all_messages() for part in message.parts]
     calls = [[part.tool_name, part.args_as_dict()] for part in parts if isinstance(part, ToolCallPart)]
     return {"calls": calls, "answer": answer.output}
