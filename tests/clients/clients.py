@@ -10,7 +10,7 @@ _OPENAI = ("NotFoundError", "BadRequestError")
 _OLLAMA = ("ResponseError", "ResponseError")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Client:
     """A row of the table."""
 
