@@ -35,14 +35,15 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield started
 
 
-def columns() -> Iterator[Any]:
-    for client in CLIENTS:
-        for column in COLUMNS:
-            if column not in client.without:
-                yield pytest.param(client, column, id=f"{client.id} {column}")
-
-
-@pytest.mark.parametrize(("client", "column"), columns())
+@pytest.mark.parametrize(
+    ("client", "column"),
+    [
+        pytest.param(client, column, id=f"{client.id} {column}")
+        for client in CLIENTS
+        for column in COLUMNS
+        if column not in client.without
+    ],
+)
 def test_a_client_gets_what_the_model_says(server: Server, client: Client, column: str) -> None:
     if reason := outcomes.missing(client):
         pytest.skip(reason)
@@ -129,7 +130,7 @@ def test_lm_eval_gets_the_likelihoods_of_the_reference(evaluated: tuple[dict[str
         for (context, *continuation), answer in answers[task]["got"]:
             before = tokenizer.encode(context if continuation else "", add_special_tokens=False)
             said = tokenizer.encode("".join([context, *continuation]), add_special_tokens=False)[len(before) :]
-            before = before or [tokenizer.eos_token_id]  # what it puts before whole texts
+            before = before or [tokenizer.bos_token_id]  # what it puts before whole texts
             with torch.no_grad():
                 logits = model(torch.tensor([before + said])).logits[0].double()
             rows = logits.log_softmax(-1)[len(before) - 1 : -1]

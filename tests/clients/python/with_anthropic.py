@@ -29,9 +29,9 @@ def stream() -> Any:
 
 
 def schema() -> Any:
-    messages = [{"role": "user", "content": ASKED["schema_question"]}]
-    answer = client.messages.parse(model=MODEL, max_tokens=400, messages=messages, output_format=Trip)
-    return answer.parsed_output.model_dump()
+    format = {"type": "json_schema", "schema": ASKED["schema"]}
+    answer = ask(ASKED["schema_question"], output_config={"format": format})
+    return Trip.model_validate_json(answer.content[0].text).model_dump()
 
 
 def tools() -> Any:
