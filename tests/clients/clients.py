@@ -9,6 +9,10 @@ COLUMNS = ("chat", "stream", "schema", "tools", "embeddings", "errors")
 _OPENAI = ("NotFoundError", "BadRequestError")
 _OLLAMA = ("ResponseError", "ResponseError")
 
+#: How a schema is asked for.
+_CALL = "as a call of a tool"
+_BOTH = f"{_CALL}, and with `NativeOutput`"
+
 
 @dataclass(frozen=True, eq=False)
 class Client:
@@ -20,7 +24,7 @@ class Client:
     way: str = ""
     #: The kinds of its errors for an unknown model and a refused request; None: as it says in `without`.
     errors: tuple[str, str] | None = _OPENAI
-    #: Why a column is empty.
+    #: The columns it has nothing for: what the table says instead.
     without: dict[str, str] = field(default_factory=dict)
     #: What to set, or to know, by column.
     notes: dict[str, str] = field(default_factory=dict)
@@ -32,8 +36,8 @@ class Client:
         return " ".join(filter(None, (self.program, self.way)))
 
 
-def _anthropic_has_none(**more: str) -> dict[str, str]:
-    return {"embeddings": "Anthropic's API has none"} | more
+def _anthropic_has_none() -> dict[str, str]:
+    return {"embeddings": "API has none"}
 
 
 PYTHON = [
@@ -58,7 +62,7 @@ PYTHON = [
         "with_llamaindex.py",
         "ollama",
         errors=_OLLAMA,
-        notes={"chat": "`context_window`, or it asks the server and may take more memory than is needed"},
+        notes={"chat": "`context_window` is the `num_ctx` it asks for"},
     ),
     Client(
         "LlamaIndex: OpenAILike",
@@ -67,7 +71,7 @@ PYTHON = [
         "openai",
         notes={
             "chat": "`is_chat_model=True`",
-            "schema": "as a call of a tool",
+            "schema": _CALL,
             "tools": "`is_function_calling_model=True`",
         },
     ),
@@ -87,8 +91,12 @@ PYTHON = [
         "llm",
         "with_llm.py",
         "openai",
-        without={"embeddings": "client has none but OpenAI's own; the plugin llm-ollama has"},
-        notes={"schema": "`supports_schema: true`", "tools": "`supports_tools: true`"},
+        without={"embeddings": "client has none"},
+        notes={
+            "schema": "`supports_schema: true`",
+            "tools": "`supports_tools: true`",
+            "embeddings": "but those of OpenAI itself",
+        },
     ),
     Client(
         "llm, plugin llm-ollama",
@@ -96,7 +104,8 @@ PYTHON = [
         "with_llm.py",
         "ollama",
         errors=None,
-        without={"errors": "client has none: it asks only for models that the server lists"},
+        without={"errors": "client has none"},
+        notes={"errors": "its own only, as it asks for no model but those that the server lists"},
     ),
     *(
         Client(
@@ -105,11 +114,8 @@ PYTHON = [
             "with_instructor.py",
             way,
             errors=("InstructorRetryException", "InstructorRetryException"),
-            without={
-                "tools": "client has none: it uses them for schemas",
-                "embeddings": "client has none",
-            },
-            notes={"chat": "`response_model=None`", "stream": "parts of the object"},
+            without={"tools": "client has none", "embeddings": "client has none"},
+            notes={"chat": "`response_model=None`", "stream": "the object, as far as it has come"},
         )
         for mode, way in (
             ("`Mode.TOOLS`", "tools"),
@@ -124,16 +130,16 @@ PYTHON = [
             "with_pydantic_ai.py",
             way,
             errors=("ModelHTTPError", "ModelHTTPError"),
-            without={"embeddings": "Anthropic's API has none"} if way == "anthropic" else {},
-            notes={"schema": "as a call of a tool" + ("" if way == "anthropic" else ", and with `NativeOutput`")}
+            without=_anthropic_has_none() if way == "anthropic" else {},
+            notes={"schema": schema}
             | ({"tools": "strict: arguments are valid in any case"} if strict else {}),
             strict=strict,
         )
-        for model, way, strict in (
-            ("OpenAIChatModel", "openai", True),
-            ("OpenAIResponsesModel", "responses", True),
-            ("OllamaModel", "ollama", False),
-            ("AnthropicModel", "anthropic", False),
+        for model, way, strict, schema in (
+            ("OpenAIChatModel", "openai", True, _BOTH),
+            ("OpenAIResponsesModel", "responses", True, _BOTH),
+            ("OllamaModel", "ollama", False, _BOTH),
+            ("AnthropicModel", "anthropic", False, _CALL),
         )
     ),
     Client("Haystack: OpenAI", "haystack-ai", "with_haystack.py", "openai"),
@@ -188,3 +194,13 @@ JAVASCRIPT = [
 ]
 
 CLIENTS = [*PYTHON, *JAVASCRIPT]
+
+#: Its program also asks for likelihoods, and takes other arguments.
+LM_EVAL = Client(
+    "lm-eval",
+    "lm-eval",
+    "with_lm_eval.py",
+    errors=None,
+    without=dict.fromkeys(COLUMNS[1:], "client has none"),
+    notes={"chat": "`local-chat-completions`; likelihoods with `local-completions`, see below"},
+)

@@ -25,7 +25,8 @@ likelihoods: dict[str, float] = {}
 def missing(client: Client) -> str | None:
     """Why `client` cannot be run here."""
     if client in JAVASCRIPT:
-        return None if shutil.which("node") and PACKAGES.is_dir() else "needs node, and `make test-clients`"
+        found = shutil.which("node") and (PACKAGES / "ai").is_dir()
+        return None if found else "needs node, and its packages: `make test-clients` installs them"
     return None if PYTHON.exists() else "the clients are not installed: `make test-clients` does it"
 
 

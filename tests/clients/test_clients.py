@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.clients import outcomes
-from tests.clients.clients import CLIENTS, COLUMNS, Client
+from tests.clients.clients import CLIENTS, COLUMNS, LM_EVAL, Client
 from tests.clients.expected import ASKED, CALLS, CHAT, TRIP, WEATHER, write_model
 from tests.convert.checkpoints import save_tokenizer
 from tests.e2e.servers import Server, add_model, running
@@ -20,8 +20,6 @@ from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_bert import VOCABULARY, TinyBert, tiny_bert_gguf
 
 pytestmark = [pytest.mark.clients, pytest.mark.e2e, pytest.mark.slow]
-
-LM_EVAL = Client("lm-eval", "lm-eval", "with_lm_eval.py")
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +76,8 @@ def check_tools(client: Client, got: dict[str, Any]) -> None:
 def check_embeddings(client: Client, got: list[list[float]]) -> None:
     model = TinyBert().build()
     for text, vector in zip(ASKED["texts"], got, strict=True):
-        ids = [VOCABULARY.index(token) for token in ["[CLS]", *("▁" + word for word in text.split()), "[SEP]"]]
+        words = ["▁" + word for word in text.split()]
+        ids = [VOCABULARY.index(token) for token in ("[CLS]", *words, "[SEP]")]
         with torch.no_grad():
             mean = model(torch.tensor([ids])).last_hidden_state[0].mean(0).numpy()
         np.testing.assert_allclose(vector, mean / np.linalg.norm(mean), atol=1e-5)
@@ -86,8 +85,8 @@ def check_embeddings(client: Client, got: list[list[float]]) -> None:
 
 def check_errors(client: Client, got: dict[str, list[str]]) -> None:
     assert client.errors is not None
-    words = {"unknown": "model 'nosuch(:latest)?' not found", "refused": '"minilm(:latest)?" does not support'}
-    for (case, pattern), kind in zip(words.items(), client.errors, strict=True):
+    words = ("model 'nosuch(:latest)?' not found", '"minilm(:latest)?" does not support chat')
+    for case, pattern, kind in zip(("unknown", "refused"), words, client.errors, strict=True):
         raised, text = got[case]
         assert raised == kind
         # Some show the answer's JSON, or that as a Python string.
@@ -129,7 +128,8 @@ def test_lm_eval_gets_the_likelihoods_of_the_reference(evaluated: tuple[dict[str
         assert "failed" not in answers[task], answers[task]["failed"]
         for (context, *continuation), answer in answers[task]["got"]:
             before = tokenizer.encode(context if continuation else "", add_special_tokens=False)
-            said = tokenizer.encode("".join([context, *continuation]), add_special_tokens=False)[len(before) :]
+            whole = tokenizer.encode("".join([context, *continuation]), add_special_tokens=False)
+            said = whole[len(before) :]
             before = before or [tokenizer.bos_token_id]  # what it puts before whole texts
             with torch.no_grad():
                 logits = model(torch.tensor([before + said])).logits[0].double()

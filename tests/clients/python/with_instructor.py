@@ -1,4 +1,4 @@
-"""instructor around OpenAI's client, where answers are calls of a tool or JSON of a schema, and Anthropic's."""
+"""instructor: around OpenAI's client, by calls of a tool or the format of the answer, and Anthropic's."""
 
 from typing import Any
 

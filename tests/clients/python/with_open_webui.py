@@ -48,16 +48,18 @@ async def request(method: str, path: str, body: Any = None) -> Any:
 async def streamed(path: str, body: Any) -> list[dict[str, Any]]:
     """The parts of a stream: lines of JSON, or of events up to `[DONE]`."""
     parts = []
-    async with aiohttp.ClientSession(trust_env=True) as session:
-        async with session.post(URL + path, data=json.dumps(body), headers=HEADERS) as answer:
-            kind = "application/x-ndjson" if OLLAMA else "text/event-stream"
-            assert kind in answer.headers["Content-Type"]
-            async for line in answer.content:
-                text = line.decode().strip()
-                if not OLLAMA:
-                    text = text.removeprefix("data:").strip()
-                if text and text != "[DONE]":
-                    parts.append(json.loads(text))
+    async with (
+        aiohttp.ClientSession(trust_env=True) as session,
+        session.post(URL + path, data=json.dumps(body), headers=HEADERS) as answer,
+    ):
+        kind = "application/x-ndjson" if OLLAMA else "text/event-stream"
+        assert kind in answer.headers["Content-Type"]
+        async for line in answer.content:
+            text = line.decode().strip()
+            if not OLLAMA:
+                text = text.removeprefix("data:").strip()
+            if text and text != "[DONE]":
+                parts.append(json.loads(text))
     return parts
 
 
@@ -148,7 +150,8 @@ def tools() -> Any:
 
 def embeddings() -> Any:
     if OLLAMA:
-        return post("/api/embed", {"input": ASKED["texts"], "model": EMBEDDER, "truncate": True})["embeddings"]
+        asked = {"input": ASKED["texts"], "model": EMBEDDER, "truncate": True}
+        return post("/api/embed", asked)["embeddings"]
     answer = post("/v1/embeddings", {"input": ASKED["texts"], "model": EMBEDDER})
     return [item["embedding"] for item in answer["data"]]
 
