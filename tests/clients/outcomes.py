@@ -52,7 +52,7 @@ def versions() -> dict[str, dict[str, str]]:
     """Of all packages that are installed, by language."""
     script = (
         "import json; from importlib.metadata import distributions as all\n"
-        "print(json.dumps({one.name: one.version for one in all()}))"
+        "print(json.dumps({one.name.replace('_', '-'): one.version for one in all()}))"
     )
     python = json.loads(subprocess.run([PYTHON, "-c", script], capture_output=True, check=True).stdout)
     described = [json.loads(file.read_text()) for file in PACKAGES.glob("**/package.json")]

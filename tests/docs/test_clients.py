@@ -50,7 +50,7 @@ def squeezed(code: str) -> str:
     return re.sub(r"\s+", "", shown)
 
 
-@pytest.mark.parametrize("excerpt", EXCERPT.finditer(PAGE.read_text()), ids=lambda found: found["program"])
+@pytest.mark.parametrize("excerpt", [*EXCERPT.finditer(PAGE.read_text())], ids=lambda found: found["program"])
 def test_an_excerpt_is_of_the_program(excerpt: re.Match[str]) -> None:
     program = (ROOT / excerpt["program"]).read_text()
     if excerpt["language"] == "js":
