@@ -19,9 +19,14 @@ settings = "".join(
 import llm  # noqa: E402 - it reads its settings when it is imported
 
 
+def named(name: str, models: Any) -> Any:
+    """Of the models that the plugin lists; newer ones have a prefix."""
+    return next(one for one in models if one.model_id.removeprefix("ollama/") == f"{name}:latest")
+
+
 def model(name: str = MODEL) -> Any:
     if WAY == "ollama":
-        return llm.get_model(f"ollama/{name}:latest")
+        return named(name, llm.get_models())
     return llm.get_model(f"puna-{name}")
 
 
@@ -56,6 +61,6 @@ if WAY == "openai":
     columns["errors"] = lambda: errors(lambda name: prompt("Hello", name, stream=False).text())
 else:  # a model that is not in the server's list is none to it
     columns["embeddings"] = lambda: list(
-        llm.get_embedding_model(f"ollama/{EMBEDDER}:latest").embed_multi(ASKED["texts"])
+        named(EMBEDDER, llm.get_embedding_models()).embed_multi(ASKED["texts"])
     )
 report(**columns)
