@@ -4,6 +4,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PEERS := .venv-peers/bin
+CLIENTS := .venv-clients/bin
+CLIENTS_JS := tests/clients/javascript
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 2
 SOAK_MINUTES ?= 30
@@ -19,9 +21,9 @@ PYTEST := $(BIN)/python -m pytest -n $(TEST_WORKERS) --dist worksteal
 NAMES := .venv/names-$(shell find src -name '*.py' | sort | cksum | tr ' ' '-')
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: run venv test test-fast test-thorough test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
+.PHONY: run venv test test-fast test-thorough test-clients test-schemathesis test-sanitize soak fuzz fuzz-native lint bench test-peers bench-peers bench-serving
 .PHONY: bench-accuracy bench-architectures bench-embedding bench-prompt-cache bench-sampling bench-speculation bench-structured bench-vision
-.PHONY: docs-models demo-vision-evaluation clean distclean help
+.PHONY: docs-clients docs-models demo-vision-evaluation clean distclean help
 
 run: .venv/installed ## tell a story with the bundled model
 	$(BIN)/puna run demo "Tell me a story about a fox." < /dev/null
@@ -37,6 +39,9 @@ test-fast: .venv/developed ## run the tests that take no time and start no serve
 
 test-thorough: .venv/developed ## run the large matrices that `make test` takes samples of
 	$(PYTEST) -m thorough $(PYTEST_ARGS)
+
+test-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed ## run the clients people have (LangChain, LiteLLM, Vercel's ai, ...) against a server; some 1.1 GB
+	$(BIN)/python -m pytest -m clients tests/clients $(PYTEST_ARGS)
 
 test-schemathesis: .venv/developed ## give every route the requests that schemathesis makes of /openapi.json (EXAMPLES=50 each)
 	$(BIN)/pip install --quiet "schemathesis>=4.20,<5"
@@ -102,6 +107,9 @@ bench-vision: .venv-peers/installed ## compare the speed of reading images with 
 docs-models: .venv/developed ## hold every architecture against its reference and write docs/models.md
 	$(BIN)/python bench/parity.py
 
+docs-clients: .venv/developed .venv-clients/installed $(CLIENTS_JS)/node_modules/.installed ## run the clients people have and write docs/clients.md
+	$(BIN)/python bench/clients.py
+
 demo-vision-evaluation: .venv/developed ## ask the bundled model that sees about pictures it has not learned from
 	$(BIN)/python -m demo.vision.evaluate
 
@@ -111,7 +119,7 @@ clean: ## remove what was built, and caches
 	find src tests bench demo -name __pycache__ -type d -prune -exec rm -rf {} +
 
 distclean: clean ## remove the environments too
-	rm -rf .venv .venv-peers
+	rm -rf .venv .venv-peers .venv-clients $(CLIENTS_JS)/node_modules
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' Makefile | column -t -s '|'
@@ -133,6 +141,18 @@ help: ## list the targets
 .venv-peers/installed: $(SOURCES) .venv-peers/llama-cpp
 	@$(PEERS)/python tools/install.py --editable '.[test]'
 	@touch $@
+
+# The clients have dependencies of their own, some against each other's; uv finds a set in seconds.
+.venv-clients/installed: tests/clients/requirements.txt | .venv-clients/bin/python
+	@$(CLIENTS)/python -m pip install --quiet uv
+	$(CLIENTS)/uv pip install --quiet --upgrade --python $(CLIENTS)/python -r $<
+	@touch $@
+
+# Without node its clients are left out, and the tests say so.
+$(CLIENTS_JS)/node_modules/.installed: $(CLIENTS_JS)/package.json
+	@if command -v npm > /dev/null; then cd $(CLIENTS_JS) && npm install --no-package-lock --no-audit --no-fund --loglevel=error; \
+		else echo "There is no npm, so JavaScript's clients are left out."; fi
+	@mkdir -p $(@D) && touch $@
 
 # llama.cpp takes minutes to build; it does not depend on our sources.
 .venv-peers/llama-cpp: | .venv-peers/bin/python
@@ -175,7 +195,7 @@ $(PEERS)/llama-server: .venv-peers/llama-cpp
 	$(PEERS)/cmake --build $(LLAMA_CPP)/build --target llama-server --parallel $$(nproc)
 	cp $(LLAMA_CPP)/build/bin/llama-server $@
 
-.venv/bin/python .venv-peers/bin/python:
+.venv/bin/python .venv-peers/bin/python .venv-clients/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Puna needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.12"; exit 1; }
 	@echo "Creating $(patsubst %/bin/python,%,$@) with $$($(PYTHON) --version)."

@@ -61,13 +61,12 @@ def test_data() -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out tests marked `thorough` unless they are asked for by that name."""
-    if "thorough" in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker("thorough")]
+    """Leaves out tests marked `thorough` or `clients` unless they are asked for by that name."""
+    unasked = [name for name in ("thorough", "clients") if name not in config.option.markexpr]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if not any(map(item.get_closest_marker, unasked))]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from puna.engine.events import TokenLogprob, TopLogprob
+from puna.engine.events import CallDelta, TokenLogprob, TopLogprob
 from puna.server.jobs.backend import Echo
-from puna.server.openai.shapes import Choice, Entry, TextShape, echoed
+from puna.server.openai.shapes import ChatShape, Choice, Entry, TextShape, echoed
 
 
 def entry(data: bytes, logprob: float = -1.0, **top: float) -> TokenLogprob:
@@ -60,3 +60,17 @@ def test_an_echoed_prompt_is_its_tokens() -> None:
 def test_the_space_a_tokenizer_puts_before_a_text_is_not_of_the_text() -> None:
     one, two = echoed(Echo("Hello you", [entry(b" Hello"), entry(b" you")]))
     assert (one.data, two.data) == (b"Hello", b" you")
+
+
+def test_a_chunk_has_one_delta_of_each_call() -> None:
+    deltas = [
+        CallDelta(0, arguments='"b":'), CallDelta(0, arguments="1}"),
+        CallDelta(1, "call_x", "f"), CallDelta(1, arguments="{"), CallDelta(1, arguments='"c"'),
+    ]  # fmt: skip
+    found = ChatShape("m").part(Choice(calls=deltas))["choices"][0]["delta"]["tool_calls"]
+    assert found == [
+        {"index": 0, "function": {"arguments": '"b":1}'}},
+        {"index": 1, "id": "call_x", "type": "function", "function": {"name": "f", "arguments": '{"c"'}},
+    ]
+    once = ChatShape("m", functions=True).part(Choice(calls=deltas[2:]))["choices"][0]["delta"]
+    assert once["function_call"] == {"name": "f", "arguments": '{"c"'}

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
+
 from puna.runner.protocol import CallDelta, TokenLogprob, TopLogprob
 from puna.server.jobs.backend import Echo, Finished
 from puna.server.jobs.calls import Calls
@@ -180,14 +182,27 @@ class ChatShape(Shape):
         if answer.thinking:
             # Clients look for it under either name.
             message |= {"reasoning": answer.thinking, "reasoning_content": answer.thinking}
-        if answer.calls and self._functions:
-            message["function_call"] = _function(answer.calls[0])
-        elif answer.calls:
-            message["tool_calls"] = [_call(call) for call in answer.calls]
+        calls = _by_call(answer.calls)
+        if calls and self._functions:
+            message["function_call"] = _function(calls[0])
+        elif calls:
+            message["tool_calls"] = [_call(call) for call in calls]
         written: dict[str, Any] = {key: message}
         if answer.logprobs is not None:
             written["logprobs"] = {"content": [_chat_logprob(entry) for entry in answer.logprobs]}
         return written
+
+
+def _by_call(deltas: Sequence[CallDelta]) -> list[CallDelta]:
+    """One for each call: of several in a chunk, clients such as instructor read only the first."""
+    calls: list[CallDelta] = []
+    for delta in deltas:
+        if calls and calls[-1].index == delta.index:
+            more = calls[-1].arguments + delta.arguments
+            calls[-1] = msgspec.structs.replace(calls[-1], arguments=more)
+        else:
+            calls.append(delta)
+    return calls
 
 
 def _call(call: CallDelta) -> dict[str, Any]:

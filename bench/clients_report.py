@@ -1,0 +1,91 @@
+"""The table of the clients people have, and what of them works with Puna.
+
+python bench/clients_report.py        # regenerates the table from docs/clients.json
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from pages import DOCS, Pages, insert
+
+COMMAND = "make docs-clients"
+COLUMNS = ("chat", "stream", "schema", "tools", "embeddings", "errors")
+
+
+@dataclass(frozen=True)
+class Row:
+    """A client: what each column of it came to, and what is to be known of it."""
+
+    client: str
+    language: str
+    version: str
+    program: str
+    cells: dict[str, str]  # "yes", or why there is nothing to test
+    notes: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Run:
+    """All clients, and how near lm-eval's likelihoods are to the reference.
+
+    Of `texts` the largest `difference` per token, in nats.
+    """
+
+    rows: list[Row]
+    likelihoods: dict[str, float]
+
+
+def table(run: Run) -> str:
+    """The clients as Markdown: a table for each language, and the notes that its numbers refer to."""
+    notes: list[str] = []
+    text = []
+    for language in dict.fromkeys(row.language for row in run.rows):
+        text += [f"| {language} | version | {' | '.join(COLUMNS)} |", "|---" * (len(COLUMNS) + 2) + "|"]
+        for row in run.rows:
+            if row.language != language:
+                continue
+            cells = []
+            for column in COLUMNS:
+                cell = row.cells[column]
+                if note := row.notes.get(column):
+                    if note not in notes:
+                        notes.append(note)
+                    cell += f" ({notes.index(note) + 1})"
+                cells.append(cell)
+            link = f"[{row.client}](../{row.program})"
+            text.append(f"| {link} | {row.version or '–'} | {' | '.join(cells)} |")
+        text.append("")
+    text += [f"{number}. {note}" for number, note in enumerate(notes, 1)]
+    texts, difference = run.likelihoods["texts"], run.likelihoods["difference"]
+    text += [
+        "",
+        "lm-eval's `local-completions` gets the likelihoods that transformers computes: "
+        f"of {texts:.0f} texts and continuations, the largest difference is {difference:.0e} per token.",
+    ]
+    return "\n".join(text) + "\n"
+
+
+def pages(run: Run) -> Pages:
+    """What each page shows of the run."""
+    return {DOCS / "clients.md": table(run)}
+
+
+def write(run: Run, folder: Path) -> None:
+    """Write clients.json to `folder` and, if that is docs/, the table into clients.md."""
+    (folder / "clients.json").write_text(json.dumps(asdict(run), indent=1, ensure_ascii=False) + "\n")
+    if folder.resolve() == DOCS:
+        insert(pages(run), COMMAND)
+    print(f"wrote clients.json to {folder}")
+
+
+def read(path: Path) -> Run:
+    """Read a run written by `write`."""
+    found = json.loads(path.read_text())
+    return Run([Row(**row) for row in found["rows"]], found["likelihoods"])
+
+
+if __name__ == "__main__":
+    write(read(DOCS / "clients.json"), DOCS)

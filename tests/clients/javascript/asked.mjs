@@ -1,0 +1,42 @@
+// What every program asks its client for, and how it tells what it got; see ../python/asked.py.
+
+import { readFileSync } from "node:fs";
+import { z } from "zod";
+
+export const asked = JSON.parse(readFileSync(new URL("../asked.json", import.meta.url)));
+export const [url, way] = process.argv.slice(2);
+export const trip = z.object({ city: z.literal("Lima"), days: z.literal(2) });
+export const getWeather = () => asked.tool_result;
+
+async function error(call) {
+  try {
+    await call();
+  } catch (raised) {
+    return [raised.constructor.name, `${raised.message} ${raised.responseBody ?? ""}`];
+  }
+  throw new Error("no error came");
+}
+
+// What `ask` makes of a model that does not exist, and of one that cannot answer.
+export async function errors(ask) {
+  return { unknown: await error(() => ask(asked.unknown)), refused: await error(() => ask(asked.embedder)) };
+}
+
+export async function all(parts) {
+  const found = [];
+  for await (const part of parts) found.push(part);
+  return found;
+}
+
+// Print what each column gives. An error of one leaves the others alone.
+export async function report(columns) {
+  const found = {};
+  for (const [name, column] of Object.entries(columns)) {
+    try {
+      found[name] = { got: await column() };
+    } catch (raised) {
+      found[name] = { failed: String(raised.stack) };
+    }
+  }
+  console.log(JSON.stringify(found));
+}
