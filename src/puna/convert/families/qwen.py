@@ -17,6 +17,12 @@ _SUMMED: Final[dict[str, Key]] = {
 _NOT_SUMMED: Final[dict[str, Key]] = {
     "norm_top_k_prob": lambda config: False if config.get("norm_topk_prob") is False else None,
 }
+#: How many layers of what sees speak to the first layers of the text.
+_SPEAKING: Final[dict[str, Key]] = {
+    "n_deepstack_layers": lambda config: len(
+        (config.get("vision_config") or {}).get("deepstack_visual_indexes") or ()
+    ),
+}
 
 FAMILIES: Final = (
     Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2"),
@@ -25,6 +31,17 @@ FAMILIES: Final = (
     Family(
         hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **_NOT_SUMMED}, pre="qwen2"
     ),
+    Family(
+        hf=("Qwen2VLForConditionalGeneration", "Qwen2VLModel", "Qwen2_5_VLForConditionalGeneration"),
+        architecture="qwen2vl", pre="qwen2",
+    ),
+    Family(
+        hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2", keys=_SPEAKING,
+    ),
+    Family(
+        hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
+        keys={**EXPERTS, **_NOT_SUMMED, **_SPEAKING},
+    ),
     Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model."),
     Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model."),
-)
+)  # fmt: skip
