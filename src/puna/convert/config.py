@@ -85,11 +85,11 @@ class Config:
 
     @property
     def heads(self) -> int:
-        return self.count("num_attention_heads", "n_heads", "n_head")
+        return self.count("num_attention_heads", "n_heads", "n_head", "num_heads")
 
     @property
     def kv_heads(self) -> int:
-        return self.count("num_key_value_heads", "n_kv_heads", "num_attention_heads", "n_head")
+        return self.count("num_key_value_heads", "n_kv_heads", "num_attention_heads", "n_head", "num_heads")
 
     @property
     def head_size(self) -> int:

@@ -65,6 +65,7 @@ _FLOATS: Final = (
 _LISTS: Final = (
     "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
     "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
+    "attention_layers", "layers_indices",
 )  # fmt: skip
 
 
@@ -94,7 +95,9 @@ def checked(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check(key: str, value: Any) -> None:
     """Raise ConversionError for a text or a list where none can be."""
-    texts = isinstance(value, str) and key.endswith((".type", "_type"))
+    texts = isinstance(value, str) and key.endswith((".type", "_type", "activation"))
+    if key.endswith("output_labels") and isinstance(value, list) and all(isinstance(x, str) for x in value):
+        return
     lists = isinstance(value, list) and key.endswith(_LISTS)
     numbers = value if lists else [value]
     if not texts and not all(number is None or isinstance(number, (int, float)) for number in numbers):

@@ -23,7 +23,7 @@ _EXACT: Final = (
     "ssm_conv1d.weight", "shortconv.conv.weight", "time_mix_lerp_fused.weight", "_norm.weight",
 )  # fmt: skip
 #: How names of what is in a layer begin.
-_WITHIN: Final = re.compile(r"^(?:v\.)?blk\.\d+\.")
+_WITHIN: Final = re.compile(r"^(?:v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.")
 #: Kernels of convolutions over pixels, which have no other types.
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
@@ -77,7 +77,7 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
         name: Target(name, constant=np.ascontiguousarray(values))
         for name, values in family.extra(config).items()
     }
-    tied = bool(config.get("tie_word_embeddings"))
+    tied = bool(config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings")))
     for name in checkpoint.tensors:
         if is_of_another_part(name, family):
             continue

@@ -15,8 +15,8 @@ from puna.errors import ConversionError, shown
 _TEXTS: Final = tuple(
     f"families.{name}"
     for name in (
-        "bert", "convolutional", "delta", "gemma", "gemma4", "hybrids", "kimi", "latent", "llama", "mamba",
-        "mimo", "others", "phi", "qwen", "rwkv",
+        "bert", "convolutional", "delta", "gemma", "gemma4", "hybrids", "kimi", "latent", "llama", "llama4",
+        "mamba", "mimo", "others", "phi", "qwen", "rwkv", "t5",
     )
 )  # fmt: skip
 _TOWERS: Final = ("towers.clip", "towers.llama", "towers.qwen")

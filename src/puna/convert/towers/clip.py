@@ -173,7 +173,7 @@ _INTERN: Final[dict[str, Place]] = {
     "tower.encoder.layers.{}.attn.qkv": Split(
         ("v.blk.{}.attn_q", "v.blk.{}.attn_k", "v.blk.{}.attn_v"), thirds
     ),
-    **{f"mlp1.{part}": f"mm.model.mlp.{part}" for part in (0, 1, 3)},
+    "mlp1.{}": "mm.model.mlp.{}",
     "multi_modal_projector.layer_norm": "mm.model.mlp.0", "multi_modal_projector.linear_1": "mm.model.mlp.1",
     "multi_modal_projector.linear_2": "mm.model.mlp.3",
 }  # fmt: skip

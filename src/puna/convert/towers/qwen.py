@@ -35,8 +35,7 @@ _FRAMES: Final[dict[str, Place]] = {
 _PARTED: Final[dict[str, Place]] = {
     "tower.blocks.{}.attn.qkv": Split(("v.blk.{}.attn_q", "v.blk.{}.attn_k", "v.blk.{}.attn_v"), thirds),
     "tower.merger.ln_q": "v.post_ln",
-    "tower.merger.mlp.0": "mm.0",
-    "tower.merger.mlp.2": "mm.2",
+    "tower.merger.mlp.{}": "mm.{}",
 }
 _GATED: Final = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
 
