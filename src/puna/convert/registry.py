@@ -19,7 +19,7 @@ _TEXTS: Final = tuple(
         "mamba", "mimo", "others", "phi", "qwen", "rwkv", "t5",
     )
 )  # fmt: skip
-_TOWERS: Final = ("towers.clip", "towers.llama", "towers.qwen")
+_TOWERS: Final = ("towers.clip", "towers.gemma4", "towers.llama", "towers.qwen")
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
@@ -66,9 +66,9 @@ def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> 
         if not isinstance(inner, dict):
             continue
         names = inner.get("architectures") or ()
-        kind = str(inner.get("model_type")).replace("_", "")
+        kind = str(inner.get("model_type")).removesuffix("_text").replace("_", "")
         for name, found in families.items():
-            if name in names or name.lower() == f"{kind}forcausallm":
+            if name in names or name.lower().replace("_", "") == f"{kind}forcausallm":
                 return _fitting(found, config)
     return None
 

@@ -126,7 +126,7 @@ LLAVA_NEXT: Final = Family(
 )  # fmt: skip
 
 
-def _square(values: Values, config: Config) -> Values:
+def square(values: Values, config: Config) -> Values:
     """A kernel [rows, channels, side, side] of one with the channels of each pixel beside each other."""
     side = math.isqrt(values.shape[-1] // 3)
     return values.reshape(len(values), side, side, 3).transpose(0, 3, 1, 2)
@@ -142,7 +142,7 @@ LFM2: Final = Family(
         **_SIGLIP, "multi_modal_projector.layer_norm": "mm.input_norm",
         "multi_modal_projector.linear_1": "mm.1", "multi_modal_projector.linear_2": "mm.2",
     },
-    changes={"v.patch_embd.weight": _square}, dropped=_DROPPED,
+    changes={"v.patch_embd.weight": square}, dropped=_DROPPED,
 )  # fmt: skip
 
 
