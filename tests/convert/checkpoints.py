@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +32,11 @@ def saved(folder: Path, model: Any, *, tokenizer: bool = True, **more: Any) -> P
     return folder
 
 
-def save_tokenizer(folder: Path, cut: str | None = None) -> None:
-    """The byte-level BPE of all tiny models, cut like GPT-2's or by an expression."""
-    tokens = vocabulary()
-    ids = {token: id for id, token in enumerate(tokens) if token not in SPECIALS}
+def save_tokenizer(folder: Path, cut: str | None = None, markers: Sequence[str] = ()) -> None:
+    """The byte-level BPE of all tiny models, cut like GPT-2's or by an expression; `markers` follow it."""
+    tokens = [*vocabulary(), *markers]
+    special = {*SPECIALS, *markers}
+    ids = {token: id for id, token in enumerate(tokens) if token not in special}
     level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": cut is None}
     split = {"type": "Split", "pattern": {"Regex": cut}, "behavior": "Isolated", "invert": False}
     begin, end, _, turn_end = SPECIALS
@@ -45,7 +47,7 @@ def save_tokenizer(folder: Path, cut: str | None = None) -> None:
                 "id": tokens.index(token), "content": token, "special": True, "single_word": False,
                 "lstrip": False, "rstrip": False, "normalized": False,
             }
-            for token in SPECIALS
+            for token in (*SPECIALS, *markers)
         ],
         "normalizer": None,
         "pre_tokenizer": level if cut is None else {"type": "Sequence", "pretokenizers": [split, level]},

@@ -57,6 +57,8 @@ class Family:
     pre: str = ""  # the pre-tokenizer's name, where several split text alike
     prefix: str = ""  # before names that lack it
     dropped: tuple[str, ...] = ()  # beginnings of names of what is not of the file
+    kept: tuple[str, ...] = ()  # of what is alone of it, if not all is; as `names` have them
+    rename: Callable[[str, Config], str] = lambda name, config: name  # before it is looked up
     when: Callable[[Config], bool] = lambda config: True  # of several with the same names
 
 

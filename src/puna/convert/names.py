@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from puna.convert.config import Config
 from puna.convert.family import Family, Member, Place, Split, halves
 
 _LAYER: Final = {
@@ -60,6 +61,8 @@ POST_NORMS: Final[dict[str, Place]] = {
 #: Of models whose heads have layers of their own; what is outside them is the first head's.
 _AHEAD: Final = re.compile(r"(?:model\.)?mtp\.(?:layers\.(\d{1,6})\.)?")
 _NUMBER: Final = re.compile(r"(?<=\.)(\d{1,6})(?=\.|$)")
+#: How names of what sees begin.
+_TOWER: Final = re.compile(r"^(?:vision_tower\.vision_model|vision_tower|vision_model|visual|vpm)\.")
 #: Of models that also see or hear: what is not of the text model.
 _ELSEWHERE: Final = (
     "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "patch_merger", "embed_vision",
@@ -68,28 +71,37 @@ _ELSEWHERE: Final = (
 
 
 def is_of_another_part(name: str, family: Family) -> bool:
-    """Whether a tensor is of what sees or hears, or otherwise not of the text model."""
+    """Whether a tensor is not of the file: of what sees or hears if it is of the text model, or of that."""
+    if family.kept:
+        plain = _plain(name, family)
+        return not plain.startswith(family.kept) or plain.startswith(family.dropped)
     return any(part in name for part in _ELSEWHERE) or name.startswith(family.dropped)
 
 
-def place_of(name: str, family: Family, layers: int) -> tuple[str | Split | None, int | None]:
+def _plain(name: str, family: Family) -> str:
+    """The name as tables have it, wherever the module lies in the checkpoint."""
+    if family.kept:
+        return _TOWER.sub("tower.", name.removeprefix("model."))
+    plain = name.replace("language_model.", "").replace("text_model.", "").removeprefix("model.model.")
+    return family.prefix + plain if family.prefix and not plain.startswith(family.prefix) else plain
+
+
+def place_of(name: str, family: Family, config: Config) -> tuple[str | Split | None, int | None]:
     """Where the tensor `name` goes: targets with their layer and their ending, and its number in a stack.
 
-    Experts are such stacks. The first of the heads that predict tokens is layer `layers`.
+    Experts are such stacks. Heads that predict later tokens follow the model's layers.
 
     Raises KeyError if the family has no place for it.
     """
-    plain = name.replace("language_model.", "").removeprefix("model.model.")
-    if head := _AHEAD.match(plain):
-        plain = f"model.layers.{layers + int(head[1] or 0)}.{plain[head.end() :]}"
-    if family.prefix and not plain.startswith(family.prefix):
-        plain = family.prefix + plain
+    plain = family.rename(_plain(name, family), config)
+    if not family.kept and (head := _AHEAD.match(plain)):
+        plain = f"model.layers.{config.layers + int(head[1] or 0)}.{plain[head.end() :]}"
     numbers = [int(number) for number in _NUMBER.findall(plain)]
     pattern = _NUMBER.sub("{}", plain)
     module, _, ending = pattern.rpartition(".")
     of_layer = _NUMBER.sub("{}", plain, count=1)
     for known, tail in ((pattern, ""), (of_layer, ""), (module, f".{ending}")):
-        for table in (family.names, NAMES):
+        for table in (family.names, {} if family.kept else NAMES):
             if known in table:
                 place, number = table[known], None
                 if isinstance(place, Member):
