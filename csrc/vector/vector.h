@@ -50,8 +50,7 @@ PUNA_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 PUNA_INLINE Vec round(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 // a * 2^n for whole n in [-126, 127].
 PUNA_INLINE Vec scale_by_power(Vec a, Vec n) {
-    const __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
-    return {_mm512_mul_ps(a.v, _mm512_castsi512_ps(bits))};
+    return {_mm512_scalef_ps(a.v, n.v)};
 }
 // Bit i: whether a[i] > b[i].
 PUNA_INLINE uint32_t greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
