@@ -133,24 +133,32 @@ def _system_in_user(chat: Chat) -> Chat:
 
 def _neighbours_merged(chat: Chat) -> Chat:
     """Some templates insist that user and assistant take turns, or know of the last message only."""
-    form: Chat = []
+    return [_merged(run) for run in _runs(chat, lambda last, role: role == last != "tool")]
+
+
+def _runs(chat: Chat, belongs: Callable[[str, str], bool]) -> list[Chat]:
+    """The messages in runs: whether one belongs to a run, its role and that of the run's last tell."""
+    runs: list[Chat] = []
     for message in chat:
-        if form and message["role"] == form[-1]["role"] and message["role"] != "tool":
-            form[-1] = _merged(form[-1], message)
+        if runs and belongs(runs[-1][-1]["role"], message["role"]):
+            runs[-1].append(message)
         else:
-            form.append(message)
-    return form
+            runs.append([message])
+    return runs
 
 
-def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """One message with the texts, the thinking and the calls of two."""
-    made = {**first, **second}
+def _merged(run: Chat) -> dict[str, Any]:
+    """One message with the texts, the thinking and the calls of all."""
+    if len(run) == 1:
+        return run[0]
+    made: dict[str, Any] = {}
+    for message in run:
+        made |= message
     for key in ("content", *_THINKING):
-        if key in made:
-            texts = [text for text in (first.get(key), second.get(key)) if text]
-            made[key] = "\n\n".join(texts) if texts else made[key]
+        if texts := [message[key] for message in run if message.get(key)]:
+            made[key] = "\n\n".join(texts)
     if "tool_calls" in made:
-        made["tool_calls"] = [*first.get("tool_calls", ()), *second.get("tool_calls", ())]
+        made["tool_calls"] = [call for message in run for call in message.get("tool_calls", ())]
     return made
 
 
@@ -178,11 +186,12 @@ def _nothing_left_out(chat: Chat) -> Chat:
 def _text_with_result(chat: Chat) -> Chat:
     """Some templates take no text of the user right after a result: it is said with it."""
     form: Chat = []
-    for message in chat:
-        if form and form[-1]["role"] == "tool" and message["role"] == "user":
-            form[-1] = {**form[-1], "content": f"{form[-1]['content']}\n\n{message['content']}"}
+    for first, *texts in _runs(chat, lambda last, role: role == "user" and last in ("tool", "user")):
+        if first["role"] == "tool":
+            said = [first["content"], *(text["content"] for text in texts)]
+            form.append({**first, "content": "\n\n".join(said)})
         else:
-            form.append(message)
+            form += [first, *texts]
     return form
 
 
