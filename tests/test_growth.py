@@ -138,7 +138,9 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
         lambda: _neighbours_merged([{"role": "user", "content": LINE}] * n)
     ),
     "texts after a result, for Jinja": lambda n: (
-        lambda: _text_with_result([{"role": "tool", "content": ""}, *[{"role": "user", "content": LINE}] * n])
+        lambda: _text_with_result(
+            [{"role": "tool", "content": ""}, *[{"role": "user", "content": LINE[:99]}] * n]
+        )
     ),
     "a Modelfile value of many lines": lambda n: lambda: quoted(f"{LINE}\n" * n),
     "a Modelfile value of many blanks": lambda n: lambda: quoted(f"{' ' * 1000}\n" * n + '"'),
