@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from puna.errors import RequestError, shown
-from puna.grammar.patterns import GUIDANCE, check_parts, check_patterns
+from puna.grammar.diagnosis import GUIDANCE, check_parts, check_patterns, check_terminal
 from puna.grammar.schema import checked_schema
 from puna.grammar.text_values import Unwritable, text_terminal
 from puna.markup.family import Reading
@@ -200,6 +200,8 @@ class _Writer:
             excluded.append(r"~/\s*[nN][uU][lL][lL]\s*/")
             if not opening.endswith("\n"):
                 excluded += [r"~/\n(?s:.*)/", r"~/(?s:.*)\n/"]
+        if isinstance(schema, Mapping) and schema.keys() - _NOTES - {"type"}:
+            check_terminal(" & ".join([value, *excluded]), place)
         key = self._spelled(form.key + name + form.after_key + opening)
         if self.spell(closing).startswith("<["):
             self.rules.append(f"{terminal}: {' & '.join([value, *excluded])}")

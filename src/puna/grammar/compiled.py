@@ -9,14 +9,14 @@ from collections import OrderedDict
 from functools import cached_property
 from typing import Final
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
 from puna.errors import RequestError
 from puna.grammar.calls import calls_grammar, check_tools, spelled
 from puna.grammar.constraint import Constraint, Thinking, words
+from puna.grammar.diagnosis import LIMITS, check_parts, check_patterns, schema_grammar, short
 from puna.grammar.format import Format, checked
-from puna.grammar.patterns import check_parts, check_patterns, schema_grammar, short
 from puna.grammar.schema import checked_schema
 from puna.grammar.vocabulary import TokenBytes
 from puna.markup.family import Reading
@@ -29,16 +29,6 @@ _MOST_KEPT_BYTES: Final = 4 << 20
 
 #: Brackets within brackets of a grammar: what reads them calls itself for each.
 _DEEPEST: Final = 100
-
-#: Work, in the library's units, that compiling may take (about a second at most), and one step of an answer.
-_LIMITS: Final = LLParserLimits(
-    initial_lexer_fuel=200_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_lexer_states=50_000,
-    max_grammar_size=200_000,
-    verbose_errors=False,
-)
 
 
 class Grammars:
@@ -145,7 +135,7 @@ class Grammars:
             raise
 
     def _made(self, grammar: str, what: str) -> LLMatcher:
-        matcher = LLMatcher(self.vocabulary, grammar, log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(self.vocabulary, grammar, log_level=0, limits=LIMITS)
         if not matcher.is_error():
             matcher.compute_bitmask()  # some mistakes show here only, and what it found out is kept
         if matcher.is_error():

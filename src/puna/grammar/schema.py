@@ -97,6 +97,7 @@ def checked_schema(schema: Any) -> CheckedSchema:
 def _check_size(nodes: list[_Node]) -> None:
     for keyword, most, what in (
         ("properties", MOST_PROPERTIES, "properties"),
+        ("required", MOST_PROPERTIES, "required names"),
         ("enum", MOST_VALUES, "values of enums"),
     ):
         total = 0
