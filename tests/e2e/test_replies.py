@@ -1,4 +1,4 @@
-"""Replies of OpenAI's and Anthropic's APIs against the server's description and the types of their clients."""
+"""Replies of OpenAI's and Anthropic's APIs against the server's description and their clients' types."""
 
 from __future__ import annotations
 
@@ -21,8 +21,12 @@ from tests.scripted import pieces_of, random_sizes, write_scripted
 
 pytestmark = pytest.mark.e2e
 
-#: Says only what it is to say, of text, thinking, calls, and what breaks off.
-CONTENTS = ("weather?", ANSWER, BREAK, ONE)
+#: For thinking and calls, text, what breaks off, and a call alone; and whether there are tools.
+CASES = pytest.mark.parametrize(
+    ("content", "has_tools"),
+    [("weather?", True), (ANSWER, True), (BREAK, True), (ONE, True), ("weather?", False)],
+    ids=["calls", "text", "broken", "a call", "no tools"],
+)
 
 #: The clients' types of events, by the events' own.
 EVENTS: dict[str, type[BaseModel]] = {
@@ -47,7 +51,7 @@ def scripted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 @pytest.fixture(scope="module")
 def check(server: Server) -> Callable[..., None]:
-    """Fails for a reply that has a field its route does not tell of, lacks one, or has one of another type."""
+    """Fails for a reply with a field its route does not tell of, without one, or with one of another type."""
     document = server.http.get("/openapi.json").json()
     components = {name: _closed(schema) for name, schema in document["components"]["schemas"].items()}
     validators: dict[str, Any] = {}
@@ -80,12 +84,17 @@ def events(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
     return [json.loads(line) for line in lines if line != "[DONE]"]
 
 
-@pytest.mark.parametrize("content", CONTENTS)
-@pytest.mark.parametrize("tools", [[], TOOLS], ids=["no tools", "tools"])
-def test_chats(scripted: Server, check: Callable[..., None], content: str, tools: list[Any]) -> None:
+@CASES
+def test_chats(scripted: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
     path = "/v1/chat/completions"
     asked: dict[str, Any] = {"model": "described", "messages": user(content), "temperature": 0}
-    asked |= {"tools": tools, "logprobs": True, "top_logprobs": 1, "return_progress": True, "top_k": 5.0}
+    asked |= {
+        "tools": TOOLS if has_tools else [],
+        "logprobs": True,
+        "top_logprobs": 1,
+        "return_progress": True,
+        "top_k": 5.0,
+    }
     whole = scripted.http.post(path, json=asked).json()
     check(path, whole)
     openai.types.chat.ChatCompletion.model_validate(whole)
@@ -96,11 +105,11 @@ def test_chats(scripted: Server, check: Callable[..., None], content: str, tools
         openai.types.chat.ChatCompletionChunk.model_validate(chunk)
 
 
-@pytest.mark.parametrize("content", CONTENTS)
-@pytest.mark.parametrize("tools", [[], FLAT], ids=["no tools", "tools"])
-def test_responses(scripted: Server, check: Callable[..., None], content: str, tools: list[Any]) -> None:
+@CASES
+def test_responses(scripted: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
     path = "/v1/responses"
-    asked: dict[str, Any] = {"model": "described", "input": content, "tools": tools, "temperature": 0}
+    asked: dict[str, Any] = {"model": "described", "input": content, "temperature": 0}
+    asked["tools"] = FLAT if has_tools else []
     asked |= {"reasoning": {"effort": "high", "summary": "auto"}}
     asked |= {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     for body in (asked, asked | {"max_output_tokens": 3}):
@@ -120,14 +129,13 @@ def test_responses(scripted: Server, check: Callable[..., None], content: str, t
     check(f"{path}/input_tokens", scripted.http.post(f"{path}/input_tokens", json=asked).json())
 
 
-@pytest.mark.parametrize("content", CONTENTS)
-@pytest.mark.parametrize("tools", [[], ANTHROPIC], ids=["no tools", "tools"])
-def test_messages(scripted: Server, check: Callable[..., None], content: str, tools: list[Any]) -> None:
+@CASES
+def test_messages(scripted: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
     path = "/v1/messages"
     asked: dict[str, Any] = {
         "model": "described",
         "messages": user(content),
-        "tools": tools,
+        "tools": ANTHROPIC if has_tools else [],
         "temperature": 0,
     }
     asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}}
