@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from puna.markup.answer import Answer
 from puna.markup.families.parameters import ParameterCalls
-from puna.markup.family import Family
+from puna.markup.family import Family, Syntax
 from puna.markup.form import Form
 from puna.markup.parts import Tags
 from puna.markup.reader import BrokenError, Steps, search
@@ -41,16 +41,12 @@ _CALLS: Final = ParameterCalls(
 
 
 @dataclass(frozen=True)
-class GlimmerCalls:
+class GlimmerCalls(Syntax):
     """A message to a function has the call in XML; one to anybody else may have it, too."""
 
     @property
     def openings(self) -> tuple[str, ...]:
         return (_START, _CALLS.section)
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def form(self) -> Form:
