@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from puna.convert.registry import convertible
 from puna.errors import ConversionError
 from puna.gguf import FileType, GGMLType, open_gguf
 from puna.model.load import load_model
-from tests.convert.checkpoints import LLAMA3_CUT, save_tokenizer, saved
+from tests.convert.checkpoints import LLAMA3_CUT, save_heads, save_tokenizer, saved
 from tests.model.models.parity import (
     check_close,
     original,
@@ -24,11 +25,17 @@ from tests.model.models.parity import (
 )
 from tests.model.models.test_decoders import MODELS
 from tests.tiny import CHATML, LLAMA3_ROPE, TinyLlama, vocabulary
+from tests.tiny_heads import MODELS as HEADS
+from tests.tiny_heads import TinyHeads, TinyMiMo2
+from tests.tiny_lfm2 import TinyLfm2
+from tests.tiny_llama4 import TinyLlama4
 
 TINY: dict[str, Any] = {
     "llama": TinyLlama(),
     "llama 3": TinyLlama(tied=True, rope_scaling=LLAMA3_ROPE),
     "mixtral": TinyLlama(experts=4),
+    "lfm2moe": TinyLfm2(experts=4),
+    "llama4": TinyLlama4(),
     **{name: MODELS[name] for name in ("qwen2", "qwen3moe", "gemma2", "phi3", "gpt-oss", "glm4moe")},
 }
 FEW = ("llama 3", "mixtral", "gemma4, experts", "gpt-oss", "rwkv7", "granitehybrid")
@@ -113,3 +120,26 @@ def test_a_quantised_or_unknown_target_type_is_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path / "checkpoint", original(TinyLlama()))
     with pytest.raises(ConversionError, match="converted to F32, F16 or BF16, not Q4_K_M: quantize it then"):
         convert(folder, tmp_path / "m.gguf", FileType.Q4_K_M)
+
+
+def without_layout(tiny: TinyHeads) -> TinyHeads:
+    """As it is published, whose files may have queries, keys and values in one."""
+    fused = isinstance(tiny.decoder, TinyMiMo2) and tiny.decoder.fused
+    return (
+        dataclasses.replace(tiny, decoder=dataclasses.replace(tiny.decoder, fused=False)) if fused else tiny
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in HEADS if name != "glm4moelite"])
+def test_heads_that_predict_later_tokens_are_layers_more(name: str, tmp_path: Path) -> None:
+    """The expected tensors are those that tests/model/models/test_prediction_heads.py holds against torch."""
+    tiny = without_layout(HEADS[name])
+    theirs = original(tiny)
+    convert(save_heads(tmp_path / "checkpoint", tiny, theirs), tmp_path / "ours.gguf", FileType.F32)
+    expected = tiny.tensors(theirs)
+    with open_gguf(tmp_path / "ours.gguf") as file:
+        assert file.tensors.keys() == expected.keys()
+        for tensor, values in expected.items():
+            np.testing.assert_allclose(file.array(tensor), values, rtol=1e-6, err_msg=tensor)
+        assert file.metadata[f"{file.architecture}.nextn_predict_layers"] == tiny.heads
+        assert file.metadata[f"{file.architecture}.block_count"] == theirs.config.num_hidden_layers

@@ -107,6 +107,7 @@ def converted(
     markers: Sequence[str],
     pictures: dict[str, Any],
     sized: dict[str, Any],
+    *,
     matrices: GGMLType = GGMLType.F32,
 ) -> Layout:
     """What our converter makes of the checkpoint of `model`; its tower also has the keys `sized`."""
@@ -120,7 +121,8 @@ def converted(
     with open_gguf(folder / "tower.gguf") as file:
         keys = {key.removeprefix("clip."): file.metadata[key] for key in file.metadata} | sized
         keys.pop("general.architecture")
-        write(layout.projector, "clip", keys, {name: file.array(name) for name in file.tensors}, matrices=matrices)
+        tensors = {name: file.array(name) for name in file.tensors}
+        write(layout.projector, "clip", keys, tensors, matrices=matrices)
     return layout
 
 
@@ -156,16 +158,22 @@ class WithLlama:
     matrices: GGMLType = GGMLType.F32
 
     architecture = "llama"
-    #: What preprocessor_config.json says of how pictures are prepared.
-    pictures: ClassVar[dict[str, Any]] = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-    #: Keys of towers that tiny models need and llama.cpp's files lack, as those of usual sizes are known.
-    sized: ClassVar[dict[str, Any]] = {}
     markers: ClassVar[tuple[str, ...]] = ()
 
     @property
     def vocab(self) -> int:
         """Tokens of the text, its markers among them, and after them what stands for parts of images."""
         return len(vocabulary()) + len(self.markers) + 1
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        """What preprocessor_config.json says of how pictures are prepared."""
+        return {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+    @property
+    def sized(self) -> dict[str, Any]:
+        """Keys of a tower that tiny models need, while files leave them out, as usual sizes are known."""
+        return {}
 
     @property
     def part_id(self) -> int:
@@ -218,7 +226,8 @@ class WithLlama:
         """In one file, as Ollama writes it, or as we convert the checkpoint, with the tower `apart`."""
         markers = [*self.markers, "<|part|>"]
         if apart:
-            return converted(folder, model, markers, self.pictures, self.sized, self.matrices)
+            pictures, sized = self.pictures, self.sized
+            return converted(folder, model, markers, pictures, sized, matrices=self.matrices)
         state, metadata = state_of(model), self.metadata() | self.vision_metadata()
         tensors = self.text_tensors(model) | self.tower(state)
         path = folder / "one.gguf"
@@ -229,4 +238,38 @@ class WithLlama:
 
     def tower(self, state: Tensors) -> Tensors:
         """As a file has it that is all in one."""
+        raise NotImplementedError
+
+
+@dataclass
+class WrittenByHand(WithLlama):
+    """Of which there is no checkpoint that can be converted."""
+
+    def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
+        """In one file, or with the tower `apart`."""
+        state, metadata = state_of(model), self.metadata()
+        tensors = self.text_tensors(model)
+        tower = self.tower_as(state, apart)
+        markers = [*self.markers, "<|part|>"]
+        if not apart:
+            metadata |= self.vision_metadata()
+            path = folder / "one.gguf"
+            whole = tensors | tower
+            return Layout(write(path, self.architecture, metadata, whole, markers, matrices=self.matrices))
+        vision = self.vision_metadata() | {"general.type": "mmproj", **self.clip()}
+        return Layout(
+            write(folder / "text.gguf", self.text_architecture, metadata, tensors, markers),
+            write(folder / "mmproj.gguf", "clip", vision, tower, matrices=self.matrices),
+        )
+
+    @property
+    def text_architecture(self) -> str:
+        """Of a text in a file of its own."""
+        return self.architecture
+
+    def clip(self) -> dict[str, Any]:
+        """Keys of a tower in a file of its own."""
+        raise NotImplementedError
+
+    def tower_as(self, state: Tensors, apart: bool) -> Tensors:
         raise NotImplementedError

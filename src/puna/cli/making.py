@@ -28,7 +28,7 @@ def quantize(source: Path, target: Path, kind: str, imatrix: Path | None, *, aga
 
 
 def convert(source: Path, target: Path, kind: str | None) -> None:
-    """Write the model in the folder `source` to `target`, showing progress; what sees in it, to a file beside."""
+    """Write the model in the folder `source` to `target`, and what sees in it beside, showing progress."""
     _check_target(target, source)
     if not source.is_dir():
         raise RequestError(f"{source} is not a folder")
@@ -37,7 +37,9 @@ def convert(source: Path, target: Path, kind: str | None) -> None:
         report = _reporting(lines, f"converting {source.name}")
         convert_folder(source, target, file_type, report=report)
         tower = target.with_name(f"mmproj-{target.name}")
-        sees = convert_tower(source, tower, file_type, report=_reporting(lines, f"converting {source.name}'s eyes"))
+        sees = convert_tower(
+            source, tower, file_type, report=_reporting(lines, f"converting {source.name}'s eyes")
+        )
     for path in (target, tower) if sees else (target,):
         terminal.note(f"{path}: {path.stat().st_size / 1e6:,.1f} MB")
 

@@ -34,7 +34,7 @@ class Member:
     """One of several tensors of a checkpoint that are a stack in a file."""
 
     target: str
-    number: int
+    number: int | None = None  # None: the last one in its name
 
 
 #: Where a tensor goes; None: it is left out.

@@ -54,7 +54,7 @@ _FLOATS: Final = (
     "epsilon",
     "freq_base",
     "freq_base_swa",
-    "factor",
+    "scaling.factor",
     "scale",
     "softcapping",
     "beta_fast",

@@ -65,7 +65,7 @@ _NUMBER: Final = re.compile(r"(?<=\.)(\d{1,6})(?=\.|$)")
 _TOWER: Final = re.compile(r"^(?:vision_tower\.vision_model|vision_tower|vision_model|visual|vpm)\.")
 #: Of models that also see or hear: what is not of the text model.
 _ELSEWHERE: Final = (
-    "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "patch_merger", "embed_vision",
+    "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "merger", "embed_vision",
     "connector",
 )  # fmt: skip
 
@@ -103,18 +103,11 @@ def place_of(name: str, family: Family, config: Config) -> tuple[str | Split | N
     for known, tail in ((pattern, ""), (of_layer, ""), (module, f".{ending}")):
         for table in (family.names, {} if family.kept else NAMES):
             if known in table:
-                place, number = table[known], None
+                number, place = numbers[1] if known.count("{}") > 1 else None, table[known]
                 if isinstance(place, Member):
-                    number, place = place.number, place.target
-                elif known.count("{}") > (count := _layers_in(place)):  # the other one says which of a stack
-                    number = numbers[count]
+                    number, place = numbers[-1] if place.number is None else place.number, place.target
                 return _numbered(place, numbers[:1], tail), number
     raise KeyError(name)
-
-
-def _layers_in(place: str | Split | None) -> int:
-    targets = place.targets if isinstance(place, Split) else (place or "",)
-    return targets[0].count("{}")
 
 
 def _numbered(place: str | Split | None, layer: list[int], tail: str) -> str | Split | None:

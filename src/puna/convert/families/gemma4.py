@@ -10,7 +10,7 @@ import numpy as np
 
 from puna.convert.config import Config
 from puna.convert.families.gemma import GEMMA3, TIED
-from puna.convert.family import Family, Key, Place
+from puna.convert.family import Family, Key, Member, Place
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
 
@@ -62,7 +62,8 @@ GEMMA3N: Final = Family(
     },
     names={
         **_INPUTS,
-        "model.altup_projections.{}": "altup_proj", "model.altup_unembed_projections.{}": "altup_unembd_proj",
+        "model.altup_projections.{}": Member("altup_proj"),
+        "model.altup_unembed_projections.{}": Member("altup_unembd_proj"),
         **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ALTUP.items()},
     },
     changes={"token_embd.weight": _padded, "per_layer_token_embd.weight": _padded}, vocabulary="gemma",
