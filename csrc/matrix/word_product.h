@@ -158,6 +158,7 @@ void wide_groups(const uint8_t* weights, int64_t stride, int64_t columns, const 
         }
         int64_t t = 0;
         for (; t + T <= tokens; t += T) add_block<Lanes, T, G>(words, pairs, x + t, step, index, y + t, row);
+        if (t + 3 == tokens) add_block<Lanes, 3, G>(words, pairs, x + t, step, index, y + t, row), t += 3;
         for (; t + 2 <= tokens; t += 2) add_block<Lanes, 2, G>(words, pairs, x + t, step, index, y + t, row);
         for (; t < tokens; t++) add_block<Lanes, 1, G>(words, pairs, x + t, step, index, y + t, row);
     }
