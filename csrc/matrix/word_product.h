@@ -162,6 +162,7 @@ void wide_groups(const uint8_t* weights, int64_t stride, int64_t columns, const 
         if constexpr (T > 4) {
             for (; t + 4 <= tokens; t += 4) add_block<Lanes, 4, G>(words, pairs, x + t, step, index, y + t, row);
         }
+        if (t + 3 == tokens) add_block<Lanes, 3, G>(words, pairs, x + t, step, index, y + t, row), t += 3;
         for (; t + 2 <= tokens; t += 2) add_block<Lanes, 2, G>(words, pairs, x + t, step, index, y + t, row);
         for (; t < tokens; t++) add_block<Lanes, 1, G>(words, pairs, x + t, step, index, y + t, row);
     }
