@@ -1,0 +1,116 @@
+"""The functions of the Berkeley Function-Calling data: whatever a random model says, it is a valid call.
+
+Each is forced in one of the ways to write calls.
+
+`pip install --no-deps bfcl-eval` brings the data, which is not ours to keep.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from puna.engine.events import CallDelta, Chunk, Done, Generate
+from puna.engine.requests import FittedPrompt
+from puna.errors import RequestError
+from puna.markup.family import Reading
+from puna.markup.registry import FAMILIES
+from puna.markup.tools import Tool
+from puna.model.load import load_model
+from puna.options import Options
+from tests.engine.runs import Run
+from tests.tiny import TinyLlama, tiny_llama_gguf
+
+#: The data's names of types that are not JSON Schema's.
+TYPES = {
+    **dict.fromkeys(("float", "double"), "number"),
+    **dict.fromkeys(("integer", "byte", "short", "long", "Bigint"), "integer"),
+    **dict.fromkeys(("bool", "boolean"), "boolean"),
+    **dict.fromkeys(("list", "tuple", "array", "ArrayList", "Array", "Queue", "Stack"), "array"),
+    **dict.fromkeys(("dict", "object", "HashMap", "Hashtable"), "object"),
+    **dict.fromkeys(("any", "Any", "char", "String"), "string"),
+}
+#: JSON, and parameters with markup of their own.
+WAYS = ("hermes", "qwen3-coder", "glm")
+STREAMS = 8
+
+
+def functions() -> list[Tool]:
+    """Every function once."""
+    found = importlib.util.find_spec("bfcl_eval")
+    if found is None or found.origin is None:
+        pytest.skip("bfcl-eval is not installed (pip install --no-deps bfcl-eval)")
+    listed: dict[str, Tool] = {}
+    data = Path(found.origin).parent / "data"
+    for path in sorted([*data.glob("BFCL_*.json"), *data.glob("multi_turn_func_doc/*.json")]):
+        if path.stem.endswith("format_sensitivity"):  # lists of names
+            continue
+        for line in path.read_text().splitlines():
+            for function in _functions(json.loads(line)):
+                schema = converted(function["parameters"])
+                listed.setdefault(json.dumps(schema), Tool(function["name"], schema))
+    assert len(listed) > 1000
+    return list(listed.values())
+
+
+def _functions(record: Any) -> Iterator[dict[str, Any]]:
+    yield from (record,) if "parameters" in record else record.get("function", ())
+
+
+def converted(schema: Any) -> Any:
+    """A schema of the data with the types of JSON Schema."""
+    if not isinstance(schema, dict):
+        return schema
+    made = {key: converted(value) if isinstance(value, dict) else value for key, value in schema.items()}
+    if isinstance(schema.get("properties"), dict):
+        made["properties"] = {name: converted(value) for name, value in schema["properties"].items()}
+    if isinstance(kind := schema.get("type"), str):
+        made["type"] = TYPES.get(kind, kind)
+    return made
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("way", WAYS)
+def test_every_function_is_called_validly(tmp_path: Path, way: str) -> None:
+    tools = functions()[WAYS.index(way) :: len(WAYS)]
+    tiny = load_model(tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(layers=1, context=1024)))
+    run = Run(tiny, parallel=STREAMS, context=1024)
+    closing = [
+        (token, 8.0)
+        for token in range(tiny.tokenizer.vocab_size)
+        if set(tiny.tokenizer.piece(token)) & set(b'"}]<>\n')
+    ]
+    options = Options(temperature=1.5, top_k=0, top_p=1.0, num_predict=250, logit_bias=tuple(closing))
+    refused: list[str] = []
+    for number, tool in enumerate(tools):
+        reading = Reading(FAMILIES[way], tools={tool.name: tool}, choice="required", parallel=False)
+        request = Generate(id=number, prompt=[1], options=options)
+        try:
+            run.engine.submit(request, run.events[number].append, FittedPrompt([1], reading=reading))
+        except RequestError as error:  # some of the data's schemas have no value
+            refused.append(str(error))
+    while run.engine.step():
+        pass
+    assert all("#" in reason for reason in refused)
+    assert len(refused) < 0.01 * len(tools), refused
+    ended = 0
+    for number, events in run.events.items():
+        if not events:
+            continue
+        tool, end = tools[number], events[-1]
+        assert isinstance(end, Done), (tool.name, end, tool.parameters)
+        if end.reason == "length":
+            continue
+        ended += 1
+        deltas = [call for event in events if isinstance(event, Chunk) for call in event.calls]
+        assert [delta.name for delta in deltas if delta.name] == [tool.name]
+        arguments = "".join(delta.arguments for delta in deltas if isinstance(delta, CallDelta))
+        jsonschema.validate(json.loads(arguments), tool.parameters)
+    assert ended > 0.8 * len(tools)
