@@ -410,6 +410,7 @@ def test_a_model_without_a_template_chats_as_its_renderer_and_parser_say(
     text = prompt["_debug_info"]["rendered_template"]
     assert text.startswith("<|im_start|>system\n# Tools\n")
     assert text.endswith("<|im_start|>assistant\n<think>\n")
+    server.unload()
     for name in ("named", "bare"):
         server.client.delete(name)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -38,13 +39,9 @@ class Wording:
 
     def chat(self, messages: Iterable[Message]) -> list[dict[str, Any]]:
         """A chat, message by message."""
-        chat: list[dict[str, Any]] = []
-        for message in messages:
-            made = _message(message, self.nothing)
-            if self.results_within and message.role == "tool" and chat and "tool_calls" in chat[-1]:
-                chat[-1].setdefault("tool_responses", []).append(_response(made, chat[-1]))
-            else:
-                chat.append(made)
+        chat = [_message(message, self.nothing) for message in messages]
+        if self.results_within:
+            chat = _results_within(chat)
         return _one_call_each(chat, self.nothing) if self.one_call else chat
 
 
@@ -69,42 +66,65 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     return {"id": call["id"], **value} if call.get("id") else value
 
 
-def _response(result: Mapping[str, Any], caller: Mapping[str, Any]) -> dict[str, Any]:
-    """A result within the message that calls: of the call it names, else of the next in their order."""
-    calls, place = caller["tool_calls"], len(caller.get("tool_responses", ()))
-    found = _called(result, calls) or (calls[place] if place < len(calls) else None)
-    name = result.get("name") or (found["function"]["name"] if found else "unknown")
-    return {"name": name, "response": result["content"]}
+def _turns(chat: list[dict[str, Any]]) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each message, with the results of tools right after one that calls."""
+    place = 0
+    while place < len(chat):
+        message, begin = chat[place], place + 1
+        place += 1
+        while "tool_calls" in message and place < len(chat) and chat[place]["role"] == "tool":
+            place += 1
+        yield message, chat[begin:place]
 
 
-def _called(result: Mapping[str, Any], calls: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    id = result.get("tool_call_id")
-    return next((call for call in calls if id and call.get("id") == id), None)
+class _Results:
+    """Results that belong to calls by their ids, and others that belong to the next call in their order."""
+
+    def __init__(self, results: list[dict[str, Any]], calls: list[dict[str, Any]]) -> None:
+        ids = {call.get("id") for call in calls} - {None}
+        self._named: dict[str, dict[str, Any]] = {}
+        self.others: deque[dict[str, Any]] = deque()
+        for result in results:
+            id: Any = result.get("tool_call_id")
+            if id in ids and id not in self._named:
+                self._named[id] = result
+            else:
+                self.others.append(result)
+
+    def of(self, call: dict[str, Any]) -> dict[str, Any] | None:
+        """The result of a call, given once."""
+        if (found := self._named.pop(str(call.get("id")), None)) is not None:
+            return found
+        return self.others.popleft() if self.others else None
+
+
+def _results_within(chat: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`chat` with results in the message that calls, by the names of their tools."""
+    form: list[dict[str, Any]] = []
+    for message, given in _turns(chat):
+        if given:
+            results = _Results(given, message["tool_calls"])
+            pairs = [(call["function"]["name"], results.of(call)) for call in message["tool_calls"]]
+            pairs += [(result.get("name", "unknown"), result) for result in results.others]
+            responses = [{"name": name, "response": one["content"]} for name, one in pairs if one is not None]
+            message = {**message, "tool_responses": responses}
+        form.append(message)
+    return form
 
 
 def _one_call_each(chat: list[dict[str, Any]], nothing: str | None) -> list[dict[str, Any]]:
     """`chat` with a message for each call, and its result, if there is one, after it."""
     form: list[dict[str, Any]] = []
-    place = 0
-    while place < len(chat):
-        message = chat[place]
-        place += 1
-        calls = message.get("tool_calls", ())
+    for message, given in _turns(chat):
+        calls = message.get("tool_calls", [])
         if len(calls) < 2:
-            form.append(message)
+            form += [message, *given]
             continue
-        results = []
-        while place < len(chat) and chat[place]["role"] == "tool":
-            results.append(chat[place])
-            place += 1
+        results = _Results(given, calls)
         for number, call in enumerate(calls):
             said = message if number == 0 else {"role": message["role"], "content": nothing}
             form.append({**said, "tool_calls": [call]})
-            answer = next((result for result in results if _called(result, [call])), None)
-            if answer is None:
-                answer = next((result for result in results if not _called(result, calls)), None)
-            if answer is not None:
-                results.remove(answer)
-                form.append(answer)
-        form += results
+            if (result := results.of(call)) is not None:
+                form.append(result)
+        form += results.others
     return form
