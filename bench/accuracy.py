@@ -57,13 +57,13 @@ WAYS = {
 }
 
 
-def measure(model: str, kind: GGMLType) -> Result:
-    """Both engines' distance from float32, on the same sequences of one model in blocks of type `kind`."""
+def measure(model: str, kind: GGMLType, count: int = SEQUENCES) -> Result:
+    """Both engines' distance from float32, on the same `count` sequences, of a model in blocks of `kind`."""
     with tempfile.TemporaryDirectory() as folder:
         path = requantised(source(model, Path(folder)), Path(folder) / f"{kind.name}.gguf", kind)
         with open_gguf(path) as file:
             tokenizer = tokenizer_from_gguf(file)
-            sequences = [tokenizer.encode(text)[:LENGTH] for text in texts()]
+            sequences = [tokenizer.encode(text)[:LENGTH] for text in texts(count)]
         theirs = {name: llama_cpp(path, sequences, *way) for name, way in WAYS.items()}
         exact, mine = ours(path, sequences, "reference", "f32"), ours(path, sequences, "cpu", "f16")
     our_divergences, their_divergences = divergences(exact, mine), divergences(exact, theirs["default"])
@@ -113,10 +113,10 @@ def trained_like(name: str, values: np.ndarray) -> np.ndarray:
 
 
 @cache
-def texts() -> list[str]:
+def texts(count: int) -> list[str]:
     """Stories, chats and the rest of what the demo model was trained to continue, strung together."""
     dice, found = random.Random(3), []
-    for _ in range(SEQUENCES):
+    for _ in range(count):
         text = ""
         while len(text) < 8 * LENGTH:
             document = draw(dice.choice(["plain", "story", "facts", "sums", "talk"]), dice)

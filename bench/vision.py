@@ -57,9 +57,9 @@ class Case:
 
 
 CASES = (
-    Case("clip-l", "1b", 640, 480, 2048, 2, tries=True),
-    Case("qwen3vl-2b", "qwen3vl-1.7b", 1000, 700, 2048, 1),
-    Case("siglip-400m", "windowed-1b-with-images", 1024, 768, 1280, 1),
+    Case("clip-l", "1b", 640, 480, 2048, 5, tries=True),
+    Case("qwen3vl-2b", "qwen3vl-1.7b", 1000, 700, 2048, 3),
+    Case("siglip-400m", "windowed-1b-with-images", 1024, 768, 1280, 3),
 )
 
 

@@ -24,7 +24,7 @@ from puna.model.tokenizer.split import splitter
 from puna.options import LONGEST_STOPS, MOST_STOPS, Options
 from puna.prompt.go import GoTemplate
 from puna.prompt.go_values import collated
-from puna.prompt.jinja_forms import _neighbours_merged, _short_ids, simple_tool
+from puna.prompt.jinja_forms import _neighbours_merged, _short_ids, _text_with_result, simple_tool
 from puna.prompt.messages import Message
 from puna.server.anthropic.wire import MessagesRequest
 from puna.server.http.cors import parse_origins
@@ -136,6 +136,11 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "messages of one role": lambda n: lambda: collated(messages(n)),
     "messages of one role, for Jinja": lambda n: (
         lambda: _neighbours_merged([{"role": "user", "content": LINE}] * n)
+    ),
+    "texts after a result, for Jinja": lambda n: (
+        lambda: _text_with_result(
+            [{"role": "tool", "content": ""}, *[{"role": "user", "content": LINE[:99]}] * n]
+        )
     ),
     "a Modelfile value of many lines": lambda n: lambda: quoted(f"{LINE}\n" * n),
     "a Modelfile value of many blanks": lambda n: lambda: quoted(f"{' ' * 1000}\n" * n + '"'),

@@ -74,11 +74,16 @@ inline int vectors_of(const AttentionCall& call, const AttentionBlock& block) {
     return block.kv_heads * block.rows * call.group();
 }
 
-// Queries, partial sums, scores, some keys as they are stored, a tile of transposed keys, a tile of values.
+// Between the scores of one query vector and of the next: a chunk's, and a line, so that neighbours do not compete for
+// one place in the cache.
+constexpr int attention_score_stride = attention_chunk + 16;
+
+// Queries, scores, some keys as they are stored, a tile of transposed keys or of values.
 inline int64_t attention_scratch(const AttentionCall& call, int vectors) {
-    constexpr int max_width = 16, max_together = 8;
-    return int64_t(vectors) * (call.padded_dim() + max_width) + max_together * attention_tile +
-           int64_t(attention_tile) * (call.padded_dim() + call.padded_value_dim()) + max_width * call.padded_dim();
+    constexpr int max_width = 16;
+    const int dim = call.padded_dim(), value_dim = call.padded_value_dim();
+    return int64_t(vectors) * (dim + attention_score_stride) + max_width * dim +
+           int64_t(attention_tile) * (dim > value_dim ? dim : value_dim);
 }
 
 // All rows. The call must be valid: every listed cell exists, heads is a multiple of kv_heads.

@@ -1,8 +1,10 @@
 // The attention kernels, compiled once per instruction set.
 //
 // A tile of keys is transposed, so that a score is a sum down a column and 64 cells' scores are a few vectors: scores
-// and weighted values are then the same kind of small matrix product. Every score and every value of the result is
-// summed in one order, whichever others are computed beside it, and a row never reads what it may not see.
+// and weighted values are then the same kind of small matrix product. All scores of a chunk come first, then their
+// softmax, then the values: so a query vector's largest score is looked for once, and nothing is scaled again. Every
+// score and every value of the result is summed in one order, whichever others are computed beside it, and a row never
+// reads what it may not see.
 #include "attention/attention.h"
 #include "attention/tiles.h"
 #include "vector/vector.h"
@@ -33,13 +35,13 @@ PUNA_INLINE void with_count(int count, Body&& body) {
     body(Count<Max>());
 }
 
-// c[m] += a[m] @ b for M rows and N vectors' worth of columns; a [M, depth], b [depth, N * width].
-template <int M, int N>
+// c[m] += a[m] @ b for M rows and N vectors' worth of columns; a [M, depth], b [depth, N * width]. Without `adds`, =.
+template <int M, int N, bool adds>
 void multiply_part(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth, float* c,
                    int64_t c_stride) {
     Vec sums[M][N];
     for (int m = 0; m < M; m++) {
-        for (int n = 0; n < N; n++) sums[m][n] = Vec::load(c + m * c_stride + n * Vec::width);
+        for (int n = 0; n < N; n++) sums[m][n] = adds ? Vec::load(c + m * c_stride + n * Vec::width) : Vec::splat(0);
     }
     for (int k = 0; k < depth; k++) {
         Vec row[N];
@@ -56,12 +58,13 @@ void multiply_part(const float* a, int64_t a_stride, const float* b, int64_t b_s
 }
 
 // The same for up to max_rows rows and any number of vectors of columns.
+template <bool adds>
 void multiply(int rows, int vectors, const float* a, int64_t a_stride, const float* b, int64_t b_stride, int depth,
               float* c, int64_t c_stride) {
     with_count<max_rows>(rows, [&](auto m) {
         for (int n = 0; n < vectors; n += max_columns) {
             with_count<max_columns>(min(max_columns, vectors - n), [&](auto columns) {
-                multiply_part<decltype(m)::value, decltype(columns)::value>(
+                multiply_part<decltype(m)::value, decltype(columns)::value, adds>(
                     a, a_stride, b + n * Vec::width, b_stride, depth, c + n * Vec::width, c_stride);
             });
         }
@@ -91,11 +94,16 @@ PUNA_INLINE float power_of_two(float x) {
     return lanes[0];
 }
 
-// What is added to the scores of one query vector by distance; `ahead` is that of the tile's first cell.
+// What is added to the scores of one query vector by distance; `ahead` is that of the first cell.
 struct Bias {
     const float* values;   // [2 * reach + 1] or null
     int reach, ahead;
 };
+
+PUNA_INLINE Bias bias_of(const AttentionCall& call, int row, int head, int first_cell) {
+    if (!call.bias) return {nullptr, 0, 0};
+    return {call.bias + int64_t(head) * (2 * call.reach + 1), call.reach, first_cell - call.place(row)};
+}
 
 // Cells beyond its reach count as those at its ends.
 PUNA_INLINE void add_bias(float* scores, Range seen, Bias bias) {
@@ -110,104 +118,94 @@ PUNA_INLINE void add_bias(float* scores, Range seen, Bias bias) {
     }
 }
 
-// Turns the scores of one query vector into weights of the running softmax. `sums` is a vector of partial sums.
-PUNA_INLINE void add_scores(float* scores, Range seen, const AttentionCall& call, Bias bias, float& largest, float* sums,
-                            float* values) {
-    const int begin = seen.begin / Vec::width * Vec::width;   // a tile is whole vectors
+// Turns the scores of one query vector, of the cells it sees of a chunk, into weights: 2^(score - largest).
+PUNA_INLINE void weigh(float* scores, Range seen, float softcap, Bias bias, float& largest, float& sum) {
+    const int begin = seen.begin / Vec::width * Vec::width;   // tiles are whole vectors
     const int end = (seen.end + Vec::width - 1) / Vec::width * Vec::width;
-    if (call.softcap != 0) {
-        const Vec cap = Vec::splat(call.softcap * log2_e);
+    if (softcap != 0) {
+        const Vec cap = Vec::splat(softcap * log2_e);
         for (int j = begin; j < end; j += Vec::width) (cap * tanh(Vec::load(scores + j))).store(scores + j);
     }
     if (bias.values) add_bias(scores, seen, bias);
     for (int j = begin; j < seen.begin; j++) scores[j] = minus_infinity;
     for (int j = seen.end; j < end; j++) scores[j] = minus_infinity;
-    Vec most = Vec::splat(largest);
-    for (int j = begin; j < end; j += Vec::width) most = max(most, Vec::load(scores + j));
-    const float now_largest = max_lane(most);
-    Vec sum = Vec::load(sums);
-    if (now_largest != largest) {
-        const Vec factor = power_of_two(Vec::splat(largest - now_largest));
-        sum = sum * factor;
-        const int value_dim = call.padded_value_dim();
-        for (int d = 0; d < value_dim; d += Vec::width) (Vec::load(values + d) * factor).store(values + d);
-        largest = now_largest;
+    Vec most = Vec::splat(minus_infinity), others = most;   // two, because each waits for its last
+    int j = begin;
+    for (; j + Vec::width < end; j += 2 * Vec::width) {
+        most = max(most, Vec::load(scores + j));
+        others = max(others, Vec::load(scores + j + Vec::width));
     }
-    for (int j = begin; j < end; j += Vec::width) {
-        const Vec weight = power_of_two(Vec::load(scores + j) - Vec::splat(now_largest));
+    if (j < end) most = max(most, Vec::load(scores + j));
+    largest = max_lane(max(most, others));
+    Vec total = Vec::splat(0);
+    for (j = begin; j < end; j += Vec::width) {
+        const Vec weight = power_of_two(Vec::load(scores + j) - Vec::splat(largest));
         weight.store(scores + j);
-        sum = sum + weight;
+        total = total + weight;
     }
-    sum.store(sums);
+    sum = sum_lanes(total);
 }
 
-// What a block's query vectors of one key/value head are computed from and into.
-struct Head {
-    const float* q;     // [vectors, padded_dim], scaled
-    float* sums;        // [vectors, width]
-    AttentionState state;
-    int first_row, first_head;
-};
-
-PUNA_INLINE Bias bias_of(const AttentionCall& call, const Head& head, int vector, int tile) {
-    if (!call.bias) return {nullptr, 0, 0};
-    const int row = head.first_row + vector / call.group(), query_head = head.first_head + vector % call.group();
-    return {call.bias + int64_t(query_head) * (2 * call.reach + 1), call.reach, tile - call.place(row)};
-}
-
-// `multiply`, which also prefetches the next tile where there is little to compute.
-PUNA_INLINE void multiply_and_prefetch(bool few, CellPrefetcher& next_tile, int rows, int vectors, const float* a,
-                                       int64_t a_stride, const float* b, int64_t b_stride, int depth, float* c,
-                                       int64_t c_stride) {
-    const bool prefetches = few && !next_tile.done();
-    const int part = prefetches ? depth_part : depth, lines = next_tile.lines(multiply_work, (depth + part - 1) / part);
-    for (int k = 0; k < depth; k += part) {
-        if (prefetches) next_tile.prefetch(lines);
-        multiply(rows, vectors, a + k, a_stride, b + k * b_stride, b_stride, min(part, depth - k), c, c_stride);
+// `multiply`, which also prefetches the next tile.
+template <bool adds>
+void multiply_and_prefetch(int vectors, CellPrefetcher& next_tile, int rows, int columns, const float* a,
+                           int64_t a_stride, const float* b, int64_t b_stride, int depth, float* c, int64_t c_stride) {
+    if (vectors > max_rows || next_tile.done()) {
+        next_tile.prefetch(next_tile.lines_of_multiplying((vectors + max_rows - 1) / max_rows));
+        return multiply<adds>(rows, columns, a, a_stride, b, b_stride, depth, c, c_stride);
+    }
+    const int lines = next_tile.lines_of_multiplying((depth + depth_part - 1) / depth_part);
+    for (int k = 0; k < depth; k += depth_part) {
+        next_tile.prefetch(lines);
+        const int part = min(depth_part, depth - k);
+        if (adds || k > 0) multiply<true>(rows, columns, a + k, a_stride, b + k * b_stride, b_stride, part, c, c_stride);
+        else multiply<false>(rows, columns, a, a_stride, b, b_stride, part, c, c_stride);
     }
 }
 
-// One tile: keys transposed [dim, tile_cells], values [tile_cells, padded_value_dim]; `seen` per row of the block.
-void attend_tile(const AttentionCall& call, const Head& head, int vectors, int tile, const Range* seen,
-                 const float* keys, const float* values, CellPrefetcher& next_tile, float* scores) {
-    const int q_stride = call.padded_dim(), stride = call.padded_value_dim(), group = call.group();
-    const int value_vectors = (call.value_dim + Vec::width - 1) / Vec::width;
-    const bool few = vectors <= max_rows;
+// The cells from `first` to `end` that a row sees, counted from `first`.
+PUNA_INLINE Range seen_by(const AttentionCall& call, int row, int first, int end) {
+    return {max(0, call.starts[row] - first), min(end, call.end(row)) - first};
+}
+
+// Scores [vectors] of a tile: keys transposed [dim, tile_cells]; `seen` per row of the block.
+void score_tile(const AttentionCall& call, int vectors, const Range* seen, const float* q, const float* keys,
+                CellPrefetcher& next_tile, float* scores) {
+    const int q_stride = call.padded_dim(), group = call.group();
     for (int m = 0; m < vectors; m += max_rows) {
         const int taken = min(max_rows, vectors - m);
-        Range ranges[max_rows], all = {tile_cells, 0};
-        for (int i = 0; i < taken; i++) {
-            ranges[i] = seen[(m + i) / group];
-            if (ranges[i].empty()) continue;
-            all = {min(all.begin, ranges[i].begin), max(all.end, ranges[i].end)};
+        Range all = {tile_cells, 0};
+        for (int row = m / group; row <= (m + taken - 1) / group; row++) {
+            if (!seen[row].empty()) all = {min(all.begin, seen[row].begin), max(all.end, seen[row].end)};
         }
         if (all.empty()) continue;
         const int begin = all.begin / Vec::width, end = (all.end + Vec::width - 1) / Vec::width;
-        for (int i = 0; i < taken; i++) {
-            for (int n = begin; n < end; n++) Vec::splat(0).store(scores + i * tile_cells + n * Vec::width);
-        }
-        multiply_and_prefetch(few, next_tile, taken, end - begin, head.q + int64_t(m) * q_stride, q_stride,
-                              keys + begin * Vec::width, tile_cells, call.dim, scores + begin * Vec::width, tile_cells);
-        float* to = head.state.values + int64_t(m) * stride;
-        for (int i = 0; i < taken; i++) {
-            if (ranges[i].empty()) continue;
-            add_scores(scores + i * tile_cells, ranges[i], call, bias_of(call, head, m + i, tile),
-                       head.state.largest[m + i], head.sums + (m + i) * Vec::width, to + int64_t(i) * stride);
-        }
+        multiply_and_prefetch<false>(vectors, next_tile, taken, end - begin, q + int64_t(m) * q_stride, q_stride,
+                                     keys + begin * Vec::width, tile_cells, call.dim,
+                                     scores + int64_t(m) * attention_score_stride + begin * Vec::width,
+                                     attention_score_stride);
+    }
+}
+
+// Adds a tile of values [tile_cells, padded_value_dim], weighted, to those of [vectors].
+void add_values(const AttentionCall& call, int vectors, const Range* seen, const float* weights, const float* values,
+                CellPrefetcher& next_tile, float* to) {
+    const int stride = call.padded_value_dim(), group = call.group();
+    const int value_vectors = (call.value_dim + Vec::width - 1) / Vec::width;
+    for (int m = 0, taken; m < vectors; m += taken) {
         // Only cells that all see: a NaN beyond what a row sees, times a weight of zero, would reach it.
-        for (int i = 0, next; i < taken; i = next) {
-            for (next = i + 1; next < taken && ranges[next] == ranges[i]; next++) {}
-            const Range cells = ranges[i];
-            if (cells.empty()) continue;
-            multiply_and_prefetch(few, next_tile, next - i, value_vectors, scores + i * tile_cells + cells.begin,
-                                  tile_cells, values + int64_t(cells.begin) * stride, stride, cells.end - cells.begin,
-                                  to + int64_t(i) * stride, stride);
-        }
+        const Range cells = seen[m / group];
+        for (taken = 1; taken < max_rows && m + taken < vectors && seen[(m + taken) / group] == cells;) taken++;
+        if (cells.empty()) continue;
+        multiply_and_prefetch<true>(vectors, next_tile, taken, value_vectors,
+                                    weights + int64_t(m) * attention_score_stride + cells.begin, attention_score_stride,
+                                    values + int64_t(cells.begin) * stride, stride, cells.end - cells.begin,
+                                    to + int64_t(m) * stride, stride);
     }
 }
 
 // Copies the block's query vectors, scaled, and empties its state.
-void start_block(const AttentionCall& call, const AttentionBlock& block, AttentionState state, float* q, float* sums) {
+void start_block(const AttentionCall& call, const AttentionBlock& block, AttentionState state, float* q) {
     const int dim = call.padded_dim(), value_dim = call.padded_value_dim(), group = call.group();
     const Vec scale = Vec::splat(call.softcap != 0 ? call.scale / call.softcap : call.scale * log2_e);
     int m = 0;
@@ -218,8 +216,8 @@ void start_block(const AttentionCall& call, const AttentionBlock& block, Attenti
                 unpack<KVType::f32>(reinterpret_cast<const uint8_t*>(from), call.dim, q);
                 for (int d = 0; d < call.dim; d += Vec::width) (Vec::load(q + d) * scale).store(q + d);
                 state.largest[m] = minus_infinity;
+                state.sum[m] = 0;
                 for (int d = 0; d < value_dim; d++) state.values[int64_t(m) * value_dim + d] = 0;
-                Vec::splat(0).store(sums + m * Vec::width);
             }
         }
     }
@@ -227,50 +225,59 @@ void start_block(const AttentionCall& call, const AttentionBlock& block, Attenti
 
 void attend_chunk(const AttentionCall& call, const AttentionBlock& block, int chunk, AttentionState state,
                   float* scratch) {
-    const int vectors = block.rows * call.group();   // of one key/value head
-    const int all_vectors = vectors * block.kv_heads;
+    const int group = call.group(), vectors = block.rows * group;   // of one key/value head
     const int dim = call.padded_dim(), value_dim = call.padded_value_dim();
     float* q = scratch;
-    float* sums = q + int64_t(all_vectors) * dim;
-    float* scores = sums + all_vectors * Vec::width;
-    float* transposed_keys = scores + max_rows * tile_cells;
-    float* few_keys = transposed_keys + int64_t(tile_cells) * dim;
-    float* values_unpacked = few_keys + Vec::width * dim;
-    start_block(call, block, state, q, sums);
+    float* scores = q + int64_t(vectors) * block.kv_heads * dim;
+    float* few_keys = scores + int64_t(vectors) * block.kv_heads * attention_score_stride;
+    float* gathered = few_keys + Vec::width * dim;
+    start_block(call, block, state, q);
 
-    const int begin = max(block.begin, chunk * attention_chunk);
-    const int end = min(block.end, (chunk + 1) * attention_chunk);
+    const int begin = max(block.begin, chunk * attention_chunk), end = min(block.end, (chunk + 1) * attention_chunk);
+    if (begin >= end) return;   // rows may see nothing
+    const int first_tile = begin / tile_cells * tile_cells;
+    const bool few = vectors <= max_rows;
+    const Rows all_keys = key_rows(call, block.kv_head), all_values = value_rows(call, block.kv_head);
     Range seen[attention_vectors];   // per row of the block
-    const int first_tile = begin < end ? begin / tile_cells * tile_cells : end;   // rows may see nothing
+    const auto look = [&](int tile) {
+        for (int r = 0; r < block.rows; r++) seen[r] = seen_by(call, block.first + r, tile, min(end, tile + tile_cells));
+        return Range{max(0, begin - tile), min(tile_cells, end - tile)};
+    };
+    const auto prefetcher = [&](int tile, const Rows& rows) {
+        return CellPrefetcher(call.cells + tile, max(0, min(tile_cells, end - tile)), rows, block.kv_heads, few);
+    };
+
     for (int tile = first_tile; tile < end; tile += tile_cells) {
-        const Range used = {max(0, begin - tile), min(tile_cells, end - tile)};
-        for (int r = 0; r < block.rows; r++) {
-            const int row = block.first + r;
-            seen[r] = {max(0, call.starts[row] - tile), min(tile_cells, call.end(row) - tile)};
-        }
-        const int32_t* cells = call.cells + tile;
-        const int next = min(end, tile + tile_cells);
-        CellPrefetcher next_tile(call.cells + next, min(tile_cells, end - next),
-                                 key_rows(call, block.kv_head), value_rows(call, block.kv_head), block.kv_heads);
+        const Range used = look(tile);
+        const bool last = tile + tile_cells >= end;
+        CellPrefetcher next_tile = last ? prefetcher(first_tile, all_values) : prefetcher(tile + tile_cells, all_keys);
         for (int h = 0; h < block.kv_heads; h++) {
-            const int head = block.kv_head + h;
-            const Rows keys = key_rows(call, head), values = value_rows(call, head);
-            transpose_keys(keys, cells, used, next_tile, few_keys, transposed_keys);
-            for (int j = used.begin; j < used.end; j += cells_part) {
-                next_tile.prefetch(next_tile.lines(unpack_work, tile_cells / cells_part));
-                unpack_cells(values, cells + j, min(cells_part, used.end - j), values_unpacked + j * value_dim);
-            }
-            const int first = h * vectors;
-            attend_tile(call,
-                        {q + int64_t(first) * dim,
-                         sums + first * Vec::width,
-                         {state.largest + first, nullptr, state.values + int64_t(first) * value_dim},
-                         block.first,
-                         head * call.group()},
-                        vectors, tile, seen, transposed_keys, values_unpacked, next_tile, scores);
+            transpose_keys(key_rows(call, block.kv_head + h), call.cells + tile, used, next_tile, few_keys, gathered);
+            score_tile(call, vectors, seen, q + int64_t(h) * vectors * dim, gathered, next_tile,
+                       scores + int64_t(h) * vectors * attention_score_stride + (tile - first_tile));
         }
     }
-    for (int m = 0; m < all_vectors; m++) state.sum[m] = sum_lanes(Vec::load(sums + m * Vec::width));
+    for (int m = 0; m < vectors * block.kv_heads; m++) {
+        const int row = block.first + m % vectors / group, head = (block.kv_head + m / vectors) * group + m % group;
+        const Range cells = seen_by(call, row, first_tile, end);
+        if (cells.empty()) continue;
+        weigh(scores + int64_t(m) * attention_score_stride, cells, call.softcap, bias_of(call, row, head, first_tile),
+              state.largest[m], state.sum[m]);
+    }
+    for (int tile = first_tile; tile < end; tile += tile_cells) {
+        const Range used = look(tile);
+        CellPrefetcher next_tile = prefetcher(tile + tile_cells, all_values);
+        for (int h = 0; h < block.kv_heads; h++) {
+            const Rows values = value_rows(call, block.kv_head + h);
+            for (int j = used.begin; j < used.end; j += cells_part) {
+                next_tile.prefetch(next_tile.lines_of_gathering(tile_cells / cells_part));
+                unpack_cells(values, call.cells + tile + j, min(cells_part, used.end - j), gathered + j * value_dim);
+            }
+            const int64_t first = int64_t(h) * vectors;
+            add_values(call, vectors, seen, scores + first * attention_score_stride + (tile - first_tile), gathered,
+                       next_tile, state.values + first * value_dim);
+        }
+    }
 }
 
 void merge_states(const AttentionCall& call, int vectors, AttentionState earlier, AttentionState later) {

@@ -64,42 +64,39 @@ PUNA_INLINE void unpack_cells(const Rows& rows, const int32_t* cells, int count,
 // of a cell together, because what lies in one piece comes faster.
 class CellPrefetcher {
 public:
-    CellPrefetcher(const int32_t* cells, int count, const Rows& keys, const Rows& values, int heads)
-        : cells(cells), count(count), keys(keys), values(values), key_bytes(heads * keys.bytes),
-          value_bytes(within(values, keys) ? 0 : heads * values.bytes), row_bytes(key_bytes > value_bytes ? key_bytes : value_bytes),
-          lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)) {}
+    // `rows` are those of the block's first head. With `few` query vectors, making the tile's floats takes much of the
+    // time; with many, multiplying takes nearly all.
+    CellPrefetcher(const int32_t* cells, int count, const Rows& rows, int heads, bool few)
+        : cells(cells), count(count), rows(rows), row_bytes(heads * rows.bytes),
+          lines_per_head(int(count * ((row_bytes + 63) / 64) / heads)), gather_work(few ? 60 : 0) {}
 
     PUNA_INLINE bool done() const { return cell == count; }
 
-    // Lines for each of `steps` steps that together are `percent` of the work on a head.
-    PUNA_INLINE int lines(int percent, int steps) const { return (lines_per_head * percent / 100 + steps - 1) / steps; }
+    // Lines for each of `steps` steps that together gather a tile, or multiply with one.
+    PUNA_INLINE int lines_of_gathering(int steps) const { return lines(gather_work, steps); }
+    PUNA_INLINE int lines_of_multiplying(int steps) const { return lines(100 - gather_work, steps); }
 
-    // Prefetches the next lines of keys and of values, into the second level of cache: the first is full of this tile.
+    // Prefetches the next lines, into the second level of cache: the first is full of this tile.
     PUNA_INLINE void prefetch(int lines) {
         for (; lines > 0 && cell < count; lines--) {
-            if (at < key_bytes) __builtin_prefetch(keys.row(cells[cell]) + at, 0, 2);
-            if (at < value_bytes) __builtin_prefetch(values.row(cells[cell]) + at, 0, 2);
+            __builtin_prefetch(rows.row(cells[cell]) + at, 0, 2);
             at += 64;
             if (at >= row_bytes) at = 0, cell++;
         }
     }
 
 private:
-    // Whether `part` lies in the rows of `whole`.
-    static PUNA_INLINE bool within(const Rows& part, const Rows& whole) {
-        return part.base >= whole.base && part.base < whole.base + whole.stride;
-    }
+    PUNA_INLINE int lines(int percent, int steps) const { return (lines_per_head * percent / 100 + steps - 1) / steps; }
 
     const int32_t* cells;
     int count;
-    Rows keys, values;   // of the block's first head
-    int64_t key_bytes, value_bytes, row_bytes;
+    Rows rows;
+    int64_t row_bytes;
     int lines_per_head;
+    int gather_work;   // percent of a head's
     int cell = 0;
     int64_t at = 0;
 };
-// Of the work on a head of a tile, in percent: transposing keys, unpacking values, and each of the two products.
-constexpr int transpose_work = 40, unpack_work = 20, multiply_work = 20;
 constexpr int depth_part = 16, cells_part = 8;
 
 // The tile's cell at `j`; the first and the last that are used stand in for those beyond.
@@ -112,7 +109,7 @@ PUNA_INLINE int32_t cell_at(const int32_t* cells, Range used, int j) {
 template <class Load>
 PUNA_INLINE void transpose_words_of(const Rows& keys, const int32_t* cells, Range used, int j,
                                     CellPrefetcher& next_tile, float* to, Load load) {
-    const int lines = next_tile.lines(transpose_work, tile_cells / 32 * (keys.dim / 8));
+    const int lines = next_tile.lines_of_gathering(tile_cells / 32 * (keys.dim / 8));
     const uint16_t* rows[32];
     for (int i = 0; i < 32; i++) rows[i] = reinterpret_cast<const uint16_t*>(keys.row(cell_at(cells, used, j + i)));
     for (int d = 0; d < keys.dim; d += 8) {
@@ -137,6 +134,7 @@ void transpose_keys(const Rows& keys, const int32_t* cells, Range used, CellPref
     const bool words = (keys.type == KVType::f16 || keys.type == KVType::bf16) && keys.dim % 8 == 0;
     if (words) step = 32;
 #endif
+    const bool as_stored = keys.type == KVType::f32 && keys.dim % Vec::width == 0;
     for (int j = used.begin / step * step; j < used.end; j += step) {
 #if defined(__AVX512F__)
         if (words && keys.type == KVType::f16) {
@@ -151,13 +149,15 @@ void transpose_keys(const Rows& keys, const int32_t* cells, Range used, CellPref
             continue;
         }
 #endif
-        next_tile.prefetch(next_tile.lines(transpose_work, tile_cells / Vec::width));
+        next_tile.prefetch(next_tile.lines_of_gathering(tile_cells / Vec::width));
         int32_t taken[Vec::width];
         for (int i = 0; i < Vec::width; i++) taken[i] = cell_at(cells, used, j + i);
-        unpack_cells(keys, taken, Vec::width, few_keys);
-        for (int d = 0; d < keys.dim; d += Vec::width) {
-            transpose(few_keys + d, keys.padded, to + int64_t(d) * tile_cells + j, tile_cells);
+        const float* rows[Vec::width];
+        for (int i = 0; i < Vec::width; i++) {
+            rows[i] = as_stored ? reinterpret_cast<const float*>(keys.row(taken[i])) : few_keys + i * keys.padded;
         }
+        if (!as_stored) unpack_cells(keys, taken, Vec::width, few_keys);
+        for (int d = 0; d < keys.dim; d += Vec::width) transpose(rows, d, to + int64_t(d) * tile_cells + j, tile_cells);
     }
 }
 

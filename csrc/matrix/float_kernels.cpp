@@ -7,9 +7,11 @@
 namespace puna {
 
 void PUNA_SET::add_floats(MatrixKernels& kernels) {
-    set_float_products<SetLanes>(kernels);
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX2__)
+    set_float_products<SetLanes, Layout::f32>(kernels);
     set_word_products<SetLanes>(kernels);
+#else
+    set_float_products<SetLanes, Layout::f32, Layout::f16, Layout::bf16>(kernels);
 #endif
 }
 

@@ -71,10 +71,11 @@ void set_float_product(MatrixKernels& kernels, std::integer_sequence<int, T...>)
     ((kernels.product[l][T] = float_product<Lanes, layout, T + 1>), ...);
 }
 
-template <class Lanes>
+// Fills the table's products of the layouts given.
+template <class Lanes, Layout... layouts>
 void set_float_products(MatrixKernels& kernels) {
     constexpr auto tiles = std::make_integer_sequence<int, Lanes::float_tile>();
-    for_layouts<Scaling::none>([&](auto layout) { set_float_product<Lanes, decltype(layout)::value>(kernels, tiles); });
+    (set_float_product<Lanes, layouts>(kernels, tiles), ...);
 }
 
 }  // namespace

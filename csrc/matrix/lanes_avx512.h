@@ -18,6 +18,7 @@ struct Avx512 {
     static constexpr int rows = 16;
     static constexpr int tile = 8;   // 8 sums, 8 parts, 8 totals and the numbers fit the 32 registers
     static constexpr int float_tile = 8;
+    static constexpr int word_tile = 8;
     static constexpr bool signed_bytes = false;
     using Bytes = __m512i;
     using Ints = __m512i;
@@ -111,6 +112,17 @@ struct Avx512 {
     static PUNA_INLINE Ints add_pairs(Ints sum, Ints pairs, const int16_t* with) {
         return _mm512_dpwssd_epi32(sum, pairs, broadcast4(with));
     }
+    static PUNA_INLINE Ints add_pairs(Ints sum, Ints pairs, Ints with) { return _mm512_dpwssd_epi32(sum, pairs, with); }
+    static PUNA_INLINE Ints load_ints(const int32_t* p) { return load(p); }
+    static PUNA_INLINE void store_ints(int32_t* p, Ints v) { _mm512_store_si512(p, v); }
+    // The nearest integers to products, which fit 16 bits, in the lower and in the upper halves. Beside 1.5 * 2^23 a
+    // float has none but whole bits.
+    static PUNA_INLINE Ints words_of(Floats low, Floats high, Floats factor) {
+        const __m512 whole = _mm512_set1_ps(0x1.8p23f);
+        const __m512i below = _mm512_castps_si512(_mm512_fmadd_ps(low, factor, whole));
+        const __m512i above = _mm512_castps_si512(_mm512_fmadd_ps(high, factor, whole));
+        return _mm512_mask_blend_epi16(0xaaaaaaaa, below, _mm512_slli_epi32(above, 16));
+    }
 
     // --- floats ---
     static PUNA_INLINE Floats splat(float x) { return _mm512_set1_ps(x); }
@@ -125,6 +137,7 @@ struct Avx512 {
     static PUNA_INLINE Floats neg_mul_add(Floats a, Floats b, Floats c) { return _mm512_fnmadd_ps(a, b, c); }
     static PUNA_INLINE Floats to_floats(Ints v) { return _mm512_cvtepi32_ps(v); }
     static PUNA_INLINE Floats to_floats(Floats v) { return v; }
+    static PUNA_INLINE Floats reciprocal(Floats v) { return _mm512_div_ps(_mm512_set1_ps(1), v); }
     static PUNA_INLINE void store(float* p, Floats v) { _mm512_storeu_ps(p, v); }
 
     // --- sums over a chunk: floats, since multiplying 32-bit integers costs more. A part is exact as a float

@@ -41,8 +41,8 @@ const MatrixKernels& matrix_kernels(CpuLevel level) {
 #if defined(PUNA_WITH_AVX512)
         case CpuLevel::avx512: {
             static const MatrixKernels kernels =
-                table(16, prefetch, avx2::add_quantize, avx512::add_super_blocks, avx512::add_blocks,
-                      avx512::add_points, avx512::add_floats);
+                table(16, prefetch, avx2::add_quantize, avx2::add_words, avx512::add_super_blocks,
+                      avx512::add_blocks, avx512::add_points, avx512::add_floats);
             return kernels;
         }
 #endif

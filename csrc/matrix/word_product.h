@@ -14,13 +14,14 @@
 namespace puna {
 namespace {
 
-constexpr int word_tile = 4;
 constexpr int block_pairs = WordBlock::columns / 2;
 
 // Has the compiler keep a sum where it is: GCC 12 would move some to other registers, and back, in each step.
 template <class Ints>
 PUNA_INLINE void keep(Ints& sum) {
-#if defined(__AVX2__)
+#if defined(__AVX512F__)
+    __asm__("" : "+v"(sum));
+#elif defined(__AVX2__)
     __asm__("" : "+x"(sum));
 #endif
 }
@@ -142,7 +143,7 @@ PUNA_INLINE void add_block(const Words<Lanes, G>& words, int pairs, const void* 
 template <class Lanes, Layout layout, int G>
 void wide_groups(const uint8_t* weights, int64_t stride, int64_t columns, const void* const* x, int64_t step,
                  float* const* y, int64_t tokens, int64_t row, Words<Lanes, G>& words, PrefetchDistance distance) {
-    constexpr int T = word_tile;
+    constexpr int T = Lanes::word_tile;
     for (int64_t begin = 0; begin < columns; begin += WordBlock::columns) {
         const int64_t index = begin / WordBlock::columns, left = columns - begin;
         const int pairs = left < WordBlock::columns ? static_cast<int>((left + 1) / 2) : block_pairs;
@@ -158,6 +159,10 @@ void wide_groups(const uint8_t* weights, int64_t stride, int64_t columns, const 
         }
         int64_t t = 0;
         for (; t + T <= tokens; t += T) add_block<Lanes, T, G>(words, pairs, x + t, step, index, y + t, row);
+        if constexpr (T > 4) {
+            for (; t + 4 <= tokens; t += 4) add_block<Lanes, 4, G>(words, pairs, x + t, step, index, y + t, row);
+        }
+        if (t + 3 == tokens) add_block<Lanes, 3, G>(words, pairs, x + t, step, index, y + t, row), t += 3;
         for (; t + 2 <= tokens; t += 2) add_block<Lanes, 2, G>(words, pairs, x + t, step, index, y + t, row);
         for (; t < tokens; t++) add_block<Lanes, 1, G>(words, pairs, x + t, step, index, y + t, row);
     }
@@ -196,7 +201,7 @@ void set_word_product(MatrixKernels& kernels, std::integer_sequence<int, T...>) 
 // Fills the table's products of 16-bit floats.
 template <class Lanes>
 void set_word_products(MatrixKernels& kernels) {
-    constexpr auto tiles = std::make_integer_sequence<int, word_tile>();
+    constexpr auto tiles = std::make_integer_sequence<int, Lanes::word_tile>();
     set_word_product<Lanes, Layout::f16>(kernels, tiles);
     set_word_product<Lanes, Layout::bf16>(kernels, tiles);
 }

@@ -1,8 +1,10 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "bind_array.h"
+#include "core/pool.h"
 #include "registrations.h"
 #include "sample/sample.h"
 
@@ -10,19 +12,50 @@ namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace puna {
+namespace {
+
+// `row` as puna.ops.sampling.Draw has it.
+Draw read(const nb::tuple& row) {
+    if (row.size() != 9) throw nb::value_error("choose: a row has 9 values");
+    const auto number = [&](size_t i) { return nb::cast<double>(row[i]); };
+    const auto logits = array<float>({nb::handle(row[0]).ptr()}, "choose logits");
+    const auto allowed = optional_array<int32_t>({nb::handle(row[8]).ptr()}, "choose allowed");
+    if (allowed.given() && allowed.size * 32 < logits.size) {
+        throw nb::value_error("choose: there are fewer bits than logits");
+    }
+    Draw draw;
+    draw.logits = logits.data;
+    draw.count = logits.size;
+    draw.allowed = reinterpret_cast<const uint32_t*>(allowed.data);
+    draw.uniform = number(1);
+    draw.temperature = number(2);
+    draw.top_n_sigma = number(3);
+    draw.top_k = nb::cast<int64_t>(row[4]);
+    draw.typical_p = number(5);
+    draw.top_p = number(6);
+    draw.min_p = number(7);
+    return draw;
+}
+
+}  // namespace
 
 void register_sample(nb::module_& m) {
     m.def(
         "choose",
-        [](Argument logits_, double temperature, int64_t k, double typical_p, double top_p, double min_p,
-           double uniform) {
-            const auto logits = array<float>(logits_, "choose logits");
-            nb::gil_scoped_release release;
-            return choose(logits.data, logits.size,
-                          {temperature, std::min(k, logits.size), typical_p, top_p, min_p, uniform});
+        [](nb::sequence rows) {
+            std::vector<Draw> draws;
+            for (nb::handle row : rows) draws.push_back(read(nb::cast<nb::tuple>(row)));
+            std::vector<int64_t> tokens(draws.size());
+            {
+                nb::gil_scoped_release release;
+                parallel_for(int64_t(draws.size()), [&](int64_t i, int) { tokens[i] = choose(draws[i]); });
+            }
+            nb::list chosen;
+            for (const int64_t token : tokens) chosen.append(token);
+            return chosen;
         },
-        "logits"_a, "temperature"_a, "top_k"_a, "typical_p"_a, "top_p"_a, "min_p"_a, "uniform"_a,
-        "The token drawn with the random number `uniform`, or -1 when the logits allow none.");
+        "rows"_a,
+        "The token drawn from each row, which is a `Draw`, or -1 where its logits allow none.");
     m.def(
         "top_k",
         [](Argument logits_, int64_t k) {

@@ -5,6 +5,8 @@
 #include <limits>
 #include <vector>
 
+#include "sample/ranking.h"
+
 namespace puna {
 namespace {
 
@@ -17,13 +19,6 @@ struct Candidate {
 
 // Descending by logit, ascending by id: a total order, whatever the sort.
 bool before(const Candidate& a, const Candidate& b) { return a.logit != b.logit ? a.logit > b.logit : a.id < b.id; }
-
-// Memory for ids to be collected into, with room for a whole vector beyond `count`.
-int32_t* id_buffer(int64_t count) {
-    thread_local std::vector<int32_t> buffer;
-    if (int64_t(buffer.size()) < count + 16) buffer.resize(count + 16);
-    return buffer.data();
-}
 
 std::vector<Candidate> sorted_top(const float* logits, int64_t count, int64_t k) {
     std::vector<Candidate> best;
@@ -40,178 +35,80 @@ std::vector<Candidate> sorted_top(const float* logits, int64_t count, int64_t k)
         if (at >= count) break;
         // Later ids lose ties, so only what is strictly above the least of the best is of interest.
         const float least = std::max_element(best.begin(), best.end(), before)->logit;
-        const int64_t found =
-            sample_kernels().collect(logits, at, count, least, infinity, ids, limit - k, &at);
+        const int64_t found = sample_kernels().collect(logits, at, count, least, ids, limit - k, &at);
         for (int64_t i = 0; i < found; i++) best.push_back({logits[ids[i]], ids[i]});
     }
     std::sort(best.begin(), best.end(), before);
     return best;
 }
 
-// Where a running sum over tokens in descending order arrives: the last token taken, and the sum with it.
-struct Cut {
-    double sum;
-    int32_t id;
-};
-
-// Tokens in descending order with weights e^((logit - largest) / temperature), put in order only as far as someone
-// looks: level by level (with a real model's logits the first few hold a few dozen of a hundred thousand tokens),
-// and inside a level by halving.
-class Ranking {
+// The logits of a row that may still be drawn, and the token of each.
+class Row {
 public:
-    Ranking(const float* logits, int64_t count, float largest, float temperature)
-        : logits_(logits), count_(count), largest_(largest), temperature_(temperature), tokens_(token_buffer()) {
-        tokens_.clear();
+    Row(const float* logits, int64_t count) : logits_(logits), count_(count) {}
+
+    const float* logits() const { return logits_; }
+    int64_t count() const { return count_; }
+    float largest() const { return largest_; }
+    int64_t token(int64_t place) const { return ids_.empty() ? place : ids_[size_t(place)]; }
+
+    // Looks at all; false when they are none, one is NaN or +infinity, or all are -infinity.
+    bool scan() {
+        return count_ > 0 && sample_kernels().scan(logits_, count_, &largest_) && largest_ > -infinity;
     }
 
-    // All tokens.
-    void rank_all() {
-        total_ = sample_kernels().sum(logits_, count_, largest_, temperature_);
-        reached_ = infinity;
+    void keep_allowed(const uint32_t* allowed) {
+        float* kept = copy();
+        sample_kernels().keep_allowed(logits_, count_, allowed, kept);
+        logits_ = kept;
     }
 
-    // Just these, of which the first is the largest.
-    void rank(const std::vector<Candidate>& candidates) {
-        for (const Candidate& candidate : candidates) append(candidate.logit, candidate.id);
-        end_level();
-        total_ = levels_[0].sum;
-        reached_ = -infinity;
+    void keep_top_n_sigma(double n) {
+        const Spread spread = sample_kernels().spread(logits_, count_, largest_);
+        const double mean = spread.sum / spread.count;
+        const double deviation = std::sqrt(std::max(spread.squares / spread.count - mean * mean, 0.0));
+        const double least = double(largest_) - n * deviation;
+        if (!std::isfinite(least)) return;
+        float* kept = copy();
+        sample_kernels().keep_above(logits_, count_, float(least), kept);
+        logits_ = kept;
     }
 
-    double total() const { return total_; }
-
-    // The shortest start whose sum is beyond `mass` (or reaches it, unless `strictly`); everything if none is.
-    Cut cut(double mass, bool strictly) {
-        const auto enough = [=](double sum) { return strictly ? sum > mass : sum >= mass; };
-        double before_level = 0;
-        for (size_t i = 0; i < levels_.size() || extend(); i++) {
-            const bool last = i + 1 == levels_.size() && reached_ == -infinity;
-            if (last || enough(before_level + levels_[i].sum)) return cut_within(levels_[i], before_level, enough);
-            before_level += levels_[i].sum;
-        }
-        return cut_within(levels_.back(), before_level - levels_.back().sum, enough);
+    // The places are those among the best from now on.
+    void keep_top_k(int64_t k) {
+        const std::vector<Candidate> best = sorted_top(logits_, count_, k);
+        top_.resize(best.size() + 16);
+        ids_.resize(best.size());
+        for (size_t i = 0; i < best.size(); i++) top_[i] = best[i].logit, ids_[i] = best[i].id;
+        logits_ = top_.data();
+        count_ = int64_t(best.size());
     }
 
-    // Sum of the tokens that weigh at least `least`.
-    double sum_above(double least) {
-        double sum = 0;
-        bool more = true;
-        for (size_t i = 0; more && (i < levels_.size() || extend()); i++) {
-            for (int64_t t = levels_[i].begin; t < levels_[i].end; t++) {
-                if (tokens_[t].weight >= least) sum += tokens_[t].weight;
-                else more = false;
-            }
-        }
-        return sum;
-    }
-
-    double first_weight() {
-        if (levels_.empty()) extend();
-        double most = 0;
-        for (int64_t t = 0; t < levels_[0].end; t++) most = std::max(most, tokens_[t].weight);
-        return most;
+    void keep_typical(double p) {
+        double sum, moment;
+        sample_kernels().moments(logits_, count_, largest_, &sum, &moment);
+        Ranking ranking(logits_, count_, {float(largest_ + moment / sum), largest_, 1});
+        ranking.cut(p * ranking.total(), true);
+        float* kept = copy();
+        ranking.keep(kept);
+        logits_ = kept;
+        sample_kernels().scan(logits_, count_, &largest_);
     }
 
 private:
-    struct Token : Candidate {
-        double weight;
-    };
-    struct Level {
-        int64_t begin, end;
-        double sum;
-    };
-
-    // Kept from call to call: megabytes when the logits are flat.
-    static std::vector<Token>& token_buffer() {
-        thread_local std::vector<Token> buffer;
-        return buffer;
-    }
-
-    void append(float logit, int32_t id) {
-        const double weight = std::exp(double(logit / temperature_ - largest_ / temperature_));
-        tokens_.push_back({{logit, id}, weight});
-    }
-
-    void end_level() {
-        Level level{levels_.empty() ? 0 : levels_.back().end, int64_t(tokens_.size()), 0};
-        for (int64_t t = level.begin; t < level.end; t++) level.sum += tokens_[t].weight;
-        levels_.push_back(level);
-    }
-
-    template <class Enough>
-    Cut cut_within(const Level& level, double sum, Enough enough) {
-        auto begin = tokens_.begin() + level.begin, end = tokens_.begin() + level.end;
-        while (end - begin > 64) {
-            const auto middle = begin + (end - begin) / 2;
-            std::nth_element(begin, middle, end, before);
-            double half = 0;
-            for (auto t = begin; t != middle; ++t) half += t->weight;
-            if (enough(sum + half)) {
-                end = middle;
-            } else {
-                sum += half;
-                begin = middle;
-            }
-        }
-        std::sort(begin, end, before);
-        for (; end - begin > 1 && !enough(sum + begin->weight); ++begin) sum += begin->weight;
-        return {sum + begin->weight, begin->id};
-    }
-
-    // Collects the tokens of the next lower level; false when none are left.
-    bool extend() {
-        while (reached_ != -infinity) {
-            depth_ = depth_ == 0 ? 3 : 2 * depth_;
-            // At a tiny temperature the level is a few float steps.
-            const float step = std::max(temperature_, 1e-6f * std::fabs(largest_));
-            const float low = depth_ > 100 ? -infinity : largest_ - depth_ * step;
-            int32_t* ids = id_buffer(count_);
-            int64_t stop;
-            const int64_t found = sample_kernels().collect(logits_, 0, count_, low, reached_, ids, count_, &stop);
-            reached_ = low;
-            if (!found) continue;
-            for (int64_t i = 0; i < found; i++) append(logits_[ids[i]], ids[i]);
-            end_level();
-            return true;
-        }
-        return false;
+    // Where to copy the logits to, which may be where they lie; one place per thread.
+    float* copy() const {
+        thread_local std::vector<float> buffer;
+        if (int64_t(buffer.size()) < count_ + 16) buffer.resize(count_ + 16);
+        return buffer.data();
     }
 
     const float* logits_;
     int64_t count_;
-    float largest_, temperature_;
-    float reached_ = infinity;   // tokens above this logit are in a level; those of -infinity never are
-    float depth_ = 0;            // how many steps below the largest that is
-    double total_ = 0;
-    std::vector<Token>& tokens_;
-    std::vector<Level> levels_;   // never empty once asked: the largest logit is finite
+    float largest_ = -infinity;
+    std::vector<float> top_;
+    std::vector<int32_t> ids_;
 };
-
-// Candidates closest in surprise to the expected one, up to a probability above p; in their order.
-std::vector<Candidate> keep_typical(const std::vector<Candidate>& candidates, double p) {
-    const size_t count = candidates.size();
-    std::vector<double> probability(count), distance(count);
-    double total = 0, entropy = 0;
-    for (size_t i = 0; i < count; i++) {
-        probability[i] = std::exp(double(candidates[i].logit - candidates[0].logit));
-        total += probability[i];
-    }
-    for (double& each : probability) {
-        each /= total;
-        if (each > 0) entropy -= each * std::log(each);
-    }
-    for (size_t i = 0; i < count; i++) distance[i] = std::fabs(-std::log(probability[i]) - entropy);
-    std::vector<int32_t> order(count);
-    for (size_t i = 0; i < count; i++) order[i] = int32_t(i);
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return distance[a] < distance[b]; });
-    size_t kept = 0;
-    for (double sum = 0; kept < count && sum <= p; kept++) sum += probability[order[kept]];
-    order.resize(kept);
-    std::sort(order.begin(), order.end());
-    std::vector<Candidate> result;
-    for (int32_t i : order) result.push_back(candidates[i]);
-    return result;
-}
 
 }  // namespace
 
@@ -221,27 +118,21 @@ void top_k(const float* logits, int64_t count, int64_t k, int64_t* ids) {
     for (const Candidate& candidate : sorted_top(logits, count, k)) *ids++ = candidate.id;
 }
 
-int64_t choose(const float* logits, int64_t count, const Choice& choice) {
-    float largest;
-    if (count == 0 || !sample_kernels().scan(logits, count, &largest) || largest == -infinity) return -1;
-    if (choice.temperature == 0) {
-        const float* found = std::find(logits, logits + count, largest);
-        return found - logits;
-    }
-    const bool all = choice.top_k <= 0 || choice.top_k >= count;
-    Ranking ranking(logits, count, largest, float(std::max(choice.temperature, 1e-7)));
-    if (all && choice.typical_p >= 1) {
-        ranking.rank_all();
-    } else {
-        std::vector<Candidate> candidates = sorted_top(logits, count, all ? count : choice.top_k);
-        if (choice.typical_p < 1) candidates = keep_typical(candidates, choice.typical_p);
-        ranking.rank(candidates);
-    }
+int64_t choose(const Draw& draw) {
+    Row row(draw.logits, draw.count);
+    if (draw.allowed) row.keep_allowed(draw.allowed);
+    if (!row.scan()) return -1;
+    if (draw.temperature == 0) return std::find(row.logits(), row.logits() + row.count(), row.largest()) - row.logits();
+    if (draw.top_n_sigma > 0) row.keep_top_n_sigma(draw.top_n_sigma);
+    if (draw.top_k > 0 && draw.top_k < row.count()) row.keep_top_k(draw.top_k);
+    if (draw.typical_p < 1) row.keep_typical(draw.typical_p);
+    const float temperature = float(std::max(draw.temperature, 1e-7));
+    Ranking ranking(row.logits(), row.count(), {row.largest(), row.largest(), temperature});
     double kept = ranking.total();
-    if (choice.top_p < 1) kept = ranking.cut(choice.top_p * kept, true).sum;
-    // With typical-p the first candidate need not be the largest logit: its weight need not be 1.
-    if (choice.min_p > 0) kept = std::min(kept, ranking.sum_above(choice.min_p * ranking.first_weight()));
-    return ranking.cut(choice.uniform * kept, false).id;
+    if (draw.top_p < 1) kept = ranking.cut(draw.top_p * kept, true);
+    if (draw.min_p > 0) kept = std::min(kept, ranking.sum_above(draw.min_p));
+    ranking.cut(draw.uniform * kept, false);
+    return row.token(ranking.last());
 }
 
 }  // namespace puna

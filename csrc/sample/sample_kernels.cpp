@@ -30,13 +30,13 @@ bool scan(const float* logits, int64_t count, float* largest) {
     return sum_lanes(wrong[0] + wrong[1]) == 0;
 }
 
-int64_t collect(const float* logits, int64_t begin, int64_t end, float low, float high, int32_t* ids, int64_t room,
+int64_t collect(const float* logits, int64_t begin, int64_t end, float low, int32_t* ids, int64_t room,
                 int64_t* stop) {
-    const Vec below = Vec::splat(low), above = Vec::splat(high);
+    const Vec below = Vec::splat(low);
     int64_t found = 0, i = begin;
     for (; i < end && found < room; i += Vec::width) {
         const Vec x = logits_at(logits, i, end);
-        for (uint32_t bits = greater(x, below) & ~greater(x, above); bits; bits &= bits - 1) {
+        for (uint32_t bits = greater(x, below); bits; bits &= bits - 1) {
             ids[found++] = int32_t(i + __builtin_ctz(bits));
         }
     }
@@ -61,8 +61,109 @@ double sum_of_exponentials(const float* logits, int64_t count, float largest, fl
     return total;
 }
 
+constexpr int64_t block = 512;   // few enough floats to add as floats
+
+void moments(const float* logits, int64_t count, float largest, double* sum, double* moment) {
+    const Vec most = Vec::splat(largest), lowest = Vec::splat(-88);
+    *sum = *moment = 0;
+    for (int64_t begin = 0; begin < count; begin += block) {
+        const int64_t end = begin + block < count ? begin + block : count;
+        Vec weights = Vec::splat(0), products = Vec::splat(0);
+        for (int64_t i = begin; i < end; i += Vec::width) {
+            const Vec shifted = logits_at(logits, i, end) - most, weight = exp(shifted);
+            weights = weights + weight;
+            products = fma(weight, max(lowest, shifted), products);   // below, weights are 0
+        }
+        *sum += double(sum_lanes(weights));
+        *moment += double(sum_lanes(products));
+    }
+}
+
+Spread spread(const float* logits, int64_t count, float largest) {
+    const Vec most = Vec::splat(largest), one = Vec::splat(1), finite = Vec::splat(3.4028235e38f);
+    Spread total{0, 0, 0};
+    for (int64_t begin = 0; begin < count; begin += block) {
+        const int64_t end = begin + block < count ? begin + block : count;
+        Vec counts = Vec::splat(0), sums = Vec::splat(0), squares = Vec::splat(0);
+        for (int64_t i = begin; i < end; i += Vec::width) {
+            const Vec away = most - logits_at(logits, i, end);
+            counts = add_where(counts, one, away, finite);
+            sums = add_where(sums, away, away, finite);
+            squares = add_where(squares, away * away, away, finite);
+        }
+        total.count += double(sum_lanes(counts));
+        total.sum += double(sum_lanes(sums));
+        total.squares += double(sum_lanes(squares));
+    }
+    return total;
+}
+
+PUNA_INLINE Vec distance(Vec x, Vec center) { return max(x - center, center - x); }
+
+void within(const float* logits, int64_t count, const Scale& scale, const float* reaches, double* sums,
+            int64_t* counts) {
+    const Vec center = Vec::splat(scale.center), temperature = Vec::splat(scale.temperature);
+    const Vec shift = Vec::splat(scale.largest / scale.temperature), one = Vec::splat(1);
+    for (int k = 0; k < reaches_at_once; k++) sums[k] = 0, counts[k] = 0;
+    for (int64_t begin = 0; begin < count; begin += block) {
+        const int64_t end = begin + block < count ? begin + block : count;
+        Vec weights[reaches_at_once], found[reaches_at_once];
+        for (int k = 0; k < reaches_at_once; k++) weights[k] = found[k] = Vec::splat(0);
+        for (int64_t i = begin; i < end; i += Vec::width) {
+            const Vec x = logits_at(logits, i, end);
+            const Vec away = distance(x, center), weight = exp(x / temperature - shift);
+            for (int k = 0; k < reaches_at_once; k++) {
+                const Vec reach = Vec::splat(reaches[k]);
+                weights[k] = add_where(weights[k], weight, away, reach);
+                found[k] = add_where(found[k], one, away, reach);
+            }
+        }
+        for (int k = 0; k < reaches_at_once; k++) {
+            sums[k] += double(sum_lanes(weights[k]));
+            counts[k] += int64_t(sum_lanes(found[k]));
+        }
+    }
+}
+
+int64_t ring(const float* logits, int64_t count, float center, float low, float high, int32_t* ids) {
+    const Vec from = Vec::splat(center), below = Vec::splat(low), above = Vec::splat(high);
+    int64_t found = 0;
+    for (int64_t i = 0; i < count; i += Vec::width) {
+        const Vec away = distance(logits_at(logits, i, count), from);
+        for (uint32_t bits = greater(away, below) & ~greater(away, above); bits; bits &= bits - 1) {
+            ids[found++] = int32_t(i + __builtin_ctz(bits));
+        }
+    }
+    return found;
+}
+
+void keep_above(const float* logits, int64_t count, float least, float* kept) {
+    const Vec limit = Vec::splat(least), none = Vec::splat(-infinity);
+    for (int64_t i = 0; i < count; i += Vec::width) {
+        const Vec x = logits_at(logits, i, count);
+        pick(greater(limit, x), none, x).store(kept + i);
+    }
+}
+
+void keep_within(const float* logits, int64_t count, float center, float reach, float* kept) {
+    const Vec from = Vec::splat(center), limit = Vec::splat(reach), none = Vec::splat(-infinity);
+    for (int64_t i = 0; i < count; i += Vec::width) {
+        const Vec x = logits_at(logits, i, count);
+        pick(greater(distance(x, from), limit), none, x).store(kept + i);
+    }
+}
+
+void keep_allowed(const float* logits, int64_t count, const uint32_t* allowed, float* kept) {
+    const Vec none = Vec::splat(-infinity);
+    for (int64_t i = 0; i < count; i += Vec::width) {
+        pick(allowed[i / 32] >> (i % 32), logits_at(logits, i, count), none).store(kept + i);
+    }
+}
+
 }  // namespace
 
-const SampleKernels PUNA_SET::sample_kernels = {scan, collect, sum_of_exponentials};
+const SampleKernels PUNA_SET::sample_kernels = {
+    scan, collect, sum_of_exponentials, moments, spread, within, ring, keep_above, keep_within, keep_allowed,
+};
 
 }  // namespace puna

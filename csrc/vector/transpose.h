@@ -14,11 +14,11 @@ PUNA_INLINE void transpose_lanes(V* r, LowPs low_ps, HighPs high_ps, LowPd low_p
 }
 #endif
 
-// Rows `stride` floats apart at `from`, as many and as long as a vector, become columns at `to`.
-PUNA_INLINE void transpose(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
+// The floats from `at` on of as many rows as a vector has lanes, that many of each, become columns at `to`.
+PUNA_INLINE void transpose(const float* const* rows, int64_t at, float* to, int64_t to_stride) {
 #if defined(__AVX512F__)
     __m512 r[16];
-    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(from + i * from_stride);
+    for (int i = 0; i < 16; i++) r[i] = _mm512_loadu_ps(rows[i] + at);
     for (int i = 0; i < 16; i += 4) {
         transpose_lanes(
             r + i, [](__m512 a, __m512 b) { return _mm512_unpacklo_ps(a, b); },
@@ -43,7 +43,7 @@ PUNA_INLINE void transpose(const float* from, int64_t from_stride, float* to, in
     }
 #elif defined(__AVX2__)
     __m256 r[8];
-    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(from + i * from_stride);
+    for (int i = 0; i < 8; i++) r[i] = _mm256_loadu_ps(rows[i] + at);
     for (int i = 0; i < 8; i += 4) {
         transpose_lanes(
             r + i, [](__m256 a, __m256 b) { return _mm256_unpacklo_ps(a, b); },
@@ -61,7 +61,7 @@ PUNA_INLINE void transpose(const float* from, int64_t from_stride, float* to, in
     }
 #else
     for (int j = 0; j < Vec::width; j++) {
-        for (int i = 0; i < Vec::width; i++) to[j * to_stride + i] = from[i * from_stride + j];
+        for (int i = 0; i < Vec::width; i++) to[j * to_stride + i] = rows[i][at + j];
     }
 #endif
 }

@@ -50,11 +50,16 @@ PUNA_INLINE Vec max(Vec a, Vec b) { return {_mm512_max_ps(a.v, b.v)}; }
 PUNA_INLINE Vec round(Vec a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
 // a * 2^n for whole n in [-126, 127].
 PUNA_INLINE Vec scale_by_power(Vec a, Vec n) {
-    const __m512i bits = _mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n.v), _mm512_set1_epi32(127)), 23);
-    return {_mm512_mul_ps(a.v, _mm512_castsi512_ps(bits))};
+    return {_mm512_scalef_ps(a.v, n.v)};
 }
 // Bit i: whether a[i] > b[i].
 PUNA_INLINE uint32_t greater(Vec a, Vec b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
+// a[i] where bit i is set, b[i] elsewhere; bits beyond the lanes do not count.
+PUNA_INLINE Vec pick(uint32_t bits, Vec a, Vec b) { return {_mm512_mask_blend_ps(__mmask16(bits), b.v, a.v)}; }
+// sum + x where a <= limit, sum elsewhere.
+PUNA_INLINE Vec add_where(Vec sum, Vec x, Vec a, Vec limit) {
+    return {_mm512_mask_add_ps(sum.v, _mm512_cmp_ps_mask(a.v, limit.v, _CMP_LE_OQ), sum.v, x.v)};
+}
 
 #elif defined(__AVX2__)
 
@@ -87,6 +92,14 @@ PUNA_INLINE Vec scale_by_power(Vec a, Vec n) {
 PUNA_INLINE uint32_t greater(Vec a, Vec b) {
     return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_cmp_ps(a.v, b.v, _CMP_GT_OQ)));
 }
+PUNA_INLINE Vec pick(uint32_t bits, Vec a, Vec b) {
+    const __m256i places = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+    const __m256i set = _mm256_and_si256(_mm256_set1_epi32(static_cast<int>(bits)), places);
+    return {_mm256_blendv_ps(b.v, a.v, _mm256_castsi256_ps(_mm256_cmpeq_epi32(set, places)))};
+}
+PUNA_INLINE Vec add_where(Vec sum, Vec x, Vec a, Vec limit) {
+    return {_mm256_add_ps(sum.v, _mm256_and_ps(_mm256_cmp_ps(a.v, limit.v, _CMP_LE_OQ), x.v))};
+}
 
 #elif defined(PUNA_NEON)
 
@@ -115,6 +128,13 @@ PUNA_INLINE Vec scale_by_power(Vec a, Vec n) {
 PUNA_INLINE uint32_t greater(Vec a, Vec b) {
     constexpr uint32_t places[4] = {1, 2, 4, 8};
     return vaddvq_u32(vandq_u32(vcgtq_f32(a.v, b.v), vld1q_u32(places)));
+}
+PUNA_INLINE Vec pick(uint32_t bits, Vec a, Vec b) {
+    constexpr uint32_t places[4] = {1, 2, 4, 8};
+    return {vbslq_f32(vtstq_u32(vdupq_n_u32(bits), vld1q_u32(places)), a.v, b.v)};
+}
+PUNA_INLINE Vec add_where(Vec sum, Vec x, Vec a, Vec limit) {
+    return {vaddq_f32(sum.v, vreinterpretq_f32_u32(vandq_u32(vcleq_f32(a.v, limit.v), vreinterpretq_u32_f32(x.v))))};
 }
 
 #else
@@ -156,6 +176,10 @@ PUNA_INLINE uint32_t greater(Vec a, Vec b) {
     uint32_t bits = 0;
     for (int i = 0; i < 4; i++) bits |= uint32_t(a.v[i] > b.v[i]) << i;
     return bits;
+}
+PUNA_INLINE Vec pick(uint32_t bits, Vec a, Vec b) { PUNA_LANES(bits >> i & 1 ? a.v[i] : b.v[i]); }
+PUNA_INLINE Vec add_where(Vec sum, Vec x, Vec a, Vec limit) {
+    PUNA_LANES(a.v[i] <= limit.v[i] ? sum.v[i] + x.v[i] : sum.v[i]);
 }
 #undef PUNA_LANES
 

@@ -6,6 +6,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from puna.ops.array import Array
+from puna.ops.sampling import Draw
 
 def features() -> list[str]:
     """Instruction sets of this CPU that the kernels know."""
@@ -268,17 +269,9 @@ def selective_scan(
     The recurrence of Mamba 1; raises IndexError for rows and states that do not exist.
     """
 
-def choose(
-    logits: Array,
-    temperature: float,
-    top_k: int,
-    typical_p: float,
-    top_p: float,
-    min_p: float,
-    uniform: float,
-) -> int:
+def choose(rows: Sequence[Draw]) -> list[int]:
     """
-    The token drawn with the random number `uniform`, or -1 when the logits allow none.
+    The token drawn from each row, which is a `Draw`, or -1 where its logits allow none.
     """
 
 def top_k(logits: Array, k: int) -> NDArray[Any]:

@@ -134,13 +134,17 @@ class ImageError(RequestError):
 
 
 class TemplateError(PunaError):
-    """A chat template does not parse or fails when rendered."""
+    """A chat template does not parse."""
 
 
-class TemplateRefusalError(TemplateError):
-    """A chat template has something against the conversation, and says what (`raise_exception`)."""
+class TemplateRenderError(TemplateError):
+    """A chat template fails when a conversation is rendered: it is not made for such a one."""
 
     status = 400
+
+
+class TemplateRefusalError(TemplateRenderError):
+    """A chat template has something against the conversation, and says what (`raise_exception`)."""
 
 
 class TemplateLimitError(RequestError):

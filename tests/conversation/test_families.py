@@ -67,7 +67,7 @@ def asked(number: int, vector: Vector, **more: object) -> Generate:
         prompt=chat,
         options=Options(temperature=0, num_predict=1000),
         template=template_of(vector),
-        think=True if vector.options.get("thinking") or vector.family == "harmony" else None,
+        think=True if vector.options.get("thinking") or vector.family in ("glimmer", "harmony") else None,
         **more,  # type: ignore[arg-type]
     )
 

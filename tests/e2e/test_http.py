@@ -195,6 +195,8 @@ BAD = [
     ("/api/create", b'{"model": "new", "files": {"../a": "sha256:00"}}', 400, "file path must be relative"),
     ("/api/create", b'{"model": "new", "from": "tiny", "template": "{{ if"}', 400, "template error"),
     ("/api/create", b'{"model": "new", "from": "tiny", "quantize": "q4"}', 400, "unsupported quantization"),
+    ("/api/create", b'{"model": "new", "from": "tiny", "renderer": "x9"}', 400, "unknown renderer 'x9'"),
+    ("/api/create", b'{"model": "new", "from": "tiny", "parser": "x9"}', 400, "unknown parser 'x9'"),
     (
         "/api/create",
         b'{"model": "new", "from": "127.0.0.1:1/a/nosuch", "stream": false}',

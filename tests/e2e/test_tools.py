@@ -364,7 +364,76 @@ def test_a_call_that_must_be_is_one(chat: Any, choice: Any) -> None:
     assert found.finish_reason == "tool_calls"
 
 
+def test_a_request_without_parallel_calls_gets_the_first(
+    server: Server, chat: Any, responses: Any, messages: Any
+) -> None:
+    """No grammar sees to it: the model says two calls, and its answer ends with the first."""
+    assert chat_calls(chat().choices[0].message) == CALLED
+    (found,) = chat(parallel_tool_calls=False).choices
+    assert (chat_calls(found.message), found.finish_reason) == (CALLED[:1], "tool_calls")
+    several = chat(parallel_tool_calls=False, n=2)
+    assert [chat_calls(choice.message) for choice in several.choices] == [CALLED[:1]] * 2
+    whole, first = (chat(**more).usage.completion_tokens for more in ({}, {"parallel_tool_calls": False}))
+    assert first < whole
+    response = responses("weather?", parallel_tool_calls=False)
+    assert [item.name for item in response.output if item.type == "function_call"] == ["get_weather"]
+    message = messages(user(), tool_choice={"type": "auto", "disable_parallel_tool_use": True})
+    assert [part.name for part in message.content if part.type == "tool_use"] == ["get_weather"]
+    assert message.stop_reason == "tool_use"
+
+
 def test_none_is_called_when_none_may_be(chat: Any) -> None:
     (found,) = chat(ONE, tool_choice="none").choices
     assert not found.message.tool_calls
     assert found.finish_reason == "stop"
+
+
+# --- templates ---
+
+
+def test_a_model_without_a_template_chats_as_its_renderer_and_parser_say(
+    server: Server, tmp_path: Path
+) -> None:
+    said = (
+        "Let me see.</think>\n<tool_call>\n<function=get_weather>\n<parameter=city>\nZürich\n</parameter>\n"
+        "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"
+    )
+    path = write_scripted(tmp_path / "bare.gguf", [pieces_of(said, size=random_sizes(5))])
+    add_model(server, "bare", path)
+    names = {"model": "named", "from": "bare", "renderer": "qwen3.5", "parser": "qwen3.5"}
+    assert server.http.post("/api/create", json={**names, "stream": False}).status_code == 200
+    asked = {"model": "named", "messages": user(), "tools": TOOLS, "options": GREEDY, "stream": False}
+    message = server.http.post("/api/chat", json=asked).json()["message"]
+    assert (message["thinking"], message["content"]) == ("Let me see.", "")
+    assert [ordered(one["function"]["arguments"]) for one in message["tool_calls"]] == [ordered(FIRST)]
+    prompt = server.http.post("/api/chat", json={**asked, "_debug_render_only": True}).json()
+    text = prompt["_debug_info"]["rendered_template"]
+    assert text.startswith("<|im_start|>system\n# Tools\n")
+    assert text.endswith("<|im_start|>assistant\n<think>\n")
+    for name in ("named", "bare"):
+        server.client.delete(name)
+
+
+def test_what_a_template_cannot_render_names_the_message_in_every_api(server: Server, tmp_path: Path) -> None:
+    template = "{% for m in messages %}{% if m.role == 'tool' %}{{ m.nothing[0].id }}{% endif %}{% endfor %}"
+    path = write_scripted(tmp_path / "narrow.gguf", [pieces_of("a")], template=template)
+    add_model(server, "narrow", path)
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    chat: list[Any] = [*user(), {"role": "assistant", "tool_calls": [call]}]
+    chat.append({"role": "tool", "tool_call_id": "c", "content": "x"})
+    items = [*user(), {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]
+    items.append({"type": "function_call_output", "call_id": "c", "output": "x"})
+    blocks = [*user(), {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f"}]}]
+    blocks.append({"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "x"}]})
+    for path_of, body in (
+        ("/v1/chat/completions", {"messages": chat}),
+        ("/v1/responses", {"input": items}),
+        ("/v1/messages", {"messages": blocks, "max_tokens": 9}),
+    ):
+        for stream in (False, True):
+            reply = server.http.post(path_of, json={"model": "narrow", "stream": stream, **body})
+            assert reply.status_code == 400, reply.text
+            told = reply.json()["error"]["message"]
+            assert "has no attribute 'nothing' (about message 3 of the chat, role 'tool')" in told
+    server.unload()
+    server.client.delete("narrow")

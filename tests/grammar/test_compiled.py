@@ -6,6 +6,7 @@ import json
 import random
 import re
 from collections.abc import Callable
+from functools import reduce
 from typing import Any
 
 import jsonschema
@@ -107,11 +108,17 @@ def test_objects_have_no_other_properties_unless_the_schema_says_so(
 
 LIST: Any = {"type": "object", "properties": {"next": {"$ref": "#"}}}
 
+#: A list that is not empty.
+ONE: Any = {"type": "array", "minItems": 1}
+
 WRONG: list[tuple[Any, str]] = [
     ({"properties": {"a": {"not": {}}}}, 'the keyword "not" at #/properties/a is not supported'),
     ({"items": {"uniqueItems": True}}, 'the keyword "uniqueItems" at #/items'),
     ({"$ref": "#/$defs/a", "$defs": {"a": {"if": {}}}}, 'the keyword "if" at #/\\$defs/a'),
-    ({"oneOf": [{"type": "integer"}, {"type": "number"}]}, "oneOf constraints are not supported"),
+    (
+        {"oneOf": [{"type": "integer"}, {"type": "number"}]},
+        "at #/oneOf cannot .* obviously exclude",
+    ),
     ({"$ref": "#"}, "no value satisfies the schema: #/\\$ref leads to itself without end"),
     (LIST | {"required": ["next"]}, "#/properties/next/\\$ref leads to itself without end"),
     ({"$ref": "#/$defs/a", "$defs": {"a": {"allOf": [{"$ref": "#"}]}}}, "leads to itself without end"),
@@ -120,6 +127,35 @@ WRONG: list[tuple[Any, str]] = [
     ({"properties": {"a": {"$ref": "#/$defs/b"}}}, "#/properties/a/\\$ref points to '#/\\$defs/b', which"),
     ({"$ref": "https://example.com/s"}, "is in another document"),
     ({"$ref": 3}, "#/\\$ref must be a string, not 3"),
+    ({"$ref": "#/anyOf/" + "9" * 5000, "anyOf": [{}]}, "#/\\$ref points to"),
+    ({"$ref": "#other", "$defs": {"a": {"$anchor": "one"}}}, "#/\\$ref points to '#other'"),
+    ({"items": {"$ref": "#/$defs/a"}, "$defs": {"a": {"$id": "b", "$ref": "#/$defs/a"}}}, "points to"),
+    (
+        {"properties": {"a": {"minLength": 10**6}}},
+        "#/properties/a/minLength is 1,000,000, and at most",
+    ),
+    ({"items": {"minItems": 10**30}}, "#/items/minItems is 1,000,000,.*, and at most 1,000 is supported"),
+    ({"items": {"maxItems": "3"}}, "#/items/maxItems must be a whole number of at least 0, not '3'"),
+    ({"items": {"multipleOf": -1}}, "#/items/multipleOf must be above 0"),
+    ({"items": {"minimum": True}}, "#/items/minimum must be a number, not True"),
+    ({"items": {"pattern": 3}}, "#/items/pattern must be a string"),
+    ({"items": {"required": [3]}}, "#/items/required must be a list of strings"),
+    ({"items": {"enum": []}}, "#/items/enum must be a list of at least one value"),
+    ({"items": None}, "#/items: a schema is an object or a boolean, not None"),
+    (
+        ONE | {"items": {"type": "integer", "minimum": 3, "maximum": 2}},
+        "the schema at #/items cannot be used",
+    ),
+    (ONE | {"items": {"type": "string", "pattern": "^a$", "minLength": 3}}, "the schema at #/items cannot"),
+    ({"items": {"const": 10**400}}, "#/items/const is too large a number"),
+    ({"items": {"$dynamicAnchor": "a"}}, 'the keyword "\\$dynamicAnchor" at #/items'),
+    ({"properties": {str(i): {} for i in range(1001)}}, "#/properties there are 1,001 properties"),
+    (
+        {"anyOf": [{"enum": [*range(3000)]}, {"enum": [*range(2001)]}]},
+        "#/anyOf/1/enum there are 5,001",
+    ),
+    ({"anyOf": [{"pattern": str(i)} for i in range(501)]}, "the pattern at #/anyOf/500/pattern is one more"),
+    (reduce(lambda inner, _: {"items": inner}, range(200), {}), "nested more than 100 levels deep"),
     ({"properties": {"a/b": {"pattern": "(x", "type": "string"}}}, "pattern at #/properties/a~1b/pattern"),
     ({"type": "string", "pattern": "(?=a)b"}, "look-ahead"),
     ({"type": "string", "pattern": "(" * 999 + ")" * 999}, "pattern at #/pattern .*nested parentheses"),
@@ -127,9 +163,9 @@ WRONG: list[tuple[Any, str]] = [
     ({"properties": {"a": 3}}, "#/properties/a: a schema is an object or a boolean, not 3"),
     ({"properties": []}, "#/properties must be an object"),
     ({"anyOf": {}}, "#/anyOf must be an array"),
-    ({"type": "strin"}, "Invalid type: strin"),
-    ({"type": "string", "minLength": 5, "maxLength": 3}, "minLength"),
-    (False, "cannot be used"),
+    ({"items": {"type": "strin"}}, "#/items/type must be one or more of string, .*, not 'strin'"),
+    ({"type": "string", "minLength": 5, "maxLength": 3}, "#/minLength is larger than maxLength"),
+    (False, "no value satisfies the schema, which is false"),
 ]
 
 
@@ -148,6 +184,16 @@ def test_what_is_wrong_with_a_schema_is_named_with_its_place(
         {"anyOf": [{"type": "null"}, LIST | {"required": ["next"]}]},
         {"properties": {"a": {"$ref": "#tail"}}, "$defs": {"x": {"$anchor": "tail", "type": "null"}}},
         {"$ref": "#/$defs/a~1b/0", "$defs": {"a/b": [{"type": "null"}]}},
+        {"$ref": "#/$defs/a~0b%25/ü c", "$defs": {"a~b%": {"ü c": {"type": "null"}}}},
+        {"$id": "https://a.b/s", "items": {"$ref": "https://a.b/q"}, "$defs": {"x": {"$id": "q"}}},
+        {"$ref": "u:z#r", "$defs": {"x": {"$id": "u:z", "$defs": {"y": {"$anchor": "r", "type": "null"}}}}},
+        {
+            "items": {"$ref": "#/$defs/x"},
+            "$defs": {"x": {"$id": "http://z/", "$ref": "#/$defs/y", "$defs": {"y": {"type": "null"}}}},
+        },
+        {"enum": [{"$id": "#"}], "$defs": {"unused": {"not": {}}, "broken": 3}},
+        {"type": "string", "maxLength": 10**30, "minLength": 2.0, "x-guidance": 3, "$schema": "u:none"},
+        {"type": "object", "properties": {"a": {}}, "required": ["b"]},
         {"type": "array", "items": {"$ref": "#"}},
         {"type": ["object", "null"], "properties": {"a": {"$ref": "#"}}, "required": ["a"]},
     ],

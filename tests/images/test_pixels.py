@@ -12,6 +12,8 @@ import pytest
 
 from puna.images.pixels import CLIP_MEAN, CLIP_STD, HALVES, normalised, padded, patches, smart_size, tiles
 from puna.model.vision.gemma3 import Gemma3Vision
+from puna.model.vision.gemma3n import Gemma3nVision
+from puna.model.vision.glm_ocr import GlmOcrVision
 from puna.model.vision.llava import LlavaVision
 from puna.model.vision.pixtral import PixtralVision
 from puna.model.vision.qwen25vl import Qwen25Vision
@@ -24,6 +26,13 @@ def _gemma3(image: PIL.Image.Image) -> Any:
     from transformers.models.gemma3.image_processing_pil_gemma3 import Gemma3ImageProcessorPil
 
     processor = Gemma3ImageProcessorPil(size={"height": 56, "width": 56})
+    return processor(image, return_tensors="np")["pixel_values"][0]
+
+
+def _gemma3n(image: PIL.Image.Image) -> Any:
+    from transformers.models.siglip.image_processing_pil_siglip import SiglipImageProcessorPil
+
+    processor = SiglipImageProcessorPil(size={"height": 56, "width": 56}, resample=2, do_normalize=False)
     return processor(image, return_tensors="np")["pixel_values"][0]
 
 
@@ -52,9 +61,22 @@ def _qwen(image: PIL.Image.Image) -> Any:
     return flat.reshape(len(flat), 3, 2, 196)[:, :, 0].reshape(len(flat), -1)
 
 
+def _glm(image: PIL.Image.Image) -> Any:
+    """Patches as of Qwen; its limits count the pixels of both frames."""
+    from transformers.models.glm4v.image_processing_pil_glm4v import Glm4vImageProcessorPil
+
+    processor = Glm4vImageProcessorPil(size={"shortest_edge": 6272, "longest_edge": 25088})
+    flat = np.asarray(processor(image, return_tensors="np")["pixel_values"])
+    return flat.reshape(len(flat), 3, 2, 196)[:, :, 0].reshape(len(flat), -1)
+
+
 COMMON = {"patch_size": 14, "image_size": 56, "mean": CLIP_MEAN, "std": CLIP_STD, "patches": 16}
 PROCESSORS: dict[str, tuple[Any, dict[str, Any], Callable[[PIL.Image.Image], Any]]] = {
     "gemma3": (Gemma3Vision, {**COMMON, "mean": HALVES, "std": HALVES, "rows": 4}, _gemma3),
+    "gemma3n": (
+        Gemma3nVision, {**COMMON, "mean": (0.0,) * 3, "std": (1.0,) * 3, "row_side": 2}, _gemma3n
+    ),
+    "glm": (GlmOcrVision, {**COMMON, "unit": 28, "least_pixels": 3136, "most_pixels": 12544}, _glm),
     "llava": (LlavaVision, COMMON, _llava),
     "pixtral": (PixtralVision, {**COMMON, "longest_edge": 112, "unit": 28}, _pixtral),
     "qwen25vl": (
@@ -71,7 +93,7 @@ def test_pixels_are_those_of_the_reference_processor(name: str, size: tuple[int,
     tower = kind.__new__(kind)
     tower.options = SimpleNamespace(**options)
     prepared = tower.prepare(image)
-    if name == "qwen25vl":
+    if name in ("glm", "qwen25vl"):
         found = normalised(patches(prepared.pixels[0], 14, 2), options["mean"], options["std"])
     else:
         flat = np.ascontiguousarray(prepared.pixels[0].transpose(2, 0, 1))

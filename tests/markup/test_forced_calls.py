@@ -12,7 +12,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from puna.errors import RequestError
-from puna.grammar.calls import calls_grammar
+from puna.grammar.calls import MOST_CALLS, calls_grammar
 from puna.grammar.compiled import Grammars
 from puna.markup.family import Reading
 from puna.markup.registry import FAMILIES
@@ -129,6 +129,13 @@ def test_a_strict_answer_is_said_or_valid_calls(family: str) -> None:
             '"contains" at #/properties/a',
         ),
         ({"type": "object", "properties": {"a": {"not": {}}}}, '"not" at #/properties/a'),
+        (
+            {"properties": {"a": {"type": "integer", "minimum": 3, "maximum": 2}}, "required": ["a"]},
+            "the schema at #/properties/a cannot be used",
+        ),
+        ({"properties": {"a": {"type": "string", "minLength": 10**9}}}, "#/properties/a/minLength is"),
+        ({"properties": {"a": {"type": "array", "minItems": 10**9}}}, "#/properties/a/minItems is"),
+        ({"properties": {}, "required": [str(i) for i in range(1001)]}, "1,001 required names"),
     ],
 )
 def test_parameters_that_cannot_be_kept_to_are_named(
@@ -139,6 +146,47 @@ def test_parameters_that_cannot_be_kept_to_are_named(
         grammars.constraint_of(None, forced(family, tools=tools))
     assert words in str(error.value)
     assert "'f'" in str(error.value) or '"f"' in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "words"),
+    [
+        ({"minLength": 10_000}, "the text at #/properties/a takes more work to follow than is allowed"),
+        ({"pattern": "(a{1000}){1000}"}, "takes more work to follow"),
+        ({"pattern": "^a{3}$", "minLength": 5}, "no text satisfies the schema at #/properties/a"),
+        ({"format": "date", "maxLength": 5}, "no text satisfies"),
+        ({"const": "null"}, "no text satisfies"),  # as a parameter of its own it would be read as null
+    ],
+)
+def test_texts_that_cannot_be_written_as_they_are_are_refused(
+    grammars: Grammars, schema: dict[str, Any], words: str
+) -> None:
+    given = tool("f", ["a"], a={"type": "string", **schema})
+    with pytest.raises(RequestError, match="the parameters of tool 'f': .*" + words):
+        grammars.constraint_of(None, forced("qwen3-coder", tools=tools_of([given])))
+
+
+@pytest.mark.parametrize("bound", [{"minLength": 20.0, "maxLength": 10**12}, {"maxLength": 10**6}])
+def test_lengths_may_be_large_where_that_takes_no_work(grammars: Grammars, bound: dict[str, Any]) -> None:
+    given = tool("f", ["a"], a={"type": "string", **bound})
+    grammars.constraint_of(None, forced("qwen3-coder", tools=tools_of([given])))
+
+
+def test_the_grammar_of_all_tools_has_a_limit(grammars: Grammars) -> None:
+    given = [tool(f"f{i}", a={"enum": [f"{j:09}" for j in range(5000)]}) for i in range(20)]
+    with pytest.raises(RequestError, match=r"grammar of the tools' calls has .* bytes, and at most"):
+        grammars.constraint_of(None, forced("hermes", tools=tools_of(given)))
+
+
+def test_an_answer_has_so_many_forced_calls_and_no_more() -> None:
+    grammar = calls_grammar(forced("hermes", tools=tools_of([tool("f")])), json.dumps)
+    matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    one = BYTES.tokenize_str('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>')
+    for _ in range(MOST_CALLS):
+        assert matcher.try_consume_tokens(one) == len(one)
+        if not matcher.is_stopped():
+            matcher.try_consume_tokens(BYTES.tokenize_str("\n"))
+    assert matcher.is_stopped() or matcher.try_consume_tokens(one) < len(one)
 
 
 def test_a_tool_that_is_not_there_cannot_be_chosen() -> None:

@@ -325,6 +325,19 @@ VECTORS = [
         'function call<|role_sep|>\n{"name": "get_weather", "arguments": {"city": "Paris"}}<|message_sep|>',
         [PARIS],
     ),
+    # --- messages with recipients
+    Vector(
+        "glimmer",
+        " to=self<|message|>Which city?<|eom|><|start|>assistant to=get_weather<|message|><atem:function_calls>\n"
+        '<atem:invoke name="get_weather">\n<atem:parameter name="city">Paris</atem:parameter>\n'
+        '<atem:parameter name="days">2</atem:parameter>\n</atem:invoke>\n</atem:function_calls><|eom|>'
+        '<|start|>assistant to=get_time<|message|><atem:function_calls>\n<atem:invoke name="get_time">\n'
+        "</atem:invoke>\n</atem:function_calls><|eot|>",
+        [weather('{"city": "Paris", "days": 2}'), TIME],
+        "",
+        "Which city?",
+    ),
+    Vector("glimmer", " to=user<|message|>Hello <atem:x>", [], "Hello <atem:x>"),
     # --- harmony
     Vector(
         "harmony",

@@ -30,7 +30,7 @@ ALL_TYPES = FLOAT_TYPES + BLOCK_TYPES
 def multiplied_as_integers(kind: GGMLType) -> bool:
     """Whether the present kernels make integers of matrices of 16-bit floats, and of what they meet."""
     half = kind in (GGMLType.F16, GGMLType.BF16)
-    return half and _native.kernel_set("linear", _native.cpu_level(), int(kind)) == "avx2"
+    return half and _native.kernel_set("linear", _native.cpu_level(), int(kind)) in ("avx2", "avx512")
 
 
 def random_bytes(

@@ -23,9 +23,13 @@ accuracy = importlib.import_module("bench.accuracy")
 def test_as_close_to_float32_as_llama_cpp_and_to_llama_cpp_as_it_is_to_itself(
     model: str, kind: GGMLType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = accuracy.measure(model, kind)
-    with capsys.disabled():
-        print(f"\n{accuracy.line(result)}")
+    # Of thirty comparisons one may look worse by chance. What is worse still is with four times as many.
+    for count in (accuracy.SEQUENCES, 4 * accuracy.SEQUENCES):
+        result = accuracy.measure(model, kind, count)
+        with capsys.disabled():
+            print(f"\n{accuracy.line(result)}")
+        if result.log_ratio - 2 * result.log_error <= 0.02:
+            break
     certain = result.log_error < 0.15 or result.interval[1] < 1
     assert certain, "the sequences differ too much to tell"
     assert result.log_ratio - 2 * result.log_error <= 0.02, "further from float32, beyond chance"

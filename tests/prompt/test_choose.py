@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from puna.errors import TemplateError
+from puna.errors import RequestError, TemplateError
 from puna.gguf import open_gguf
 from puna.prompt.author import Author
 from puna.prompt.choose import chat_format, check_template
+from puna.prompt.defaults import rendered_by
 from puna.prompt.format import ChatFormat
 from puna.prompt.model_facts import ModelFacts, facts_at, read_facts
 from puna.store import ModelSpec, Store, StoredModel
@@ -53,6 +54,28 @@ def test_the_stores_layer_wins_over_the_files_and_a_given_one_over_both(create: 
     assert form_of(model).render(USER) == "[hi]"
     assert form_of(model, "<{{ .Prompt }}>").render(USER) == "<hi>"
     assert form_of(model, "{% if true %}{{ messages[0].content }}{% endif %}").render(USER) == "hi"
+
+
+def test_a_renderer_wins_over_a_layer_and_the_files_own_template_over_both(create: Create) -> None:
+    named = {"renderer": "qwen3-coder", "parser": "qwen3-coder", "template": "{{ .Prompt }}"}
+    model = create(named)
+    author = Author.of(model)
+    assert author.template == rendered_by("qwen3-coder")
+    assert author.capabilities == ("completion", "tools")
+    assert form_of(model, author.template).render(USER).startswith("<|im_start|>user\nhi<|im_end|>")
+    assert Author.of(model, "[{{ .Prompt }}]").template == "[{{ .Prompt }}]"
+    assert Author.of(create(named, tokenizer__chat_template=JINJA)).template == ""
+    with pytest.raises(RequestError, match="unknown renderer 'x9'"):
+        _ = Author.of(create({"renderer": "x9"}))
+    assert Author.of(create({"renderer": "x9"}, tokenizer__chat_template=JINJA)).template == ""
+
+
+def test_the_default_is_that_of_models_such_as_this(create: Create) -> None:
+    tokens = ["a", "<|im_end|>", "<|im_middle|>"]
+    model = create(None, "deepseek2", tokenizer__ggml__tokens=tokens, tokenizer__ggml__eos_token_id=1)
+    assert Author.of(model).answer_family() == "kimi"
+    model = create(None, "qwen3", tokenizer__ggml__tokens=tokens, tokenizer__ggml__eot_token_id=1)
+    assert Author.of(model).capabilities == ("completion", "tools", "thinking")
 
 
 def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -> None:

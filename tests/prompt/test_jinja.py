@@ -25,6 +25,9 @@ VARIANTS: list[dict[str, Any]] = [
     {"add_generation_prompt": True, "enable_thinking": True, "thinking": True, "reasoning_effort": "high"},
 ]
 
+#: Templates that change lists of their own, or write as JSON what a filter gives: transformers refuses to.
+FURTHER = ("Kimi-K2-Instruct", "llama-cpp-deepseek-r1")
+
 
 def reference(template: str, chat: list[dict[str, Any]], tools: Any, values: dict[str, Any]) -> str:
     """What transformers renders. Raises what it raises."""
@@ -77,6 +80,8 @@ def test_every_published_template_renders_as_in_transformers(test_data: Path) ->
                     expected = outcome(reference, template, chat, tools, values)
                     found = outcome(ours, template, chat, tools, values)
                     if isinstance(expected, Exception):
+                        if path.stem in FURTHER and isinstance(found, str):
+                            continue
                         assert isinstance(found, TemplateError), where
                         assert str(expected) in str(found), where
                         refused.add(where)
@@ -104,7 +109,7 @@ def test_every_published_template_renders_as_in_transformers(test_data: Path) ->
         # What must fail:
         "{{ raise_exception('no ' ~ messages[0].role) }}",
         "{{ messages[0].content + 1 }}",
-        "{{ messages.append(1) }}",
+        "{{ messages.insert(0, 1) }}",
         "{{ ''.__class__.__mro__ }}",
         "{{ nothing.more }}",
         "{% set ns = namespace(_x=1) %}",

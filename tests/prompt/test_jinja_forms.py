@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import jinja2.sandbox
 import pytest
 
-from puna.errors import TemplateError
+from puna.errors import TemplateError, TemplateRefusalError, TemplateRenderError
 from puna.prompt.format import SpecialTokens
+from puna.prompt.go_chat import GoFormat
 from puna.prompt.jinja_chat import JinjaFormat
 from puna.prompt.jinja_forms import simple_tool
+from puna.prompt.messages import as_messages
 from tests.prompt.conversations import TOOLS, USER
 
 TOKENS = SpecialTokens({"bos_token": "<s>", "eos_token": "</s>"})
 
 #: Templates that fail in transformers, too, whatever the tools.
-BROKEN = ("MiroThinker", "llama-cpp-deepseek-r1")
+BROKEN = ("MiroThinker",)
 
 #: What parameters of functions have for a type, beside what templates expect.
 ODD_TYPES: list[Any] = [
@@ -121,3 +125,98 @@ def test_the_first_refusal_is_what_is_told() -> None:
         JinjaFormat("{% if tools %}{{ raise_exception('no tools today') }}{% endif %}").render(
             [USER], tools=[tool(place={"type": "null"})]
         )
+
+
+CALL = {"id": "call_abc123xyz", "function": {"name": "get_weather", "arguments": {"city": "Paris"}}}
+OTHER = {**CALL, "id": "call_2"}
+RESULT = {"role": "tool", "content": "sunny", "tool_call_id": "call_abc123xyz", "tool_name": "get_weather"}
+SECOND = {**RESULT, "tool_call_id": "call_2"}
+UNNAMED = {"role": "tool", "content": "sunny"}
+SYSTEM = {"role": "system", "content": "Be terse."}
+
+
+def said(text: str = "", *calls: dict[str, Any], thinking: str = "") -> dict[str, Any]:
+    return {"role": "assistant", "content": text, "thinking": thinking, "tool_calls": list(calls)}
+
+
+#: What agents send back: answers in pieces, some with nothing to read, and words of the user in between.
+SENT_BACK: dict[str, list[dict[str, Any]]] = {
+    "an empty answer": [USER, said(), USER],
+    "thinking alone": [USER, said(thinking="Hm."), USER],
+    "thinking apart from the call": [USER, said(thinking="Hm."), said("", CALL), RESULT],
+    "all at once": [USER, said("I look.", CALL, thinking="Hm."), RESULT, said("Sunny."), USER],
+    "text before the call": [USER, said("I look."), said("", CALL), RESULT],
+    "text after the call": [USER, said("", CALL), said("I look."), RESULT],
+    "calls in two answers": [USER, said("", CALL), said("", OTHER), RESULT, SECOND],
+    "the user after a result": [USER, said("", CALL), RESULT, USER],
+    "a call without an id": [USER, said("", {"function": CALL["function"]}), UNNAMED],
+    "instructions in the middle": [USER, said("Yes."), SYSTEM, USER],
+}  # fmt: skip
+#: Templates of models that call nothing.
+CALLS_NOTHING = ("google-gemma-2-2b-it",)
+
+
+@pytest.mark.parametrize("tools", [None, TOOLS], ids=["no tools", "tools"])
+def test_every_template_renders_what_agents_send_back(test_data: Path, tools: Any) -> None:
+    rendered = 0
+    for path in sorted((test_data / "templates").glob("*.jinja")):
+        form = form_of(test_data, path.stem)
+        for name, chat in SENT_BACK.items():
+            calls = any("tool_calls" in message and message["tool_calls"] for message in chat)
+            if path.stem in BROKEN or (path.stem in CALLS_NOTHING and calls):
+                continue
+            text = form.render(chat, tools=tools)
+            where = f"{path.name}, {name}"
+            assert chat[-1]["content"].strip() in text, where
+            if name in ("thinking apart from the call", "the user after a result"):
+                assert "tool_calls" not in form.template or "Paris" in text, where
+            rendered += 1
+    assert rendered > 390
+
+
+def test_instructions_alone_are_words_of_the_user_where_there_is_no_system(test_data: Path) -> None:
+    text = form_of(test_data, "google-gemma-2-2b-it").render([SYSTEM])
+    assert text == "<s><start_of_turn>user\nBe terse.<end_of_turn>\n<start_of_turn>model\n"
+
+
+def test_what_is_said_before_a_call_is_kept_beside_the_thinking(test_data: Path) -> None:
+    text = form_of(test_data, "openai-gpt-oss-120b").render(SENT_BACK["all at once"][:3], tools=TOOLS)
+    assert "<|channel|>analysis<|message|>Hm.\n\nI look.<|end|>" in text
+    assert '<|message|>{"city": "Paris"}<|call|>' in text
+
+
+@pytest.mark.parametrize("name", ["all at once", "calls in two answers"])
+def test_a_template_may_change_lists_of_its_own(test_data: Path, name: str) -> None:
+    text = (test_data / "templates" / "Kimi-K2-Instruct.jinja").read_text()
+    environment = jinja2.sandbox.SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.filters["tojson"] = lambda value, **more: json.dumps(value, ensure_ascii=False, **more)
+    form = JinjaFormat(text, TOKENS)
+    values = {
+        "messages": form.wording.chat(as_messages(SENT_BACK[name])),
+        "tools": TOOLS,
+        "add_generation_prompt": True,
+    }
+    assert JinjaFormat(text, TOKENS).render(SENT_BACK[name], tools=TOOLS) == environment.from_string(
+        text
+    ).render(values)
+
+
+def test_an_error_names_the_message_it_is_about(test_data: Path) -> None:
+    form = form_of(test_data, "MiniMax-M2")
+    with pytest.raises(
+        TemplateRefusalError, match=r"no previous assistant .* message 4 of the chat, role 'tool'"
+    ) as told:
+        form.render([SYSTEM, USER, said("Yes."), RESULT, USER])
+    assert told.value.status == 400
+    form = JinjaFormat("{% for m in messages %}{{ m.tool_calls[0].id if m.role == 'assistant' }}{% endfor %}")
+    with pytest.raises(TemplateRenderError, match=r"has no attribute 'tool_calls' .*message 2 of") as failed:
+        form.render([USER, said("Yes."), USER])
+    assert failed.value.status == 400
+
+
+def test_a_go_template_that_fails_is_an_error_of_the_conversation() -> None:
+    with pytest.raises(TemplateRenderError) as failed:
+        GoFormat("{{ range .Messages }}{{ slice .Content 5 }}{{ end }}").render(
+            [{"role": "user", "content": "a"}]
+        )
+    assert failed.value.status == 400

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from puna.prompt.format import SpecialTokens
-from puna.prompt.jinja_chat import JinjaFormat, hugging_face_message
+from puna.prompt.jinja_chat import JinjaFormat
 from puna.prompt.messages import as_messages
 from tests.prompt.conversations import AGAIN, ANSWER, SYSTEM, TOOLS, USER
 from tests.prompt.test_jinja import SPECIAL, outcome, reference, templates
@@ -68,7 +68,7 @@ def test_every_chat_is_rendered_as_in_transformers(test_data: Path) -> None:
         kinds = itertools.product(CHATS.items(), (None, TOOLS, MORE_TOOLS), ([], DOCUMENTS), THINKS)
         for (name, chat), tools, documents, (think, values) in kinds:
             where = f"{path.name}, {name}, {len(tools or ())} tools, {len(documents)} documents, {think}"
-            given = [hugging_face_message(message) for message in as_messages(chat)]
+            given = form.wording.chat(as_messages(chat))
             values = {"add_generation_prompt": True, "documents": documents or None, **values}
             expected = outcome(reference, text, given, tools, values)
             if isinstance(expected, Exception):

@@ -86,26 +86,31 @@ def test_the_kernels_draw_what_numpy_draws(level: str) -> None:
     before = native.cpu_level()
     native.set_cpu_level(level)
     random = np.random.default_rng(11)
-    different = 0
+    different, rows = 0, []
     try:
-        for size in [1, 2, 7, 16, 17, 31, 100, 1500, 3000] * 40:
+        for size in [1, 2, 7, 16, 17, 31, 100, 1500, 4097, 9001] * 30:
             logits = (random.normal(size=size) * random.choice([0.1, 1, 6])).astype(np.float32)
             logits[random.random(size) < 0.1] = -np.inf
             logits[random.integers(size)] = 1.5
             options = {
                 "temperature": float(random.choice([0, 1e-8, 0.3, 1, 4])),
+                "top_n_sigma": float(random.choice([0, 0, 1])),
                 "top_k": int(random.choice([0, 1, 5, 40, 2000])),
                 "typical_p": float(random.choice([1, 1, 0.5])),
                 "top_p": float(random.choice([1, 0.9, 0.4, 0])),
                 "min_p": float(random.choice([0, 0, 0.05, 1])),
                 "uniform": float(random.choice([0, random.random(), 1 - 2**-24])),
             }
-            expected = backend_named("reference").choose(logits, **options)
-            got = backend_named("cpu").choose(logits, **options)
-            if got != expected:
+            allowed = random.integers(-(2**31), 2**31, (size + 31) // 32).astype(np.int32)
+            rows.append(sampling.Draw(logits, allowed=allowed if random.random() < 0.3 else None, **options))
+        expected = backend_named("reference").choose(rows)
+        for row, got, wanted in zip(rows, backend_named("cpu").choose(rows), expected, strict=True):
+            if got != wanted:
                 # A sum that ends exactly at the border may fall to either side, once in a very long while.
-                ranks = sampling.top_k(logits, 0).tolist()
-                assert abs(ranks.index(got) - ranks.index(expected)) == 1, options
+                ranks = sampling.top_k(row.logits, 0).tolist()
+                assert got is not None, row
+                assert wanted is not None, row
+                assert abs(ranks.index(got) - ranks.index(wanted)) == 1, row
                 different += 1
     finally:
         native.set_cpu_level(before)
@@ -123,18 +128,21 @@ def test_a_large_vocabulary_draws_what_numpy_draws(kind: str) -> None:
         "equal": np.zeros(size),
         "ascending": np.arange(size) * 1e-4,
     }[kind].astype(np.float32)
+    ranks = np.argsort(sampling.top_k(logits, 0))
     for options in (
-        OFF,
-        OFF | {"top_p": 0.9},
-        OFF | {"top_k": 40},
-        OFF | {"min_p": 0.3},
-        OFF | {"top_k": 5000},
+        {},
+        {"top_p": 0.9},
+        {"top_k": 40},
+        {"min_p": 0.3},
+        {"top_k": 5000},
+        {"typical_p": 0.2},
+        {"typical_p": 0.9, "temperature": 0.6, "top_p": 0.95, "min_p": 0.01},
+        {"top_n_sigma": 1.0},
     ):
-        for uniform in (0.0, 0.123, 0.5, 0.95):
-            expected = backend_named("reference").choose(logits, uniform=uniform, **options)
-            got = backend_named("cpu").choose(logits, uniform=uniform, **options)
+        rows = [sampling.Draw(logits, uniform, **options) for uniform in (0.0, 0.123, 0.5, 0.95)]
+        expected = backend_named("reference").choose(rows)
+        for row, got, wanted in zip(rows, backend_named("cpu").choose(rows), expected, strict=True):
             assert got is not None
-            assert expected is not None
+            assert wanted is not None
             # Neighbours in rank weigh 1e-5 each, sums in single precision are right to about 1e-7.
-            ranks = np.argsort(sampling.top_k(logits, 0))
-            assert abs(int(ranks[got]) - int(ranks[expected])) <= 1, (options, uniform)
+            assert abs(int(ranks[got]) - int(ranks[wanted])) <= 1, (options, row.uniform)

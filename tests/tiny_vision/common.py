@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ import numpy as np
 import torch
 
 from puna.batch import Image
-from puna.gguf import GGMLType, GGUFWriter
+from puna.convert import convert, convert_tower
+from puna.gguf import FileType, GGMLType, GGUFWriter, open_gguf
 from puna.images.pixels import normalised
 from puna.model.vision.options import VisionOptions
+from tests.convert.checkpoints import save_tokenizer, saved
 from tests.tiny import CHATML, TinyLlama, add_tokenizer, llama_tensors, vocabulary
 from tests.tiny_decoders import holds
 
@@ -98,6 +101,31 @@ def channels_first(options: VisionOptions, image: Image) -> torch.Tensor:
     return torch.from_numpy(flat.reshape(tiles.shape))
 
 
+def converted(
+    folder: Path,
+    model: Any,
+    markers: Sequence[str],
+    pictures: dict[str, Any],
+    sized: dict[str, Any],
+    *,
+    matrices: GGMLType = GGMLType.F32,
+) -> Layout:
+    """What our converter makes of the checkpoint of `model`; its tower also has the keys `sized`."""
+    checkpoint = saved(folder / "checkpoint", model, tokenizer=False)
+    save_tokenizer(checkpoint, markers=markers)
+    (checkpoint / "preprocessor_config.json").write_text(json.dumps(pictures))
+    layout = Layout(folder / "text.gguf", folder / "mmproj.gguf")
+    convert(checkpoint, layout.model, FileType.F32)
+    assert layout.projector is not None
+    assert convert_tower(checkpoint, folder / "tower.gguf", FileType.F32)
+    with open_gguf(folder / "tower.gguf") as file:
+        keys = {key.removeprefix("clip."): file.metadata[key] for key in file.metadata} | sized
+        keys.pop("general.architecture")
+        tensors = {name: file.array(name) for name in file.tensors}
+        write(layout.projector, "clip", keys, tensors, matrices=matrices)
+    return layout
+
+
 class TextOf:
     """The text model inside another, with the names it has alone."""
 
@@ -136,6 +164,16 @@ class WithLlama:
     def vocab(self) -> int:
         """Tokens of the text, its markers among them, and after them what stands for parts of images."""
         return len(vocabulary()) + len(self.markers) + 1
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        """What preprocessor_config.json says of how pictures are prepared."""
+        return {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+
+    @property
+    def sized(self) -> dict[str, Any]:
+        """Keys of a tower that tiny models need, while files leave them out, as usual sizes are known."""
+        return {}
 
     @property
     def part_id(self) -> int:
@@ -185,19 +223,39 @@ class WithLlama:
         }
 
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
+        """In one file, as Ollama writes it, or as we convert the checkpoint, with the tower `apart`."""
+        markers = [*self.markers, "<|part|>"]
+        if apart:
+            pictures, sized = self.pictures, self.sized
+            return converted(folder, model, markers, pictures, sized, matrices=self.matrices)
+        state, metadata = state_of(model), self.metadata() | self.vision_metadata()
+        tensors = self.text_tensors(model) | self.tower(state)
+        path = folder / "one.gguf"
+        return Layout(write(path, self.architecture, metadata, tensors, markers, matrices=self.matrices))
+
+    def text_tensors(self, model: Any) -> Tensors:
+        return llama_tensors(TextOf(model, "model.language_model."), self.text)
+
+    def tower(self, state: Tensors) -> Tensors:
+        """As a file has it that is all in one."""
+        raise NotImplementedError
+
+
+@dataclass
+class WrittenByHand(WithLlama):
+    """Of which there is no checkpoint that can be converted."""
+
+    def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
         """In one file, or with the tower `apart`."""
         state, metadata = state_of(model), self.metadata()
         tensors = self.text_tensors(model)
-        tower = self.tower(state, apart)
+        tower = self.tower_as(state, apart)
         markers = [*self.markers, "<|part|>"]
         if not apart:
             metadata |= self.vision_metadata()
-            return Layout(
-                write(
-                    folder / "one.gguf", self.architecture, metadata, tensors | tower, markers,
-                    matrices=self.matrices,
-                )
-            )  # fmt: skip
+            path = folder / "one.gguf"
+            whole = tensors | tower
+            return Layout(write(path, self.architecture, metadata, whole, markers, matrices=self.matrices))
         vision = self.vision_metadata() | {"general.type": "mmproj", **self.clip()}
         return Layout(
             write(folder / "text.gguf", self.text_architecture, metadata, tensors, markers),
@@ -209,12 +267,9 @@ class WithLlama:
         """Of a text in a file of its own."""
         return self.architecture
 
-    def text_tensors(self, model: Any) -> Tensors:
-        return llama_tensors(TextOf(model, "model.language_model."), self.text)
-
     def clip(self) -> dict[str, Any]:
         """Keys of a tower in a file of its own."""
         raise NotImplementedError
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower_as(self, state: Tensors, apart: bool) -> Tensors:
         raise NotImplementedError

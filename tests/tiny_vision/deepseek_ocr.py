@@ -11,7 +11,7 @@ import torch
 from puna.batch import Image
 from puna.images.pixels import normalised
 from puna.model.vision.options import VisionOptions
-from tests.tiny_vision.common import PART, Tensors, WithLlama, randomise, renamed
+from tests.tiny_vision.common import PART, Tensors, WrittenByHand, randomise, renamed
 
 
 class DeepSeekOcr(torch.nn.Module):
@@ -58,7 +58,7 @@ class DeepSeekOcr(torch.nn.Module):
 
 
 @dataclass
-class TinyDeepSeekOcr(WithLlama):
+class TinyDeepSeekOcr(WrittenByHand):
     """Nine rows to a tile, two to nine tiles to an image, and sixteen to the whole; tiles have 40 pixels."""
 
     sam_hidden: int = 32
@@ -144,7 +144,7 @@ class TinyDeepSeekOcr(WithLlama):
         parts = {"gate": gate, "up": up, "down": down}
         return tensors | {f"blk.1.ffn_{name}_exps.weight": array for name, array in parts.items()}
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower_as(self, state: Tensors, apart: bool) -> Tensors:
         s, mm = ("v.sam.", "v.") if apart else ("s.", "mm.")
         inner = "clip."
         tensors = {

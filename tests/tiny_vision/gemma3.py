@@ -18,6 +18,7 @@ from tests.tiny_vision.common import (
     Tensors,
     TextOf,
     channels_first,
+    converted,
     randomise,
     renamed,
     state_of,
@@ -65,7 +66,10 @@ class TinyGemma3Vision:
         return randomise(Gemma3ForConditionalGeneration(config), self.seed)
 
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
-        """In one file, or with the tower `apart`."""
+        """In one file, as Ollama writes it, or as we convert the checkpoint, with the tower `apart`."""
+        if apart:
+            pictures = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+            return converted(folder, model, self.markers, pictures, {})
         state = state_of(model)
         text = TextOf(model, "model.language_model.")
         tensors = gemma3_tensors(text, self.text)
@@ -79,48 +83,29 @@ class TinyGemma3Vision:
             "vision.image_size": self.image_size,
             "vision.patch_size": self.patch_size,
         }
-        tower = self.tower(state, apart)
-        if not apart:
-            metadata |= vision | {"mm.tokens_per_image": self.rows}
-            path = write(folder / "gemma3.gguf", "gemma3", metadata, tensors | tower, self.markers)
-            return Layout(path)
-        vision |= {
-            "general.type": "mmproj",
-            "has_vision_encoder": True,
-            "projector_type": "gemma3",
-            "vision.projector.scale_factor": self.image_size // self.patch_size // int(self.rows**0.5),
-            "vision.image_mean": [0.5] * 3,
-            "vision.image_std": [0.5] * 3,
-        }
-        return Layout(
-            write(folder / "text.gguf", "gemma3", metadata, tensors, self.markers),
-            write(folder / "mmproj.gguf", "clip", vision, tower),
-        )
+        metadata |= vision | {"mm.tokens_per_image": self.rows}
+        path = folder / "gemma3.gguf"
+        return Layout(write(path, "gemma3", metadata, tensors | self.tower(state), self.markers))
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower(self, state: Tensors) -> Tensors:
         prefix = "model.vision_tower."
         if f"{prefix}vision_model.post_layernorm.weight" in state:
             prefix += "vision_model."
-        ollama = {
+        names = {
             "layer_norm1": "layer_norm1", "layer_norm2": "layer_norm2", "self_attn.q_proj": "attn_q",
             "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.out_proj": "attn_output",
             "mlp.fc1": "mlp.fc1", "mlp.fc2": "mlp.fc2",
         }  # fmt: skip
-        clip = {"layer_norm1": "ln1", "layer_norm2": "ln2", "attn_output": "attn_out", "mlp.fc1": "ffn_up",
-                "mlp.fc2": "ffn_down"}  # fmt: skip
-        names = {theirs: clip.get(ours, ours) if apart else ours for theirs, ours in ollama.items()}
         outer = {
-            "embeddings.patch_embedding": "patch_embd" if apart else "patch_embedding",
-            "embeddings.position_embedding": "position_embd" if apart else "position_embedding",
-            "post_layernorm": "post_ln" if apart else "post_layernorm",
-        }
+            "embeddings.patch_embedding": "patch_embedding",
+            "embeddings.position_embedding": "position_embedding", "post_layernorm": "post_layernorm",
+        }  # fmt: skip
         tensors = renamed(state, outer, prefix, "v.")
         for i in range(self.layers):
             tensors |= renamed(state, names, f"{prefix}encoder.layers.{i}.", f"v.blk.{i}.")
         mm = "model.multi_modal_projector."
-        own = "mm." if apart else "mm.mm_"
-        tensors[f"{own}soft_emb_norm.weight"] = state[f"{mm}mm_soft_emb_norm.weight"] + 1
-        tensors[f"{own}input_projection.weight"] = state[f"{mm}mm_input_projection_weight"]
+        tensors["mm.mm_soft_emb_norm.weight"] = state[f"{mm}mm_soft_emb_norm.weight"] + 1
+        tensors["mm.mm_input_projection.weight"] = state[f"{mm}mm_input_projection_weight"]
         return tensors
 
     def logits(

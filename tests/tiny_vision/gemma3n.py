@@ -14,7 +14,7 @@ from puna.batch import Image
 from puna.model.vision.options import VisionOptions
 from tests.tiny import TinyLlama
 from tests.tiny_gemmas import TinyGemma3n
-from tests.tiny_vision.common import PART, Tensors, TextOf, WithLlama, channels_first, randomise
+from tests.tiny_vision.common import PART, Tensors, TextOf, WrittenByHand, channels_first, randomise
 from tests.tiny_vision.mobilenet import OUT, Wrapped
 
 #: Tokens that are not the text's own: the end of an image, its rows, one that is not used.
@@ -22,7 +22,7 @@ _WORDS = 3
 
 
 @dataclass
-class TinyGemma3nVision(WithLlama):
+class TinyGemma3nVision(WrittenByHand):
     """Four rows to an image, and one after them that stands for their end."""
 
     text: TinyLlama  # not used
@@ -96,7 +96,7 @@ class TinyGemma3nVision(WithLlama):
         tensors["per_layer_token_embd.weight"] = np.pad(own, ((0, self.vocab - len(own)), (0, 0)))
         return tensors
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower_as(self, state: Tensors, apart: bool) -> Tensors:
         tensors, tower, said = {}, "model.vision_tower.timm_model.", "model.embed_vision."
         for name, values in state.items():
             if name.startswith(tower):

@@ -78,20 +78,18 @@ class TinyGemma4Vision(WithLlama):
         return self.decoder.keys(self.decoder.config())
 
     def vision_metadata(self) -> dict[str, Any]:
-        pixels = self.most_rows * (2 * self.patch_size) ** 2
-        return super().vision_metadata() | {
-            "vision.projector.scale_factor": 2, "vision.attention.layer_norm_epsilon": 1e-6,
-            "vision.image_max_pixels": pixels,
-        }  # fmt: skip
+        return super().vision_metadata() | {"vision.attention.layer_norm_epsilon": 1e-6, **self.sized}
 
-    def clip(self) -> dict[str, Any]:
-        return {"vision.projector_type": "gemma4v"}
+    @property
+    def sized(self) -> dict[str, Any]:
+        pixels = self.most_rows * (2 * self.patch_size) ** 2
+        return {"vision.projector.scale_factor": 2, "vision.image_max_pixels": pixels}
 
     def text_tensors(self, model: Any) -> Tensors:
         config = model.config.text_config
         return self.decoder.tensors(TextOf(model, "model.language_model.", config=config))
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower(self, state: Tensors) -> Tensors:
         prefix = "model.vision_tower."
         patches = state[f"{prefix}patch_embedder.input_proj.weight"]
         shape = self.hidden, self.patch_size, self.patch_size, 3
@@ -114,13 +112,9 @@ class TinyGemma4Vision(WithLlama):
             ours = {name: theirs for theirs, name in _LINEARS.items()}
             for name in ClippedLinear.in_layer:
                 tensors[f"v.blk.{i}.{name}.weight"] = state[f"{layer}{ours[name]}.linear.weight"]
-                bounds = {bound: state[f"{layer}{ours[name]}.{bound}"].reshape(1) for bound in _BOUNDS}
-                packed += [float(value[0]) for value in bounds.values()]
-                if apart:
-                    tensors |= {f"v.blk.{i}.{name}.{bound}": value for bound, value in bounds.items()}
-        if not apart:
-            largest = float(np.finfo(np.float32).max)
-            tensors["v.clamp_data"] = np.array([*packed, *(-largest, largest) * 2], np.float32)
+                packed += [float(state[f"{layer}{ours[name]}.{bound}"]) for bound in _BOUNDS]
+        largest = float(np.finfo(np.float32).max)
+        tensors["v.clamp_data"] = np.array([*packed, *(-largest, largest) * 2], np.float32)
         return tensors
 
     def logits(

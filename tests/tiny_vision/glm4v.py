@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numpy as np
-
 from tests.tiny_decoders import GLM4_MOE, SIZES, TinyDecoder
-from tests.tiny_vision.common import Tensors, randomise, renamed
+from tests.tiny_vision.common import randomise
 from tests.tiny_vision.glm_ocr import HEAD, TinyGlmOcr
 
 #: Of a head, how many numbers are rotated.
@@ -73,23 +71,6 @@ class TinyGlm4v(TinyGlmOcr):
         """There is no layout but this one."""
         return super().write(folder, model, apart=True)
 
-    def text_tensors(self, model: Any) -> Tensors:
-        tensors = super(TinyGlmOcr, self).text_tensors(model)
-        for name, array in tensors.items():
-            if ".attn_q." in name or ".attn_k." in name:
-                tensors[name] = self.paired(array)
-        return tensors
-
-    def paired(self, array: np.ndarray) -> np.ndarray:
-        """Queries or keys whose halves are rotated, of what is rotated, instead of neighbours."""
-        heads = array.reshape(-1, HEAD, *array.shape[1:])
-        order = [*range(0, _ROTATED, 2), *range(1, _ROTATED, 2), *range(_ROTATED, HEAD)]
-        return heads[:, order].reshape(array.shape)
-
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
-        own = {"post_conv_layernorm": "v.norm_embd", "embeddings.position_embedding": "v.position_embd"}
-        return super().tower(state, apart) | renamed(state, own, "model.visual.", "")
-
 
 @dataclass
 class TinyGlm4vMoe(TinyGlm4v):
@@ -108,6 +89,3 @@ class TinyGlm4vMoe(TinyGlm4v):
     def metadata(self) -> dict[str, Any]:
         own = {"expert_used_count": 3, "expert_feed_forward_length": 32}
         return super().metadata() | {**GLM4_MOE.metadata, **own}
-
-    def paired(self, array: np.ndarray) -> np.ndarray:
-        return array

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
 from tests.tiny_decoders import SIZES, TinyDecoder
-from tests.tiny_vision.common import Layout, Tensors, randomise, renamed
+from tests.tiny_vision.common import Tensors, randomise, renamed
 from tests.tiny_vision.qwen import TinyQwen
 
 HEAD = 16
@@ -28,7 +27,6 @@ class TinyGlmOcr(TinyQwen):
     decoder: ClassVar[TinyDecoder] = TinyDecoder(
         "glmocr", "glm_ocr_text", {"head_dim": HEAD}, {}, {"post_attention_layernorm": "ffn_norm", **_NORMS}
     )
-    apart: bool = False
 
     @property
     def text_architecture(self) -> str:
@@ -57,33 +55,25 @@ class TinyGlmOcr(TinyQwen):
         )  # fmt: skip
         return randomise(GlmOcrForConditionalGeneration(config), self.seed)
 
-    def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
-        self.apart = apart
-        return super().write(folder, model, apart=apart)
-
     def metadata(self) -> dict[str, Any]:
         return super().metadata() | {"attention.key_length": HEAD, "attention.value_length": HEAD}
 
     def vision_metadata(self) -> dict[str, Any]:
         return super().vision_metadata() | {
             "vision.attention.layer_norm_epsilon": None, "vision.attention.layer_norm_rms_epsilon": 1e-5,
-            "vision.min_pixels": 2 * 3136, "vision.max_pixels": 2 * self.most_pixels,
+            **self.sized,
         }  # fmt: skip
 
-    def clip(self) -> dict[str, Any]:
-        return {
-            "projector_type": "glm4v", "use_silu": True, "vision.attention.layer_norm_rms_epsilon": None,
-            "vision.attention.layer_norm_epsilon": 1e-5, "vision.image_size": 336,
-        }  # fmt: skip
+    @property
+    def sized(self) -> dict[str, Any]:
+        return {"vision.min_pixels": 2 * 3136, "vision.max_pixels": 2 * self.most_pixels}
 
     def text_tensors(self, model: Any) -> Tensors:
         tensors: Tensors = {}
         for name, array in super().text_tensors(model).items():
             if ".attn_q." in name or ".attn_k." in name:  # halves are paired instead of neighbours
                 array = array.reshape(-1, HEAD // 2, 2, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
-            if self.apart:
-                tensors[name] = array
-            elif ".ffn_up." in name:
+            if ".ffn_up." in name:
                 gate, up = np.split(array, 2)
                 tensors |= {name: up, name.replace("ffn_up", "ffn_gate"): gate}
             else:
@@ -92,7 +82,7 @@ class TinyGlmOcr(TinyQwen):
                 tensors[name] = array
         return tensors
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower(self, state: Tensors) -> Tensors:
         prefix = "model.visual."
         names = {
             "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out",
@@ -104,9 +94,7 @@ class TinyGlmOcr(TinyQwen):
             "merger.post_projection_norm": "mm.post_norm",
             **{f"merger.{part}_proj": f"mm.{part}" for part in ("gate", "up", "down")},
         }  # fmt: skip
-        frames = self.frames(state)
-        if not apart:
-            first, second = frames.values()
-            frames = {"v.patch_embd_0.weight": first, "v.patch_embd_1.weight": second}
+        first, second = self.frames(state).values()
+        frames = {"v.patch_embd_0.weight": first, "v.patch_embd_1.weight": second}
         frames["v.patch_embd.bias"] = state[f"{prefix}patch_embed.proj.bias"]
         return frames | self.blocks(state, names, joined=True) | renamed(state, outer, prefix, "")

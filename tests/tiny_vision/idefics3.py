@@ -11,9 +11,7 @@ import torch
 
 from puna.batch import Image
 from puna.model.vision.options import VisionOptions
-from tests.tiny import llama_tensors
-from tests.tiny_vision.common import Layout, Tensors, TextOf, WithLlama, channels_first, randomise
-from tests.tiny_vision.siglip import siglip_tensors
+from tests.tiny_vision.common import Layout, WithLlama, channels_first, randomise
 
 
 @dataclass
@@ -53,26 +51,9 @@ class TinyIdefics3(WithLlama):
     def write(self, folder: Path, model: Any, *, apart: bool = True) -> Layout:
         return super().write(folder, model, apart=True)
 
-    def text_tensors(self, model: Any) -> Tensors:
-        return llama_tensors(TextOf(model, "model.text_model."), self.text)
-
-    def clip(self) -> dict[str, Any]:
-        return {
-            "has_vision_encoder": True,
-            "projector_type": "idefics3",
-            "vision.image_mean": [0.5] * 3,
-            "vision.image_std": [0.5] * 3,
-            "vision.attention.layer_norm_epsilon": 1e-6,
-            "vision.projector.scale_factor": 2,
-            "vision.preproc_image_size": self.longest_edge,
-            "use_gelu": True,
-        }
-
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
-        tensors = siglip_tensors(state, "model.vision_model.", self.layers)
-        return tensors | {
-            "mm.model.fc.weight": state["model.connector.modality_projection.proj.weight"],
-        }
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return {**super().pictures, "size": {"longest_edge": self.longest_edge}}
 
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]

@@ -11,7 +11,7 @@ import torch
 
 from puna.batch import Image
 from puna.model.vision.options import VisionOptions
-from tests.tiny_vision.common import Layout, Tensors, WithLlama, channels_first, randomise, renamed
+from tests.tiny_vision.common import Layout, WithLlama, channels_first, randomise
 
 
 @dataclass
@@ -48,38 +48,9 @@ class TinyInternVL(WithLlama):
     def write(self, folder: Path, model: Any, *, apart: bool = True) -> Layout:
         return super().write(folder, model, apart=True)
 
-    def clip(self) -> dict[str, Any]:
-        return {
-            "has_vision_encoder": True,
-            "projector_type": "internvl",
-            "vision.image_mean": [0.485, 0.456, 0.406],
-            "vision.image_std": [0.229, 0.224, 0.225],
-            "vision.attention.layer_norm_epsilon": 1e-6,
-            "vision.projector.scale_factor": 2,
-            "vision.preproc_min_tiles": 1,
-            "vision.preproc_max_tiles": 4,
-            "use_gelu": True,
-        }
-
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
-        prefix, mm = "model.vision_tower.", "model.multi_modal_projector."
-        tensors = {
-            "v.class_embd": state[f"{prefix}embeddings.cls_token"].reshape(-1),
-            "v.position_embd.weight": state[f"{prefix}embeddings.position_embeddings"][0],
-        }
-        tensors |= renamed(state, {"embeddings.patch_embeddings.projection": "patch_embd"}, prefix, "v.")
-        names = {
-            "layernorm_before": "ln1", "layernorm_after": "ln2", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-            **{f"attention.{part}_proj": f"attn_{part}" for part in "qkv"},
-            **{f"attention.{part}_norm": f"attn_{part}_norm" for part in "qk"},
-            "attention.projection_layer": "attn_out",
-        }  # fmt: skip
-        for i in range(self.layers):
-            layer = f"{prefix}encoder.layer.{i}."
-            tensors |= renamed(state, names, layer, f"v.blk.{i}.")
-            tensors |= {f"v.blk.{i}.ls{n}.weight": state[f"{layer}lambda_{n}"] for n in (1, 2)}
-        names = {"layer_norm": "0", "linear_1": "1", "linear_2": "3"}
-        return tensors | renamed(state, names, mm, "mm.model.mlp.")
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return {**super().pictures, "min_patches": 1, "max_patches": 4}
 
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]

@@ -52,33 +52,31 @@ class TinyLfm2Vision(WithLlama):
     def metadata(self) -> dict[str, Any]:
         return tiny_lfm2.metadata(self.text)
 
+    @property
+    def sized(self) -> dict[str, Any]:
+        return {
+            "vision.image_size": self.positions * self.patch_size, "vision.tile_size": 32,
+            "vision.min_tiles": 2, "vision.max_tiles": 4, "vision.min_image_tokens": 2,
+            "vision.max_image_tokens": 4,
+        }  # fmt: skip
+
     def vision_metadata(self) -> dict[str, Any]:
         return super().vision_metadata() | {
-            "vision.image_size": self.positions * self.patch_size,
-            "vision.attention.layer_norm_epsilon": 1e-6,
-            "vision.projector.scale_factor": 2,
+            **self.sized, "vision.attention.layer_norm_epsilon": 1e-6, "vision.projector.scale_factor": 2,
             "vision.projector.use_layernorm": True,
-            "vision.tile_size": 32,
-            "vision.min_tiles": 2,
-            "vision.max_tiles": 4,
-            "vision.min_image_tokens": 2,
-            "vision.max_image_tokens": 4,
-        }
-
-    def clip(self) -> dict[str, Any]:
-        return {"projector_type": "lfm2", "vision.projector.use_layernorm": None, "use_gelu": True}
+        }  # fmt: skip
 
     def text_tensors(self, model: Any) -> Tensors:
         return tiny_lfm2.tensors(TextOf(model, "model.language_model."), self.text)
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower(self, state: Tensors) -> Tensors:
         tensors = siglip_tensors(state, "model.vision_tower.", self.layers)
         flat = tensors["v.patch_embd.weight"]
         cut = flat.reshape(len(flat), self.patch_size, self.patch_size, 3)
         tensors["v.patch_embd.weight"] = np.ascontiguousarray(cut.transpose(0, 3, 1, 2))
         mm = "model.multi_modal_projector."
         names = {
-            "layer_norm": "mm.input_norm" if apart else "mm.layer_norm",
+            "layer_norm": "mm.layer_norm",
             "linear_1": "mm.1",
             "linear_2": "mm.2",
         }

@@ -57,51 +57,29 @@ class TinyLlama4Vision(WithLlama):
             "vision.pixel_shuffle_ratio": 0.5,
         }  # fmt: skip
 
-    def clip(self) -> dict[str, Any]:
-        return {
-            "projector_type": "llama4", "vision.rope.freq_base": None, "vision.layer_norm_epsilon": None,
-            "vision.attention.layer_norm_epsilon": 1e-5, "vision.pixel_shuffle_ratio": None,
-            "vision.projector.scale_factor": 2, "use_gelu": True,
-        }  # fmt: skip
-
     def text_tensors(self, model: Any) -> Tensors:
         text = TextOf(model, "language_model.model.", "language_model.lm_head.")
         return tiny_llama4.tensors(text, self.text)
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower(self, state: Tensors) -> Tensors:
         prefix = "vision_model."
-        ollama = {
+        names = {
             "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "mlp.fc1": "mlp.fc1",
             "mlp.fc2": "mlp.fc2", "self_attn.o_proj": "attn_output",
             **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"},
         }  # fmt: skip
-        clip = {"attn_norm": "ln1", "ffn_norm": "ln2", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-                "attn_output": "attn_out"}  # fmt: skip
         outer = {
             "patch_embedding.linear": "v.patch_embedding", "layernorm_pre": "v.layernorm_pre",
             "layernorm_post": "v.layernorm_post", "vision_adapter.mlp.fc1": "v.vision_adapter.mlp.fc1",
             "vision_adapter.mlp.fc2": "v.vision_adapter.mlp.fc2",
         }  # fmt: skip
-        whole, positions, projection = (
-            "v.class_embedding", "v.positional_embedding_vlm", "mm.linear_1.weight"
-        )  # fmt: skip
-        if apart:
-            outer = dict(
-                zip(
-                    outer,
-                    ("v.patch_embd", "v.pre_ln", "v.post_ln", "mm.model.mlp.1", "mm.model.mlp.2"),
-                    strict=True,
-                )
-            )
-            whole, positions, projection = "v.class_embd", "v.position_embd.weight", "mm.model.fc.weight"
-            ollama = {theirs: clip.get(ours, ours) for theirs, ours in ollama.items()}
         tensors = renamed(state, outer, prefix, "") | {
-            whole: state[f"{prefix}class_embedding"],
-            positions: state[f"{prefix}positional_embedding_vlm"],
-            projection: state["multi_modal_projector.linear_1.weight"],
+            "v.class_embedding": state[f"{prefix}class_embedding"],
+            "v.positional_embedding_vlm": state[f"{prefix}positional_embedding_vlm"],
+            "mm.linear_1.weight": state["multi_modal_projector.linear_1.weight"],
         }
         for i in range(self.layers):
-            tensors |= renamed(state, ollama, f"{prefix}model.layers.{i}.", f"v.blk.{i}.")
+            tensors |= renamed(state, names, f"{prefix}model.layers.{i}.", f"v.blk.{i}.")
         return tensors
 
     def logits(

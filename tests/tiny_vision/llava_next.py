@@ -9,7 +9,7 @@ import torch
 
 from puna.batch import Image
 from puna.model.vision.options import VisionOptions
-from tests.tiny_vision.common import SHOWN, Tensors, channels_first, randomise
+from tests.tiny_vision.common import SHOWN, channels_first, randomise
 from tests.tiny_vision.llava import TinyLlava
 
 #: Widths and heights.
@@ -41,16 +41,6 @@ class TinyLlavaNext(TinyLlava):
             tie_word_embeddings=False,
         )
         return randomise(LlavaNextForConditionalGeneration(config), self.seed)
-
-    def clip(self) -> dict[str, Any]:
-        return super().clip() | {
-            "projector_type": "mlp",
-            "vision.image_grid_pinpoints": [size for grid in GRIDS for size in grid],
-            "vision.mm_patch_merge_type": "spatial_unpad",
-        }
-
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
-        return super().tower(state, apart) | {"model.image_newline": state["model.image_newline"]}
 
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]

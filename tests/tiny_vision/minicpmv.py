@@ -15,7 +15,7 @@ from puna.batch import Image
 from puna.images.pixels import normalised
 from puna.model.vision.options import VisionOptions
 from tests.tiny import llama_tensors
-from tests.tiny_vision.common import PART, Layout, Tensors, WithLlama, randomise
+from tests.tiny_vision.common import PART, Layout, Tensors, WrittenByHand, randomise
 from tests.tiny_vision.siglip import siglip_tensors
 
 
@@ -65,7 +65,7 @@ class MiniCPM(torch.nn.Module):
 
 
 @dataclass
-class TinyMiniCPMV(WithLlama):
+class TinyMiniCPMV(WrittenByHand):
     """Six rows to a slice, up to nine slices to an image, and the whole of it."""
 
     queries: int = 6
@@ -109,7 +109,7 @@ class TinyMiniCPMV(WithLlama):
             "use_gelu": True,
         }
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower_as(self, state: Tensors, apart: bool) -> Tensors:
         """What leads up is called down, as the converter of these models has it."""
         other = {"up": "down", "down": "up"}
         tensors = {

@@ -11,10 +11,9 @@ import torch
 from puna.batch import Image
 from puna.images.pixels import normalised, patches
 from puna.model.vision.options import VisionOptions
-from tests.tiny_vision.common import Tensors, randomise, renamed
+from tests.tiny_vision.common import randomise
 from tests.tiny_vision.minicpmv import written
 from tests.tiny_vision.qwen3vl import TinyQwen35Vision
-from tests.tiny_vision.siglip import siglip_tensors
 
 
 @dataclass
@@ -49,25 +48,9 @@ class TinyMiniCPMV46(TinyQwen35Vision):
         """There is no layout but this one."""
         return super().write(folder, model, apart=True)
 
-    def vision_metadata(self) -> dict[str, Any]:
-        kept = {"vision.image_size": self.image_size, "vision.projector.scale_factor": 4}
-        return super().vision_metadata() | kept | {"vision.wa_layer_indexes": [self.inserted]}
-
-    def clip(self) -> dict[str, Any]:
-        return {
-            "projector_type": "minicpmv4_6", "use_gelu": True, "vision.image_mean": [0.5] * 3,
-            "vision.image_std": [0.5] * 3,
-        }  # fmt: skip
-
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
-        attention = {f"self_attn.{part}_proj": f"attn_{part}" for part in ("q", "k", "v", "out")}
-        own = {"layer_norm1": "ln1", "pre_norm": "ds_ln", "linear_1": "ds_ffn_up", "linear_2": "ds_ffn_down"}
-        last = {"pre_norm": "input_norm", "linear_1": "up", "linear_2": "down"}
-        return (
-            siglip_tensors(state, "model.vision_tower.", self.layers)
-            | renamed(state, attention | own, "model.vision_tower.vit_merger.", "v.vit_merger.")
-            | renamed(state, last, "model.merger.mlp.0.", "mm.")
-        )
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return {**super().pictures, "scale_resolution": self.image_size}
 
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]

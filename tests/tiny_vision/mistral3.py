@@ -44,10 +44,6 @@ class TinyMistral3(WithLlama):
         )
         return randomise(Mistral3ForConditionalGeneration(config), self.seed)
 
-    @property
-    def text_architecture(self) -> str:
-        return "llama"
-
     def vision_metadata(self) -> dict[str, Any]:
         more = {
             "spatial_merge_size": 2,
@@ -56,29 +52,19 @@ class TinyMistral3(WithLlama):
         }
         return super().vision_metadata() | more
 
-    def clip(self) -> dict[str, Any]:
-        return {"projector_type": "pixtral", "vision.spatial_merge_size": 2}
-
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower(self, state: Tensors) -> Tensors:
         prefix = "model.vision_tower."
         outer = {"patch_conv": "patch_conv", "ln_pre": "encoder_norm"}
-        if apart:
-            outer = {"patch_conv": "patch_embd", "ln_pre": "pre_ln"}
         tensors = renamed(state, outer, prefix, "v.")
         names = {
             "attention_norm": "attn_norm", "ffn_norm": "ffn_norm", "attention.q_proj": "attn_q",
             "attention.k_proj": "attn_k", "attention.v_proj": "attn_v", "attention.o_proj": "attn_output",
             **{f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
         }  # fmt: skip
-        if apart:
-            names |= {"attention_norm": "ln1", "ffn_norm": "ln2", "attention.o_proj": "attn_out"}
         for i in range(self.layers):
             tensors |= renamed(state, names, f"{prefix}transformer.layers.{i}.", f"v.blk.{i}.")
         mm = {"norm": "norm", "patch_merger.merging_layer": "patch_merger.merging_layer",
               "linear_1": "linear_1", "linear_2": "linear_2"}  # fmt: skip
-        if apart:
-            mm = {"norm": "input_norm", "patch_merger.merging_layer": "patch_merger", "linear_1": "1",
-                  "linear_2": "2"}  # fmt: skip
         return tensors | renamed(state, mm, "model.multi_modal_projector.", "mm.")
 
     def logits(

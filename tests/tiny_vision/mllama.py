@@ -82,7 +82,7 @@ class TinyMllamaVision(WithLlama):
     def text_tensors(self, model: Any) -> Tensors:
         return mllama_tensors(TextOf(model, "model.language_model."), self.text)
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower(self, state: Tensors) -> Tensors:
         prefix = "model.vision_model."
         outer = {"patch_embedding": "patch_embd", "layernorm_pre": "pre_ln", "layernorm_post": "post_ln"}
         tensors = renamed(state, outer, prefix, "v.")

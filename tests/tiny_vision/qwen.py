@@ -46,6 +46,10 @@ class TinyQwen(WithLlama):
     def rope(self) -> dict[str, Any]:
         return {"rope_type": "default", "rope_theta": self.text.rope_base, "mrope_section": self.sections}
 
+    @property
+    def sized(self) -> dict[str, Any]:
+        return {"vision.max_pixels": self.most_pixels}
+
     def metadata(self) -> dict[str, Any]:
         return super().metadata() | {"rope.mrope_section": self.sections}
 
@@ -54,7 +58,7 @@ class TinyQwen(WithLlama):
             "vision.image_size": None,
             "vision.spatial_merge_size": 2,
             "vision.attention.layer_norm_epsilon": 1e-6,
-            "vision.max_pixels": self.most_pixels,
+            **self.sized,
         }
         return super().vision_metadata() | more
 

@@ -19,10 +19,6 @@ class TinyQwen25VL(TinyQwen):
     architecture = "qwen25vl"
     decoder: ClassVar[TinyDecoder] = QWEN2
 
-    @property
-    def text_architecture(self) -> str:
-        return "qwen2vl"
-
     def build(self) -> Any:
         from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
@@ -40,14 +36,13 @@ class TinyQwen25VL(TinyQwen):
         return randomise(Qwen2_5_VLForConditionalGeneration(config), self.seed)
 
     def vision_metadata(self) -> dict[str, Any]:
-        more = {"vision.window_size": 2 * 2 * self.patch_size, "vision.fullatt_block_indexes": [1, 3]}
-        return super().vision_metadata() | more
+        return super().vision_metadata() | {"vision.fullatt_block_indexes": [1, 3]}
 
-    def clip(self) -> dict[str, Any]:
-        return {"projector_type": "qwen2.5vl_merger", "vision.fullatt_block_indexes": None,
-                "vision.n_wa_pattern": 2}  # fmt: skip
+    @property
+    def sized(self) -> dict[str, Any]:
+        return {**super().sized, "vision.window_size": 2 * 2 * self.patch_size}
 
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower(self, state: Tensors) -> Tensors:
         names = {
             "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out",
             **{f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")},
@@ -55,12 +50,5 @@ class TinyQwen25VL(TinyQwen):
         merger = {"ln_q": "merger.ln_q", "mlp.0": "merger.mlp.0", "mlp.2": "merger.mlp.2"}
         found = renamed(state, merger, "model.visual.merger.", "v.")
         first, second = self.frames(state).values()
-        embedding = self.frames(state) if apart else {
-            "v.patch_embd_0.weight": first, "v.patch_embd_1.weight": second
-        }  # fmt: skip
-        if apart:
-            found = {
-                name.replace("v.merger.ln_q", "v.post_ln").replace("v.merger.mlp.", "mm."): array
-                for name, array in found.items()
-            }
+        embedding = {"v.patch_embd_0.weight": first, "v.patch_embd_1.weight": second}
         return embedding | self.blocks(state, names) | found

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.tiny_decoders import QWEN2, TinyDecoder
-from tests.tiny_vision.common import Layout, Tensors, randomise, renamed
+from tests.tiny_vision.common import Layout, randomise
 from tests.tiny_vision.qwen import TinyQwen
 
 
@@ -34,15 +34,3 @@ class TinyQwen2VL(TinyQwen):
 
     def write(self, folder: Path, model: Any, *, apart: bool = True) -> Layout:
         return super().write(folder, model, apart=True)
-
-    def clip(self) -> dict[str, Any]:
-        return {"projector_type": "qwen2vl_merger"}
-
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
-        names = {
-            "norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out", "mlp.fc1": "ffn_up",
-            "mlp.fc2": "ffn_down",
-        }  # fmt: skip
-        found = renamed(state, {"ln_q": "post_ln"}, "model.visual.merger.", "v.")
-        found |= renamed(state, {"mlp.0": "0", "mlp.2": "2"}, "model.visual.merger.", "mm.")
-        return self.frames(state) | self.blocks(state, names) | found

@@ -63,27 +63,18 @@ class TinyQwen3VL(TinyQwen):
         config = AutoConfig.for_model(self.decoder.hf, **self.settings())
         return self.decoder.keys(config) | {"mrope_sections": self.sections}
 
+    @property
+    def sized(self) -> dict[str, Any]:
+        return {**super().sized, "vision.shortest_edge": 4 * 28 * 28}
+
     def vision_metadata(self) -> dict[str, Any]:
         speaking = list(self.speaking) or None
         return super().vision_metadata() | {
-            "vision.shortest_edge": 4 * 28 * 28, "vision.deepstack_visual_indexes": speaking
+            "vision.deepstack_visual_indexes": speaking
         }  # fmt: skip
 
-    def clip(self) -> dict[str, Any]:
-        return {
-            "projector_type": "qwen3vl_merger",
-            "use_gelu": True,
-            "vision.image_size": self.table_side * self.patch_size,
-            "vision.deepstack_visual_indexes": None,
-            "vision.is_deepstack_layers": [index in self.speaking for index in range(self.layers)],
-            "vision.image_mean": [0.5] * 3,
-            "vision.image_std": [0.5] * 3,
-        }
-
-    def tower(self, state: Tensors, apart: bool) -> Tensors:
+    def tower(self, state: Tensors) -> Tensors:
         prefix = "model.visual."
-        if apart:
-            return self.apart(state)
         names = {"attn.proj": "attn_out"}
         names |= {same: same for same in ("norm1", "norm2", "mlp.linear_fc1", "mlp.linear_fc2")}
         tensors = self.blocks(state, names)
@@ -96,23 +87,6 @@ class TinyQwen3VL(TinyQwen):
         for number in range(len(self.speaking)):
             theirs = f"{prefix}deepstack_merger_list.{number}."
             tensors |= renamed(state, parts, theirs, f"v.deepstack_merger.{number}.")
-        return tensors
-
-    def apart(self, state: Tensors) -> Tensors:
-        prefix = "model.visual."
-        names = {
-            "norm1": "ln1", "norm2": "ln2", "attn.qkv": "attn_qkv", "attn.proj": "attn_out",
-            "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down",
-        }  # fmt: skip
-        tensors = self.frames(state) | self.blocks(state, names, joined=True)
-        tensors["v.patch_embd.bias"] = state[f"{prefix}patch_embed.proj.bias"]
-        tensors["v.position_embd.weight"] = state[f"{prefix}pos_embed.weight"]
-        tensors |= renamed(state, {"norm": "post_ln"}, f"{prefix}merger.", "v.")
-        tensors |= renamed(state, {"linear_fc1": "0", "linear_fc2": "2"}, f"{prefix}merger.", "mm.")
-        parts = {"norm": "norm", "linear_fc1": "fc1", "linear_fc2": "fc2"}
-        for number, layer in enumerate(self.speaking):
-            theirs = f"{prefix}deepstack_merger_list.{number}."
-            tensors |= renamed(state, parts, theirs, f"v.deepstack.{layer}.")
         return tensors
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from puna.cli import terminal
 from puna.cli.progress import StatusLines
 from puna.convert import convert as convert_folder
+from puna.convert import convert_tower
 from puna.errors import GGUFError, RequestError
 from puna.gguf import open_gguf
 from puna.quantize import file_type_of, quantize_file, read_importance
@@ -27,14 +28,20 @@ def quantize(source: Path, target: Path, kind: str, imatrix: Path | None, *, aga
 
 
 def convert(source: Path, target: Path, kind: str | None) -> None:
-    """Write the model in the folder `source` to `target`, showing progress."""
+    """Write the model in the folder `source` to `target`, and what sees in it beside, showing progress."""
     _check_target(target, source)
     if not source.is_dir():
         raise RequestError(f"{source} is not a folder")
     with StatusLines() as lines:
+        file_type = file_type_of(kind) if kind else None
         report = _reporting(lines, f"converting {source.name}")
-        convert_folder(source, target, file_type_of(kind) if kind else None, report=report)
-    terminal.note(f"{target}: {target.stat().st_size / 1e6:,.1f} MB")
+        convert_folder(source, target, file_type, report=report)
+        tower = target.with_name(f"mmproj-{target.name}")
+        sees = convert_tower(
+            source, tower, file_type, report=_reporting(lines, f"converting {source.name}'s eyes")
+        )
+    for path in (target, tower) if sees else (target,):
+        terminal.note(f"{path}: {path.stat().st_size / 1e6:,.1f} MB")
 
 
 def _reporting(lines: StatusLines, text: str) -> Callable[[int, int], None]:

@@ -3,17 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
+from puna.convert.added import added_tokens
+from puna.convert.checkpoint import Checkpoint
 from puna.errors import ConversionError, shown
 
 
 class Config:
-    """Settings of the text model: those of `text_config` and the like before those outside."""
+    """Settings of the text model: those of `text_config` and the like before those outside.
+
+    Or those of what sees (`of_tower`), with those of the whole model and of how pictures are prepared.
+    """
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
         nested = [raw[key] for key in ("text_config", "llm_config") if isinstance(raw.get(key), dict)]
+        self.heads_ahead = 0  # layers more, of heads that predict tokens after the next: as the tensors say
         self.raw: dict[str, Any] = {**raw, **(nested[0] if nested else {})}
+        self.whole: Mapping[str, Any] = raw
+        self._pictures: dict[str, Any] = {}
+        self._added: dict[str, int] = {}
+
+    @classmethod
+    def of_tower(cls, checkpoint: Checkpoint) -> Self:
+        """Raises ConversionError if the folder says nothing of what sees."""
+        own = checkpoint.config.get("vision_config")
+        if not isinstance(own, dict):
+            raise ConversionError("config.json lacks 'vision_config'")
+        config = cls(checkpoint.config)
+        config.raw = own
+        for name in ("preprocessor_config.json", "processor_config.json"):
+            given = checkpoint.json(name)
+            inner = given.get("image_processor")
+            config._pictures |= given | (inner if isinstance(inner, dict) else {})
+        config._added = {text: id for id, (text, _) in added_tokens(checkpoint).items()}
+        return config
+
+    @property
+    def text(self) -> Config:
+        """Of the text model that what sees belongs to."""
+        return Config(self.whole)
+
+    def picture(self, name: str, otherwise: Any = None) -> Any:
+        """A setting of how pictures are prepared. Raises ConversionError if it is missing."""
+        value = self._pictures.get(name, otherwise)
+        if value is None:
+            raise ConversionError(
+                f"preprocessor_config.json lacks '{name}', which says how pictures are read"
+            )
+        return value
+
+    def token(self, text: str) -> int:
+        """The id of a token that was added to the vocabulary. Raises ConversionError."""
+        if text not in self._added:
+            raise ConversionError(f"tokenizer.json has no token {text}, which stands between rows of images")
+        return self._added[text]
 
     def get(self, *names: str) -> Any:
         """The first of the settings that is there and not null, or None."""
@@ -34,15 +78,18 @@ class Config:
 
     @property
     def layers(self) -> int:
+        kinds = self.get("layers_block_type")
+        if isinstance(kinds, list) and kinds:
+            return len(kinds)
         return self.count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
     @property
     def heads(self) -> int:
-        return self.count("num_attention_heads", "n_heads", "n_head")
+        return self.count("num_attention_heads", "n_heads", "n_head", "num_heads")
 
     @property
     def kv_heads(self) -> int:
-        return self.count("num_key_value_heads", "n_kv_heads", "num_attention_heads", "n_head")
+        return self.count("num_key_value_heads", "n_kv_heads", "num_attention_heads", "n_head", "num_heads")
 
     @property
     def head_size(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -15,10 +16,11 @@ from numpy.typing import NDArray
 
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
-from puna.convert.keys import metadata
+from puna.convert.family import Family
+from puna.convert.keys import metadata, tower_metadata
 from puna.convert.plan import Target, targets
 from puna.convert.pooling import pooling
-from puna.convert.registry import family_of
+from puna.convert.registry import family_of, tower_of
 from puna.convert.vocabulary import vocabulary
 from puna.errors import ConversionError, GGUFError
 from puna.gguf import FileType, GGMLType, GGUFWriter, ValueType, quantize
@@ -44,31 +46,71 @@ def convert(
 ) -> None:
     """Write the model of `folder` to `target`, as F32, F16 or BF16, by default as exact as it is published.
 
-    8-bit floats become Q8_0. Memory is taken for the largest tensor. Raises ConversionError for a folder that
-    is incomplete, damaged or of an unknown architecture, GGUFError if the file cannot be written.
+    8-bit floats become Q8_0. Memory is taken for the largest tensor. What sees is left out: see
+    `convert_tower`. Raises ConversionError for a folder that is incomplete, damaged or of an unknown
+    architecture, GGUFError if the file cannot be written.
     """
     with Checkpoint(folder) as checkpoint:
         config, family = Config(checkpoint.config), family_of(checkpoint.config)
-        kind = _as_published(checkpoint) if file_type is None else file_type
-        if kind not in _TYPES:
-            raise ConversionError(
-                f"a model is converted to F32, F16 or BF16, not {kind.label}: quantize it then"
-            )
-        try:
+        kind = _checked_type(checkpoint, file_type)
+        with _named(folder):
             planned = targets(checkpoint, config, family, _TYPES[kind])
             keys = {**metadata(config, family), **_pooled(checkpoint)}
-            writer = GGUFWriter(target, family.architecture)
-            writer.add("general.type", "model")
-            writer.add("general.name", name or folder.resolve().name)
-            writer.add("general.file_type", int(kind), ValueType.UINT32)
-            writer.add("general.quantization_version", _FORMAT_VERSION, ValueType.UINT32)
+            writer = _writer(target, family, "model", name or folder.resolve().name, kind)
             for key, value in {**keys, **vocabulary(checkpoint, config, family)}.items():
                 writer.add(key, value, _KINDS.get(key))
-        except (TypeError, ValueError, AttributeError) as error:
-            raise ConversionError(
-                f"{folder.name}: a setting has a value of the wrong type: {error}"
-            ) from error
         _write(writer, planned, checkpoint, config, report)
+
+
+def convert_tower(
+    folder: Path,
+    target: Path,
+    file_type: FileType | None = None,
+    *,
+    name: str = "",
+    report: Report = lambda done, total: None,
+) -> bool:
+    """Write what sees in the model of `folder` to `target`, as llama.cpp's `mmproj` files have it.
+
+    Whether there is such a part that can be converted. As `convert` otherwise.
+    """
+    with Checkpoint(folder) as checkpoint:
+        family = tower_of(checkpoint.config)
+        if family is None or not isinstance(checkpoint.config.get("vision_config"), dict):
+            return False
+        kind = _checked_type(checkpoint, file_type)
+        with _named(folder):
+            config = Config.of_tower(checkpoint)
+            planned = targets(checkpoint, config, family, _TYPES[kind])
+            writer = _writer(target, family, "mmproj", name or folder.resolve().name, kind)
+            for key, value in tower_metadata(config, family).items():
+                writer.add(key, value)
+        _write(writer, planned, checkpoint, config, report)
+    return True
+
+
+@contextlib.contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError, AttributeError) as error:
+        raise ConversionError(f"{folder.name}: a setting has a value of the wrong type: {error}") from error
+
+
+def _checked_type(checkpoint: Checkpoint, wanted: FileType | None) -> FileType:
+    kind = _as_published(checkpoint) if wanted is None else wanted
+    if kind not in _TYPES:
+        raise ConversionError(f"a model is converted to F32, F16 or BF16, not {kind.label}: quantize it then")
+    return kind
+
+
+def _writer(target: Path, family: Family, type: str, name: str, kind: FileType) -> GGUFWriter:
+    writer = GGUFWriter(target, family.architecture)
+    writer.add("general.type", type)
+    writer.add("general.name", name)
+    writer.add("general.file_type", int(kind), ValueType.UINT32)
+    writer.add("general.quantization_version", _FORMAT_VERSION, ValueType.UINT32)
+    return writer
 
 
 def _pooled(checkpoint: Checkpoint) -> dict[str, int]:

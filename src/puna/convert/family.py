@@ -34,7 +34,7 @@ class Member:
     """One of several tensors of a checkpoint that are a stack in a file."""
 
     target: str
-    number: int
+    number: int | None = None  # None: the last one in its name
 
 
 #: Where a tensor goes; None: it is left out.
@@ -56,6 +56,10 @@ class Family:
     vocabulary: str = "auto"  # see `vocabulary/`
     pre: str = ""  # the pre-tokenizer's name, where several split text alike
     prefix: str = ""  # before names that lack it
+    dropped: tuple[str, ...] = ()  # beginnings of names of what is not of the file
+    kept: tuple[str, ...] = ()  # of what is alone of it, if not all is; as `names` have them
+    rename: Callable[[str, Config], str] = lambda name, config: name  # before it is looked up
+    when: Callable[[Config], bool] = lambda config: True  # of several with the same names
 
 
 def halves(values: Values, config: Config) -> Sequence[Values]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from puna.convert.config import Config
@@ -11,7 +12,8 @@ from puna.errors import ConversionError, shown
 _GATING: Final = {"softmax": 1, "sigmoid": 2}
 
 _USUAL: Final[dict[str, Key]] = {
-    "block_count": lambda config: config.layers,
+    "block_count": lambda config: config.layers + config.heads_ahead,
+    "nextn_predict_layers": lambda config: config.heads_ahead or None,
     "context_length": (
         "max_position_embeddings", "n_ctx", "n_positions", "max_length", "max_sequence_length",
         "model_max_length",
@@ -34,12 +36,25 @@ _USUAL: Final[dict[str, Key]] = {
     "rope.freq_base_swa": lambda config: _float(config.local_rope_theta),
 }  # fmt: skip
 
+_OF_TOWERS: Final[dict[str, Key]] = {
+    "has_vision_encoder": lambda config: True,
+    "vision.projection_dim": lambda config: config.text.count("hidden_size", "n_embd"),
+    "vision.image_size": lambda config: _first(config["image_size"]),
+    "vision.patch_size": lambda config: _first(config["patch_size"]),
+    "vision.embedding_length": ("hidden_size", "width", "embed_dim"),
+    "vision.feed_forward_length": "intermediate_size",
+    "vision.block_count": ("num_hidden_layers", "depth", "num_layers", "layers"),
+    "vision.attention.head_count": ("num_attention_heads", "num_heads", "heads"),
+    "vision.image_mean": lambda config: config.picture("image_mean"),
+    "vision.image_std": lambda config: config.picture("image_std"),
+}
+
 #: In GGUF numbers with a fraction, even where config.json says 10000.
 _FLOATS: Final = (
     "epsilon",
     "freq_base",
     "freq_base_swa",
-    "factor",
+    "scaling.factor",
     "scale",
     "softcapping",
     "beta_fast",
@@ -47,13 +62,28 @@ _FLOATS: Final = (
 )
 
 #: One for each layer, or for each axis.
-_LISTS: Final = ("sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier")
+_LISTS: Final = (
+    "sections", "pattern", "head_count_kv", "feed_forward_length", "head_count", "multiplier",
+    "sparsity_scale", "image_mean", "image_std", "deepstack_layers", "pinpoints", "layer_indexes",
+    "attention_layers", "layers_indices",
+)  # fmt: skip
 
 
 def metadata(config: Config, family: Family) -> dict[str, Any]:
     """The architecture's keys, without its name before them; a value None leaves a key out."""
     found = {key: _value(config, given) for key, given in {**_USUAL, **family.keys}.items()}
-    found = {**rope_scaling(config), **{key: value for key, value in found.items() if value is not None}}
+    return checked(
+        {**rope_scaling(config), **{key: value for key, value in found.items() if value is not None}}
+    )
+
+
+def tower_metadata(config: Config, family: Family) -> dict[str, Any]:
+    """The keys of what sees, without `clip` before them."""
+    return checked({key: _value(config, given) for key, given in {**_OF_TOWERS, **family.keys}.items()})
+
+
+def checked(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What is there, fractions as such. Raises ConversionError for values of the wrong type."""
     for key, value in found.items():
         _check(key, value)
     return {
@@ -65,7 +95,9 @@ def metadata(config: Config, family: Family) -> dict[str, Any]:
 
 def _check(key: str, value: Any) -> None:
     """Raise ConversionError for a text or a list where none can be."""
-    texts = isinstance(value, str) and key.endswith(".type")
+    texts = isinstance(value, str) and key.endswith((".type", "_type", "activation"))
+    if key.endswith("output_labels") and isinstance(value, list) and all(isinstance(x, str) for x in value):
+        return
     lists = isinstance(value, list) and key.endswith(_LISTS)
     numbers = value if lists else [value]
     if not texts and not all(number is None or isinstance(number, (int, float)) for number in numbers):
@@ -117,6 +149,11 @@ def _value(config: Config, given: Key) -> Any:
     if isinstance(given, str):
         return config.get(given)
     return config.get(*given) if isinstance(given, tuple) else given(config)
+
+
+def _first(value: Any) -> Any:
+    """Of height and width, which are the same."""
+    return value[0] if isinstance(value, list) and value else value
 
 
 def _float(value: Any) -> float | None:

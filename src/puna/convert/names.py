@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from puna.convert.config import Config
 from puna.convert.family import Family, Member, Place, Split, halves
 
 _LAYER: Final = {
@@ -28,6 +29,15 @@ _LAYER: Final = {
     "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }  # fmt: skip
 
+#: What predicts the token after the next, as a layer more.
+_HEAD: Final = {
+    "eh_proj": "nextn.eh_proj", "enorm": "nextn.enorm", "hnorm": "nextn.hnorm",
+    "embed_tokens": "nextn.embed_tokens", "shared_head.head": "nextn.shared_head_head",
+    "shared_head.norm": "nextn.shared_head_norm", "fc": "nextn.eh_proj",
+    "pre_fc_norm_embedding": "nextn.enorm", "pre_fc_norm_hidden": "nextn.hnorm",
+    "norm": "nextn.shared_head_norm",
+}  # fmt: skip
+
 _GATE_AND_UP: Final = ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight")
 
 #: The usual ones.
@@ -35,7 +45,7 @@ NAMES: Final[dict[str, Place]] = {
     "model.embed_tokens": "token_embd",
     "model.norm": "output_norm",
     "lm_head": "output",
-    **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _LAYER.items()},
+    **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in (_LAYER | _HEAD).items()},
     "model.layers.{}.mlp.experts.gate_up_proj": Split(_GATE_AND_UP, halves),
     # Computed from settings, or of no use.
     "model.layers.{}.self_attn.rotary_emb.inv_freq": None,
@@ -48,39 +58,54 @@ POST_NORMS: Final[dict[str, Place]] = {
     "model.layers.{}.post_feedforward_layernorm": "blk.{}.post_ffw_norm",
 }
 
+#: Of models whose heads have layers of their own; what is outside them is the first head's.
+_AHEAD: Final = re.compile(r"(?:model\.)?mtp\.(?:layers\.(\d{1,6})\.)?")
 _NUMBER: Final = re.compile(r"(?<=\.)(\d{1,6})(?=\.|$)")
+#: How names of what sees begin.
+_TOWER: Final = re.compile(r"^(?:vision_tower\.vision_model|vision_tower|vision_model|visual|vpm)\.")
 #: Of models that also see or hear: what is not of the text model.
 _ELSEWHERE: Final = (
-    "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "patch_merger", "embed_vision",
+    "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "merger", "embed_vision",
     "connector",
 )  # fmt: skip
 
 
-def is_of_another_part(name: str) -> bool:
-    """Whether a tensor is of what sees or hears, not of the text model."""
-    return any(part in name for part in _ELSEWHERE)
+def is_of_another_part(name: str, family: Family) -> bool:
+    """Whether a tensor is not of the file: of what sees or hears if it is of the text model, or of that."""
+    if family.kept:
+        plain = _plain(name, family)
+        return not plain.startswith(family.kept) or plain.startswith(family.dropped)
+    return any(part in name for part in _ELSEWHERE) or name.startswith(family.dropped)
 
 
-def place_of(name: str, family: Family) -> tuple[str | Split | None, int | None]:
+def _plain(name: str, family: Family) -> str:
+    """The name as tables have it, wherever the module lies in the checkpoint."""
+    if family.kept:
+        return _TOWER.sub("tower.", name.removeprefix("model."))
+    plain = name.replace("language_model.", "").replace("text_model.", "").removeprefix("model.model.")
+    return family.prefix + plain if family.prefix and not plain.startswith(family.prefix) else plain
+
+
+def place_of(name: str, family: Family, config: Config) -> tuple[str | Split | None, int | None]:
     """Where the tensor `name` goes: targets with their layer and their ending, and its number in a stack.
 
-    Experts are such stacks.
+    Experts are such stacks. Heads that predict later tokens follow the model's layers.
 
     Raises KeyError if the family has no place for it.
     """
-    plain = name.replace("language_model.", "").removeprefix("model.model.")
-    if family.prefix and not plain.startswith(family.prefix):
-        plain = family.prefix + plain
+    plain = family.rename(_plain(name, family), config)
+    if not family.kept and (head := _AHEAD.match(plain)):
+        plain = f"model.layers.{config.layers + int(head[1] or 0)}.{plain[head.end() :]}"
     numbers = [int(number) for number in _NUMBER.findall(plain)]
     pattern = _NUMBER.sub("{}", plain)
     module, _, ending = pattern.rpartition(".")
     of_layer = _NUMBER.sub("{}", plain, count=1)
     for known, tail in ((pattern, ""), (of_layer, ""), (module, f".{ending}")):
-        for table in (family.names, NAMES):
+        for table in (family.names, {} if family.kept else NAMES):
             if known in table:
                 number, place = numbers[1] if known.count("{}") > 1 else None, table[known]
                 if isinstance(place, Member):
-                    number, place = place.number, place.target
+                    number, place = numbers[-1] if place.number is None else place.number, place.target
                 return _numbered(place, numbers[:1], tail), number
     raise KeyError(name)
 

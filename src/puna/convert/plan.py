@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,6 +22,10 @@ _EXACT: Final = (
     "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
     "ssm_conv1d.weight", "shortconv.conv.weight", "time_mix_lerp_fused.weight", "_norm.weight",
 )  # fmt: skip
+#: How names of what is in a layer begin.
+_WITHIN: Final = re.compile(r"^(?:v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.")
+#: Kernels of convolutions over pixels, which have no other types.
+_KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Part:
     def values(self, given: Values, config: Config) -> Values:
         """What becomes of the source's numbers."""
         values = self.split.parts(given, config)[self.index] if self.split else given
-        short = self.target.split(".", 2)[2] if self.target.startswith("blk.") else self.target
+        short = _WITHIN.sub("", self.target)
         if change := self.family.changes.get(short):
             values = change(values, config)
         if self.family.norm_offset and short.endswith("norm.weight") and short not in self.family.plain_norms:
@@ -64,17 +69,20 @@ class Target:
 
 
 def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGMLType) -> list[Target]:
-    """All tensors of the file. Raises ConversionError for a tensor of the checkpoint without a place."""
+    """All tensors of the file; `config` learns how many heads there are that predict later tokens.
+
+    Raises ConversionError for a tensor of the checkpoint without a place.
+    """
     found: dict[str, Target] = {
         name: Target(name, constant=np.ascontiguousarray(values))
         for name, values in family.extra(config).items()
     }
-    tied = bool(config.get("tie_word_embeddings"))
+    tied = bool(config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings")))
     for name in checkpoint.tensors:
-        if is_of_another_part(name):
+        if is_of_another_part(name, family):
             continue
         try:
-            place, expert = place_of(name, family)
+            place, expert = place_of(name, family, config)
         except (KeyError, IndexError):
             raise ConversionError(
                 f"tensor {shown(name)} has no place in a file of architecture {family.architecture}"
@@ -90,6 +98,7 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
                     f"tensors {shown(there.parts[number].source)} and {shown(name)} are both '{target}'"
                 )
             there.parts[number] = Part(name, family, target, split, index)
+    config.heads_ahead = sum(name.endswith(".nextn.eh_proj.weight") for name in found)
     for each in found.values():
         _measure(each, checkpoint, config, mostly)
     return sorted(found.values(), key=_place)
@@ -125,6 +134,8 @@ def _measure(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGM
 
 
 def _type(name: str, shape: Sequence[int], mostly: GGMLType) -> GGMLType:
+    if name.startswith(_KERNELS):
+        return GGMLType.F16 if mostly is GGMLType.F16 else GGMLType.F32
     if len(shape) < 2 or name.endswith(_EXACT) or not name.endswith(".weight"):
         return GGMLType.F32
     if mostly is GGMLType.Q8_0 and shape[-1] % mostly.block_size:

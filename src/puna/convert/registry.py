@@ -3,40 +3,91 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from functools import cache
 from typing import Any, Final
 
+from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.errors import ConversionError, shown
 
-_MODULES: Final = (
-    "bert", "convolutional", "delta", "gemma", "latent", "llama", "mamba", "others", "phi", "qwen",
-    "rwkv",
+_TEXTS: Final = tuple(
+    f"families.{name}"
+    for name in (
+        "bert", "convolutional", "delta", "gemma", "gemma4", "hybrids", "kimi", "latent", "llama", "llama4",
+        "mamba", "mimo", "others", "phi", "qwen", "rwkv", "t5",
+    )
 )  # fmt: skip
+_TOWERS: Final = ("towers.clip", "towers.gemma4", "towers.llama", "towers.qwen")
 
 
 def family_of(config: Mapping[str, Any]) -> Family:
-    """The family that `architectures` of config.json names. Raises ConversionError."""
+    """The family that `architectures` of config.json names. Raises ConversionError.
+
+    Of models that see or hear there is a family of the whole, or one of the text model within.
+    """
+    name, families = _architecture(config), _families(_TEXTS)
+    found = _fitting(families.get(name, ()), config) or _within(families, config)
+    if found is not None:
+        return found
+    if name in families:
+        raise ConversionError(f"{name}: no kind of it that can be converted has such settings")
+    near = get_close_matches(name[:100], families, n=1)
+    nearest = f"; the nearest is {near[0]}" if near else ""
+    raise ConversionError(
+        f"unsupported architecture {shown(name)}: it cannot be converted{nearest}; if llama.cpp's "
+        "convert_hf_to_gguf.py can convert it, or somebody has published a GGUF file of it, use that"
+    )
+
+
+def tower_of(config: Mapping[str, Any]) -> Family | None:
+    """The family of what sees in this model, or None. Raises ConversionError."""
+    return _fitting(_families(_TOWERS).get(_architecture(config), ()), config)
+
+
+def _architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else None
     if not isinstance(name, str):
         raise ConversionError("unknown architecture: config.json does not say under 'architectures'")
-    families = _families()
-    if name not in families:
-        near = get_close_matches(name[:100], families, n=1)
-        nearest = f"; the nearest is {near[0]}" if near else ""
-        raise ConversionError(f"unsupported architecture {shown(name)}: it cannot be converted{nearest}")
-    return families[name]
+    return name
+
+
+def _fitting(families: Iterable[Family], config: Mapping[str, Any]) -> Family | None:
+    settings = Config(config)
+    return next((family for family in families if family.when(settings)), None)
+
+
+def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> Family | None:
+    """The family of the text model that is a part, as its own settings name it."""
+    for part in ("text_config", "llm_config"):
+        inner = config.get(part)
+        if not isinstance(inner, dict):
+            continue
+        names = inner.get("architectures") or ()
+        kind = str(inner.get("model_type")).removesuffix("_text").replace("_", "")
+        for name, found in families.items():
+            if name in names or name.lower().replace("_", "") == f"{kind}forcausallm":
+                return _fitting(found, config)
+    return None
 
 
 def convertible() -> list[str]:
     """All architectures, as config.json names them, sorted."""
-    return sorted(_families())
+    return sorted(_families(_TEXTS))
+
+
+def convertible_towers() -> list[str]:
+    """Of what sees, sorted."""
+    return sorted(_families(_TOWERS))
 
 
 @cache
-def _families() -> dict[str, Family]:
-    modules = [importlib.import_module(f"puna.convert.families.{name}") for name in _MODULES]
-    return {name: family for module in modules for family in module.FAMILIES for name in family.hf}
+def _families(modules: tuple[str, ...]) -> dict[str, list[Family]]:
+    found: dict[str, list[Family]] = {}
+    for module in modules:
+        for family in importlib.import_module(f"puna.convert.{module}").FAMILIES:
+            for name in family.hf:
+                found.setdefault(name, []).append(family)
+    return found

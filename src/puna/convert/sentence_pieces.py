@@ -9,9 +9,10 @@ from typing import Any, Final
 
 import numpy as np
 
+from puna.convert.added import added_tokens
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
-from puna.convert.tokens import Tokens, added_tokens, model_of, size_of
+from puna.convert.tokens import Tokens, model_of, size_of
 from puna.errors import ConversionError, shown
 from puna.model.tokenizer.vocabulary import TokenType
 

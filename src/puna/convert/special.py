@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
+from puna.convert.added import added_tokens
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
-from puna.convert.tokens import Tokens, added_tokens
+from puna.convert.tokens import Tokens
 
 #: What files call them.
 _KEYS: Final = {

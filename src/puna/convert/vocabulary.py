@@ -10,12 +10,18 @@ from puna.convert.config import Config
 from puna.convert.family import Family
 from puna.convert.sentence_pieces import FILES, pieces, unigrams
 from puna.convert.special import chat_templates, special_tokens
-from puna.convert.tokens import Tokens, byte_pairs, ranked_pieces, word_pieces
+from puna.convert.tokens import Tokens, byte_pairs, merges_of, model_of, ranked_pieces, word_pieces
 from puna.convert.world import WORLD, world_tokens
 from puna.errors import ConversionError, shown
 from puna.model.tokenizer.patterns import BY_NAME
+from puna.model.tokenizer.vocabulary import TokenType
 
 _PREFIX: Final = "tokenizer.ggml."
+_NO_SCORE: Final = -1000.0
+_VISIBLE: Final = (
+    "<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<|tool_response>", "<tool_response|>",
+    '<|"|>',
+)  # fmt: skip
 
 
 def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[str, Any]:
@@ -23,7 +29,9 @@ def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[s
     tokens = _tokens(checkpoint, config)
     if tokens.model == "gpt2":
         tokens.pre = _pre_tokenizer(checkpoint, family)
-    if tokens.model == "llama":
+    if tokens.model == "llama" and family.vocabulary == "gemma4":
+        _merge_as_gemma4(checkpoint, tokens)
+    elif tokens.model == "llama":
         space = checkpoint.json("tokenizer_config.json").get("add_prefix_space")
         if family.vocabulary == "gemma":
             tokens.more["add_space_prefix"] = False
@@ -59,6 +67,16 @@ def _tokens(checkpoint: Checkpoint, config: Config) -> Tokens:
         case "Unigram":
             return unigrams(checkpoint, config)
     raise ConversionError(f"tokenizer.json: a vocabulary of type {shown(kind)} is not supported")
+
+
+def _merge_as_gemma4(checkpoint: Checkpoint, tokens: Tokens) -> None:
+    """Say merges instead of scores; what marks channels and tools is text that answers are read by."""
+    tokens.model, tokens.merges = "gemma4", merges_of(model_of(checkpoint, "BPE"))
+    tokens.scores = [_NO_SCORE] * len(tokens.texts)
+    tokens.more |= {"add_space_prefix": False, "add_bos_token": True}
+    for id, text in enumerate(tokens.texts):
+        if text in _VISIBLE:
+            tokens.types[id] = int(TokenType.USER_DEFINED)
 
 
 def _steps(given: dict[str, Any], kind: str) -> Iterator[dict[str, Any]]:

@@ -13,17 +13,23 @@ from puna.engine.text import Piece, Released
 from puna.errors import GenerationError, OutOfMemoryError, PunaError
 from puna.machine import is_out_of_memory
 from puna.markup.parts import Said, Thought
-from puna.sample import log_probabilities
+from puna.sample import log_probabilities, sample_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from collections.abc import Sequence as Items
 
     from numpy.typing import NDArray
 
+    from puna.engine.batching import BatchSlice
     from puna.engine.executor import Rows
     from puna.markup.parts import Part
     from puna.model.tokenizer import Tokenizer
     from puna.ops import Backend
+
+
+#: The next token of a sequence, or why there is none; None where it is not drawn yet, or not wanted.
+Drawn = int | Exception | None
 
 
 class Answers:
@@ -60,8 +66,8 @@ class Answers:
         if tokens:
             sequence.sink(Scored(id=sequence.id, tokens=tokens, logprobs=found, sample=sequence.sample))
 
-    def decode(self, sequence: Generation, logits: NDArray[np.float32]) -> int | None:
-        """Sample the next token from `logits` [vocab] and show its text.
+    def decode(self, sequence: Generation, logits: NDArray[np.float32], drawn: Drawn = None) -> int | None:
+        """Sample the next token from `logits` [vocab], unless it was `drawn` already, and show its text.
 
         Returns the token when the sequence goes on; else it has ended and the client knows. Raises
         `GenerationError`.
@@ -69,7 +75,7 @@ class Answers:
         if sequence.limit == 0:
             self._finish(sequence, "length")
             return None
-        token = _next_token(sequence, logits)
+        token = _next_token(sequence, logits, drawn)
         logprob = None
         if sequence.request.logprobs and sequence.request.sampled_logprobs:
             top = sequence.request.top_logprobs
@@ -87,7 +93,7 @@ class Answers:
         full = len(sequence.inputs) >= min(sequence.context, self._context) and not sequence.request.shift
         if released.stop is not None:
             self._finish(sequence, "stop", released.stop, [piece.logprob for piece in released.cut])
-        elif constraint is not None and constraint.finished:
+        elif sequence.text.enough or (constraint is not None and constraint.finished):
             self._finish(sequence, "stop", complete=True)
         elif full or (sequence.limit is not None and sequence.generated >= sequence.limit):
             self._finish(sequence, "length")
@@ -141,14 +147,40 @@ class Answers:
         return TokenLogprob(data.decode(errors="replace"), chosen, list(data), tops)
 
 
-def _next_token(sequence: Generation, logits: NDArray[np.float32]) -> int:
-    """A token that the answer's format, if it has one, can go on with."""
-    constraint = sequence.constraint
-    if constraint is None:
-        return sequence.sampler.sample(logits)
-    while not constraint.accept(token := sequence.sampler.sample(logits, constraint.allowed())):
-        pass
-    return token
+def draw(slices: Items[BatchSlice], results: Items[Rows]) -> list[Drawn]:
+    """The next token of each slice's sequence, all in one call.
+
+    The row of a slice that comes before its draft is what its token is drawn from.
+    """
+    found: list[Drawn] = [None] * len(slices)
+    places, rows = [], []
+    for place, (batch_slice, logits) in enumerate(zip(slices, results, strict=True)):
+        sequence = batch_slice.sequence
+        if not isinstance(sequence, Generation) or not batch_slice.complete or sequence.limit == 0:
+            continue
+        try:
+            allowed = None if sequence.constraint is None else sequence.constraint.allowed()
+        except GenerationError as error:
+            found[place] = error
+            continue
+        places.append(place)
+        rows.append((sequence.sampler, logits[len(logits) - 1 - len(batch_slice.draft.tokens)], allowed))
+    for place, token in zip(places, sample_all(rows), strict=True):
+        found[place] = token
+    return found
+
+
+def _next_token(sequence: Generation, logits: NDArray[np.float32], drawn: Drawn) -> int:
+    """A token that the answer's format, if it has one, can go on with; `drawn`, if that is one."""
+    sampler, constraint = sequence.sampler, sequence.constraint
+    while True:
+        if drawn is None:
+            drawn = sampler.sample(logits, None if constraint is None else constraint.allowed())
+        if isinstance(drawn, Exception):
+            raise drawn
+        if constraint is None or constraint.accept(drawn):
+            return drawn
+        drawn = None
 
 
 def _tell_progress(sequence: Generation) -> None:

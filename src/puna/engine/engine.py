@@ -14,7 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Final, TypeVar
 
-from puna.engine.answers import Answers, fail
+from puna.engine.answers import Answers, Drawn, draw, fail
 from puna.engine.batching import BatchSlice, StepLoad, constraints
 from puna.engine.draft_model import DraftModel
 from puna.engine.drafters import drafter_for
@@ -336,8 +336,8 @@ class Engine:
             return False
         self.scheduler.evaluated(slices)
         self._speculation.observe(slices)
-        for batch_slice, result in zip(slices, results, strict=True):
-            self._update(batch_slice, result)
+        for outcome in zip(slices, results, draw(slices, results), strict=True):
+            self._update(*outcome)
         return True
 
     def _retry(self, slices: list[BatchSlice], error: Exception) -> None:
@@ -349,8 +349,8 @@ class Engine:
             batch_slice.draft = Draft()
             self._run_batch([batch_slice])
 
-    def _update(self, batch_slice: BatchSlice, result: Rows) -> None:
-        """Advance a sequence by the results of its slice: a token, a score, part of a vector."""
+    def _update(self, batch_slice: BatchSlice, result: Rows, drawn: Drawn) -> None:
+        """Advance a sequence by the results of its slice: a token (`drawn`), a score, part of a vector."""
         sequence, token = batch_slice.sequence, None
         try:
             match sequence:
@@ -361,7 +361,7 @@ class Engine:
                 case Generation():
                     self._answers.evaluated(sequence, batch_slice.begin, result)
                     if batch_slice.complete:
-                        token = self._decode(sequence, batch_slice.draft, result)
+                        token = self._decode(sequence, batch_slice.draft, result, drawn)
         except Exception as error:  # which concerns no other sequence
             if not isinstance(error, GenerationError):
                 log.exception("request %d failed after its pass", sequence.id)
@@ -375,13 +375,10 @@ class Engine:
         else:
             self.scheduler.append(sequence, token)
 
-    def _decode(self, sequence: Generation, draft: Draft, logits: Rows) -> int | None:
-        """Sample the next token, and more as long as the draft is right; its rows are the last ones.
-
-        Returns the last token, or None when the sequence has ended.
-        """
+    def _decode(self, sequence: Generation, draft: Draft, logits: Rows, drawn: Drawn) -> int | None:
+        """Take the `drawn` token, and sample more while the draft is right; the last, None at the end."""
         first = len(logits) - 1 - len(draft.tokens)
-        token, accepted = self._answers.decode(sequence, logits[first]), 0
+        token, accepted = self._answers.decode(sequence, logits[first], drawn), 0
         if not draft.tokens:
             return token
         while token is not None and accepted < len(draft.tokens) and token == draft.tokens[accepted]:

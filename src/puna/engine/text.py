@@ -70,6 +70,11 @@ class TextStream:
         self._begin = 0  # bytes released before those held
         self._pieces: deque[tuple[int, Piece]] = deque()  # (place of its first byte in all bytes, piece)
 
+    @property
+    def enough(self) -> bool:
+        """Whether the answer is over, whatever else comes: it has the one call that is wanted."""
+        return self._parser is not None and self._parser.enough
+
     def feed(self, piece: Piece) -> Released:
         """Add a token's bytes; returns what can be shown now."""
         end = self._begin + len(self._held)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from puna.errors import RequestError, shown
-from puna.grammar.patterns import check_patterns
+from puna.grammar.diagnosis import GUIDANCE, check_parts, check_patterns, check_terminal
 from puna.grammar.schema import checked_schema
 from puna.grammar.text_values import Unwritable, text_terminal
 from puna.markup.family import Reading
@@ -16,8 +17,8 @@ from puna.markup.form import Form, ParameterForm
 from puna.markup.tools import Tool
 from puna.model.tokenizer import Tokenizer
 
-#: Between tokens of JSON in a call: as in other formats.
-_WHITE_SPACE: Final = r"[ ]|\n[ \t]{0,20}"
+#: Calls of one answer where some are forced.
+MOST_CALLS: Final = 64
 
 #: What an object's schema may say where each parameter has markup of its own.
 _OF_PARAMETERS: Final = frozenset(
@@ -46,6 +47,23 @@ def calls_grammar(reading: Reading, spell: Spell) -> str:
     return "\n".join([f"start: {writer.start}", *writer.rules, r"ANY: /(?s:.*)/", ""])
 
 
+def check_tools(reading: Reading) -> None:
+    """Raises `RequestError` that names the tool, and the place in its parameters, that cannot be used."""
+    for tool in _chosen(reading):
+        with _of_tool(tool):
+            check_parts(checked_schema(dict(tool.parameters)).parts())
+
+
+@contextmanager
+def _of_tool(tool: Tool) -> Iterator[None]:
+    """Let errors say that they are about the parameters of `tool`."""
+    try:
+        yield
+    except RequestError as error:
+        reason = str(error).removeprefix("format: ")
+        raise RequestError(f"the parameters of tool {shown(tool.name)}: {reason}") from None
+
+
 def _chosen(reading: Reading) -> list[Tool]:
     kind, _, name = reading.choice.partition(":")
     if kind != "function":
@@ -69,7 +87,7 @@ class _Writer:
             self._tool(number, tool)
         self.rules.append("call: " + " | ".join(f"tool_{number}" for number in range(len(tools))))
         several = reading.parallel and form.most != 1
-        more = f" ({self._spelled(form.between)} call)*" if several else ""
+        more = f" ({self._spelled(form.between)} call){{0,{MOST_CALLS - 1}}}" if several else ""
         lead = f"({self._spelled(form.lead)})? " if form.lead else ""
         self.rules.append(f"calls: {lead}{self._spelled(form.begin)} call{more} {self._spelled(form.end)}")
         self.start = "calls"
@@ -104,7 +122,7 @@ class _Writer:
 
     def _rest(self, first: str, form: Form, several: bool, rest: str) -> None:
         """Calls after the first text of their markup."""
-        more = f" ({self._spelled(form.between)} call)*" if several else ""
+        more = f" ({self._spelled(form.between)} call){{0,{MOST_CALLS - 1}}}" if several else ""
         if form.begin:
             self.rules.append(f"rest: {rest} {first}{more} {self._spelled(form.end)}")
             return
@@ -117,15 +135,12 @@ class _Writer:
         name = tool.name
         if '"' in form.before[-1:]:
             name = json.dumps(name, ensure_ascii=False)[1:-1]
-        try:
+        with _of_tool(tool):
             check_patterns(checked_schema(dict(tool.parameters)).patterns)
             if form.parameters is None:
                 arguments = _json_rule(_as_object(tool.parameters))
             else:
                 arguments = self._parameters(number, tool, form.parameters)
-        except RequestError as error:
-            reason = str(error).removeprefix("format: ")
-            raise RequestError(f"the parameters of tool {shown(tool.name)}: {reason}") from None
         self.rules.append(
             f"body_{number}: {self._spelled(name + form.after)} {arguments} {self._spelled(form.closing)}"
         )
@@ -185,6 +200,8 @@ class _Writer:
             excluded.append(r"~/\s*[nN][uU][lL][lL]\s*/")
             if not opening.endswith("\n"):
                 excluded += [r"~/\n(?s:.*)/", r"~/(?s:.*)\n/"]
+        if isinstance(schema, Mapping) and schema.keys() - _NOTES - {"type"}:
+            check_terminal(" & ".join([value, *excluded]), place)
         key = self._spelled(form.key + name + form.after_key + opening)
         if self.spell(closing).startswith("<["):
             self.rules.append(f"{terminal}: {' & '.join([value, *excluded])}")
@@ -270,8 +287,7 @@ def _with_definitions(schema: Any, root: Mapping[str, Any]) -> Any:
 def _json_rule(schema: Any) -> str:
     checked = checked_schema(schema)
     found = checked.schema if isinstance(checked.schema, dict) else {}
-    guidance = {"whitespace_pattern": _WHITE_SPACE, "lenient": False}
-    return "%json " + json.dumps({**found, "x-guidance": guidance})
+    return "%json " + json.dumps({**found, "x-guidance": GUIDANCE})
 
 
 def spelled(text: str, tokenizer: Tokenizer) -> str:

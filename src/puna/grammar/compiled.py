@@ -9,14 +9,14 @@ from collections import OrderedDict
 from functools import cached_property
 from typing import Final
 
-from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from llguidance.gbnf_to_lark import any_to_lark
 
 from puna.errors import RequestError
-from puna.grammar.calls import calls_grammar, spelled
+from puna.grammar.calls import calls_grammar, check_tools, spelled
 from puna.grammar.constraint import Constraint, Thinking, words
-from puna.grammar.format import Format
-from puna.grammar.patterns import check_patterns, short
+from puna.grammar.diagnosis import LIMITS, check_parts, check_patterns, schema_grammar, short
+from puna.grammar.format import Format, checked
 from puna.grammar.schema import checked_schema
 from puna.grammar.vocabulary import TokenBytes
 from puna.markup.family import Reading
@@ -27,21 +27,8 @@ from puna.model.tokenizer import Tokenizer
 _MOST_KEPT: Final = 64
 _MOST_KEPT_BYTES: Final = 4 << 20
 
-#: Between tokens of JSON: what people and models write, but not white space for ever.
-_WHITE_SPACE: Final = r"[ ]|\n[ \t]{0,20}"
-
 #: Brackets within brackets of a grammar: what reads them calls itself for each.
 _DEEPEST: Final = 100
-
-#: Work, in the library's units, that compiling may take (about a second at most), and one step of an answer.
-_LIMITS: Final = LLParserLimits(
-    initial_lexer_fuel=200_000,
-    step_lexer_fuel=200_000,
-    step_max_items=50_000,
-    max_lexer_states=50_000,
-    max_grammar_size=200_000,
-    verbose_errors=False,
-)
 
 
 class Grammars:
@@ -72,7 +59,11 @@ class Grammars:
         text = calls_grammar(reading, self._spelled)
         tags = reading.family.thinking_before_calls or reading.thinking
         prompt = reading.prompt if reading.family.thinking_before_calls is None else ""
-        return self.constraint(Format("calls", text), tags, prompt)
+        try:
+            return self.constraint(checked(Format("calls", text)), tags, prompt)
+        except RequestError:
+            check_tools(reading)
+            raise
 
     def _spelled(self, text: str) -> str:
         return spelled(text, self._tokenizer)
@@ -132,20 +123,19 @@ class Grammars:
                 return self._made(LLMatcher.grammar_from_lark(_lark(format.text)), "the grammar")
 
     def _schema(self, text: str) -> LLMatcher:
-        checked = checked_schema(json.loads(text))
-        if isinstance(checked.schema, bool):
-            checked = checked_schema({} if checked.schema else {"enum": []})
-        grammar = LLMatcher.grammar_from_json_schema(
-            json.dumps(checked.schema), overrides={"whitespace_pattern": _WHITE_SPACE, "lenient": False}
-        )
+        schema = json.loads(text)
+        if schema is False:
+            raise RequestError("format: no value satisfies the schema, which is false")
+        checked = checked_schema({} if schema is True else schema)
         try:
-            return self._made(grammar, "the schema")
+            return self._made(schema_grammar(checked.schema), "the schema")
         except RequestError:
             check_patterns(checked.patterns)
+            check_parts(checked.parts())
             raise
 
     def _made(self, grammar: str, what: str) -> LLMatcher:
-        matcher = LLMatcher(self.vocabulary, grammar, log_level=0, limits=_LIMITS)
+        matcher = LLMatcher(self.vocabulary, grammar, log_level=0, limits=LIMITS)
         if not matcher.is_error():
             matcher.compute_bitmask()  # some mistakes show here only, and what it found out is kept
         if matcher.is_error():

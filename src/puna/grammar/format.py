@@ -53,12 +53,12 @@ class Format(msgspec.Struct, frozen=True):
             text = json.dumps(schema, ensure_ascii=False, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:
             raise RequestError(f"the JSON schema cannot be written as JSON: {error}") from None
-        return _checked(cls("json_schema", text))
+        return checked(cls("json_schema", text))
 
     @classmethod
     def regex(cls, pattern: Any) -> Format:
         """A text that `pattern` matches from its beginning to its end. Raises `RequestError`."""
-        return _checked(cls("regex", _text("a regular expression", pattern)))
+        return checked(cls("regex", _text("a regular expression", pattern)))
 
     @classmethod
     def choice(cls, choices: Any) -> Format:
@@ -70,13 +70,13 @@ class Format(msgspec.Struct, frozen=True):
             raise RequestError(f"choices are a list of at least one string, not {shown(listed)}")
         if len(listed) > MOST_CHOICES:
             raise RequestError(f"at most {MOST_CHOICES:,} choices can be given, not {len(listed):,}")
-        return _checked(cls("choice", json.dumps(listed, ensure_ascii=False)))
+        return checked(cls("choice", json.dumps(listed, ensure_ascii=False)))
 
     @classmethod
     def grammar(cls, grammar: Any) -> Format:
         """A text of a grammar: in llama.cpp's GBNF if it has a `::=`, else in Lark. Raises `RequestError`."""
         text = _text("a grammar", grammar)
-        return _checked(cls("gbnf" if "::=" in text else "lark", text))
+        return checked(cls("gbnf" if "::=" in text else "lark", text))
 
 
 def format_of(value: Any) -> Format | None:
@@ -108,11 +108,13 @@ def _parsed(text: str) -> Any:
         raise RequestError(f"the JSON schema is not valid JSON: {error}") from None
 
 
-def _checked(format: Format) -> Format:
+def checked(format: Format) -> Format:
+    """`format`, if it is not too large. Raises `RequestError`."""
     try:
         size = len(format.text.encode())
     except UnicodeEncodeError:
         raise RequestError("the format has lone surrogates, which are no characters") from None
     if size > (most := LONGEST[format.kind]):
-        raise RequestError(f"the format has {size:,} bytes, and at most {most:,} of its kind are read")
+        what = "the grammar of the tools' calls" if format.kind == "calls" else "the format"
+        raise RequestError(f"{what} has {size:,} bytes, and at most {most:,} of its kind are read")
     return format

@@ -8,30 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
-from urllib.parse import unquote
+from typing import Any
 
 from puna.errors import RequestError, shown
-
-#: Formats of strings that are kept to. Any other says nothing about validity, as JSON Schema has it.
-FORMATS: Final = frozenset(
-    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+from puna.grammar.keywords import (
+    MOST_PATTERNS,
+    MOST_PROPERTIES,
+    MOST_VALUES,
+    check_depth,
+    check_keywords,
+    escaped,
+    kept,
 )
-
-#: Keywords that say what is valid and have no counterpart in a grammar.
-UNSUPPORTED: Final = frozenset(
-    (
-        *("not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains"),
-        *("dependentRequired", "dependentSchemas", "dependencies", "propertyNames"),
-        *("unevaluatedItems", "unevaluatedProperties", "$dynamicRef", "$recursiveRef"),
-    )
-)
+from puna.grammar.references import NAMED, VALUES, References, written
 
 _MAPS = ("properties", "patternProperties")
 _LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")
 _COMBINING = ("allOf", "anyOf", "oneOf", "$ref")
-_VALUES = ("const", "enum", "default", "examples")
 _SINGLE = ("additionalProperties", "additionalItems", "items")
+
+#: What says something of a schema only with others.
+_OF_OTHERS = (*_MAPS, *_LISTS, *_SINGLE, "$ref", "$defs", "definitions", "$id", "$anchor")
 
 #: Looks at subschemas when searching for endless ones; a larger schema is left to its own fate.
 _MOST_LOOKS = 200_000
@@ -50,10 +47,26 @@ class _Node:
 
 @dataclass(frozen=True)
 class CheckedSchema:
-    """A schema to be compiled, and its regular expressions with the places where they stand."""
+    """A schema to be compiled, and its parts with the places where they stand."""
 
     schema: Any
     patterns: list[tuple[str, str]]
+    nodes: list[_Node]
+
+    def parts(self) -> Iterator[tuple[str, Any]]:
+        """Schemas that are wrong if this one is: what each of those within it says itself, and its oneOf."""
+        for node in self.nodes:
+            own = {key: value for key, value in node.schema.items() if key not in _OF_OTHERS}
+            if "properties" in node.schema:
+                own["properties"] = dict.fromkeys(node.schema["properties"], True)
+            if isinstance(others := node.schema.get("additionalProperties"), bool):
+                own["additionalProperties"] = others
+            yield node.place, _narrowed(own, set())
+        definitions = {key: self.schema[key] for key in ("$defs", "definitions") if key in self.schema}
+        for node in self.nodes:
+            if "oneOf" in node.schema:
+                whole = _narrowed({"oneOf": node.schema["oneOf"]}, set())
+                yield f"{node.place}/oneOf", definitions | whole
 
 
 def checked_schema(schema: Any) -> CheckedSchema:
@@ -61,26 +74,47 @@ def checked_schema(schema: Any) -> CheckedSchema:
 
     An object has no properties but those of the schema, unless that says so, and formats of strings that are
     not kept to are left out. Raises `RequestError` for unsupported keywords, references to nothing,
-    and what no finite value satisfies.
+    what no finite value satisfies, and what is too much.
     """
+    check_depth(schema)
     nodes = _nodes(schema)
     for node in nodes:
-        for keyword in UNSUPPORTED & node.schema.keys():
-            raise RequestError(f'format: the keyword "{keyword}" at {node.place} is not supported')
+        check_keywords(node.schema, node.place)
+    _check_size(nodes)
     if nodes and not _is_finite(nodes):
         endless = next((node for node in nodes if not node.finite and "$ref" in node.schema), None)
         reason = f": {endless.place}/$ref leads to itself without end" if endless else ""
         raise RequestError(f"format: no value satisfies the schema{reason}")
-    return CheckedSchema(
-        _narrowed(schema, _closed(nodes)), [found for node in nodes for found in _patterns(node)]
-    )
+    patterns = [found for node in nodes for found in _patterns(node)]
+    if len(patterns) > MOST_PATTERNS:
+        place = patterns[MOST_PATTERNS][1]
+        raise RequestError(
+            f"format: the pattern at {place} is one more than the {MOST_PATTERNS} that are read"
+        )
+    return CheckedSchema(_narrowed(schema, _closed(nodes)), patterns, nodes)
+
+
+def _check_size(nodes: list[_Node]) -> None:
+    for keyword, most, what in (
+        ("properties", MOST_PROPERTIES, "properties"),
+        ("required", MOST_PROPERTIES, "required names"),
+        ("enum", MOST_VALUES, "values of enums"),
+    ):
+        total = 0
+        for node in nodes:
+            total += len(node.schema.get(keyword, ()))
+            if total > most:
+                raise RequestError(
+                    f"format: up to {node.place}/{keyword} there are {total:,} {what} in the schema, "
+                    f"and at most {most:,} are read"
+                )
 
 
 def _nodes(root: Any) -> list[_Node]:
     """The schema and all it uses, each once. Raises `RequestError`."""
     found: dict[int, _Node] = {}
     order: list[_Node] = []
-    anchors: dict[str, Any] | None = None
+    references: References | None = None
 
     def visit(schema: Any, place: str) -> _Node | None:
         """The node of `schema`; None for a boolean, which has nothing to look at."""
@@ -97,15 +131,14 @@ def _nodes(root: Any) -> list[_Node]:
     visit(root, "#")
     for node in order:  # which grows
         for keyword, name, schema in _subschemas(node):
-            place = f"{node.place}/{keyword}" + (f"/{_escaped(name)}" if name else "")
+            place = f"{node.place}/{keyword}" + (f"/{escaped(name)}" if name is not None else "")
             part = visit(schema, place)
             if part is not None:
                 part.users.append(node)
-            node.parts.setdefault(keyword, []).append((name, part or _boolean(schema, place)))
+            node.parts.setdefault(keyword, []).append((name or "", part or _boolean(schema, place)))
         if "$ref" in node.schema:
-            if anchors is None:
-                anchors = _anchors(root)
-            target = _resolved(node.schema["$ref"], root, anchors, node.place)
+            references = references or References(root)
+            target = references.resolved(node.schema, node.place)
             part = visit(target, str(node.schema["$ref"]))
             if part is not None:
                 part.users.append(node)
@@ -117,27 +150,27 @@ def _boolean(schema: bool, place: str) -> _Node:
     return _Node({}, place, finite=schema)
 
 
-def _subschemas(node: _Node) -> Iterator[tuple[str, str, Any]]:
+def _subschemas(node: _Node) -> Iterator[tuple[str, str | None, Any]]:
     """The keyword, the name or number under it, and the schema there."""
     for keyword in _MAPS:
-        value = node.schema.get(keyword)
-        if value is None:
+        if keyword not in node.schema:
             continue
+        value = node.schema[keyword]
         if not isinstance(value, Mapping):
             raise RequestError(f"format: {node.place}/{keyword} must be an object, not {shown(value)}")
         for name, schema in value.items():
             yield keyword, name, schema
     for keyword in (*_LISTS, *_SINGLE):
-        value = node.schema.get(keyword)
-        if value is None:
+        if keyword not in node.schema:
             continue
+        value = node.schema[keyword]
         if isinstance(value, list):
             for number, schema in enumerate(value):
                 yield keyword, str(number), schema
         elif keyword in _LISTS:
             raise RequestError(f"format: {node.place}/{keyword} must be an array, not {shown(value)}")
         else:
-            yield keyword, "", value
+            yield keyword, None, value
 
 
 def _patterns(node: _Node) -> Iterator[tuple[str, str]]:
@@ -145,52 +178,6 @@ def _patterns(node: _Node) -> Iterator[tuple[str, str]]:
         yield pattern, f"{node.place}/pattern"
     for name, _ in node.parts.get("patternProperties", ()):
         yield name, f"{node.place}/patternProperties"
-
-
-# --- references --------------------------------------------------------------------------------------
-
-
-def _anchors(root: Any) -> dict[str, Any]:
-    """Schemas by the references to them that are no pointers: `#anchor`, and `$id`s."""
-    found: dict[str, Any] = {}
-    waiting = [root]
-    while waiting:
-        value = waiting.pop()
-        if isinstance(value, Mapping):
-            for keyword, before in (("$anchor", "#"), ("$id", ""), ("id", "")):
-                if isinstance(name := value.get(keyword), str):
-                    found[before + name] = value
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
-    return found
-
-
-def _resolved(reference: Any, root: Any, anchors: Mapping[str, Any], place: str) -> Any:
-    """The schema a reference means. Raises `RequestError`."""
-    where = f"format: {place}/$ref"
-    if not isinstance(reference, str):
-        raise RequestError(f"{where} must be a string, not {shown(reference)}")
-    if reference in anchors:
-        return anchors[reference]
-    document, _, fragment = reference.partition("#")
-    base = anchors.get(document) if document else root
-    if base is None:
-        raise RequestError(f"{where} ({shown(reference)}) is in another document, which is not read")
-    value = base
-    for step in unquote(fragment).split("/")[1:] if fragment.startswith("/") else [fragment] * bool(fragment):
-        step = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(value, Mapping) and step in value:
-            value = value[step]
-        elif isinstance(value, list) and step.isdecimal() and int(step) < len(value):
-            value = value[int(step)]
-        else:
-            raise RequestError(f"{where} points to {shown(reference)}, which the schema does not have")
-    return value
-
-
-def _escaped(name: str) -> str:
-    return name.replace("~", "~0").replace("/", "~1")
 
 
 # --- finite values -----------------------------------------------------------------------------------
@@ -256,18 +243,31 @@ def _closed(nodes: list[_Node]) -> set[int]:
         if id(node.schema) not in combined
         and "properties" in node.schema
         and not node.schema.keys() & {"additionalProperties", "patternProperties"}
+        and set(node.schema.get("required", ())) <= node.schema["properties"].keys()
     }
 
 
-def _narrowed(schema: Any, closed: set[int]) -> Any:
-    """A copy of `schema` without formats that are not kept to, those `closed` without other properties."""
+def _narrowed(schema: Any, closed: set[int], *, named: bool = False) -> Any:
+    """A copy of `schema` without what is not kept to, those `closed` without other properties.
+
+    Where schemas are `named`, names are no keywords.
+    """
     if isinstance(schema, list):
         return [_narrowed(item, closed) for item in schema]
     if not isinstance(schema, Mapping):
         return schema
-    kept = {
-        key: value if key in _VALUES else _narrowed(value, closed)
-        for key, value in schema.items()
-        if key != "format" or not isinstance(value, str) or value in FORMATS
-    }
-    return kept | {"additionalProperties": False} if id(schema) in closed else kept
+    if named:
+        return {name: _narrowed(value, closed) for name, value in schema.items()}
+    found: dict[str, Any] = {}
+    for key, value in schema.items():
+        if not kept(key, value):
+            continue
+        if key in VALUES:
+            found[key] = value
+        elif key == "$ref" and isinstance(value, str):
+            found[key] = written(value)
+        elif isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+            found[key] = int(value)
+        else:
+            found[key] = _narrowed(value, closed, named=key in NAMED)
+    return found | {"additionalProperties": False} if id(schema) in closed else found

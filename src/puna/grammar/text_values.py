@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from puna.grammar.keywords import kept
+
 _DATE: Final = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
 _TIME: Final = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
 _BYTE: Final = "(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
@@ -47,9 +49,10 @@ def text_terminal(schema: Mapping[str, Any]) -> str:
         parts.append("(" + " | ".join(json.dumps(value) for value in values if isinstance(value, str)) + ")")
     if isinstance(pattern := schema.get("pattern"), str):
         parts.append(f"/{_slashed(_anywhere(pattern))}/")
-    least, most = schema.get("minLength"), schema.get("maxLength")
-    if isinstance(least, int) or isinstance(most, int):
-        parts.append(f"/(?s:.{{{least or 0},{'' if most is None else most}}})/")
+    least, most = (schema.get(f"{bound}Length") for bound in ("min", "max"))
+    if least is not None or most is not None:
+        most = "" if most is None or not kept("maxLength", most) else int(most)
+        parts.append(f"/(?s:.{{{int(least or 0)},{most}}})/")
     if isinstance(kind := schema.get("format"), str) and kind in _FORMATS:
         parts.append(f"/{_slashed(_FORMATS[kind])}/")
     return " & ".join(parts)

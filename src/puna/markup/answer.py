@@ -26,6 +26,10 @@ _NAME: Final = re.compile(r"[\w.:/@-]{1,256}")
 _random = random.SystemRandom()
 
 
+class EnoughError(Exception):
+    """The answer is over, whatever else comes. Never leaves this package."""
+
+
 class Answer:
     """What has become certain of one answer, and how a family's parser adds to it."""
 
@@ -33,6 +37,7 @@ class Answer:
         self.reader = Reader()
         self.tools: Mapping[str, Tool] = reading.tools
         self._streams = reading.streams_calls
+        self._parallel = reading.parallel
         self._parts: list[Part] = []
         self._space = ""  # that may belong to the markup of a call
         self._bare = True  # nothing was said since the beginning, or since the last call
@@ -104,7 +109,7 @@ class Answer:
             self.reader.mark()
 
     def end_call(self) -> None:
-        """The call is complete."""
+        """The call is complete. Raises `EnoughError` if it is to be the only one."""
         assert self._name is not None
         if not self._announced:
             self._space, self._bare, self._after_call = "", True, True
@@ -113,6 +118,8 @@ class Answer:
         self._name, self._announced = None, False
         self._calls += 1
         self.reader.mark()
+        if not self._parallel:
+            raise EnoughError
 
     def _drop_call(self) -> None:
         """The call is none after all. What was sent of it stays."""
@@ -169,6 +176,7 @@ class AnswerParser:
     def __init__(self, reading: Reading) -> None:
         self._answer = Answer(reading)
         self._steps = reading.family.read(self._answer, reading)
+        self.enough = False  # the answer is over, whatever else comes
         self._ended = False
         self._advance()
 
@@ -193,6 +201,8 @@ class AnswerParser:
                 next(self._steps)
             except StopIteration:
                 self._ended = True
+            except EnoughError:
+                self._ended = self.enough = True
 
 
 _SPACE: Final = re.compile(r"\s*")

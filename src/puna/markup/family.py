@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from puna.markup.answer import Answer, think
 from puna.markup.form import Form
@@ -16,21 +17,27 @@ from puna.markup.tools import Tool
 _SPACE: Final = re.compile(r"\s*")
 
 
-class Syntax(Protocol):
-    """How calls are written."""
+class Syntax(ABC):
+    """How calls are written. They begin with `opening`, if there is one, unless a subclass knows better."""
+
+    opening: str
 
     @property
     def openings(self) -> tuple[str, ...]:
         """Texts that begin calls, wherever they stand."""
+        return (self.opening,) if self.opening else ()
 
     @property
     def first(self) -> tuple[str, ...]:
         """Texts that begin calls if an answer begins with them."""
+        return ()
 
     @property
+    @abstractmethod
     def form(self) -> Form:
         """How the model was taught to write them."""
 
+    @abstractmethod
     def read(self, answer: Answer, opening: str) -> Steps[None]:
         """Read what begins with `opening`, which is not taken yet. Raises `BrokenError`."""
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from puna.errors import RequestError, shown
 from puna.markup.families.functionary import Functionary, FunctionaryCalls
 from puna.markup.families.functions import GemmaCalls, LlamaCalls, PythonicCalls
+from puna.markup.families.glimmer import Glimmer, GlimmerCalls
 from puna.markup.families.harmony import Harmony
 from puna.markup.families.json_calls import JsonCalls, KeyedCalls
 from puna.markup.families.named_json import DeepSeekCalls, KimiCalls, MistralCalls, NamedJson
@@ -58,6 +60,7 @@ FAMILIES: Final = {
         PLAIN,
         TEMPLATE,
         Harmony("harmony"),
+        Glimmer("glimmer", GlimmerCalls()),
         Family("hermes", TaggedCalls()),
         Family("qwen3", TaggedCalls(), calls_end_thinking=True),
         Family("qwen3-coder", TaggedCalls(CODER)),
@@ -142,6 +145,7 @@ class _Mark:
 #: The first whose texts a template has counts.
 _MARKS: Final = (
     _Mark("harmony", ("<|channel|>", "<|message|>", "<|start|>")),
+    _Mark("glimmer", ("<atem:function_calls>", "<|message|>")),
     _Mark("deepseek-v4", ("DSML", "tool_calls>"), ("function_calls>",)),
     _Mark("deepseek-v3.2", ("DSML", "function_calls>")),
     _Mark("deepseek-v3", ("<｜tool▁calls▁begin｜>", "```json")),
@@ -215,7 +219,9 @@ PARSERS: Final = {
     "qwen3-vl-thinking": Named("qwen3", _THINK, "always", always_splits=True),
     "qwen3-coder": Named("qwen3-coder"),
     "qwen3.5": Named("qwen3-coder", _THINK, "asked"),
+    "ornith": Named("qwen3-coder", _THINK, "asked"),
     "nemotron-3-nano": Named("qwen3-coder", _THINK, "asked"),
+    "nemotron-3.5-nano": Named("qwen3-coder", _THINK, "asked"),
     "harmony": Named("harmony"),
     "deepseek3": Named("deepseek-v3.1", _THINK, "asked"),
     "cogito": Named("deepseek-v3", _THINK, "asked"),
@@ -229,9 +235,21 @@ PARSERS: Final = {
     "lfm2": Named("lfm2"),
     "lfm2-thinking": Named("lfm2", _THINK, "asked"),
     "laguna": Named("glm", _THINK),
+    "poolside-v1": Named("glm", _THINK),
+    "cohere": Named("command-r7b", Tags("<|START_THINKING|>", "<|END_THINKING|>"), "asked"),
+    "glimmer": Named("glimmer"),
     "ministral": Named("mistral", Tags("[THINK]", "[/THINK]"), always_splits=True),
     "passthrough": Named("plain", calls=False),
 }
+
+
+def check_parser(parser: str) -> None:
+    """Raises RequestError if nothing is known by that name."""
+    if parser not in PARSERS:
+        raise RequestError(
+            f"unknown parser {shown(parser)}: this version knows {', '.join(sorted(PARSERS))}; "
+            "use one of these, or none, and the model's template tells how answers are read"
+        )
 
 
 def family_of(template: str, *, calls: bool = False) -> Family:

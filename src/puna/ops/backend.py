@@ -356,25 +356,14 @@ class Backend(ABC):
         list begins as long as that is the same modulo 512.
         """
 
-    # --- sampling: of one row of logits [vocabulary] on the host -----------------------------------------
+    # --- sampling: of rows of logits [vocabulary] on the host -----------------------------------------
 
-    def choose(
-        self,
-        logits: NDArray[np.float32],
-        *,
-        temperature: float,
-        top_k: int,
-        typical_p: float,
-        top_p: float,
-        min_p: float,
-        uniform: float,
-    ) -> int | None:
-        """The token at `uniform` in [0, 1) of the distribution, or the likeliest at temperature 0.
+    def choose(self, rows: Sequence[sampling.Draw]) -> list[int | None]:
+        """For each row the token at `uniform` of its distribution, or the likeliest at temperature 0.
 
-        `logits` are contiguous. None when there is nothing to choose: no logits, a NaN or +inf among
-        them, or all -inf.
+        None where there is nothing to choose: no logits, a NaN or +inf among those allowed, or all -inf.
         """
-        return sampling.choose(logits, temperature, top_k, typical_p, top_p, min_p, uniform)
+        return [sampling.choose(row) for row in rows]
 
     def top_k(self, logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
         """Ids of the `k` largest logits, descending; the lower id wins a tie. `k` is at least 1."""

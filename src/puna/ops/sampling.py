@@ -6,6 +6,8 @@ descending order of value, equal values in ascending order of id. Probabilities 
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,30 +16,48 @@ Probabilities = NDArray[np.float64]
 Ids = NDArray[np.int64]
 
 
-def choose(
-    logits: Floats,
-    temperature: float,
-    k: int,
-    typical: float,
-    p: float,
-    least: float,
-    uniform: float,
-) -> int | None:
+class Draw(NamedTuple):
+    """How a token is drawn from one row of logits; what is switched off has the value given here."""
+
+    logits: Floats  # [vocabulary], contiguous
+    uniform: float = 0.0  # in [0, 1): which token of the distribution
+    temperature: float = 1.0  # 0: the largest logit
+    top_n_sigma: float = 0.0
+    top_k: int = 0
+    typical_p: float = 1.0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    allowed: NDArray[np.int32] | None = None  # bit i of word w: whether token 32 w + i may be drawn
+
+
+def choose(row: Draw) -> int | None:
     """See `Backend.choose`."""
+    logits = row.logits
+    if row.allowed is not None:
+        logits = only_allowed(logits, row.allowed)
     if not logits.size:
         return None
     largest = logits.max()
     if not np.isfinite(largest):  # a NaN makes the maximum NaN
         return None
-    if temperature == 0:
+    if row.temperature == 0:
         return int(np.argmax(logits))
-    ids = top_k(logits, k)
-    if typical < 1:
-        ids = ids[typical_p(softmax(logits[ids]), typical)]
-    probabilities = softmax(temper(logits[ids], temperature))
-    probabilities = probabilities[: top_p(probabilities, p)]
-    probabilities = probabilities[: min_p(probabilities, least)]
-    return int(ids[draw(probabilities, uniform)])
+    if row.top_n_sigma > 0:
+        logits = top_n_sigma(logits, row.top_n_sigma)
+    ids = top_k(logits, row.top_k)
+    if row.typical_p < 1:
+        ids = ids[typical_p(softmax(logits[ids]), row.typical_p)]
+    probabilities = softmax(temper(logits[ids], row.temperature))
+    probabilities = probabilities[: top_p(probabilities, row.top_p)]
+    probabilities = probabilities[: min_p(probabilities, row.min_p)]
+    return int(ids[draw(probabilities, row.uniform)])
+
+
+def only_allowed(logits: Floats, allowed: NDArray[np.int32]) -> Floats:
+    """`logits` with -infinity for those whose bit in `allowed` is not set."""
+    octets = allowed.astype("<i4", copy=False).view(np.uint8)
+    possible = np.unpackbits(octets, count=logits.size, bitorder="little").view(np.bool_)
+    return np.where(possible, logits, np.float32(-np.inf))
 
 
 def sum_of_exponentials(logits: Floats, largest: float) -> float:

@@ -12,7 +12,8 @@ import msgspec.structs
 
 from puna.errors import RequestError
 from puna.prompt.capabilities import answer_family, capabilities
-from puna.prompt.choose import chat_template, is_parsed, traits
+from puna.prompt.choose import chat_template, is_parsed, own_template, traits
+from puna.prompt.defaults import rendered_by
 from puna.prompt.format import Think
 from puna.prompt.framing import frame
 from puna.prompt.messages import Chat, Message
@@ -24,6 +25,8 @@ class _Config(Protocol):
     def capabilities(self) -> tuple[str, ...] | None: ...
     @property
     def parser(self) -> str: ...
+    @property
+    def renderer(self) -> str: ...
 
 
 class Stored(Protocol):
@@ -66,12 +69,20 @@ class Author:
     def of(cls, model: Stored, template: str = "") -> Author:
         """That of a model of the store, with `template` instead of its own if that is given.
 
-        Raises StoreError if something of it cannot be read.
+        A renderer counts more than a template of the store, and the file's own template more than a renderer,
+        which is one that others have made of it. Raises StoreError if something of the model cannot be read,
+        and RequestError for a renderer that nobody knows.
         """
-        template = template or model.template or ""
 
         def facts() -> ModelFacts | None:
             return facts_at(model.model_path) if model.model_path else None
+
+        renderer = model.config.renderer
+        if not template and renderer:
+            brought = own_template(facts() or ModelFacts())
+            template = "" if brought else rendered_by(renderer)
+        elif not template:
+            template = model.template or ""
 
         def find() -> tuple[str, ...]:
             return capabilities(

@@ -48,16 +48,21 @@ class ChatTemplate(msgspec.Struct, frozen=True, kw_only=True):
 def chat_template(facts: ModelFacts, template: str = "") -> ChatTemplate:
     """The chat template of a model whose file says `facts`.
 
-    The first there is of: `template`, the file's own Jinja template, that of all models which end their turns
-    as this one does, and `{{ .Prompt }}`.
+    The first there is of: `template`, the file's own Jinja template, the one of models such as this
+    (`puna.prompt.defaults`), and `{{ .Prompt }}`.
     """
-    end = facts.tokens.spellings.get("eos_token", "")
-    own = "" if facts.chat_template == WORLD_NAME else facts.chat_template
-    text = template or own or default_template(facts.architecture, end) or PASS_THROUGH
+    text = template or own_template(facts)
+    if not text:
+        text = default_template(facts.architecture, facts.ends, facts.telling_tokens) or PASS_THROUGH
     if (template and not is_jinja(template)) or text is PASS_THROUGH:
         return ChatTemplate(text=text, is_go=True)
     with_tools = None if template else facts.tool_template
     return ChatTemplate(text=text, is_go=False, with_tools=with_tools, tokens=facts.tokens)
+
+
+def own_template(facts: ModelFacts) -> str:
+    """The Jinja template that the file brings; empty if it has none."""
+    return "" if facts.chat_template in (None, WORLD_NAME) else facts.chat_template or ""
 
 
 def chat_format(facts: ModelFacts, template: str = "") -> ChatFormat:

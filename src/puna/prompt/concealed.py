@@ -80,3 +80,10 @@ def concealing(function: Callable[..., Any]) -> Callable[..., Any]:
         return _Iterable(found) if isinstance(found, Iterator) else found
 
     return filtered
+
+
+def listed(value: Any) -> list[Any]:
+    """What a filter gives one by one, as JSON has it. Raises TypeError for anything else."""
+    if not isinstance(value, _Iterable):
+        raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
+    return list(value)

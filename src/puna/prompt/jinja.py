@@ -16,8 +16,8 @@ import jinja2.parser
 import jinja2.sandbox
 from jinja2.utils import Namespace
 
-from puna.errors import TemplateError, TemplateLimitError, TemplateRefusalError
-from puna.prompt.concealed import GLOBALS, concealed, concealing, revealed
+from puna.errors import TemplateError, TemplateLimitError, TemplateRefusalError, TemplateRenderError
+from puna.prompt.concealed import GLOBALS, concealed, concealing, listed, revealed
 from puna.prompt.limits import MAX_TEMPLATE_CHARACTERS, joined
 
 #: Blocks and expressions may nest this deep: far more than in any published template.
@@ -66,6 +66,12 @@ class _Environment(jinja2.sandbox.ImmutableSandboxedEnvironment):
     def getitem(self, obj: Any, argument: Any) -> Any:
         return concealed(super().getitem(obj, argument))
 
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        # Kimi K2's template keeps the ids of calls in a list of its own. What it is given is nobody else's.
+        return (attr in ("append", "pop") and type(obj) is list) or super().is_safe_attribute(
+            obj, attr, value
+        )
+
     def call(__self, __context: jinja2.runtime.Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
         return super().call(__context, revealed(__obj), *args, **kwargs)
 
@@ -87,7 +93,12 @@ def _tojson(
 ) -> str:
     # Jinja's own filter escapes for HTML, which no model was trained on.
     return json.dumps(
-        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+        default=listed,
     )
 
 
@@ -175,7 +186,7 @@ class JinjaTemplate:
         return _environment().from_string(self.tree)
 
     def render(self, values: Mapping[str, Any]) -> str:
-        """The text. Raises TemplateError naming the line that failed.
+        """The text. Raises TemplateRenderError naming the line that failed.
 
         Raises TemplateRefusalError with the template's own message, and TemplateLimitError if the text is too
         long; other bounds are the renderer's.
@@ -187,7 +198,7 @@ class JinjaTemplate:
         except _RefusalError as error:
             raise TemplateRefusalError(f"template error: {error}") from error
         except jinja2.exceptions.TemplateError as error:
-            raise TemplateError(f"template error: {error}") from error
+            raise TemplateRenderError(f"template error: {error}") from error
         except Exception as error:
             line = next(
                 (
@@ -197,4 +208,4 @@ class JinjaTemplate:
                 ),
                 "",
             )
-            raise TemplateError(f"template error: {line}{error}") from error
+            raise TemplateRenderError(f"template error: {line}{error}") from error

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from puna.errors import TemplateError
+from puna.errors import TemplateRenderError
 from puna.markup.parts import Tags
 from puna.markup.registry import TEMPLATE, family_of
 from puna.prompt.format import ChatFormat, SpecialTokens, Think, Traits, think_level
 from puna.prompt.jinja import JinjaTemplate
 from puna.prompt.jinja_forms import Chat, Tools, first_accepted
+from puna.prompt.jinja_messages import Wording
 from puna.prompt.jinja_tags import call_tags
-from puna.prompt.messages import Message, as_messages, call_function
+from puna.prompt.messages import Message, as_messages
 from puna.prompt.stops import stop_strings
 
 #: Ends a continued message while it is rendered; what the template writes after it is cut off.
@@ -33,9 +34,9 @@ class JinjaFormat(ChatFormat):
     """A Hugging Face chat template.
 
     Templates differ in what they accept. Where one refuses the usual form of a chat it is given
-    another of the same meaning, in this order: arguments of tool calls as JSON text, the system
+    another of the same meaning (`jinja_forms`): arguments of tool calls as JSON text, the system
     text inside the first user message, neighbouring messages of one role merged, short ids of tool
-    calls; then all of them with simpler descriptions of the tools.
+    calls and the like; then all of them with simpler descriptions of the tools.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class JinjaFormat(ChatFormat):
         self._template = JinjaTemplate(template)
         self._with_tools = JinjaTemplate(with_tools) if with_tools else None
         self._tokens = tokens or SpecialTokens()
+        self.wording = Wording.of(template)
         writing = self._with_tools or self._template
         family = family_of(writing.text, calls=writing.reads("tools"))
         self.traits = Traits(
@@ -66,7 +68,7 @@ class JinjaFormat(ChatFormat):
         think: Think = None,
         add_generation_prompt: bool = True,
     ) -> str:
-        chat = [hugging_face_message(message) for message in as_messages(messages)]
+        chat = self.wording.chat(as_messages(messages))
         given_tools = [dict(tool) for tool in tools or ()] or None
         template = self._with_tools if given_tools and self._with_tools else self._template
         continues = bool(chat) and _is_continued(chat[-1])
@@ -85,7 +87,7 @@ class JinjaFormat(ChatFormat):
                 return text
             before, found, _ = text.rpartition(_CONTINUED)
             if not found:
-                raise TemplateError("template error: the last message does not appear in the prompt")
+                raise TemplateRenderError("template error: the last message does not appear in the prompt")
             return before
 
         if continues:
@@ -93,26 +95,6 @@ class JinjaFormat(ChatFormat):
         text = first_accepted(chat, given_tools, attempt)
         bos = self._tokens.spellings.get("bos_token", "")
         return text.removeprefix(bos) if self._tokens.adds_bos and bos else text
-
-
-def hugging_face_message(message: Message) -> dict[str, Any]:
-    """A message as chat templates read it; thinking under each of the names in use."""
-    value: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.thinking:
-        value |= {"reasoning_content": message.thinking, "thinking": message.thinking}
-    if message.tool_calls:
-        value["tool_calls"] = [_call(call) for call in message.tool_calls]
-    if message.tool_name:
-        value["name"] = message.tool_name
-    if message.tool_call_id:
-        value["tool_call_id"] = message.tool_call_id
-    return value
-
-
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
-    name, arguments = call_function(call)
-    value: dict[str, Any] = {"type": "function", "function": {"name": name, "arguments": arguments}}
-    return {"id": call["id"], **value} if call.get("id") else value
 
 
 def _is_continued(message: Mapping[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +13,7 @@ from puna.gguf import GGUFFile, open_gguf
 from puna.model.pooling import is_reranker
 from puna.model.tokenizer.special_ids import adds_bos
 from puna.model.vision.registry import PROJECTOR_ARCHITECTURE, has_tower, is_read_by, projector_type
+from puna.prompt.defaults import TELLING_TOKENS
 from puna.prompt.format import SpecialTokens
 
 _TEMPLATE = "tokenizer.chat_template"
@@ -28,6 +29,8 @@ _SPECIAL = {
     "mask_token": "mask_token_id",
 }
 
+_ENDS = {"eos_token": "eos_token_id", "eot_token": "eot_token_id", "eom_token": "eom_token_id"}
+
 #: Ids SentencePiece files mean when they name none.
 _USUAL_IDS = {"bos_token": 1, "eos_token": 2, "unk_token": 0}
 
@@ -38,6 +41,8 @@ class ModelFacts:
     chat_template: str | None = None
     tool_template: str | None = None
     tokens: SpecialTokens = field(default_factory=SpecialTokens)
+    ends: frozenset[str] = frozenset()  # tokens after which an answer is complete
+    telling_tokens: frozenset[str] = frozenset()  # those of the vocabulary that tell which chats it knows
     embeds: bool = False
     ranks: bool = False
     sees: bool = False
@@ -50,7 +55,11 @@ def read_facts(file: GGUFFile) -> ModelFacts:
         architecture=file.architecture,
         chat_template=_text(file, _TEMPLATE),
         tool_template=_text(file, f"{_TEMPLATE}.tool_use"),
-        tokens=SpecialTokens(_spellings(file), adds_bos(file, str(file.get("tokenizer.ggml.model")))),
+        tokens=SpecialTokens(
+            _spellings(file, _SPECIAL), adds_bos(file, str(file.get("tokenizer.ggml.model")))
+        ),
+        ends=frozenset(_spellings(file, _ENDS).values()),
+        telling_tokens=_telling_tokens(file),
         embeds=file.get("pooling_type") is not None or is_reranker(file),
         ranks=is_reranker(file),
         sees=has_tower(file),
@@ -85,13 +94,22 @@ def _facts(path: Path, inode: int, changed_ns: int, size: int) -> ModelFacts:
         return read_facts(file)
 
 
-def _spellings(file: GGUFFile) -> dict[str, str]:
+def _telling_tokens(file: GGUFFile) -> frozenset[str]:
+    if _text(file, _TEMPLATE) is not None:
+        return frozenset()  # nobody asks
+    tokens = file.metadata.get("tokenizer.ggml.tokens")
+    if tokens is None or isinstance(tokens, str | int | float):
+        return frozenset()
+    return TELLING_TOKENS.intersection(map(str, tokens))
+
+
+def _spellings(file: GGUFFile, keys: Mapping[str, str]) -> dict[str, str]:
     tokens = file.metadata.get("tokenizer.ggml.tokens")
     if tokens is None or isinstance(tokens, str | int | float):
         return {}
     sentence_piece = file.get("tokenizer.ggml.model") == "llama"
     found: dict[str, str] = {}
-    for name, key in _SPECIAL.items():
+    for name, key in keys.items():
         usual = _USUAL_IDS.get(name) if sentence_piece else None
         token: Any = file.get(f"tokenizer.ggml.{key}", usual)
         if isinstance(token, int) and 0 <= token < len(tokens):

@@ -1,6 +1,6 @@
 """From logits to tokens: penalties, options, draws and log-probabilities."""
 
 from puna.sample.log_probabilities import log_probabilities
-from puna.sample.sampler import Sampler
+from puna.sample.sampler import Sampler, sample_all
 
-__all__ = ["Sampler", "log_probabilities"]
+__all__ = ["Sampler", "log_probabilities", "sample_all"]

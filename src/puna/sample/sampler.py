@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from puna.errors import GenerationError, OptionError
 from puna.model.tokenizer import Tokenizer
 from puna.ops import Backend, sampling
+from puna.ops.sampling import Floats
 from puna.options import Options
 from puna.sample.dry import Dry
 from puna.sample.mirostat import Mirostat
@@ -99,49 +102,60 @@ class Sampler:
         if generated and self._until_end:
             self._until_end -= 1
 
-    def sample(self, logits: NDArray[np.float32], allowed: NDArray[np.generic] | None = None) -> int:
+    def sample(self, logits: Floats, allowed: NDArray[np.generic] | None = None) -> int:
         """The next token's id; `logits` [vocab] are left as they are.
 
         allowed: bool [vocab], or a bit mask of 32-bit words (bit i of word w: token 32 w + i), such as a
         grammar gives; only tokens in it can be drawn. Raises `GenerationError` when the logits are no
         numbers (NaN, +inf) or no token is possible.
         """
-        logits = self._adjusted(logits, allowed)
+        [token] = sample_all([(self, logits, allowed)])
+        if isinstance(token, Exception):
+            raise token
+        return token
+
+    def _prepared(self, logits: Floats, allowed: NDArray[np.generic] | None) -> sampling.Draw | int:
+        """How the next token is drawn, or the token, if that is more than a backend's `choose` does."""
+        logits = self._adjusted(logits)
+        words = None if allowed is None else _packed(allowed, self._vocab_size)
         options = self._options
         if options.temperature > 0 and self._is_stepwise:
-            return self._draw(logits, masked=allowed is not None)
-        temperature = max(options.temperature, 0.0)
-        token = self._ops.choose(
-            np.ascontiguousarray(logits),
-            temperature=temperature,
-            top_k=options.top_k,
-            typical_p=_unit(options.typical_p),
-            top_p=_unit(options.top_p),
-            min_p=_unit(options.min_p),
-            uniform=self._random.uniform() if temperature else 0.0,
+            if words is not None:
+                logits = sampling.only_allowed(logits, words)
+            return self._draw(logits, masked=words is not None)
+        if options.temperature <= 0:
+            return sampling.Draw(logits, temperature=0.0, allowed=words)
+        return sampling.Draw(
+            logits,
+            self._random.uniform(),
+            options.temperature,
+            options.top_n_sigma,
+            options.top_k,
+            _unit(options.typical_p),
+            _unit(options.top_p),
+            _unit(options.min_p),
+            words,
         )
+
+    def _drawn(self, draw: sampling.Draw, token: int | None) -> int:
+        """What a backend made of `draw`. Raises `GenerationError` if that is no token."""
         if token is None:
+            allowed = draw.allowed
+            logits = draw.logits if allowed is None else sampling.only_allowed(draw.logits, allowed)
             raise GenerationError(_complaint(logits, allowed is not None))
         if self._keeps_distribution:
-            found = self._candidates(logits) if temperature else (np.array([token]), np.ones(1))
-            self.distribution = Distribution(*found)
+            self.distribution = Distribution(np.array([token]), np.ones(1))
         return token
 
     @property
     def _is_stepwise(self) -> bool:
-        """Whether an option is on that the backend's one call does not have, or would sort everything for."""
+        """Whether more is wanted than a backend's `choose` does: other options, or the distribution."""
         options = self._options
         special = self._mirostat or options.xtc_probability or options.dynatemp_range
-        return bool(special) or self._is_typical_of_all
+        return bool(special) or self._keeps_distribution
 
-    @property
-    def _is_typical_of_all(self) -> bool:
-        return self._options.typical_p < 1 and self._options.top_k <= 0
-
-    def _adjusted(
-        self, logits: NDArray[np.float32], allowed: NDArray[np.generic] | None
-    ) -> NDArray[np.float32]:
-        """The logits that tokens are drawn by."""
+    def _adjusted(self, logits: Floats) -> Floats:
+        """The logits that tokens are drawn by, of those that are allowed; contiguous."""
         if logits.shape != (self._vocab_size,) or logits.dtype != np.float32:
             raise GenerationError(
                 f"the model gave {logits.dtype} logits of shape {list(logits.shape)}, "
@@ -156,16 +170,14 @@ class Sampler:
         logits = self._penalties.apply(logits)
         if self._dry is not None:
             logits = self._dry.apply(logits)
-        if allowed is not None:
-            logits = np.where(_unpacked(allowed, self._vocab_size), logits, np.float32(-np.inf))
-        if self._options.top_n_sigma > 0:
-            logits = sampling.top_n_sigma(logits, self._options.top_n_sigma)
-        return logits
+        return np.ascontiguousarray(logits)
 
-    def _draw(self, logits: NDArray[np.float32], masked: bool) -> int:
+    def _draw(self, logits: Floats, masked: bool) -> int:
         """A draw from `logits` one option after another."""
         if not logits.size or not np.isfinite(logits.max()):
             raise GenerationError(_complaint(logits, masked))
+        if self._options.top_n_sigma > 0:
+            logits = sampling.top_n_sigma(logits, self._options.top_n_sigma)
         ids, probabilities = self._candidates(logits)
         if self._keeps_distribution:
             self.distribution = Distribution(ids, probabilities)
@@ -174,15 +186,14 @@ class Sampler:
             self._mirostat.drawn(float(probabilities[place] / probabilities.sum()))
         return int(ids[place])
 
-    def _candidates(self, logits: NDArray[np.float32]) -> tuple[sampling.Ids, sampling.Probabilities]:
+    def _candidates(self, logits: Floats) -> tuple[sampling.Ids, sampling.Probabilities]:
         """The tokens that may be drawn, the likeliest first, and their probabilities (of any sum)."""
         options = self._options
-        logits = np.ascontiguousarray(logits)
         if self._mirostat is not None:
             tempered = sampling.temper(logits, options.temperature)
             ids = self._mirostat.candidates(tempered, self._ops)
             return ids, sampling.softmax(tempered[ids])
-        if self._is_typical_of_all:
+        if options.typical_p < 1 and options.top_k <= 0:
             ids = sampling.typical_tokens(logits, _unit(options.typical_p))
         else:
             most = logits.size if options.top_k <= 0 else min(options.top_k, logits.size)
@@ -205,22 +216,52 @@ class Sampler:
         return ids[left_out : probabilities.size], probabilities[left_out:]
 
 
+def sample_all(
+    rows: Sequence[tuple[Sampler, Floats, NDArray[np.generic] | None]],
+) -> list[int | Exception]:
+    """`Sampler.sample` of each row, a sampler with its logits and allowed tokens: drawn in one call.
+
+    The samplers differ, and have the same backend. What one row fails with takes the place of its token.
+    """
+    found: list[int | Exception] = [0] * len(rows)
+    draws: list[tuple[int, sampling.Draw]] = []
+    for place, (sampler, logits, allowed) in enumerate(rows):
+        try:
+            prepared = sampler._prepared(logits, allowed)
+        except Exception as error:
+            found[place] = error
+            continue
+        if isinstance(prepared, int):
+            found[place] = prepared
+        else:
+            draws.append((place, prepared))
+    if draws:
+        chosen = rows[0][0]._ops.choose([draw for _, draw in draws])
+        for (place, draw), token in zip(draws, chosen, strict=True):
+            try:
+                found[place] = rows[place][0]._drawn(draw, token)
+            except GenerationError as error:
+                found[place] = error
+    return found
+
+
 def _unit(value: float) -> float:
     return min(max(value, 0.0), 1.0)
 
 
-def _unpacked(allowed: NDArray[np.generic], vocab_size: int) -> NDArray[np.bool_]:
+def _packed(allowed: NDArray[Any], vocab_size: int) -> NDArray[np.int32]:
     if allowed.dtype == np.bool_ and allowed.shape == (vocab_size,):
-        return allowed.astype(np.bool_, copy=False)
+        octets = np.zeros((vocab_size + 31) // 32 * 4, np.uint8)
+        octets[: (vocab_size + 7) // 8] = np.packbits(allowed, bitorder="little")
+        return octets.view("<i4").astype(np.int32, copy=False)
     if allowed.dtype in (np.int32, np.uint32) and allowed.size * 32 >= vocab_size:
-        octets = np.ascontiguousarray(allowed).astype("<u4", copy=False).view(np.uint8)
-        return np.unpackbits(octets, count=vocab_size, bitorder="little").view(np.bool_)
+        return np.ascontiguousarray(allowed).view(np.int32)
     raise ValueError(
         f"allowed tokens: {allowed.dtype} {list(allowed.shape)} for a vocabulary of {vocab_size}"
     )
 
 
-def _complaint(logits: NDArray[np.float32], masked: bool) -> str:
+def _complaint(logits: Floats, masked: bool) -> str:
     if not logits.size:
         return "there are no logits to choose a token from"
     for what, wrong in (("NaN", np.isnan(logits)), ("+infinity", np.isposinf(logits))):

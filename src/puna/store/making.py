@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from puna.convert import convert
+from puna.convert import convert, convert_tower
 from puna.errors import GGUFError, RequestError, StoreError
 from puna.gguf import FileType, open_gguf
 from puna.quantize import merge_parts, quantize_file
@@ -34,7 +34,7 @@ def make(blobs: Blobs, spec: ModelSpec, parent: StoredModel | None, progress: Pr
     """
     files = dict(spec.files) if parent is None else {}
     if any(name.lower().endswith(".safetensors") for name in files):
-        files = {"model.gguf": _made(blobs, lambda out: _convert(blobs, files, out, progress))}
+        files = _converted(blobs, files, progress)
     elif parts := {name: digest for name, digest in files.items() if PART_NAME.fullmatch(name)}:
         first = min(parts)
         whole = _made(blobs, lambda out: _join(blobs, parts, first, out, progress))
@@ -82,10 +82,18 @@ def _laid_out(blobs: Blobs, files: Mapping[str, str]) -> Iterator[Path]:
         yield folder
 
 
-def _convert(blobs: Blobs, files: Mapping[str, str], out: Path, progress: Progress) -> None:
-    status = "converting model"
+def _converted(blobs: Blobs, files: Mapping[str, str], progress: Progress) -> dict[str, str]:
+    """The model, and what sees in it, of files as they are published."""
+
+    def report(done: int, total: int) -> None:
+        progress("converting model", done, total)
+
     with _laid_out(blobs, files) as folder:
-        convert(folder, out, name="model", report=lambda done, total: progress(status, done, total))
+        made = {"model.gguf": _made(blobs, lambda out: convert(folder, out, name="model", report=report))}
+        with _scratch(blobs) as out:
+            if convert_tower(folder, out, name="model", report=report):
+                made["mmproj.gguf"] = blobs.adopt(out)
+    return made
 
 
 def _join(blobs: Blobs, parts: Mapping[str, str], first: str, out: Path, progress: Progress) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import PIL.Image
 import torch
 
-from puna.batch import ImagePart, Input
+from puna.batch import Image, ImagePart, Input
 from puna.engine.input_stream import read_text
 from puna.model.load import LoadedModel
 from tests.engine.runs import Run
@@ -50,17 +50,53 @@ class Pair:
 
     def reference(self, inputs: list[Input]) -> torch.Tensor:
         """Log-probabilities [positions, vocab] after every input, by transformers."""
-        images, parts = [], []
-        for item in inputs:
-            if isinstance(item.payload, ImagePart):
-                parts.append(item.payload)
-                if not any(item.payload.image is image for image in images[-1:]) or not item.payload.begin:
-                    images.append(item.payload.image)
         tokens = [PART if item.payload is not None else item.token for item in inputs]
         with torch.inference_mode():
-            return torch.log_softmax(
-                self.config.logits(self.theirs, self.ours.vision.options, tokens, images), dim=-1
-            )
+            logits = self.config.logits(self.theirs, self.ours.vision.options, tokens, images_of(inputs))
+            return torch.log_softmax(logits, dim=-1)
+
+    def embedded(self, inputs: list[Input]) -> torch.Tensor:
+        """What transformers' text model is shown of the images: [rows of all of them, numbers of a row]."""
+        if hasattr(self.config, "states"):  # it looks at images from within its layers
+            with torch.inference_mode():
+                options, images = self.ours.vision.options, images_of(inputs)
+                return torch.cat([self.config.states(self.theirs, options, image) for image in images])
+        shown: list[torch.Tensor] = []
+
+        def note(_: Any, __: Any, given: dict[str, Any]) -> None:
+            if shown or given.get("inputs_embeds") is None:
+                return
+            places = torch.tensor([item.payload is not None for item in inputs])
+            if len(places) == given["inputs_embeds"].shape[1]:  # and not those of the tower's own layers
+                # What is added in later layers stands beside it, as in our rows.
+                shown.append(given["inputs_embeds"][0, places])
+                shown.extend(given.get("deepstack_visual_embeds") or ())
+
+        hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for module in self.theirs.modules()]
+        self.reference(inputs)
+        for hook in hooks:
+            hook.remove()
+        return torch.cat(shown, dim=1)
+
+    def encoded(self, image: Image, slice_rows: int) -> torch.Tensor:
+        """What our tower makes of an image, [rows, numbers of a row], `slice_rows` patches at a time."""
+        reading = self.ours.vision.encode(image.pixels, slice_rows)
+        while True:
+            try:
+                next(reading)
+            except StopIteration as end:
+                return torch.from_numpy(self.ours.ops.numpy(end.value))
+
+
+def images_of(inputs: list[Input]) -> list[Image]:
+    """The images in a text, as often as they are there."""
+    images: list[Image] = []
+    for item in inputs:
+        if isinstance(item.payload, ImagePart):
+            image = item.payload.image
+            if not any(image is known for known in images[-1:]) or not item.payload.begin:
+                images.append(image)
+    return images
 
 
 def check_scores(pair: Pair, run: Run, number: int, inputs: list[Input]) -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
 from puna.batch import ImagePart
 from puna.model.load import load_model
 from tests.engine.runs import Watched
-from tests.model.models.parity import original
-from tests.model.vision.seeing import Pair, check_answer, check_scores, picture
+from tests.model.models.parity import check_close, original
+from tests.model.vision.seeing import Pair, check_answer, check_scores, images_of, picture
 from tests.tiny_vision.models import SEEING
 
 
@@ -22,13 +23,23 @@ def pair(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return Pair(load_model(layout.model, projector=layout.projector), theirs, config)
 
 
+#: No window of the tiny models is as long, no chunk and no batch.
+LONG = "many words that go on and on about nothing at all "
 TEXTS = {
     "one": "hello [img-0] world",
     "two, text between": "a[img-0] the story [img-1]b",
     "first": "[img-0]what is this",
     "last": "once upon[img-0]",
     "the same twice": "a[img-0]b[img-0]c",
+    "text beyond the window": f"{LONG}[img-0]{LONG}",
 }
+
+
+def test_projected_embeddings_agree(pair: Pair) -> None:
+    run = pair.run()
+    inputs = pair.inputs(run, "a [img-0] b [img-1] c", picture(1), picture(2, 50, 90))
+    found = torch.cat([pair.encoded(image, slice_rows=7) for image in images_of(inputs)])
+    check_close(pair.ours, found, pair.embedded(inputs))
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=[name.replace(" ", "-") for name in TEXTS])

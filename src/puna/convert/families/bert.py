@@ -1,31 +1,184 @@
-"""BERT and what is built like it: encoders."""
+"""BERT and what is built like it: encoders, and rerankers, which are those with a classifier."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from puna.convert.family import Family, Key, Place
+from puna.convert.config import Config
+from puna.convert.family import Change, Family, Key, Place
+from puna.convert.numbers import Values
 
 _LAYER: Final = {
     "attention.self.query": "attn_q", "attention.self.key": "attn_k", "attention.self.value": "attn_v",
     "attention.output.dense": "attn_output", "attention.output.LayerNorm": "attn_output_norm",
     "intermediate.dense": "ffn_up", "output.dense": "ffn_down", "output.LayerNorm": "layer_output_norm",
 }  # fmt: skip
+#: A classifier of two layers, or of the second alone.
+_CLASSIFIER: Final[dict[str, Place]] = {
+    "classifier.dense": "cls", "classifier.out_proj": "cls.output", "head.dense": "cls",
+    "head.norm": "cls.norm", "classifier": "cls.output",
+}  # fmt: skip
 _NAMES: Final[dict[str, Place]] = {
-    "bert.embeddings.word_embeddings": "token_embd",
-    "bert.embeddings.position_embeddings": "position_embd",
-    "bert.embeddings.token_type_embeddings": "token_types",
-    "bert.embeddings.LayerNorm": "token_embd_norm",
-    **{f"bert.encoder.layer.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _LAYER.items()},
-    "bert.embeddings.position_ids": None,
-    "bert.pooler.dense": None,
-    "cls.predictions": None,
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+    **{f"encoder.layer.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _LAYER.items()},
+    **_CLASSIFIER,
 }
-_KEYS: Final[dict[str, Key]] = {"attention.causal": lambda config: False}
+_DROPPED: Final = ("embeddings.position_ids", "pooler.", "cls.", "lm_head.", "decoder.", "vocab_")
 
-FAMILIES: Final = (
-    Family(
-        hf=("BertModel", "BertForMaskedLM"), architecture="bert", keys=_KEYS, names=_NAMES, prefix="bert.",
-        pre="jina-v2-en",
-    ),
+
+def _labels(config: Config) -> list[str] | None:
+    """What a classifier's outputs are called; made-up names say nothing."""
+    given = config.get("id2label")
+    if not isinstance(given, dict) or (len(given) == 2 and given.get("0") == "LABEL_0"):
+        return None
+    return [str(text) for _, text in sorted(given.items(), key=lambda entry: int(entry[0]))]
+
+
+_KEYS: Final[dict[str, Key]] = {
+    "attention.causal": lambda config: False,
+    "classifier.output_labels": _labels,
+}
+
+
+def _inner(*prefixes: str) -> Any:
+    """Without the name of the encoder within a model."""
+
+    def rename(name: str, config: Config) -> str:
+        for prefix in prefixes:
+            name = name.removeprefix(prefix)
+        return name.removesuffix(".gamma") + ".weight" if name.endswith(".gamma") else name
+
+    return rename
+
+
+_BERT: Final = Family(
+    hf=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), architecture="bert", keys=_KEYS,
+    names=_NAMES, rename=_inner("bert."), dropped=_DROPPED, pre="jina-v2-en",
 )  # fmt: skip
+
+
+def _offset(config: Config) -> int:
+    """Positions that are no token's: RoBERTa counts from after the padding."""
+    return int(config.get("pad_token_id") or 0) + 1 if config.get("pad_token_id") is not None else 0
+
+
+def _from_first(values: Values, config: Config) -> Values:
+    return values[_offset(config) :]
+
+
+_ROBERTA_KEYS: Final[dict[str, Key]] = {
+    **_KEYS,
+    "context_length": lambda config: config.count("max_position_embeddings") - _offset(config),
+}
+_ROBERTA: Final = Family(
+    hf=(
+        "RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification", "XLMRobertaModel",
+        "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification",
+    ),
+    architecture="bert", keys=_ROBERTA_KEYS, names=_NAMES, rename=_inner("roberta."), dropped=_DROPPED,
+    changes={"position_embd.weight": _from_first}, pre="roberta-bpe",
+    when=lambda config: not config.get("lora_adaptations"),
+)  # fmt: skip
+
+_ROTATED_LAYER: Final = {
+    "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "mixer.Wqkv": "attn_qkv",
+    "mixer.out_proj": "attn_output", "mlp.fc11": "ffn_up", "mlp.fc12": "ffn_gate", "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down", "norm1": "attn_output_norm", "norm2": "layer_output_norm",
+    "mlp.router.layer": "ffn_gate_inp", "mlp.experts.mlp.w1": "ffn_up_exps.weight",
+    "mlp.experts.mlp.w2": "ffn_down_exps.weight",
+}  # fmt: skip
+_ROTATED: Final[dict[str, Place]] = {
+    "embeddings.word_embeddings": "token_embd", "embeddings.token_type_embeddings": "token_types",
+    "emb_ln": "token_embd_norm",
+    **{f"encoder.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ROTATED_LAYER.items()},
+}  # fmt: skip
+
+
+def _trained_context(config: Config) -> int:
+    """How long texts of training were, which published settings exceed."""
+    said, trained = (
+        config.count("n_positions", "max_position_embeddings"),
+        config.get("max_trained_positions"),
+    )
+    if said == 8192 and trained in (None, 2048) and config.get("n_positions"):
+        return 2048
+    return 512 if said == 2048 and config.get("moe_every_n_layers") else said
+
+
+_NOMIC_KEYS: Final[dict[str, Key]] = {
+    **_KEYS, "context_length": _trained_context,
+    "feed_forward_length": ("intermediate_size", "n_inner"),
+    "attention.head_count_kv": lambda config: None, "attention.key_length": lambda config: None,
+    "attention.value_length": lambda config: None,
+}  # fmt: skip
+
+
+def _by_expert(values: Values, config: Config) -> Values:
+    return values.reshape(config.count("num_experts"), config.count("n_inner"), config.count("n_embd"))
+
+
+_EXPERT_CHANGES: Final[dict[str, Change]] = {
+    "ffn_up_exps.weight": _by_expert,
+    "ffn_down_exps.weight": lambda values, config: _by_expert(values, config).swapaxes(1, 2),
+}
+
+
+def _has_experts(config: Config) -> bool:
+    return bool(config.get("moe_every_n_layers"))
+
+
+_NOMIC: Final = Family(
+    hf=("NomicBertModel",), architecture="nomic-bert", keys=_NOMIC_KEYS, names=_ROTATED, dropped=_DROPPED,
+    when=lambda config: not _has_experts(config), pre="jina-v2-en",
+)  # fmt: skip
+_NOMIC_MOE: Final = Family(
+    hf=("NomicBertModel",), architecture="nomic-bert-moe",
+    keys={
+        **_NOMIC_KEYS, "moe_every_n_layers": "moe_every_n_layers", "expert_count": "num_experts",
+        "expert_used_count": "moe_top_k",
+    },
+    names={**_ROTATED, "encoder.layers.{}.mlp.experts.bias": None}, changes=_EXPERT_CHANGES,
+    dropped=_DROPPED, when=_has_experts,
+)  # fmt: skip
+_JINA3: Final = Family(
+    hf=("JinaEmbeddingsV3Model", "XLMRobertaModel"), architecture="jina-bert-v3", keys=_KEYS, names=_ROTATED,
+    rename=_inner("roberta."), dropped=_DROPPED,
+    when=lambda config: config.get("model_type") == "jina_embeddings_v3",
+)  # fmt: skip
+
+_MODERN_LAYER: Final = {
+    "attn.Wqkv": "attn_qkv", "attn.Wo": "attn_output", "attn_norm": "attn_norm", "mlp.Wi": "ffn_up",
+    "mlp.Wo": "ffn_down", "mlp_norm": "ffn_norm",
+}  # fmt: skip
+
+
+def _whole_every(config: Config) -> int | None:
+    """Every how many layers one sees all."""
+    if (given := config.get("global_attn_every_n_layers")) is not None:
+        return int(given)
+    windowed = config.windows() or []
+    return windowed.index(False, 1) if False in windowed[1:] else len(windowed) or None
+
+
+_MODERN: Final = Family(
+    hf=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
+    architecture="modern-bert",
+    keys={
+        **_KEYS, "vocab_size": "vocab_size", "attention.sliding_window": "local_attention",
+        "attention.sliding_window_pattern": _whole_every, "rope.scaling.type": lambda config: "none",
+        "hidden_activation": "hidden_activation",
+        "attention.layer_norm_epsilon": ("norm_eps", "layer_norm_eps"),
+        "attention.layer_norm_rms_epsilon": lambda config: None,
+    },
+    names={
+        "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm",
+        "final_norm": "output_norm", **_CLASSIFIER,
+        **{f"layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MODERN_LAYER.items()},
+    },
+    rename=_inner("model."), dropped=("decoder.",), pre="modern-bert",
+)  # fmt: skip
+
+FAMILIES: Final = (_BERT, _ROBERTA, _NOMIC, _NOMIC_MOE, _JINA3, _MODERN)

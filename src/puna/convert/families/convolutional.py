@@ -17,7 +17,12 @@ _NAMES: Final[dict[str, Place]] = {
             "conv.out_proj": "shortconv.out_proj", "self_attn.out_proj": "attn_output",
             "self_attn.q_layernorm": "attn_q_norm", "self_attn.k_layernorm": "attn_k_norm",
             "ffn_norm": "ffn_norm", "feed_forward.w1": "ffn_gate", "feed_forward.w3": "ffn_up",
-            "feed_forward.w2": "ffn_down",
+            "feed_forward.w2": "ffn_down", "feed_forward.gate": "ffn_gate_inp",
+            "feed_forward.expert_bias": "exp_probs_b.bias",
+            **{
+                f"feed_forward.experts.{{}}.{theirs}": f"ffn_{ours}_exps"
+                for theirs, ours in (("w1", "gate"), ("w3", "up"), ("w2", "down"))
+            },
         }.items()
     },
 }  # fmt: skip
@@ -45,5 +50,19 @@ FAMILIES: Final = (
     Family(
         hf=("Lfm2ForCausalLM",), architecture="lfm2", keys=_KEYS, names=_NAMES,
         changes={"shortconv.conv.weight": convolution}, pre="lfm2",
+    ),
+    Family(
+        hf=("Lfm2MoeForCausalLM",), architecture="lfm2moe",
+        keys={
+            **_KEYS, "feed_forward_length": "intermediate_size",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "leading_dense_block_count": "num_dense_layers", "expert_gating_func": lambda config: 2,
+            # What llama.cpp assumes, where it is otherwise.
+            "expert_weights_scale": lambda config: (
+                config.get("routed_scaling_factor") if config.get("routed_scaling_factor") != 1 else None
+            ),
+            "norm_top_k_prob": lambda config: False if config.get("norm_topk_prob") is False else None,
+        },
+        names=_NAMES, changes={"shortconv.conv.weight": convolution}, pre="lfm2",
     ),
 )  # fmt: skip

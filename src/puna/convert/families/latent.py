@@ -81,4 +81,10 @@ FAMILIES: Final = (
         hf=("Glm4MoeLiteForCausalLM",), architecture="deepseek2", keys={**KEYS, **_gating(2)}, names=NAMES,
         pre="glm4",
     ),
+    Family(
+        hf=("Mistral4ForCausalLM", "Mistral3ForConditionalGeneration"), architecture="mistral4",
+        keys={**KEYS, "attention.temperature_scale": lambda config: config.rope.get("llama_4_scaling_beta")},
+        names={**NAMES, "model.layers.{}.mlp.experts.gate_up_proj": "blk.{}.ffn_gate_up_exps.weight"},
+        when=lambda config: config.get("model_type") == "mistral4", pre="tekken",
+    ),
 )  # fmt: skip

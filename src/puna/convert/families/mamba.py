@@ -27,7 +27,7 @@ def convolution(values: Values, config: Config) -> Values:
     return values[:, 0]
 
 
-_STATE: Final[dict[str, Change]] = {
+STATE: Final[dict[str, Change]] = {
     "ssm_conv1d.weight": convolution,
     "ssm_a": lambda values, config: column(decay(values, config), config),
     "ssm_d": column,
@@ -39,7 +39,7 @@ def grouped(groups: str) -> Change:
     return lambda values, config: values.reshape(config.count(groups), -1)
 
 
-def _mixer(prefix: str) -> dict[str, Place]:
+def mixer(prefix: str) -> dict[str, Place]:
     """Tensors of a Mamba 2 mixer that are called `prefix`."""
     return {
         f"{prefix}.in_proj": "blk.{}.ssm_in", f"{prefix}.conv1d": "blk.{}.ssm_conv1d",
@@ -49,7 +49,7 @@ def _mixer(prefix: str) -> dict[str, Place]:
     }  # fmt: skip
 
 
-_BACKBONE: Final[dict[str, Place]] = {
+BACKBONE: Final[dict[str, Place]] = {
     "backbone.embeddings": "token_embd", "backbone.embedding": "token_embd",
     "backbone.norm_f": "output_norm", "backbone.layers.{}.norm": "blk.{}.attn_norm",
 }  # fmt: skip
@@ -76,7 +76,7 @@ MAMBA: Final = Family(
         "ssm.dt_b_c_rms": lambda config: config.get("model_type") == "falcon_mamba",
     },
     names={
-        **_BACKBONE, **_mixer("backbone.layers.{}.mixer"),
+        **BACKBONE, **mixer("backbone.layers.{}.mixer"),
         "backbone.layers.{}.mixer.x_proj": "blk.{}.ssm_x",
         "backbone.layers.{}.mixer.dt_proj": "blk.{}.ssm_dt",
     },
@@ -91,12 +91,12 @@ MAMBA2: Final = Family(
         "ssm.inner_size": lambda config: config["num_heads"] * config["head_dim"],
         "ssm.state_size": "state_size", "ssm.group_count": "n_groups", "ssm.time_step_rank": "num_heads",
     },
-    names={**_BACKBONE, **_mixer("backbone.layers.{}.mixer")},
-    changes={**_STATE, "ssm_norm.weight": grouped("n_groups")}, pre="olmo",
+    names={**BACKBONE, **mixer("backbone.layers.{}.mixer")},
+    changes={**STATE, "ssm_norm.weight": grouped("n_groups")}, pre="olmo",
 )  # fmt: skip
 
 
-_SHARED_BESIDE: Final[dict[str, Place]] = {
+SHARED_BESIDE: Final[dict[str, Place]] = {
     "model.layers.{}.shared_mlp.input_linear": Split(
         ("blk.{}.ffn_gate_shexp", "blk.{}.ffn_up_shexp"), lambda values, config: np.split(values, 2)
     ),
@@ -113,7 +113,7 @@ SCALES: Final[dict[str, Key]] = {
 }  # fmt: skip
 GRANITE_MOE: Final = Family(
     hf=("GraniteMoeForCausalLM",), architecture="granitemoe",
-    keys={**LLAMA_KEYS, **SCALES, "expert_feed_forward_length": "intermediate_size"}, names=_SHARED_BESIDE,
+    keys={**LLAMA_KEYS, **SCALES, "expert_feed_forward_length": "intermediate_size"}, names=SHARED_BESIDE,
     changes=PERMUTED, pre="refact",
 )  # fmt: skip
 
@@ -156,11 +156,11 @@ FALCON_H1: Final = Family(
         "ssm.time_step_rank": "mamba_n_heads",
     },
     names={
-        **_mixer("model.layers.{}.mamba"), "model.final_layernorm": "output_norm",
+        **mixer("model.layers.{}.mamba"), "model.final_layernorm": "output_norm",
         **{f"model.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _FALCON_LAYER.items()},
     },
     changes={
-        **_STATE, "ssm_norm.weight": grouped("mamba_n_groups"), "ssm_in.weight": _falcon_in,
+        **STATE, "ssm_norm.weight": grouped("mamba_n_groups"), "ssm_in.weight": _falcon_in,
         **{name: _times(factor) for name, factor in _FALCON_FACTORS.items()},
     },
     pre="falcon-h1",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from puna.convert.config import Config
-from puna.convert.family import PERMUTED, Family, Key, Place, Split
+from puna.convert.family import PERMUTED, Change, Family, Key, Place, Split
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
 
@@ -19,13 +20,40 @@ _WINDOWS: Final[dict[str, Key]] = {
 _EXPERTS: Final[dict[str, Key]] = {"expert_feed_forward_length": "moe_intermediate_size"}
 
 
+def _share(config: Config) -> float:
+    """What is rotated of a head."""
+    usual = 1.0 if str(config.get("model_type")).startswith("glm_ocr") else 0.5
+    return float(config.rope.get("partial_rotary_factor", usual))
+
+
 def _share_rotated(config: Config) -> int:
-    return int(config.head_size * config.rope.get("partial_rotary_factor", 0.5))
+    return int(config.head_size * _share(config))
 
 
 _GLM4_NAMES: Final[dict[str, Place]] = {
     "model.layers.{}.post_self_attn_layernorm": "blk.{}.post_attention_norm",
     "model.layers.{}.post_mlp_layernorm": "blk.{}.post_ffw_norm",
+}
+
+
+def _halved(heads: Callable[[Config], int]) -> Change:
+    """Rows of each head so that what is rotated together are halves apart, as for rotation by three axes."""
+
+    def change(values: Values, config: Config) -> Values:
+        if "mrope_section" not in config.rope:
+            return values
+        count, size = heads(config), values.shape[0] // heads(config)
+        rotated = int(size * _share(config))
+        order = [*range(0, rotated, 2), *range(1, rotated, 2), *range(rotated, size)]
+        return values.reshape(count, size, *values.shape[1:])[:, order].reshape(values.shape)
+
+    return change
+
+
+_HALVED: Final[dict[str, Change]] = {
+    f"attn_{name}.{kind}": _halved(heads)
+    for name, heads in (("q", lambda config: config.heads), ("k", lambda config: config.kv_heads))
+    for kind in ("weight", "bias")
 }
 
 
@@ -114,11 +142,12 @@ FAMILIES: Final = (
         hf=("Starcoder2ForCausalLM",), architecture="starcoder2", keys=_WINDOW, pre="starcoder",
     ),
     Family(
-        hf=("Glm4ForCausalLM",), architecture="glm4", keys={"rope.dimension_count": _share_rotated},
-        names=_GLM4_NAMES, pre="glm4",
+        hf=("Glm4ForCausalLM", "Glm4vForConditionalGeneration", "GlmOcrForConditionalGeneration"),
+        architecture="glm4", keys={"rope.dimension_count": _share_rotated}, names=_GLM4_NAMES,
+        changes=_HALVED, pre="glm4",
     ),
     Family(
-        hf=("Glm4MoeForCausalLM",), architecture="glm4moe",
+        hf=("Glm4MoeForCausalLM", "Glm4vMoeForConditionalGeneration"), architecture="glm4moe",
         keys={
             **_EXPERTS, "rope.dimension_count": _share_rotated, "expert_count": "n_routed_experts",
             "expert_shared_count": "n_shared_experts", "leading_dense_block_count": "first_k_dense_replace",
@@ -142,6 +171,9 @@ FAMILIES: Final = (
             "interleave_moe_layer_step": "moe_layer_interval",
             "leading_dense_block_count": "moe_layer_start_index",
             "expert_shared_count": "moe_num_shared_experts",
+            "expert_shared_feed_forward_length": lambda config: (
+                config["moe_intermediate_size"] * (config.get("moe_num_shared_experts") or 0) or None
+            ),
         },
         names={"model.layers.{}.mlp.moe_statics.e_score_correction_bias": "blk.{}.exp_probs_b.bias"},
         changes={"exp_probs_b.bias": lambda values, config: values.reshape(-1)},

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from puna.convert.family import Family, Key
+from puna.convert.config import Config
+from puna.convert.family import Family, Key, Place, Split, halves
+from puna.convert.numbers import Values
 
 EXPERTS: Final[dict[str, Key]] = {
     "expert_feed_forward_length": "moe_intermediate_size",
@@ -17,6 +19,30 @@ _SUMMED: Final[dict[str, Key]] = {
 _NOT_SUMMED: Final[dict[str, Key]] = {
     "norm_top_k_prob": lambda config: False if config.get("norm_topk_prob") is False else None,
 }
+#: How many layers of what sees speak to the first layers of the text.
+_SPEAKING: Final[dict[str, Key]] = {
+    "n_deepstack_layers": lambda config: len(
+        (config.get("vision_config") or {}).get("deepstack_visual_indexes") or ()
+    ),
+}
+
+
+def _upright(values: Values, config: Config) -> Values:
+    """Experts [experts, out, in], which were published [experts, in, out]."""
+    wide, hidden = config.count("moe_intermediate_size"), config.count("hidden_size")
+    upright = values.shape[-2:] in ((2 * wide, hidden), (hidden, wide))
+    return values if upright else values.swapaxes(-1, -2)
+
+
+_PERHAPS_TURNED: Final[dict[str, Place]] = {
+    "model.layers.{}.mlp.experts.gate_up_proj": Split(
+        ("blk.{}.ffn_gate_exps.weight", "blk.{}.ffn_up_exps.weight"),
+        lambda values, config: halves(_upright(values, config), config),
+    ),
+    "model.layers.{}.mlp.experts.down_proj": Split(
+        ("blk.{}.ffn_down_exps.weight",), lambda values, config: (_upright(values, config),)
+    ),
+}
 
 FAMILIES: Final = (
     Family(hf=("Qwen2ForCausalLM",), architecture="qwen2", pre="qwen2"),
@@ -25,6 +51,17 @@ FAMILIES: Final = (
     Family(
         hf=("Qwen3MoeForCausalLM",), architecture="qwen3moe", keys={**EXPERTS, **_NOT_SUMMED}, pre="qwen2"
     ),
+    Family(
+        hf=("Qwen2VLForConditionalGeneration", "Qwen2VLModel", "Qwen2_5_VLForConditionalGeneration"),
+        architecture="qwen2vl", pre="qwen2",
+    ),
+    Family(
+        hf=("Qwen3VLForConditionalGeneration",), architecture="qwen3vl", pre="qwen2", keys=_SPEAKING,
+    ),
+    Family(
+        hf=("Qwen3VLMoeForConditionalGeneration",), architecture="qwen3vlmoe", pre="qwen2",
+        keys={**EXPERTS, **_NOT_SUMMED, **_SPEAKING}, names=_PERHAPS_TURNED,
+    ),
     Family(hf=("Qwen3Model",), architecture="qwen3", pre="qwen2", prefix="model."),
     Family(hf=("Qwen2Model",), architecture="qwen2", pre="qwen2", prefix="model."),
-)
+)  # fmt: skip

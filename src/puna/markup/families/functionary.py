@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from puna.markup.answer import Answer
 from puna.markup.families.json_calls import arguments_of
 from puna.markup.families.named_json import LONGEST_NAME
-from puna.markup.family import Family
+from puna.markup.family import Family, Syntax
 from puna.markup.form import Form
 from puna.markup.reader import BrokenError, Steps
 
@@ -19,16 +19,12 @@ OPENING = ">>>"
 
 
 @dataclass(frozen=True)
-class FunctionaryCalls:
+class FunctionaryCalls(Syntax):
     """`>>>f` and a line break, then JSON; `>>>all` begins text."""
 
     @property
     def openings(self) -> tuple[str, ...]:
         return (OPENING,)
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def form(self) -> Form:

@@ -11,6 +11,7 @@ from puna.markup.families.json_calls import JsonCalls, skip_closing
 from puna.markup.families.json_calls import call as json_call
 from puna.markup.families.literals import GEMMA, PYTHON, copy_members
 from puna.markup.families.named_json import LONGEST_NAME
+from puna.markup.family import Syntax
 from puna.markup.form import Form, ParameterForm
 from puna.markup.reader import BrokenError, Steps
 
@@ -18,16 +19,12 @@ _NAME: Final = re.compile(r"[A-Za-z_][\w.:/-]*", re.ASCII)
 
 
 @dataclass(frozen=True)
-class PythonicCalls:
+class PythonicCalls(Syntax):
     """A list of calls `[f(a=1), g()]`, or calls line by line between tags."""
 
     opening: str = ""  # empty: an answer that begins with the list
     closing: str = ""
     listed: bool = True
-
-    @property
-    def openings(self) -> tuple[str, ...]:
-        return (self.opening,) if self.opening else ()
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -89,20 +86,12 @@ def _arguments(answer: Answer, name: str, pair: str, closing: str) -> Steps[None
 
 
 @dataclass(frozen=True)
-class GemmaCalls:
+class GemmaCalls(Syntax):
     """`<|tool_call>call:f{k:<|"|>text<|"|>,n:1}<tool_call|>`."""
 
     opening: str
     closing: str
     quote: str
-
-    @property
-    def openings(self) -> tuple[str, ...]:
-        return (self.opening,)
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def form(self) -> Form:
@@ -122,7 +111,7 @@ class GemmaCalls:
 
 
 @dataclass(frozen=True)
-class LlamaCalls:
+class LlamaCalls(Syntax):
     """Llama 3: an answer that is `{"name": "f", "parameters": {...}}`, perhaps more after `;`.
 
     After `<|python_tag|>` it may also be `f.call(a="x")`.

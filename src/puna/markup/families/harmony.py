@@ -48,16 +48,12 @@ class Header:
 
 
 @dataclass(frozen=True)
-class HarmonyCalls:
+class HarmonyCalls(Syntax):
     """How a message to a function is written; `Harmony` reads all kinds of messages itself."""
 
     @property
     def openings(self) -> tuple[str, ...]:
         return (START, CHANNEL)
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def form(self) -> Form:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from puna.markup.answer import Answer
+from puna.markup.family import Syntax
 from puna.markup.form import Form
 from puna.markup.json_text import copy_json, parsed, read_string
 from puna.markup.reader import BrokenError, Steps
@@ -17,7 +18,7 @@ _ARGUMENTS: Final = ("arguments", "parameters", "args")
 
 
 @dataclass(frozen=True)
-class JsonCalls:
+class JsonCalls(Syntax):
     """`<tool_call>{"name": "f", "arguments": {...}}</tool_call>`, or a list of such objects there."""
 
     opening: str
@@ -25,10 +26,6 @@ class JsonCalls:
     listed: bool = False  # as the model was taught; what is read may be either
     name: str = "name"
     arguments: str = "arguments"
-
-    @property
-    def openings(self) -> tuple[str, ...]:
-        return (self.opening,) if self.opening else ()
 
     @property
     def first(self) -> tuple[str, ...]:
@@ -178,19 +175,11 @@ def _members(found: _Call, *, nested: bool = False) -> Steps[None]:
 
 
 @dataclass(frozen=True)
-class KeyedCalls:
+class KeyedCalls(Syntax):
     """`<|tools_prefix|>[{"f": {...}}]<|tools_suffix|>`: the only key of an object is the name."""
 
     opening: str
     closing: str
-
-    @property
-    def openings(self) -> tuple[str, ...]:
-        return (self.opening,)
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def form(self) -> Form:

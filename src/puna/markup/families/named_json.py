@@ -8,6 +8,7 @@ from typing import Final
 
 from puna.markup.answer import Answer
 from puna.markup.families.json_calls import JsonCalls, arguments_of, calls, skip_closing
+from puna.markup.family import Syntax
 from puna.markup.form import Form
 from puna.markup.reader import Steps
 
@@ -19,7 +20,7 @@ _NUMBER: Final = re.compile(r":\d+$")
 
 
 @dataclass(frozen=True)
-class NamedJson:
+class NamedJson(Syntax):
     """`<function=f>{...}</function>`, and the like, perhaps several within a section."""
 
     opening: str
@@ -32,10 +33,6 @@ class NamedJson:
     @property
     def openings(self) -> tuple[str, ...]:
         return (self.section, self.opening) if self.section else (self.opening,)
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def form(self) -> Form:
@@ -131,7 +128,7 @@ class DeepSeekCalls(NamedJson):
 
 
 @dataclass(frozen=True)
-class MistralCalls:
+class MistralCalls(Syntax):
     """`[TOOL_CALLS]f[ARGS]{...}` for each call; earlier `[TOOL_CALLS] [{"name": "f", ...}]` for all."""
 
     listed: bool = False  # as the model was taught
@@ -139,10 +136,6 @@ class MistralCalls:
     @property
     def openings(self) -> tuple[str, ...]:
         return ("[TOOL_CALLS]",)
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def form(self) -> Form:

@@ -10,6 +10,7 @@ from typing import Final
 from puna.markup.answer import Answer
 from puna.markup.families.json_calls import JsonCalls, calls, skip_closing
 from puna.markup.families.named_json import LONGEST_NAME
+from puna.markup.family import Syntax
 from puna.markup.form import Form, ParameterForm
 from puna.markup.json_text import parsed
 from puna.markup.reader import BrokenError, Steps, search
@@ -17,7 +18,7 @@ from puna.markup.tools import Tool, dumps
 
 
 @dataclass(frozen=True)
-class ParameterCalls:
+class ParameterCalls(Syntax):
     """`<function=f><parameter=k>value</parameter></function>`, and the like, within a section.
 
     What is of which type the tool's schema says. A line break at either end of a value is none of its own.
@@ -38,10 +39,6 @@ class ParameterCalls:
     @property
     def openings(self) -> tuple[str, ...]:
         return tuple(text for text in (self.section, self.opening) if text)
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def form(self) -> Form:
@@ -198,7 +195,7 @@ GLM: Final = ParameterCalls(
 
 
 @dataclass(frozen=True)
-class TaggedCalls:
+class TaggedCalls(Syntax):
     """`<tool_call>` before whatever a model of one of its many families writes there.
 
     JSON (Hermes, Qwen), a function with parameters (Qwen 3 Coder), or a name with keys and values (GLM).
@@ -209,10 +206,6 @@ class TaggedCalls:
     @property
     def openings(self) -> tuple[str, ...]:
         return ("<tool_call>", "<function=") if self.taught == CODER else ("<tool_call>",)
-
-    @property
-    def first(self) -> tuple[str, ...]:
-        return ()
 
     @property
     def form(self) -> Form:

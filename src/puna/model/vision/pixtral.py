@@ -19,6 +19,7 @@ from puna.images.pixels import BICUBIC, CLIP_MEAN, CLIP_STD, stretched
 from puna.model.metadata import first_of, invalid, positive, required, table_rows
 from puna.model.vision.options import VisionOptions
 from puna.model.vision.qwen import patch_places
+from puna.model.vision.registry import PROJECTOR_ARCHITECTURE
 from puna.model.vision.tower import Prepared, VisionTower, kept_together, marker, rows_of
 from puna.nn.layers import Linear, RMSNorm, Unused
 from puna.nn.module import WeightSource, blocks, weight
@@ -54,6 +55,7 @@ class PixtralVisionOptions(VisionOptions):
     merge: int
     longest_edge: int  # pixels
     rope_base: float
+    halves: bool  # what is rotated together in a head is halves apart, not side by side
     projected_size: int
 
     @property
@@ -106,6 +108,8 @@ class PixtralVision(VisionTower):
             longest_edge=edge,
             rope_base=positive(file, "vision.rope.freq_base", 10000.0),
             projected_size=projected,
+            # llama.cpp's converter reorders queries and keys, Ollama's does not.
+            halves=file.architecture != PROJECTOR_ARCHITECTURE,
         )
 
     def loaded(self) -> None:
@@ -114,7 +118,8 @@ class PixtralVision(VisionTower):
         every = self.options.rope_base ** (-2 * np.arange(dim // 2) / dim)
         axes = np.repeat(np.arange(2, dtype=np.int32), dim // 4)
         # Rows take the even frequencies, columns the odd ones.
-        self._rope = Rope(np.concatenate([every[::2], every[1::2]]).astype(np.float32), neox=True, axes=axes)
+        factors = np.concatenate([every[::2], every[1::2]]).astype(np.float32)
+        self._rope = Rope(factors, neox=self.options.halves, axes=axes)
 
     def use(self, tokenizer: Tokenizer) -> None:
         self._break = Input(marker(tokenizer, "[IMG_BREAK]"))

@@ -16,8 +16,6 @@ from puna.nn.module import WeightSource
 from puna.nn.vision.attention import pieces
 from puna.ops import Array, Backend, Weight
 
-_SIDE = 3
-
 
 def neighbours(side: int, kernel: int, step: int, before: int, after: int) -> NDArray[np.int64]:
     """The places that a convolution of `kernel` x `kernel` reads: [results, kernel * kernel].
@@ -31,7 +29,7 @@ def neighbours(side: int, kernel: int, step: int, before: int, after: int) -> ND
 
 
 def evenly(side: int, kernel: int, step: int) -> NDArray[np.int64]:
-    """`neighbours` where each `step` places have a result, and what is read beyond the rim is halved.
+    """`neighbours` where each `step` places have a result, and what is read beyond the grid is halved.
 
     TensorFlow calls that padding SAME: of an odd number of places, the one more is after the grid.
     """
@@ -49,27 +47,6 @@ def rimmed(ops: Backend, grid: Array) -> Array:
     return ops.concatenate([grid, ops.array(np.zeros((1, grid.shape[1]), np.float32))])
 
 
-class GridConvolution:
-    """One of 3 x 3 without a bias, whose weights are stored as [out, in, 3, 3]; the rim counts as zeros."""
-
-    def __init__(self, linear: Linear) -> None:
-        self.linear = linear
-
-    @classmethod
-    def from_source(
-        cls, source: WeightSource, name: str, shape: tuple[int, ...], options: Any
-    ) -> Self | None:
-        out, channels = shape
-        linear = _as_linear(source, name, (out, channels, _SIDE, _SIDE))
-        return None if linear is None else cls(linear)
-
-    def __call__(self, grid: Array, side: int, step: int) -> Array:
-        """[side * side, in] to [new * new, out], `new` being the side divided by the step, rounded up."""
-        ops, channels = self.linear.ops, grid.shape[1]
-        seen = neighbours(side, _SIDE, step, 1, 1).reshape(-1)
-        return self.linear(rimmed(ops, grid)[ops.array(seen)].reshape(-1, channels * _SIDE**2))
-
-
 class Convolution:
     """One whose weights are [out, in, kernel, kernel], perhaps with a bias [1, out, 1, 1]."""
 
@@ -84,9 +61,15 @@ class Convolution:
         linear = _as_linear(source, name, shape)
         return None if linear is None else cls(linear, shape[-1])
 
-    def parts(self, grid: Array, side: int, step: int, slice_rows: int) -> Iterator[Array]:
-        """[side * side, in] to [results², out], `slice_rows` rows after `slice_rows` rows."""
-        ops, seen = self.linear.ops, evenly(side, self.kernel, step)
+    def parts(
+        self, grid: Array, side: int, step: int, slice_rows: int, rim: int | None = None
+    ) -> Iterator[Array]:
+        """[side * side, in] to [results², out], `slice_rows` rows after `slice_rows` rows.
+
+        It reads `rim` places beyond each side of the grid, or as `evenly` has it.
+        """
+        ops, kernel = self.linear.ops, self.kernel
+        seen = evenly(side, kernel, step) if rim is None else neighbours(side, kernel, step, rim, rim)
         shown = rimmed(ops, grid)
         for begin, end in pieces(len(seen), slice_rows):
             read = shown[ops.array(seen[begin:end].reshape(-1))]

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from puna.nn.layers import LayerNorm, Linear, StackedLinear
 from puna.nn.module import Module, blocks, weight
 from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
-from puna.nn.vision.convolution import GridConvolution
+from puna.nn.vision.convolution import Convolution, results
 from puna.nn.vision.interpolation import resized_positions, resized_row
 from puna.nn.vision.layers import PatchEmbedding, Table
 from puna.ops import Array, Weight
+
+_KERNEL = 3  # places of a side that the convolutions after the layers read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,10 +139,10 @@ class Sam(Module):
     layers: Sequence[SamLayer] = blocks("blk")
     first: PatchEmbedding = weight("neck.0", "neck_size", "hidden_size", 1, 1)
     first_norm: LayerNorm = weight("neck.1", "neck_size")
-    second: GridConvolution = weight("neck.2", "neck_size", "neck_size")
+    second: Convolution = weight("neck.2", "neck_size", "neck_size", _KERNEL, _KERNEL)
     second_norm: LayerNorm = weight("neck.3", "neck_size")
-    third: GridConvolution = weight("net_2", "middle_size", "neck_size")
-    fourth: GridConvolution = weight("net_3", "out_size", "middle_size")
+    third: Convolution = weight("net_2", "middle_size", "neck_size", _KERNEL, _KERNEL)
+    fourth: Convolution = weight("net_3", "out_size", "middle_size", _KERNEL, _KERNEL)
 
     def loaded(self) -> None:
         self._table = self.ops.numpy(self.positions.values)
@@ -153,10 +155,15 @@ class Sam(Module):
         yield
         for layer in self.layers:
             hidden = yield from layer.forward(hidden, side, slice_rows)
-        hidden = self.second_norm(self.second(self.first_norm(self.first(hidden)), side, 1))
+        hidden = self.first_norm(self.first(hidden))
         yield
-        half = self.third(hidden, side, 2)
-        return self.fourth(half, -(-side // 2), 2)
+        for convolution, step in ((self.second, 1), (self.third, 2), (self.fourth, 2)):
+            parts = []
+            for part in convolution.parts(hidden, side, step, slice_rows, rim=1):
+                parts.append(self.second_norm(part) if convolution is self.second else part)
+                yield
+            hidden, side = self.ops.concatenate(parts), results(side, step)
+        return hidden
 
 
 def windows(side: int, window: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

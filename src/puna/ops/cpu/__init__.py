@@ -17,6 +17,7 @@ from puna.config import env_int
 from puna.errors import OptionError
 from puna.gguf import GGMLType
 from puna.machine import usable_threads
+from puna.ops import sampling
 from puna.ops.backend import Backend
 from puna.ops.cpu import packing
 from puna.ops.cpu.recorder import Recorder
@@ -238,19 +239,8 @@ class CPU(Backend):
             places,
         )
 
-    def choose(
-        self,
-        logits: NDArray[np.float32],
-        *,
-        temperature: float,
-        top_k: int,
-        typical_p: float,
-        top_p: float,
-        min_p: float,
-        uniform: float,
-    ) -> int | None:
-        token = _native.choose(logits, temperature, top_k, typical_p, top_p, min_p, uniform)
-        return None if token < 0 else token
+    def choose(self, rows: Sequence[sampling.Draw]) -> list[int | None]:
+        return [None if token < 0 else token for token in _native.choose(rows)]
 
     def top_k(self, logits: NDArray[np.float32], k: int) -> NDArray[np.int64]:
         return _native.top_k(logits, k)

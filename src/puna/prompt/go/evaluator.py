@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NoReturn
 
-from puna.errors import TemplateError
+from puna.errors import TemplateError, TemplateRenderError
 from puna.prompt.go import nodes
 from puna.prompt.go.functions import ARITY, FUNCTIONS, CallError
 from puna.prompt.go.lexer import Source
@@ -34,12 +34,14 @@ class Evaluator:
         self._calls = 0
 
     def run(self, data: Any) -> str:
-        """The text the template makes of `data`. Raises TemplateError with line and column."""
+        """The text the template makes of `data`. Raises TemplateRenderError with line and column."""
         self._variables = [("$", data)]
         try:
             self._block(self._tree.root, data)
         except RecursionError:
-            raise TemplateError("template error: nested too deeply") from None
+            raise TemplateRenderError("template error: nested too deeply") from None
+        except TemplateError as error:
+            raise TemplateRenderError(str(error)) from error
         return "".join(self._output)
 
     # --- statements ---

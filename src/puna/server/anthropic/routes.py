@@ -10,7 +10,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from puna.server.anthropic.replies import MessageShape
+from puna.server.anthropic.replies import CountedTokens, MessageEvent, MessageReply
+from puna.server.anthropic.shape import MessageShape
 from puna.server.anthropic.wire import CountRequest, MessagesRequest
 from puna.server.http.error_replies import anthropic_error_event
 from puna.server.http.replies import SSE, StreamReply, json_reply, named_event, started
@@ -40,8 +41,10 @@ def routes(backend: Backend) -> list[Route]:
         return json_reply({"input_tokens": len(prompt.tokens)})
 
     return [
-        body_route("/v1/messages", MessagesRequest, messages, streams=SSE),
-        body_route("/v1/messages/count_tokens", CountRequest, count),
+        body_route(
+            "/v1/messages", MessagesRequest, messages, gives=MessageReply, events=MessageEvent, streams=SSE
+        ),
+        body_route("/v1/messages/count_tokens", CountRequest, count, gives=CountedTokens),
     ]
 
 

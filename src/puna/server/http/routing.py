@@ -22,12 +22,14 @@ NOTHING: Final = ""
 class ApiRoute(Route):
     """A route as `/openapi.json` describes it; the docstring of its endpoint says what it does.
 
-    `takes` is the type its body is read as. `gives` is the type of its reply where that is declared, or of
-    each item of a stream; `content_types` are those it answers with; `query` are the parameters of its query.
+    `takes` is the type its body is read as. `gives` is the type of its reply where that is declared, and
+    `events` that of each item of a stream, if it is another; `content_types` are those it answers with;
+    `query` are the parameters of its query.
     """
 
     takes: type[Body] | None = None
     gives: Any = None
+    events: Any = None
     content_types: tuple[str, ...] = (JSON,)
     query: tuple[str, ...] = ()
     says: str = ""
@@ -58,6 +60,7 @@ def body_route(
     *,
     method: str = "POST",
     gives: Any = None,
+    events: Any = None,
     streams: str = "",
     content_type: str = JSON,
 ) -> ApiRoute:
@@ -68,6 +71,7 @@ def body_route(
 
     made = route(path, answer, method, gives=gives, content_type=content_type)
     made.takes = takes
+    made.events = events
     made.says = endpoint.__doc__ or ""
     if streams:
         made.content_types = (content_type, streams)

@@ -13,6 +13,7 @@ from puna import __version__
 from puna.errors import RequestError
 from puna.server.http.decoding import Body
 from puna.server.http.error_replies import written
+from puna.server.http.replies import SSE
 from puna.server.http.routing import NOTHING, ApiRoute
 from puna.server.keys.check import needed_scope
 
@@ -25,7 +26,7 @@ def document(routes: Iterable[BaseRoute]) -> dict[str, Any]:
     """The description of `routes` in the words of OpenAPI 3.1."""
     api = [route for route in routes if isinstance(route, ApiRoute)]
     bodies, components = _requests([route.takes for route in api if route.takes is not None])
-    gives = [route.gives for route in api if route.gives is not None]
+    gives = [one for route in api for one in (route.gives, route.events) if one is not None]
     schemas, more = msgspec.json.schema_components(gives, ref_template=_REFS + "{name}")
     replies = dict(zip(gives, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
@@ -99,13 +100,12 @@ def _operation(
 def _content(route: ApiRoute, method: str, replies: Mapping[Any, Any]) -> dict[str, Any]:
     if method == "HEAD" or route.content_types == (NOTHING,):
         return {}
-    schema = replies[route.gives] if route.gives is not None else None
-    return {
-        "content": {
-            kind: {"schema": schema or (_WORDS if kind.startswith("text/") else _ANY_OBJECT)}
-            for kind in (each.split(";")[0] for each in route.content_types)
-        }
-    }
+    content = {}
+    for kind in (each.split(";")[0] for each in route.content_types):
+        given = route.events if kind == SSE and route.events is not None else route.gives
+        plain = _WORDS if kind.startswith("text/") else _ANY_OBJECT
+        content[kind] = {"schema": replies[given] if given is not None else plain}
+    return {"content": content}
 
 
 def _parameter(name: str, place: str) -> dict[str, Any]:

@@ -11,7 +11,9 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from puna.errors import InvalidNameError, RequestError, TemplateError
+from puna.markup.registry import check_parser
 from puna.prompt.choose import check_template
+from puna.prompt.defaults import check_renderer
 from puna.quantize.kinds import file_type_of
 from puna.registry.report import Progress
 from puna.server.http.replies import NDJSON
@@ -53,6 +55,10 @@ def _spec(backend: Backend, body: CreateRequest) -> ModelSpec:
             check_template(body.template)
         except TemplateError as error:
             raise RequestError(f"template error: {error}") from error
+    if body.renderer:
+        check_renderer(body.renderer)
+    if body.parser:
+        check_parser(body.parser)
     if body.from_model:
         ModelName.parse(body.from_model.strip())
     return ModelSpec(

@@ -19,6 +19,13 @@ from puna.server.http.routing import body_route, route
 from puna.server.jobs.backend import Backend, Echo, Finished, Piece
 from puna.server.jobs.jobs import Job, Preload, Unload, job
 from puna.server.jobs.progress import Progress
+from puna.server.openai.replies import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    ModelList,
+    ModelObject,
+    TextCompletion,
+)
 from puna.server.openai.shapes import (
     TOOL_CALLS,
     ChatShape,
@@ -55,10 +62,17 @@ def routes(backend: Backend) -> list[Route]:
         return json_reply(_model(backend.find(name), name))
 
     return [
-        body_route("/v1/chat/completions", ChatCompletionRequest, chat, streams=SSE),
-        body_route("/v1/completions", CompletionRequest, completion, streams=SSE),
-        route("/v1/models", models, "GET"),
-        route("/v1/models/{model}", model, "GET"),
+        body_route(
+            "/v1/chat/completions",
+            ChatCompletionRequest,
+            chat,
+            gives=ChatCompletion,
+            events=ChatCompletionChunk,
+            streams=SSE,
+        ),
+        body_route("/v1/completions", CompletionRequest, completion, gives=TextCompletion, streams=SSE),
+        route("/v1/models", models, "GET", gives=ModelList),
+        route("/v1/models/{model}", model, "GET", gives=ModelObject),
     ]
 
 

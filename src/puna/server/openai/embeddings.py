@@ -17,6 +17,7 @@ from puna.server.jobs.backend import Backend
 from puna.server.jobs.checks import check_inputs
 from puna.server.jobs.embeddings import Vectors
 from puna.server.jobs.own_fields import AdapterFields, texts_or_tokens
+from puna.server.openai.replies import EmbeddingList
 
 _ENCODINGS: Final = ("float", "base64")
 
@@ -64,7 +65,7 @@ def routes(backend: Backend) -> list[Route]:
         found = await embeddings.embed(backend, order, wanted)
         return _reply(body.model, found, encoding)
 
-    return [body_route("/v1/embeddings", EmbeddingRequest, embed)]
+    return [body_route("/v1/embeddings", EmbeddingRequest, embed, gives=EmbeddingList)]
 
 
 def _reply(name: str, found: Vectors, encoding: str) -> ListReply:

@@ -10,6 +10,7 @@ from puna.server.http.routing import body_route
 from puna.server.jobs import embeddings
 from puna.server.jobs.backend import Backend
 from puna.server.jobs.rerank import RerankRequest, rerank
+from puna.server.openai.replies import Ranking
 
 
 def routes(backend: Backend) -> list[Route]:
@@ -20,4 +21,4 @@ def routes(backend: Backend) -> list[Route]:
         reply, _ = await rerank(backend, order, body)
         return json_reply(reply)
 
-    return [body_route("/v1/rerank", RerankRequest, ranked)]
+    return [body_route("/v1/rerank", RerankRequest, ranked, gives=Ranking)]

@@ -19,7 +19,7 @@ def name(number: int) -> str:
 
 def document(number: int, previous: int | None = None, owner: str = "", text: str = "x") -> Document:
     before = None if previous is None else name(previous)
-    return Document({"id": name(number), "output": []}, [{"text": text}], before, owner)
+    return Document({"id": name(number), "output": []}, [{"type": "message", "text": text}], before, owner)
 
 
 def aged(folder: Path, *numbers: int) -> None:
@@ -113,7 +113,33 @@ def test_without_room_nothing_is_kept(tmp_path: Path) -> None:
     assert not (tmp_path / "responses").exists()
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / f"{name(1)}.json").write_text('{"response": {')
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"response": {',
+        b'{"response": {"a": ' + b"[" * 5000 + b"]" * 5000 + b"}}",
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b'{"response": {}, "input": []}',
+        b'{"response": {"id": "resp_0", "output": []}, "input": []}',
+        b'{"response": {"id": "%s", "output": [3]}, "input": []}' % name(1).encode(),
+        b'{"response": {"id": "%s", "output": []}, "input": [{}]}' % name(1).encode(),
+        b'{"response": {"id": "%s", "output": []}, "input": [], "previous": 3}' % name(1).encode(),
+    ],
+)
+def test_a_damaged_file_counts_as_gone(tmp_path: Path, text: bytes) -> None:
+    kept = KeptResponses(tmp_path, PLENTY, PLENTY)
+    (tmp_path / f"{name(1)}.json").write_bytes(text)
+    with pytest.raises(ResponseNotFoundError, match="not found"):
+        kept.get(name(1), "")
+    with pytest.raises(RequestError, match="not found"):
+        kept.chain(name(1), "")
+    assert kept.put(document(1))  # and may be kept again
+    assert kept.get(name(1), "") == document(1)
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path) -> None:
+    (tmp_path / f"{name(1)}.json").mkdir()
     with pytest.raises(StoreError, match="cannot be read"):
         KeptResponses(tmp_path, PLENTY, PLENTY).get(name(1), "")

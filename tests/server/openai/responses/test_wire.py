@@ -64,6 +64,31 @@ def test_thinking_and_calls_belong_to_the_assistants_message() -> None:
     ]  # fmt: skip
 
 
+def test_an_answer_in_any_order_of_its_items_is_one_message() -> None:
+    """Frameworks put calls before or after what is said with them."""
+
+    def call(name: str) -> dict[str, Any]:
+        return {"type": "function_call", "call_id": name, "name": name, "arguments": "{}"}
+
+    def thought(text: str) -> dict[str, Any]:
+        return {"type": "reasoning", "id": "rs_1", "summary": [{"type": "summary_text", "text": text}]}
+
+    part = {"type": "output_text", "text": "I look.", "annotations": []}
+    said = {"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]}
+    result = {"type": "function_call_output", "call_id": "a", "output": "sunny"}
+    asked_for = {"role": "user", "content": "weather?"}
+    one = Message(role="assistant", content="I look.", thinking="ab", tool_calls=_calls("a", "b"), images=[])
+    found = messages([asked_for, thought("a"), call("a"), said, thought("b"), call("b"), result, said])
+    assert found[1] == one
+    assert [(m.role, m.content) for m in found[2:]] == [("tool", "sunny"), ("assistant", "I look.")]
+    assert messages([asked_for, thought("a"), said, thought("b"), call("a"), call("b")])[1:] == [one]
+    assert [m.content for m in messages([said, said])] == ["I look.", "I look."]
+
+
+def _calls(*names: str) -> list[dict[str, Any]]:
+    return [{"id": name, "function": {"name": name, "arguments": {}}} for name in names]
+
+
 @pytest.mark.parametrize(
     ("given", "choice", "names"),
     [

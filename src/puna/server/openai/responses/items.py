@@ -53,7 +53,7 @@ def resolved(items: Sequence[Item], find: Callable[[str], Item]) -> list[Item]:
 
 
 def prompt_messages(items: Sequence[Item]) -> list[Message]:
-    """The messages of the prompt. Thinking and calls belong to the assistant's message beside them.
+    """The messages of the prompt. What an answer thinks, says and calls is one message of the assistant.
 
     Raises RequestError.
     """
@@ -96,7 +96,10 @@ class _Reader:
                 f"{where}.role must be user, assistant, system or developer, not {shown(role)}"
             )
         message = _content(role, item.get("content"), where)
-        self._add(message)
+        if role == "assistant" and self._messages and self._messages[-1].tool_calls:
+            self._say_more(message)
+        else:
+            self._add(message)
 
     def _add(self, message: Message) -> None:
         if message.role == "assistant":
@@ -110,9 +113,22 @@ class _Reader:
         identifier = item.get("call_id")
         call = called(identifier, item.get("name"), item.get("arguments"))
         self._names[call["id"]] = call["function"]["name"]
-        if not self._messages or self._messages[-1].role != "assistant" or self._thinking:
+        if not self._messages or self._messages[-1].role != "assistant":
             self._add(Message(role="assistant"))
+        elif self._thinking:
+            self._say_more(Message(role="assistant"))
         self._calls.append(call)
+
+    def _say_more(self, message: Message) -> None:
+        """Add what is said between calls, or between them and their outputs, to the answer that calls."""
+        last = self._messages[-1]
+        self._messages[-1] = msgspec.structs.replace(
+            last,
+            content=last.content + message.content,
+            thinking=last.thinking + "".join(self._thinking),
+            images=[*last.images, *message.images],
+        )
+        self._thinking = []
 
     def _output(self, item: Item, where: str) -> None:
         identifier = item.get("call_id")

@@ -35,6 +35,19 @@ class Document(msgspec.Struct, frozen=True):
     owner: str = ""
 
 
+def _decoded(data: bytes, id: str) -> Document:
+    """The document of a file. Raises ValueError if it is not that of a response of this id."""
+    document = msgspec.json.decode(data, type=Document)
+    output = document.response.get("output")
+    if document.response.get("id") != id or not isinstance(output, list):
+        raise ValueError("it is not a response of this id")
+    if not all(
+        isinstance(item, dict) and isinstance(item.get("type"), str) for item in [*document.input, *output]
+    ):
+        raise ValueError("it has items without a type")
+    return document
+
+
 class KeptResponses:
     """A file for each response. Those that were not used for longest make room for new ones.
 
@@ -102,10 +115,13 @@ class KeptResponses:
     def _read(self, id: str, owner: str) -> tuple[Document, int]:
         try:
             data = self._path(id).read_bytes()
-            document = msgspec.json.decode(data, type=Document)
+            document = _decoded(data, id)
         except FileNotFoundError:
             raise ResponseNotFoundError(f"response {shown(id)} not found") from None
-        except (OSError, msgspec.DecodeError) as error:
+        except (ValueError, RecursionError) as error:  # nobody has it any more, whatever befell the file
+            _log.warning("the kept response %s is damaged, and counts as gone: %s", id, error)
+            raise ResponseNotFoundError(f"response {shown(id)} not found: its file is damaged") from None
+        except OSError as error:
             raise StoreError(f"the kept response {shown(id)} cannot be read: {error}") from error
         if document.owner != owner:
             raise ResponseNotFoundError(f"response {shown(id)} not found")

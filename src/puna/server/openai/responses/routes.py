@@ -22,6 +22,13 @@ from puna.server.jobs.jobs import Job, job, one_job
 from puna.server.jobs.segments import Segments
 from puna.server.openai.responses.items import Item, input_items, resolved
 from puna.server.openai.responses.kept import Document, KeptResponses
+from puna.server.openai.responses.replies import (
+    CountedInput,
+    DeletedResponse,
+    InputItems,
+    ResponseEvent,
+    ResponseObject,
+)
 from puna.server.openai.responses.shape import ResponseShape, response_of
 from puna.server.openai.responses.wire import ResponsesRequest
 
@@ -69,11 +76,24 @@ def routes(backend: Backend) -> list[Route]:
         return json_reply(_listed([*before, *found.input], dict(request.query_params)))
 
     return [
-        body_route("/v1/responses", ResponsesRequest, answer, streams=SSE),
-        body_route("/v1/responses/input_tokens", ResponsesRequest, count),
-        route("/v1/responses/{id}", get, "GET"),
-        route("/v1/responses/{id}", delete, "DELETE"),
-        route("/v1/responses/{id}/input_items", items, "GET", query=("order", "limit", "after")),
+        body_route(
+            "/v1/responses",
+            ResponsesRequest,
+            answer,
+            gives=ResponseObject,
+            events=ResponseEvent,
+            streams=SSE,
+        ),
+        body_route("/v1/responses/input_tokens", ResponsesRequest, count, gives=CountedInput),
+        route("/v1/responses/{id}", get, "GET", gives=ResponseObject),
+        route("/v1/responses/{id}", delete, "DELETE", gives=DeletedResponse),
+        route(
+            "/v1/responses/{id}/input_items",
+            items,
+            "GET",
+            gives=InputItems,
+            query=("order", "limit", "after"),
+        ),
     ]
 
 

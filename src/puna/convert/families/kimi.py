@@ -1,0 +1,67 @@
+"""Kimi Linear: delta networks that forget key by key, latent attention in one of four layers."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from puna.convert.config import Config
+from puna.convert.families.latent import KEYS as LATENT_KEYS
+from puna.convert.families.latent import NAMES as LATENT_NAMES
+from puna.convert.families.mamba import decay
+from puna.convert.family import Family, Key, Place
+from puna.convert.numbers import Values
+
+
+def _linear(config: Config, name: str, own: str) -> Any:
+    """A setting of delta networks, which are said together or each."""
+    return (config.get("linear_attn_config") or {}).get(name, config.get(own))
+
+
+def _kv_heads(config: Config) -> list[int]:
+    """1 where a layer attends; published settings count layers from 1."""
+    if (kinds := config.get("layer_types")) is not None:
+        return [int(kind == "full_attention") for kind in kinds]
+    attends = config["linear_attn_config"]["full_attn_layers"]
+    return [int(layer + 1 in attends) for layer in range(config.layers)]
+
+
+_KEYS: Final[dict[str, Key]] = {
+    **LATENT_KEYS, "attention.head_count_kv": _kv_heads, "attention.value_length": "head_dim",
+    "ssm.conv_kernel": lambda config: _linear(config, "short_conv_kernel_size", "linear_conv_kernel_dim"),
+    "kda.head_dim": lambda config: _linear(config, "head_dim", "linear_head_dim"),
+    "expert_shared_count": "num_shared_experts", "expert_gating_func": lambda config: 2,
+    "expert_group_count": lambda config: None,     "expert_weights_norm": "moe_renormalize",
+}  # fmt: skip
+_MIXER: Final = {
+    "f_a_proj": "ssm_f_a", "f_b_proj": "ssm_f_b", "g_a_proj": "ssm_g_a", "g_b_proj": "ssm_g_b",
+    "b_proj": "ssm_beta", "o_norm": "ssm_norm", "A_log": "ssm_a", "dt_bias": "ssm_dt.bias",
+    **{f"{part}_conv1d": f"ssm_conv1d_{part}" for part in "qkv"},
+}  # fmt: skip
+_FEED_FORWARD: Final = {
+    f"{theirs}{part}_proj": f"ffn_{part}{ours}"
+    for theirs, ours in (("", ""), ("shared_experts.", "_shexp"))
+    for part in ("gate", "up", "down")
+}
+_NAMES: Final[dict[str, Place]] = {
+    **LATENT_NAMES,
+    "model.layers.{}.block_sparse_moe.gate.e_score_correction_bias": "blk.{}.exp_probs_b.bias",
+    **{f"model.layers.{{}}.self_attn.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MIXER.items()},
+    **{
+        f"model.layers.{{}}.block_sparse_moe.{theirs}": f"blk.{{}}.{ours}"
+        for theirs, ours in _FEED_FORWARD.items()
+    },
+}
+
+
+def _convolution(values: Values, config: Config) -> Values:
+    """[1, channels, 1, taps] of [channels, 1, taps]."""
+    return values.reshape(1, values.shape[0], 1, values.shape[-1])
+
+
+FAMILIES: Final = (
+    Family(
+        hf=("KimiLinearForCausalLM", "KimiLinearModel"), architecture="kimi-linear", keys=_KEYS, names=_NAMES,
+        changes={"ssm_a": decay, **{f"ssm_conv1d_{part}.weight": _convolution for part in "qkv"}},
+        pre="kimi-k2",
+    ),
+)  # fmt: skip

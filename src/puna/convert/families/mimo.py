@@ -1,0 +1,50 @@
+"""MiMo-V2: windows in most layers, which have more keys, experts, values smaller than keys."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from puna.convert.config import Config
+from puna.convert.family import Family, Key, Place
+
+
+def _windowed(config: Config) -> list[bool]:
+    windowed = config.windows() or [bool(kind) for kind in config["hybrid_layer_pattern"]]
+    return windowed + [True] * config.heads_ahead
+
+
+def _kv_heads(config: Config) -> list[int]:
+    """Of each layer; layers with windows have twice as many if their number is not said."""
+    within = config.get("swa_num_key_value_heads") or 2 * config.kv_heads
+    return [within if windowed else config.kv_heads for windowed in _windowed(config)]
+
+
+def _window(config: Config) -> int:
+    """How many tokens are seen before the one that looks; transformers counts that one, too."""
+    counted = config.windows() is not None
+    return int(config.get("sliding_window_size") or config.count("sliding_window") - counted)
+
+
+_KEYS: Final[dict[str, Key]] = {
+    "attention.head_count_kv": _kv_heads, "attention.sliding_window": _window,
+    "attention.sliding_window_pattern": _windowed, "attention.value_length": "v_head_dim",
+    "attention.layer_norm_rms_epsilon": lambda config: (
+        config.get("layernorm_epsilon", "rms_norm_eps") or 1e-5
+    ),
+    "attention.value_scale": "attention_value_scale", "expert_count": "n_routed_experts",
+    "expert_feed_forward_length": "moe_intermediate_size", "expert_gating_func": lambda config: 2,
+    "rope.dimension_count": lambda config: int(
+        config.head_size * config.rope.get("partial_rotary_factor", 1.0)
+    ),
+}  # fmt: skip
+_NAMES: Final[dict[str, Place]] = {
+    "model.layers.{}.self_attn.attention_sink_bias": "blk.{}.attn_sinks.weight",
+    "model.layers.{}.pre_mlp_layernorm": "blk.{}.ffn_norm",
+    "model.layers.{}.final_layernorm": "blk.{}.layer_output_norm",
+}
+FAMILIES: Final = (
+    Family(
+        hf=("MiMoV2FlashForCausalLM", "MiMoV2ForCausalLM"), architecture="mimo2", keys=_KEYS, names=_NAMES,
+        pre="qwen2",
+    ),
+)  # fmt: skip

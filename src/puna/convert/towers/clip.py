@@ -1,0 +1,205 @@
+"""Towers built like CLIP's and SigLIP's: Gemma 3, SmolVLM and Idefics 3, LLaVA, LFM2-VL, InternVL."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from puna.convert.config import Config
+from puna.convert.family import Family, Key, Place, Split
+from puna.convert.numbers import Values
+from puna.errors import ConversionError, shown
+
+LAYER: Final = {
+    "layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.out_proj": "attn_out", "mlp.fc1": "ffn_up",
+    "mlp.fc2": "ffn_down", **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"},
+}  # fmt: skip
+_SIGLIP: Final[dict[str, Place]] = {
+    "tower.embeddings.patch_embedding": "v.patch_embd",
+    "tower.embeddings.position_embedding": "v.position_embd",
+    "tower.post_layernorm": "v.post_ln",
+    **{f"tower.encoder.layers.{{}}.{theirs}": f"v.blk.{{}}.{ours}" for theirs, ours in LAYER.items()},
+    "tower.embeddings.position_ids": None,
+}
+_DROPPED: Final = ("tower.head.",)
+
+
+def kept(*projectors: str) -> tuple[str, ...]:
+    return ("tower.", *projectors)
+
+
+def activation(config: Config) -> Mapping[str, Any]:
+    """Which of the two keys files say an activation by."""
+    name = config.get("hidden_act") or "gelu"
+    if name not in ("gelu", "gelu_pytorch_tanh", "silu"):
+        raise ConversionError(f"config.json: vision with the activation {shown(name)} is not supported")
+    return {"use_silu": True} if name == "silu" else {"use_gelu": True}
+
+
+def keys(kind: str, eps: float, **more: Key) -> dict[str, Key]:
+    """Those of a projector of this kind, and the small number in norms where config.json does not say it."""
+    return {
+        "projector_type": lambda config: kind,
+        "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or eps,
+        "use_gelu": lambda config: True,
+        **more,
+    }
+
+
+def _gemma_scale(config: Config) -> int | None:
+    """Patches of the side of what becomes a row, if they are not the usual four."""
+    rows = config.whole.get("mm_tokens_per_image") or 256
+    side = config.count("image_size") // config.count("patch_size")
+    scale = side // math.isqrt(rows)
+    return None if scale == 4 else scale
+
+
+GEMMA3: Final = Family(
+    hf=("Gemma3ForConditionalGeneration",), architecture="clip", kept=kept("multi_modal_projector."),
+    keys={**keys("gemma3", 1e-6), "vision.projector.scale_factor": _gemma_scale},
+    names={
+        **_SIGLIP, "multi_modal_projector.mm_soft_emb_norm": "mm.soft_emb_norm",
+        "multi_modal_projector.mm_input_projection_weight": "mm.input_projection.weight",
+    },
+    changes={"mm.soft_emb_norm.weight": lambda values, config: values + 1}, dropped=_DROPPED,
+)  # fmt: skip
+
+
+def _longest_edge(config: Config) -> int:
+    size = config.picture("size", {})
+    edge = size.get("longest_edge") if isinstance(size, dict) else None
+    return int(edge or config.count("image_size"))
+
+
+IDEFICS3: Final = Family(
+    hf=("Idefics3ForConditionalGeneration", "SmolVLMForConditionalGeneration"), architecture="clip",
+    kept=kept("connector."),
+    keys={
+        **keys("idefics3", 1e-6), "vision.preproc_image_size": _longest_edge,
+        "vision.projector.scale_factor": lambda config: config.whole.get("scale_factor") or 2,
+        "vision.embedding_length": lambda config: config.get("hidden_size") or 1152,
+        "vision.feed_forward_length": lambda config: config.get("intermediate_size") or 3072,
+        "vision.attention.head_count": lambda config: config.get("num_attention_heads") or 16,
+    },
+    names={**_SIGLIP, "connector.modality_projection.proj": "mm.model.fc"}, dropped=_DROPPED,
+)  # fmt: skip
+
+
+def _is_clip(config: Config) -> bool:
+    vision = config.raw.get("vision_config") or {}
+    return vision.get("model_type") in (None, "clip_vision_model")
+
+
+_CLIP: Final[dict[str, Place]] = {
+    **_SIGLIP, "tower.embeddings.class_embedding": "v.class_embd", "tower.pre_layrnorm": "v.pre_ln",
+    "multi_modal_projector.linear_1": "mm.0", "multi_modal_projector.linear_2": "mm.2",
+    "image_newline": "model.image_newline", "tower.post_layernorm": None,
+}  # fmt: skip
+_LLAVA_KEYS: Final[dict[str, Key]] = {
+    "projector_type": lambda config: "mlp",
+    "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or 1e-5,
+    "use_gelu": lambda config: config.get("hidden_act") not in (None, "quick_gelu"),
+}
+LLAVA: Final = Family(
+    hf=("LlavaForConditionalGeneration",), architecture="clip", kept=kept("multi_modal_projector."),
+    keys=_LLAVA_KEYS, names=_CLIP, dropped=_DROPPED, when=_is_clip,
+)  # fmt: skip
+
+
+def _grids(config: Config) -> list[int]:
+    """Width and height of what pictures may be cut into; published the other way round."""
+    given = config.whole.get("image_grid_pinpoints") or ()
+    return [size for height, width in given for size in (width, height)]
+
+
+LLAVA_NEXT: Final = Family(
+    hf=("LlavaNextForConditionalGeneration",), architecture="clip",
+    kept=kept("multi_modal_projector.", "image_newline"),
+    keys={
+        **_LLAVA_KEYS, "vision.image_grid_pinpoints": _grids,
+        "vision.mm_patch_merge_type": lambda config: "spatial_unpad",
+    },
+    names=_CLIP, dropped=_DROPPED, when=_is_clip,
+)  # fmt: skip
+
+
+def square(values: Values, config: Config) -> Values:
+    """A kernel [rows, channels, side, side] of one with the channels of each pixel beside each other."""
+    side = math.isqrt(values.shape[-1] // 3)
+    return values.reshape(len(values), side, side, 3).transpose(0, 3, 1, 2)
+
+
+LFM2: Final = Family(
+    hf=("Lfm2VlForConditionalGeneration",), architecture="clip", kept=kept("multi_modal_projector."),
+    keys={
+        **keys("lfm2", 1e-6), "vision.image_size": lambda config: 256,
+        "vision.projector.scale_factor": lambda config: config.whole.get("downsample_factor") or 2,
+    },
+    names={
+        **_SIGLIP, "multi_modal_projector.layer_norm": "mm.input_norm",
+        "multi_modal_projector.linear_1": "mm.1", "multi_modal_projector.linear_2": "mm.2",
+    },
+    changes={"v.patch_embd.weight": square}, dropped=_DROPPED,
+)  # fmt: skip
+
+
+def thirds(values: Values, config: Config) -> Sequence[Values]:
+    """Queries, keys and values."""
+    return np.split(values, 3)
+
+
+_INTERN_LAYER: Final = {
+    "norm1": "ln1", "norm2": "ln2", "layernorm_before": "ln1", "layernorm_after": "ln2",
+    "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down", "attention.projection_layer": "attn_out",
+    "attn.proj": "attn_out", "lambda_1": "ls1.weight", "lambda_2": "ls2.weight", "ls1": "ls1.weight",
+    "ls2": "ls2.weight", **{f"attention.{part}_proj": f"attn_{part}" for part in "qkv"},
+    **{f"attention.{part}_norm": f"attn_{part}_norm" for part in "qk"},
+    **{f"attn.{part}_norm": f"attn_{part}_norm" for part in "qk"},
+}  # fmt: skip
+_INTERN: Final[dict[str, Place]] = {
+    "tower.embeddings.cls_token": "v.class_embd", "tower.embeddings.class_embedding": "v.class_embd",
+    "tower.embeddings.position_embeddings": "v.position_embd.weight",
+    "tower.embeddings.position_embedding": "v.position_embd.weight",
+    "tower.embeddings.patch_embeddings.projection": "v.patch_embd",
+    "tower.embeddings.patch_embedding": "v.patch_embd",
+    **{
+        f"tower.encoder.{layers}.{{}}.{theirs}": f"v.blk.{{}}.{ours}"
+        for layers in ("layer", "layers")
+        for theirs, ours in _INTERN_LAYER.items()
+    },
+    "tower.encoder.layers.{}.attn.qkv": Split(
+        ("v.blk.{}.attn_q", "v.blk.{}.attn_k", "v.blk.{}.attn_v"), thirds
+    ),
+    "mlp1.{}": "mm.model.mlp.{}",
+    "multi_modal_projector.layer_norm": "mm.model.mlp.0", "multi_modal_projector.linear_1": "mm.model.mlp.1",
+    "multi_modal_projector.linear_2": "mm.model.mlp.3",
+}  # fmt: skip
+
+
+def _tiles(name: str, own: str) -> Key:
+    """The fewest or most tiles of a picture."""
+    return lambda config: config.whole.get(own) or config.picture(name, 0) or None
+
+
+INTERN: Final = Family(
+    hf=("InternVLChatModel", "InternVLForConditionalGeneration"), architecture="clip",
+    kept=kept("multi_modal_projector.", "mlp1."),
+    keys={
+        **keys("internvl", 1e-6),
+        "use_gelu": lambda config: activation(config).get("use_gelu"),
+        "use_silu": lambda config: activation(config).get("use_silu"),
+        "vision.projector.scale_factor": lambda config: round(1 / config.whole.get("downsample_ratio", 0.5)),
+        "vision.preproc_min_tiles": _tiles("min_patches", "min_dynamic_patch"),
+        "vision.preproc_max_tiles": _tiles("max_patches", "max_dynamic_patch"),
+    },
+    names=_INTERN,
+    changes={
+        "v.class_embd": lambda values, config: values.reshape(-1),
+        "v.position_embd.weight": lambda values, config: values.reshape(values.shape[-2:]),
+    },
+)  # fmt: skip
+
+FAMILIES: Final = (GEMMA3, IDEFICS3, LLAVA, LLAVA_NEXT, LFM2, INTERN)

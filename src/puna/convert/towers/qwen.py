@@ -1,0 +1,150 @@
+"""What sees in Qwen 2-VL, 2.5-VL, 3-VL, 3.5, and in GLM 4.1V, 4.5V and GLM-OCR, which is built alike."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from puna.convert.config import Config
+from puna.convert.family import Family, Key, Place, Split
+from puna.convert.numbers import Values
+from puna.convert.towers.clip import activation, thirds
+from puna.errors import ConversionError
+
+_KEPT: Final = ("tower.",)
+
+
+def _frames(values: Values, config: Config) -> Sequence[Values]:
+    """The kernels of two pictures in time, [rows, channels, 2, side, side]."""
+    if values.ndim != 5 or values.shape[2] != 2:
+        raise ValueError("kernels of two frames are wanted")
+    return values[:, :, 0], values[:, :, 1]
+
+
+def _layers(names: Mapping[str, str]) -> dict[str, Place]:
+    usual = {"norm1": "ln1", "norm2": "ln2", "attn.proj": "attn_out", **names}
+    return {f"tower.blocks.{{}}.{theirs}": f"v.blk.{{}}.{ours}" for theirs, ours in usual.items()}
+
+
+_FRAMES: Final[dict[str, Place]] = {
+    "tower.patch_embed.proj.weight": Split(("v.patch_embd.weight", "v.patch_embd.weight.1"), _frames),
+    "tower.patch_embed.proj.bias": "v.patch_embd.bias",
+}
+_PARTED: Final[dict[str, Place]] = {
+    "tower.blocks.{}.attn.qkv": Split(("v.blk.{}.attn_q", "v.blk.{}.attn_k", "v.blk.{}.attn_v"), thirds),
+    "tower.merger.ln_q": "v.post_ln",
+    "tower.merger.mlp.{}": "mm.{}",
+}
+_GATED: Final = {f"mlp.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
+
+
+def _keys(kind: str, **more: Key) -> dict[str, Key]:
+    return {
+        "projector_type": lambda config: kind,
+        "vision.image_size": lambda config: config.get("image_size") or 560,
+        "vision.attention.layer_norm_epsilon": lambda config: config.whole.get("rms_norm_eps") or 1e-6,
+        **more,
+    }
+
+
+QWEN2: Final = Family(
+    hf=("Qwen2VLForConditionalGeneration", "Qwen2VLModel"), architecture="clip", kept=_KEPT,
+    keys={
+        **_keys("qwen2vl_merger"), "vision.embedding_length": "embed_dim",
+        "vision.feed_forward_length": "hidden_size",
+    },
+    names={**_FRAMES, **_PARTED, **_layers({"mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"})},
+)  # fmt: skip
+
+
+def _every(config: Config) -> int:
+    """After how many layers one looks at everything."""
+    whole = config["fullatt_block_indexes"]
+    every = whole[0] + 1
+    if list(whole) != list(range(every - 1, whole[-1] + 1, every)):
+        raise ConversionError(f"config.json: 'fullatt_block_indexes' {list(whole)} have no steady distance")
+    return int(every)
+
+
+QWEN25: Final = Family(
+    hf=("Qwen2_5_VLForConditionalGeneration",), architecture="clip", kept=_KEPT,
+    keys={
+        **_keys("qwen2.5vl_merger"), "use_silu": lambda config: True, "vision.n_wa_pattern": _every,
+    },
+    names={**_FRAMES, **_PARTED, **_layers(_GATED)},
+)  # fmt: skip
+
+_SPEAKS: Final = re.compile(r"tower\.deepstack_merger_list\.(\d{1,6})\.")
+
+
+def _by_layer(name: str, config: Config) -> str:
+    """With the number of the layer that speaks to the text, for its number among those."""
+    if not (found := _SPEAKS.match(name)):
+        return name
+    return f"tower.deepstack.{config['deepstack_visual_indexes'][int(found[1])]}.{name[found.end() :]}"
+
+
+def _speaking(config: Config) -> list[bool]:
+    speaking = config.get("deepstack_visual_indexes") or ()
+    return [layer in speaking for layer in range(config.count("depth"))]
+
+
+QWEN3: Final = Family(
+    hf=(
+        "Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration",
+        "Qwen3_5ForConditionalGeneration", "Qwen3_5MoeForConditionalGeneration",
+    ),
+    architecture="clip", kept=_KEPT,
+    keys={
+        **_keys("qwen3vl_merger"), "use_gelu": lambda config: True,
+        "vision.image_size": lambda config: int(
+            math.sqrt(config.get("num_position_embeddings") or 2304) * config.count("patch_size")
+        ),
+        "vision.spatial_merge_size": "spatial_merge_size",
+        "vision.attention.layer_norm_epsilon": lambda config: config.text.get("rms_norm_eps") or 1e-6,
+        "vision.is_deepstack_layers": _speaking,
+    },
+    names={
+        **_FRAMES,
+        **_layers({"attn.qkv": "attn_qkv", "mlp.linear_fc1": "ffn_up", "mlp.linear_fc2": "ffn_down"}),
+        "tower.pos_embed": "v.position_embd", "tower.merger.norm": "v.post_ln",
+        "tower.merger.linear_fc1": "mm.0", "tower.merger.linear_fc2": "mm.2",
+        "tower.deepstack.{}.norm": "v.deepstack.{}.norm",
+        "tower.deepstack.{}.linear_fc1": "v.deepstack.{}.fc1",
+        "tower.deepstack.{}.linear_fc2": "v.deepstack.{}.fc2",
+    },
+    rename=_by_layer,
+)  # fmt: skip
+
+_GLM_OUTER: Final = {
+    "post_conv_layernorm": "v.norm_embd", "embeddings.position_embedding": "v.position_embd",
+    "post_layernorm": "v.post_ln", "downsample": "mm.patch_merger", "merger.proj": "mm.model.fc",
+    "merger.post_projection_norm": "mm.post_norm",
+    **{f"merger.{part}_proj": f"mm.{part}" for part in ("gate", "up", "down")},
+}  # fmt: skip
+GLM: Final = Family(
+    hf=(
+        "Glm4vForConditionalGeneration", "Glm4vMoeForConditionalGeneration", "GlmOcrForConditionalGeneration",
+    ),
+    architecture="clip", kept=_KEPT,
+    keys={
+        "projector_type": lambda config: "glm4v",
+        "vision.image_size": lambda config: config.get("image_size") or 336,
+        "vision.feed_forward_length": lambda config: (
+            config.get("intermediate_size") or config["out_hidden_size"]
+        ),
+        "vision.attention.layer_norm_epsilon": lambda config: config.get("rms_norm_eps") or 1e-5,
+        "use_gelu": lambda config: activation(config).get("use_gelu"),
+        "use_silu": lambda config: activation(config).get("use_silu"),
+    },
+    names={
+        **_FRAMES,
+        **_layers(
+            {"attn.qkv": "attn_qkv", "attn.q_norm": "attn_q_norm", "attn.k_norm": "attn_k_norm", **_GATED}
+        ),
+        **{f"tower.{theirs}": ours for theirs, ours in _GLM_OUTER.items()},
+    },
+)  # fmt: skip
+FAMILIES: Final = (QWEN2, QWEN25, QWEN3, GLM)

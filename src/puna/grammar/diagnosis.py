@@ -1,0 +1,81 @@
+"""Which part of a schema is wrong, and why, mostly in the words of the library."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from puna.errors import RequestError
+
+if TYPE_CHECKING:
+    from llguidance._lib import JsonCompileOptions
+
+#: Work, in the library's units, that compiling may take (about a second at most), and one step of an answer.
+LIMITS: Final = LLParserLimits(
+    initial_lexer_fuel=200_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_lexer_states=50_000,
+    max_grammar_size=200_000,
+    verbose_errors=False,
+)
+
+#: Parts that are looked at, each of which takes a tenth of a millisecond.
+_MOST_PARTS: Final = 2000
+
+#: How JSON is written: between its tokens is what people and models write, but not white space for ever.
+GUIDANCE: Final[JsonCompileOptions] = {"whitespace_pattern": r"[ ]|\n[ \t]{0,20}", "lenient": False}
+
+
+def check_patterns(patterns: Iterable[tuple[str, str]]) -> None:
+    """Raises `RequestError` for the first of `patterns`, each with its place, that cannot be used."""
+    for pattern, place in patterns:
+        if reason := LLMatcher.validate_grammar(LLMatcher.grammar_from_regex(pattern)):
+            raise RequestError(f"format: the pattern at {place} cannot be used: {short(reason)}") from None
+
+
+def check_parts(parts: Iterable[tuple[str, Any]]) -> None:
+    """Raises `RequestError` for the first of `parts`, each a schema with its place, that cannot be used."""
+    for place, schema in islice(parts, _MOST_PARTS):
+        if reason := LLMatcher.validate_grammar(schema_grammar(schema)):
+            if "coerce_one_of" in reason:
+                reason = "only schemas that obviously exclude each other are supported; anyOf takes any"
+            raise RequestError(f"format: the schema at {place} cannot be used: {short(reason)}") from None
+
+
+def check_terminal(terminal: str, place: str) -> None:
+    """Raises `RequestError` if no text is a `terminal`, in Lark, or if following it takes too much work."""
+    grammar = LLMatcher.grammar_from_lark(f"start: TEXT\nTEXT: {terminal}\nANY: /(?s:.*)/")
+    matcher = LLMatcher(_bytes(), grammar, log_level=0, limits=LIMITS)
+    if not matcher.is_error():
+        matcher.compute_bitmask()
+    if not matcher.is_error():
+        return
+    if "fuel" in matcher.get_error() or "too" in matcher.get_error():
+        raise RequestError(
+            f"the text at {place} takes more work to follow than is allowed: "
+            "a smaller minLength or pattern takes less"
+        )
+    raise RequestError(f"no text satisfies the schema at {place}")
+
+
+@cache
+def _bytes() -> LLTokenizer:
+    return LLTokenizer("byte")
+
+
+def schema_grammar(schema: Any) -> str:
+    """The grammar of JSON that a schema, which was checked, accepts."""
+    return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=GUIDANCE)
+
+
+def short(reason: str) -> str:
+    """The library's message on one line, without the source that it quotes."""
+    line = re.sub(r" \d+ \| .*", "", " ".join(reason.split()))
+    return line.rpartition(" error: ")[2] if "regex parse error: " in line else line

@@ -1,0 +1,123 @@
+"""What the keywords of a JSON schema may have as values, and how much of them is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from puna.errors import RequestError, shown
+
+#: Keywords that say what is valid and have no counterpart in a grammar.
+UNSUPPORTED: Final = frozenset(
+    (
+        *("not", "if", "then", "else", "uniqueItems", "contains", "minContains", "maxContains"),
+        *("dependentRequired", "dependentSchemas", "dependencies", "propertyNames"),
+        *("unevaluatedItems", "unevaluatedProperties"),
+        *("$dynamicRef", "$dynamicAnchor", "$recursiveRef", "$recursiveAnchor"),
+    )
+)
+
+#: Formats of strings that are kept to. Any other says nothing about validity, as JSON Schema has it.
+FORMATS: Final = frozenset(
+    ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+)
+
+#: What one schema may have in all: the work of compiling grows with it.
+MOST_PROPERTIES: Final = 1000
+MOST_VALUES: Final = 5000
+MOST_PATTERNS: Final = 500
+#: Objects and lists within each other: what reads them calls itself for each.
+DEEPEST: Final = 100
+
+_TYPES: Final = ("string", "number", "integer", "boolean", "object", "array", "null")
+#: What an answer can be made to have: no model comes to the end of more.
+_LEAST: Final = {"minLength": 10_000, "minItems": 1_000, "minProperties": 1_000}
+_MOST: Final = ("maxLength", "maxItems", "maxProperties")
+#: More than any answer has is as good as no limit.
+_UNLIMITED: Final = 2**31
+_NUMBERS: Final = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
+_TEXTS: Final = ("pattern", "format")
+#: Larger numbers are none to those who read JSON.
+_LARGEST: Final = 2**1023
+
+
+def check_keywords(schema: Mapping[str, Any], place: str) -> None:
+    """Raises `RequestError` that names the first keyword of `schema`, at `place`, that cannot be kept to."""
+    for keyword in schema:
+        if keyword in UNSUPPORTED:
+            raise RequestError(f'format: the keyword "{keyword}" at {place} is not supported')
+        if problem := _problem(keyword, schema[keyword]):
+            raise RequestError(f"format: {place}/{keyword} {problem}")
+    for least, most in (
+        ("minLength", "maxLength"),
+        ("minItems", "maxItems"),
+        ("minProperties", "maxProperties"),
+    ):
+        if least in schema and most in schema and schema[least] > schema[most]:
+            raise RequestError(f"format: {place}/{least} is larger than {most}: no value satisfies both")
+
+
+def kept(keyword: str, value: Any) -> bool:
+    """Whether this says anything about an answer, so that it is to be compiled."""
+    if keyword == "format" and isinstance(value, str):
+        return value in FORMATS
+    if keyword == "$schema" and isinstance(value, str):
+        return "json-schema.org/" in value
+    if keyword in _MOST and isinstance(value, int | float):
+        return value < _UNLIMITED
+    return keyword != "x-guidance"  # which would tell the library what to do
+
+
+def check_depth(root: Any) -> None:
+    """Raises `RequestError` for what is nested too deeply, and for numbers that are too large."""
+    level: list[tuple[Any, str]] = [(root, "#")]
+    for _ in range(DEEPEST + 1):
+        below: list[tuple[Any, str]] = []
+        for value, place in level:
+            if isinstance(value, Mapping):
+                below += [(part, f"{place}/{escaped(str(name))}") for name, part in value.items()]
+            elif isinstance(value, list):
+                below += [(part, f"{place}/{number}") for number, part in enumerate(value)]
+            elif isinstance(value, int) and abs(value) >= _LARGEST:
+                raise RequestError(f"format: {place} is too large a number")
+        if not below:
+            return
+        level = below
+    raise RequestError(
+        f"format: the schema is nested more than {DEEPEST} levels deep at {shown(level[0][1])}"
+    )
+
+
+def escaped(name: str) -> str:
+    """A name as a step of a JSON pointer."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _problem(keyword: str, value: Any) -> str:
+    """What is wrong with a keyword's value; empty if nothing is."""
+    match keyword:
+        case "type":
+            listed = value if isinstance(value, list) else [value]
+            if not listed or not all(isinstance(kind, str) and kind in _TYPES for kind in listed):
+                return f"must be one or more of {', '.join(_TYPES)}, not {shown(value)}"
+        case "enum":
+            if not isinstance(value, list) or not value:
+                return f"must be a list of at least one value, not {shown(value)}"
+        case "required":
+            if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+                return f"must be a list of strings, not {shown(value)}"
+        case _ if keyword in _TEXTS:
+            if not isinstance(value, str):
+                return f"must be a string, not {shown(value)}"
+        case _ if keyword in _NUMBERS:
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                return f"must be a number, not {shown(value)}"
+            if keyword == "multipleOf" and value <= 0:
+                return f"must be above 0, not {shown(value)}"
+        case _ if keyword in _LEAST or keyword in _MOST:
+            whole = isinstance(value, int | float) and not isinstance(value, bool) and value == int(value)
+            if not whole or value < 0:
+                return f"must be a whole number of at least 0, not {shown(value)}"
+            if value > _LEAST.get(keyword, value):
+                return f"is {int(value):,}, and at most {_LEAST[keyword]:,} is supported"
+    return ""

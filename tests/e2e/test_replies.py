@@ -1,0 +1,174 @@
+"""Replies of OpenAI's and Anthropic's APIs against the server's description and their clients' types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anthropic.types
+import jsonschema
+import openai.types
+import openai.types.chat
+import openai.types.responses
+import pytest
+from pydantic import BaseModel, TypeAdapter
+
+from tests.e2e.servers import Server, add_model
+from tests.e2e.test_tools import ANSWER, ANTHROPIC, BREAK, FLAT, ONE, SCRIPTS, TEMPLATE, TOOLS, user
+from tests.scripted import pieces_of, random_sizes, write_scripted
+
+pytestmark = pytest.mark.e2e
+
+#: For thinking and calls, text, what breaks off, and a call alone; and whether there are tools.
+CASES = pytest.mark.parametrize(
+    ("content", "has_tools"),
+    [("weather?", True), (ANSWER, True), (BREAK, True), (ONE, True), ("weather?", False)],
+    ids=["calls", "text", "broken", "a call", "no tools"],
+)
+
+#: The clients' types of events, by the events' own.
+EVENTS: dict[str, type[BaseModel]] = {
+    "message_start": anthropic.types.RawMessageStartEvent,
+    "content_block_start": anthropic.types.RawContentBlockStartEvent,
+    "content_block_delta": anthropic.types.RawContentBlockDeltaEvent,
+    "content_block_stop": anthropic.types.RawContentBlockStopEvent,
+    "message_delta": anthropic.types.RawMessageDeltaEvent,
+    "message_stop": anthropic.types.RawMessageStopEvent,
+}
+
+
+@pytest.fixture(scope="module")
+def scripted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    path: Path = tmp_path_factory.mktemp("scripted") / "scripted.gguf"
+    scripts = [pieces_of(text, size=random_sizes(number)) for number, text in enumerate(SCRIPTS)]
+    add_model(server, "described", write_scripted(path, scripts, template=TEMPLATE))
+    yield server
+    server.unload()
+    server.client.delete("described")
+
+
+@pytest.fixture(scope="module")
+def check(server: Server) -> Callable[..., None]:
+    """Fails for a reply with a field its route does not tell of, without one, or with one of another type."""
+    document = server.http.get("/openapi.json").json()
+    components = {name: _closed(schema) for name, schema in document["components"]["schemas"].items()}
+    validators: dict[str, Any] = {}
+
+    def checked(path: str, reply: Any, *, method: str = "post", stream: bool = False) -> None:
+        where = f"{method} {path} {stream}"
+        if where not in validators:
+            content = document["paths"][path][method]["responses"]["200"]["content"]
+            schema = content["text/event-stream" if stream else "application/json"]["schema"]
+            kind = jsonschema.Draft202012Validator
+            validators[where] = kind({**schema, "components": {"schemas": components}})
+        errors = [jsonschema.exceptions.best_match([one]) for one in validators[where].iter_errors(reply)]
+        assert not errors, (where, reply, errors)
+
+    return checked
+
+
+def _closed(schema: Any) -> Any:
+    """A schema that allows no field it does not name."""
+    if isinstance(schema, dict):
+        closed = {key: _closed(value) for key, value in schema.items()}
+        return {**closed, "additionalProperties": False} if "properties" in schema else closed
+    return [_closed(one) for one in schema] if isinstance(schema, list) else schema
+
+
+def events(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
+    reply = server.http.post(path, json={**body, "stream": True})
+    assert reply.status_code == 200, reply.text
+    lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+@CASES
+def test_chats(scripted: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
+    path = "/v1/chat/completions"
+    asked: dict[str, Any] = {"model": "described", "messages": user(content), "temperature": 0}
+    asked |= {
+        "tools": TOOLS if has_tools else [],
+        "logprobs": True,
+        "top_logprobs": 1,
+        "return_progress": True,
+        "top_k": 5.0,
+    }
+    whole = scripted.http.post(path, json=asked).json()
+    check(path, whole)
+    openai.types.chat.ChatCompletion.model_validate(whole)
+    chunks = events(scripted, path, asked | {"stream_options": {"include_usage": True}})
+    assert "usage" in chunks[-1]
+    for chunk in chunks:
+        check(path, chunk, stream=True)
+        openai.types.chat.ChatCompletionChunk.model_validate(chunk)
+
+
+@CASES
+def test_responses(scripted: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
+    path = "/v1/responses"
+    asked: dict[str, Any] = {"model": "described", "input": content, "temperature": 0}
+    asked["tools"] = FLAT if has_tools else []
+    asked |= {"reasoning": {"effort": "high", "summary": "auto"}}
+    asked |= {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
+    for body in (asked, asked | {"max_output_tokens": 3}):
+        whole = scripted.http.post(path, json=body).json()
+        check(path, whole)
+        openai.types.responses.Response.model_validate(whole)
+        adapter: TypeAdapter[Any] = TypeAdapter(openai.types.responses.ResponseStreamEvent)
+        streamed = events(scripted, path, body)
+        assert [event["sequence_number"] for event in streamed] == list(range(len(streamed)))
+        for event in streamed:
+            check(path, event, stream=True)
+            adapter.validate_python(event)
+    one = f"{path}/{whole['id']}"
+    check(f"{path}/{{id}}", scripted.http.get(one).json(), method="get")
+    check(f"{path}/{{id}}/input_items", scripted.http.get(f"{one}/input_items").json(), method="get")
+    check(f"{path}/{{id}}", scripted.http.delete(one).json(), method="delete")
+    check(f"{path}/input_tokens", scripted.http.post(f"{path}/input_tokens", json=asked).json())
+
+
+@CASES
+def test_messages(scripted: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
+    path = "/v1/messages"
+    asked: dict[str, Any] = {
+        "model": "described",
+        "messages": user(content),
+        "tools": ANTHROPIC if has_tools else [],
+        "temperature": 0,
+    }
+    asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}}
+    for most in (400, 3):
+        body = asked | {"max_tokens": most}
+        whole = scripted.http.post(path, json=body).json()
+        check(path, whole)
+        anthropic.types.Message.model_validate(whole)
+        for event in events(scripted, path, body):
+            check(path, event, stream=True)
+            if event["type"] != "ping":
+                EVENTS[event["type"]].model_validate(event)
+    counted = scripted.http.post(f"{path}/count_tokens", json=asked).json()
+    check(f"{path}/count_tokens", counted)
+    anthropic.types.MessageTokensCount.model_validate(counted)
+    assert counted["input_tokens"] == sum(
+        whole["usage"][name] for name in ("input_tokens", "cache_read_input_tokens")
+    )
+
+
+def test_the_rest(scripted: Server, check: Callable[..., None]) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 3, "logprobs": 2, "echo": True}
+    whole = scripted.http.post("/v1/completions", json=asked).json()
+    check("/v1/completions", whole)
+    openai.types.Completion.model_validate(whole)
+    chunks = events(scripted, "/v1/completions", asked)
+    for chunk in chunks:
+        check("/v1/completions", chunk, stream=True)
+    openai.types.Completion.model_validate(chunks[-1])  # which knows no chunk without a reason
+    for encoding in ("float", "base64"):
+        body = {"model": "tiny", "input": ["a", "b"], "encoding_format": encoding}
+        check("/v1/embeddings", scripted.http.post("/v1/embeddings", json=body).json())
+    models = scripted.http.get("/v1/models").json()
+    check("/v1/models", models, method="get")
+    check("/v1/models/{model}", scripted.http.get("/v1/models/tiny").json(), method="get")
+    assert all(openai.types.Model.model_validate(model) for model in models["data"])
