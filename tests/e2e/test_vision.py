@@ -13,6 +13,7 @@ import pytest
 
 from tests import commands
 from tests.e2e.servers import Server, add_model, environment
+from tests.images.test_decoding import animated, bomb
 from tests.model.models.parity import original
 from tests.model.vision.seeing import file_of, picture
 from tests.tiny_vision.common import Layout
@@ -100,6 +101,10 @@ def test_show_says_vision(server: Server) -> None:
         ("tiny", b"x", '"tiny" does not support images'),
         ("seeing", b"no image", "is not of a format that is read"),
         ("seeing", b"", "the image is empty"),
+        ("seeing", animated(), "the image is animated"),
+        ("seeing", bomb(30_000, 30_000), "pixels, and at most 40000000 are decoded"),
+        ("seeing", file_of(picture(1))[:-400], "the image is damaged"),
+        ("seeing", bytes((20 << 20) + 1), r"at most 20971520 are read \(PUNA_MAX_IMAGE_MB\)"),
     ],
 )
 def test_images_that_cannot_be_seen_are_refused(
@@ -108,6 +113,15 @@ def test_images_that_cannot_be_seen_are_refused(
     with pytest.raises(ollama.ResponseError, match=complaint) as caught:
         chat(server, image, model=model)
     assert caught.value.status_code == 400
+
+
+@pytest.mark.scenario(112)
+def test_a_hundred_images_are_refused_and_odd_ones_seen(server: Server) -> None:
+    with pytest.raises(ollama.ResponseError, match="has 100 images, and at most 64 are allowed") as caught:
+        chat(server, *[file_of(picture(1, 8, 8))] * 100)
+    assert caught.value.status_code == 400
+    for mode, format in (("CMYK", "JPEG"), ("1", "PNG"), ("LA", "PNG"), ("P", "GIF"), ("I;16", "PNG")):
+        assert chat(server, file_of(picture(1).convert("L").convert(mode), format)).message.content
 
 
 def test_what_is_no_base64_and_addresses_are_refused(server: Server) -> None:

@@ -73,6 +73,23 @@ def test_cameras_held_any_way(orientation: int) -> None:
     assert (pixels(file_of(stored, exif=exif)) == np.asarray(expected)).all()
 
 
+def test_a_photo_with_damaged_exif_data_is_shown_as_it_is_stored() -> None:
+    exif = PIL.Image.Exif()
+    exif[0x0112] = 6
+    data = exif.tobytes().replace(b"MM", b"XX")  # the order of its bytes
+    assert (pixels(file_of(picture(3), exif=data)) == np.asarray(picture(3))).all()
+
+
+def test_the_photo_of_a_file_with_several_pictures_is_read() -> None:
+    """As phones write them, with a smaller one or one for depth behind the photo."""
+    written = io.BytesIO()
+    picture(1).save(written, "MPO", save_all=True, append_images=[picture(2, 40, 30)])
+    expected = PIL.Image.open(io.BytesIO(file_of(picture(1), "JPEG")))
+    assert (pixels(written.getvalue()) == np.asarray(expected)).all()
+    with pytest.raises(ImageError, match="is a JPEG of 102 scans, and at most 100 are decoded"):
+        decode(written.getvalue() + b"\xff\xda" * 100, LIMITS)
+
+
 def animated() -> bytes:
     written = io.BytesIO()
     picture(1).save(written, "GIF", save_all=True, append_images=[picture(2)])

@@ -47,7 +47,7 @@ def decode(data: bytes, limits: ImageLimits, name: str = "the image") -> Picture
             with Image.open(io.BytesIO(data), formats=_FORMATS) as file:
                 _check(file, data, limits, name)
                 file.load()
-                return _rgb(ImageOps.exif_transpose(file))
+                return _rgb(_upright(file))
     except UnidentifiedImageError:
         raise ImageError(
             f"{name} is not of a format that is read; send JPEG, PNG, WebP, GIF or BMP"
@@ -56,17 +56,8 @@ def decode(data: bytes, limits: ImageLimits, name: str = "the image") -> Picture
         raise ImageError(_too_many(name, "more than 178 million", limits)) from None
     except ImageError:
         raise
-    except (
-        OSError,
-        SyntaxError,
-        ValueError,
-        TypeError,
-        EOFError,
-        IndexError,
-        KeyError,
-        OverflowError,
-    ) as error:
-        # Whatever a decoder stumbles over: Pillow promises no class.
+    except Exception as error:
+        # Whatever a decoder stumbles over: Pillow promises no class, and does not wrap struct's errors.
         raise ImageError(f"{name} is damaged and cannot be decoded: {error}") from error
 
 
@@ -76,9 +67,11 @@ def _check(file: ImageFile.ImageFile, data: bytes, limits: ImageLimits, name: st
         raise ImageError(f"{name} is {width} x {height}: it has no pixels")
     if width * height > limits.pixels:
         raise ImageError(_too_many(name, f"{width} x {height}", limits))
-    if getattr(file, "is_animated", False):
+    # Cameras write several pictures into a file that is a JPEG to everybody else: the first is the photo.
+    photo = file.format in ("JPEG", "MPO")
+    if not photo and getattr(file, "is_animated", False):
         raise ImageError(f"{name} is animated; send one frame of it as an image of its own")
-    if file.format == "JPEG" and (scans := data.count(_SCAN)) > _MOST_SCANS:
+    if photo and (scans := data.count(_SCAN)) > _MOST_SCANS:
         raise ImageError(f"{name} is a JPEG of {scans} scans, and at most {_MOST_SCANS} are decoded")
 
 
@@ -87,6 +80,14 @@ def _too_many(name: str, size: str, limits: ImageLimits) -> str:
         f"{name} has {size} pixels, and at most {limits.pixels} are decoded: "
         "send it smaller (PUNA_MAX_IMAGE_MEGAPIXELS)"
     )
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turned as its EXIF data say; where they are damaged, as it is stored: so others show it."""
+    try:
+        return ImageOps.exif_transpose(image)
+    except Exception:
+        return image
 
 
 def _rgb(image: Image.Image) -> Picture:

@@ -152,10 +152,12 @@ class DeepSeekOcrVision(VisionTower):
         return self.options.sam.side**2
 
     def memory_bytes(self, slice_rows: int) -> int:
-        """Those of SAM, whose queries, keys and values also say where patches are."""
-        sam = self.options.sam
-        width = sam.layers[0].head_dim + 2 * sam.side
-        return super().memory_bytes(slice_rows) + 12 * sam.side**2 * sam.layers[0].heads * width
+        """Those of SAM, whose queries and keys also say where patches are, for windows and for the whole."""
+        sam, layer = self.options.sam, self.options.sam.layers[0]
+        numbers = sam.side**2 * (layer.head_dim + 2 * sam.side)  # of the queries of a head
+        for window in {each.window or sam.side for each in sam.layers}:
+            numbers += (-(-sam.side // window) * window) ** 2 * 2 * (layer.head_dim + window)
+        return super().memory_bytes(slice_rows) + 4 * layer.heads * numbers
 
 
 class DeepSeekOcrVisionBeside(DeepSeekOcrVision):

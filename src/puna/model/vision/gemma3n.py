@@ -24,7 +24,7 @@ from puna.nn.feed_forward import gelu_tanh
 from puna.nn.layers import Linear, RMSNorm, unit_norm
 from puna.nn.module import blocks, weight
 from puna.nn.vision.attention import PatchKeys, Slices
-from puna.nn.vision.convolution import Convolution, Pointwise, results
+from puna.nn.vision.convolution import Convolution, Pointwise, results, rimmed
 from puna.nn.vision.layers import Table, pooled
 from puna.nn.vision.mobilenet import BlockOptions, Stage, StageOptions, in_pieces
 from puna.ops import Array
@@ -134,7 +134,7 @@ class Gemma3nVision(VisionTower):
         o = self.options
         grid = self.ops.array(normalised(prepared.pixels.reshape(-1, o.channels), o.mean, o.std))
         made = []
-        for part in self.stem.parts(grid, o.image_size, _STEP, slice_rows):
+        for part in self.stem.parts(rimmed(self.ops, [grid]), o.image_size, _STEP, slice_rows):
             made.append(gelu_tanh(self.ops, self.stem_norm(part)))
             yield
         grid, found = self.ops.concatenate(made), []

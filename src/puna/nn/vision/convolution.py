@@ -1,11 +1,12 @@
 """Convolutions over a grid of patches, as products with each place's neighbours.
 
-A grid is an array [height * width, channels], and square. What is beyond its rim counts as zeros.
+A grid is an array [height * width, channels], and square. What is beyond its rim counts as zeros, a row of
+which follows the grids that convolutions read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -42,9 +43,9 @@ def results(side: int, step: int) -> int:
     return -(-side // step)
 
 
-def rimmed(ops: Backend, grid: Array) -> Array:
-    """A grid, and after it a row of zeros for what is beyond its rim."""
-    return ops.concatenate([grid, ops.array(np.zeros((1, grid.shape[1]), np.float32))])
+def rimmed(ops: Backend, parts: Sequence[Array]) -> Array:
+    """A grid of which these are the rows, and after it a row of zeros for what is beyond its rim."""
+    return ops.concatenate([*parts, ops.array(np.zeros((1, parts[0].shape[1]), np.float32))])
 
 
 class Convolution:
@@ -64,15 +65,14 @@ class Convolution:
     def parts(
         self, grid: Array, side: int, step: int, slice_rows: int, rim: int | None = None
     ) -> Iterator[Array]:
-        """[side * side, in] to [results², out], `slice_rows` rows after `slice_rows` rows.
+        """A `rimmed` grid [side² + 1, in] to [results², out], `slice_rows` rows at a time.
 
         It reads `rim` places beyond each side of the grid, or as `evenly` has it.
         """
         ops, kernel = self.linear.ops, self.kernel
         seen = evenly(side, kernel, step) if rim is None else neighbours(side, kernel, step, rim, rim)
-        shown = rimmed(ops, grid)
         for begin, end in pieces(len(seen), slice_rows):
-            read = shown[ops.array(seen[begin:end].reshape(-1))]
+            read = grid[ops.array(seen[begin:end].reshape(-1))]
             yield self.linear(read.reshape(end - begin, -1))
 
 
@@ -89,11 +89,10 @@ class DepthwiseConvolution(Values):
         return values.reshape(len(values), -1).T  # [kernel * kernel, channels]
 
     def parts(self, ops: Backend, grid: Array, side: int, step: int, slice_rows: int) -> Iterator[Array]:
-        """[side * side, channels] to [results², channels], `slice_rows` rows after `slice_rows` rows."""
+        """A `rimmed` grid [side² + 1, channels] to [results², channels], `slice_rows` rows at a time."""
         seen = np.ascontiguousarray(evenly(side, round(len(self.values) ** 0.5), step).T)
-        shown = rimmed(ops, grid)
         for begin, end in pieces(seen.shape[1], slice_rows):
-            read = (shown[ops.array(places)] for places in seen[:, begin:end])
+            read = (grid[ops.array(places)] for places in seen[:, begin:end])
             total = next(read) * self.values[0]
             for index, each in enumerate(read, 1):
                 total = total + each * self.values[index]

@@ -16,7 +16,7 @@ from puna.nn.feed_forward import gelu_tanh
 from puna.nn.layers import RMSNorm, Values
 from puna.nn.module import Module, blocks, weight
 from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
-from puna.nn.vision.convolution import Convolution, DepthwiseConvolution, Pointwise, results
+from puna.nn.vision.convolution import Convolution, DepthwiseConvolution, Pointwise, results, rimmed
 from puna.ops import Array
 
 
@@ -91,7 +91,7 @@ class EdgeResidual(Block):
 
     def forward(self, grid: Array, side: int, slice_rows: int) -> Slices[Array]:
         made, begin = [], 0
-        for part in self.wide.parts(grid, side, self.options.step, slice_rows):
+        for part in self.wide.parts(rimmed(self.ops, [grid]), side, self.options.step, slice_rows):
             narrow = self.narrow(gelu_tanh(self.ops, self.wide_norm(part)))
             made.append(self.added(grid, self.narrow_norm(narrow), begin))
             begin += len(part)
@@ -115,13 +115,14 @@ class InvertedResidual(Block):
         step, parts = self.options.step, in_pieces(grid, slice_rows)
         if self.first is not None:
             first_step = 1 if self.middle is not None else step
-            parts = normed(self.first.parts(self.ops, grid, side, first_step, slice_rows), self.first_norm)
+            shown = rimmed(self.ops, [grid])
+            parts = normed(self.first.parts(self.ops, shown, side, first_step, slice_rows), self.first_norm)
         if self.middle is not None:
             wide = []
             for part in parts:
                 wide.append(self._widened(part))
                 yield
-            joined = self.ops.concatenate(wide)
+            joined = rimmed(self.ops, wide)
             wide.clear()
             parts = normed(self.middle.parts(self.ops, joined, side, step, slice_rows), self.middle_norm)
         made, begin = [], 0
@@ -157,11 +158,11 @@ class GridAttention(Block):
         for part in in_pieces(grid, slice_rows):
             shown.append(self.norm(part))
             yield
-        joined, nearby = self.ops.concatenate(shown), []
+        joined, nearby = None if self.near_key is None else rimmed(self.ops, shown), []
         for near, norm in ((self.near_key, self.near_key_norm), (self.near_value, self.near_value_norm)):
             nearby.append(
                 iter(shown)
-                if near is None
+                if near is None or joined is None
                 else normed(near.parts(self.ops, joined, side, o.key_step, slice_rows), norm)
             )
         keys, made, count, begin = PatchKeys(self.ops, 1, o.head_dim), [], results(side, o.key_step) ** 2, 0

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from puna.nn.layers import LayerNorm, Linear, StackedLinear
 from puna.nn.module import Module, blocks, weight
 from puna.nn.vision.attention import Groups, PatchKeys, Slices, pieces
-from puna.nn.vision.convolution import Convolution, results
+from puna.nn.vision.convolution import Convolution, results, rimmed
 from puna.nn.vision.interpolation import resized_positions, resized_row
 from puna.nn.vision.layers import PatchEmbedding, Table
 from puna.ops import Array, Weight
@@ -60,8 +60,10 @@ class SamLayer(Module):
     def loaded(self) -> None:
         self._tables = [self.ops.numpy(table.values) for table in (self.rows, self.columns)]
 
-    def forward(self, hidden: Array, side: int, slice_rows: int) -> Slices[Array]:
-        """A grid of patches [side * side, hidden] to the same."""
+    def forward(
+        self, hidden: Array, side: int, slice_rows: int, keys_of: dict[int, PatchKeys]
+    ) -> Slices[Array]:
+        """A grid of patches [side * side, hidden] to the same; `keys_of` windows are for all layers."""
         o = self.options
         window = o.window or side
         order, back = windows(side, window)
@@ -74,30 +76,27 @@ class SamLayer(Module):
         row, column = np.divmod(np.arange(len(order)) % window**2, window)
         said = np.concatenate([np.eye(window)[row], np.eye(window)[column]], axis=1).astype(np.float32)
         scores = [self._distances(table, window) for table in self._tables]
-        keys, queries = PatchKeys(self.ops, o.heads, width, o.head_dim), []
-        try:
-            keys.reserve(len(order))
-            for begin, end in pieces(len(order), slice_rows):
-                query, key, value = (each.reshape(-1, o.head_dim) for each in self.inputs(shown[begin:end]))
-                found = [
-                    self._at_places(query, places[begin:end], score)
-                    for places, score in zip((row, column), scores, strict=True)
-                ]
-                queries.append(self.ops.join([query, *found]).reshape(-1, o.heads, width))
-                told = self.ops.array(said[begin:end].repeat(o.heads, axis=0))
-                keys.put(
-                    begin,
-                    self.ops.join([key, told]).reshape(-1, o.heads, width),
-                    value.reshape(-1, o.heads, o.head_dim),
-                )
-                yield
-            groups = Groups.of(self.ops, [window**2] * (len(order) // window**2))
-            attended = []
-            for (begin, _), query in zip(pieces(len(order), slice_rows), queries, strict=True):
-                attended.append(self.output(keys.attend(query, begin, groups, o.head_dim**-0.5)))
-                yield
-        finally:
-            keys.release()
+        keys, queries = keys_of.setdefault(window, PatchKeys(self.ops, o.heads, width, o.head_dim)), []
+        keys.reserve(len(order))
+        for begin, end in pieces(len(order), slice_rows):
+            query, key, value = (each.reshape(-1, o.head_dim) for each in self.inputs(shown[begin:end]))
+            found = [
+                self._at_places(query, places[begin:end], score)
+                for places, score in zip((row, column), scores, strict=True)
+            ]
+            queries.append(self.ops.join([query, *found]).reshape(-1, o.heads, width))
+            told = self.ops.array(said[begin:end].repeat(o.heads, axis=0))
+            keys.put(
+                begin,
+                self.ops.join([key, told]).reshape(-1, o.heads, width),
+                value.reshape(-1, o.heads, o.head_dim),
+            )
+            yield
+        groups = Groups.of(self.ops, [window**2] * (len(order) // window**2))
+        attended = []
+        for (begin, _), query in zip(pieces(len(order), slice_rows), queries, strict=True):
+            attended.append(self.output(keys.attend(query, begin, groups, o.head_dim**-0.5)))
+            yield
         attended_rows = self.ops.concatenate(attended)[self.ops.array(back)]
         results = []
         for begin, end in pieces(len(hidden), slice_rows):
@@ -153,13 +152,18 @@ class Sam(Module):
         hidden = self.embedding(patches)
         hidden = hidden + self.ops.array(resized_positions(self._table, side, side, cubic=True))
         yield
-        for layer in self.layers:
-            hidden = yield from layer.forward(hidden, side, slice_rows)
+        keys_of: dict[int, PatchKeys] = {}
+        try:
+            for layer in self.layers:
+                hidden = yield from layer.forward(hidden, side, slice_rows, keys_of)
+        finally:
+            for keys in keys_of.values():
+                keys.release()
         hidden = self.first_norm(self.first(hidden))
         yield
         for convolution, step in ((self.second, 1), (self.third, 2), (self.fourth, 2)):
             parts = []
-            for part in convolution.parts(hidden, side, step, slice_rows, rim=1):
+            for part in convolution.parts(rimmed(self.ops, [hidden]), side, step, slice_rows, rim=1):
                 parts.append(self.second_norm(part) if convolution is self.second else part)
                 yield
             hidden, side = self.ops.concatenate(parts), results(side, step)
