@@ -332,8 +332,8 @@ def test_t5_is_that_of_llama_cpp(tied: bool, tmp_path: Path) -> None:
     check_same(tmp_path / "ours.gguf", theirs(folder, tmp_path / "theirs.gguf"))
 
 
-#: Of models that see, whether it also converts the text. It gives the second norms of Llama 4's eyes the names
-#: of Gemma 4's, and a tiny model of experts that are square does not say whether they are turned.
+#: Of models that see, whether it also converts the text. It gives the second norms of Llama 4's eyes the
+#: names of Gemma 4's, and a tiny model of experts that are square does not say whether they are turned.
 SEEN = {
     "gemma3": True, "gemma4": True, "gemma4, small": True, "glm4v": True, "glm4v, experts": True,
     "glmocr": True, "idefics3": True, "internvl": True, "lfm2": True, "mistral3": True,
