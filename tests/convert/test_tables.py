@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.convertible import PAGE, with_table
 from puna.convert.family import PERMUTED, Family
 from puna.convert.names import NAMES
 from puna.convert.registry import text_families
@@ -37,3 +38,8 @@ def test_adapters_are_read_as_models_are_converted(family: Family) -> None:
 
 def test_what_is_converted_can_be_run() -> None:
     assert {family.architecture for family in text_families()} <= set(supported())
+
+
+def test_the_page_lists_what_can_be_converted() -> None:
+    page = PAGE.read_text()
+    assert with_table(page) == page, "run python bench/convertible.py"
