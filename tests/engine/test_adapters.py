@@ -13,6 +13,7 @@ import torch
 
 from puna.errors import ModelError, RequestError, UnsupportedModelError
 from puna.gguf import GGMLType
+from puna.model.adapters.peft import WEIGHTS
 from puna.model.load import LoadedModel, load_model
 from puna.options import AdapterFile, AdapterScale
 from tests.engine.runs import Run
@@ -283,6 +284,13 @@ def test_modules_of_peft_that_are_not_known_are_named(tmp_path: Path) -> None:
     save_file({name: torch.ones(4, 4)}, folder / "adapter_model.safetensors")
     with pytest.raises(UnsupportedModelError, match="embed_tokens"):
         load_model(path, adapters=[AdapterFile(str(folder))])
+    for module in (
+        "model.layers.0.mlp.experts.3.gate_proj", "vision_tower.encoder.layers.0.self_attn.q_proj",
+        "model.visual.blocks.0.attn.qkv", "model.layers.0.linear_attn.out_proj",
+    ):  # fmt: skip
+        save_file({f"base_model.model.{module}.lora_A.weight": torch.ones(4, 4)}, folder / WEIGHTS)
+        with pytest.raises(UnsupportedModelError, match=f"{module}.* cannot change here"):
+            load_model(path, adapters=[AdapterFile(str(folder))])
     (folder / "adapter_model.safetensors").write_bytes(b"\xff" * 40)
     with pytest.raises(ModelError, match="this is no safetensors file"):
         load_model(path, adapters=[AdapterFile(str(folder))])

@@ -7,15 +7,13 @@ from typing import Final
 
 from puna.convert.config import Config
 from puna.convert.family import Family, Member, Place, Split, halves
+from puna.model.published import LINEARS, is_of_another_sense
 
 _LAYER: Final = {
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+    **LINEARS, "input_layernorm": "attn_norm", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "self_attn.query_layernorm": "attn_q_norm",
-    "self_attn.key_layernorm": "attn_k_norm", "self_attn.qkv_proj": "attn_qkv",
-    "self_attn.sinks": "attn_sinks.weight", "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-    "mlp.gate_up_proj": "ffn_up", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
+    "self_attn.key_layernorm": "attn_k_norm", "self_attn.sinks": "attn_sinks.weight",
+    "post_attention_layernorm": "ffn_norm",
     "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
     "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
@@ -63,11 +61,6 @@ _AHEAD: Final = re.compile(r"(?:model\.)?mtp\.(?:layers\.(\d{1,6})\.)?")
 _NUMBER: Final = re.compile(r"(?<=\.)(\d{1,6})(?=\.|$)")
 #: How names of what sees begin.
 _TOWER: Final = re.compile(r"^(?:vision_tower\.vision_model|vision_tower|vision_model|visual|vpm)\.")
-#: Of models that also see or hear: what is not of the text model.
-_ELSEWHERE: Final = (
-    "vision", "visual", "audio", "projector", "patch_embed", "image_newline", "merger", "embed_vision",
-    "connector",
-)  # fmt: skip
 
 
 def is_of_another_part(name: str, family: Family) -> bool:
@@ -75,7 +68,7 @@ def is_of_another_part(name: str, family: Family) -> bool:
     if family.kept:
         plain = _plain(name, family)
         return not plain.startswith(family.kept) or plain.startswith(family.dropped)
-    return any(part in name for part in _ELSEWHERE) or name.startswith(family.dropped)
+    return is_of_another_sense(name) or name.startswith(family.dropped)
 
 
 def _plain(name: str, family: Family) -> str:

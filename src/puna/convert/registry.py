@@ -73,6 +73,11 @@ def _within(families: Mapping[str, list[Family]], config: Mapping[str, Any]) -> 
     return None
 
 
+def text_families() -> list[Family]:
+    """All of text models."""
+    return [family for families in _families(_TEXTS).values() for family in families]
+
+
 def convertible() -> list[str]:
     """All architectures, as config.json names them, sorted."""
     return sorted(_families(_TEXTS))

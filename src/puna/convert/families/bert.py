@@ -144,9 +144,8 @@ _NOMIC_MOE: Final = Family(
     dropped=_DROPPED, when=_has_experts,
 )  # fmt: skip
 _JINA3: Final = Family(
-    hf=("JinaEmbeddingsV3Model", "XLMRobertaModel"), architecture="jina-bert-v3", keys=_KEYS, names=_ROTATED,
-    rename=_inner("roberta."), dropped=_DROPPED,
-    when=lambda config: config.get("model_type") == "jina_embeddings_v3",
+    hf=("JinaEmbeddingsV3Model",), architecture="jina-bert-v3", keys=_KEYS, names=_ROTATED,
+    dropped=_DROPPED,
 )  # fmt: skip
 
 _MODERN_LAYER: Final = {

@@ -21,10 +21,22 @@ KEYS: Final[dict[str, Key]] = {
     "ssm.time_step_rank": "linear_num_value_heads",
     "ssm.inner_size": lambda config: config["linear_value_head_dim"] * config["linear_num_value_heads"],
     "full_attention_interval": lambda config: config.get("full_attention_interval") or 4,
+    "attention.recurrent_layers": lambda config: _recurrent(config),
     "rope.dimension_count": lambda config: int(
         config.head_size * config.rope.get("partial_rotary_factor", 0.25)
     ),
 }
+
+
+def _recurrent(config: Config) -> list[bool]:
+    """Of each layer, whether it is a delta network; heads that predict later tokens attend."""
+    kinds = config.get("layer_types")
+    if kinds is None:
+        every = config.get("full_attention_interval") or 4
+        found = [(layer + 1) % every > 0 for layer in range(config.layers)]
+    else:
+        found = [kind == "linear_attention" for kind in kinds]
+    return found + [False] * config.heads_ahead
 
 
 def _parted(values: Values, config: Config) -> Sequence[Values]:

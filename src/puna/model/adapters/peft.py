@@ -17,24 +17,11 @@ from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, GGUFWriter, open_gguf
 from puna.model.adapters.pairs import MOST_VALUES, A, B, Pairs, paired
 from puna.model.metadata import per_layer, required
+from puna.model.published import AS_THEY_ARE, LINEARS, REORDERED, is_of_another_sense
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
 
-#: Architectures whose modules have these names, by whether their files have queries and keys in another order
-#: than transformers: the halves it rotates lie beside each other.
-_REORDERED = frozenset({"llama", "granite", "granitemoe", "granitehybrid", "mistral3", "smollm3"})
-_AS_THEY_ARE = frozenset({
-    "exaone4", "gemma", "gemma2", "gemma3", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss",
-    "starcoder2",
-})  # fmt: skip
-
-_MODULES = {
-    "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down", "mlp.gate_up_proj": "ffn_up",
-    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down",
-}  # fmt: skip
 _NAME = re.compile(
     r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?(?:\.weight)?", re.ASCII
 )
@@ -83,7 +70,7 @@ def read_peft_adapter(config_path: Path, weights: Path, model: GGUFFile) -> Pair
     Raises `ModelError` and `UnsupportedModelError`.
     """
     architecture = model.architecture
-    if architecture not in _REORDERED | _AS_THEY_ARE:
+    if architecture not in REORDERED | AS_THEY_ARE:
         raise UnsupportedModelError(
             f"{weights}: which tensors of {architecture} this adapter means is not known; convert it to GGUF "
             "with llama.cpp's convert_lora_to_gguf.py"
@@ -94,7 +81,7 @@ def read_peft_adapter(config_path: Path, weights: Path, model: GGUFFile) -> Pair
     for name, values in _read_tensors(weights).items():
         module, tensor, half = _tensor(weights, name)
         modules[tensor] = module
-        if half == "B" and architecture in _REORDERED:
+        if half == "B" and architecture in REORDERED:
             values = _reordered(tensor, values, model)
         halves[tensor + (A if half == "A" else B)] = values
 
@@ -158,15 +145,15 @@ def _numbers(path: Path, name: str, tensor: dict[str, object]) -> NDArray[np.flo
 
 def _tensor(path: Path, name: str) -> tuple[str, str, str]:
     """The module of transformers that `name` is of, its tensor in GGUF files, and which half."""
-    if (parsed := _NAME.fullmatch(name)) is not None:
+    if (parsed := _NAME.fullmatch(name)) is not None and not is_of_another_sense(name):
         module = parsed["module"]
-        if (placed := _LAYER.fullmatch(module)) is not None and placed["module"] in _MODULES:
-            return module, f"blk.{int(placed['layer'])}.{_MODULES[placed['module']]}.weight", parsed["half"]
+        if (placed := _LAYER.fullmatch(module)) is not None and placed["module"] in LINEARS:
+            return module, f"blk.{int(placed['layer'])}.{LINEARS[placed['module']]}.weight", parsed["half"]
         if module.rpartition(".")[2] == "lm_head":
             return module, "output.weight", parsed["half"]
     raise UnsupportedModelError(
         f"{path}: tensor {shown(name)} changes something that adapters cannot change here; those of "
-        "attention, of feed-forward networks and of the output can be applied"
+        "attention, of feed-forward networks without experts and of the output can be applied"
     )
 
 

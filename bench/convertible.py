@@ -1,0 +1,38 @@
+"""Writes what can be converted into docs/models-of-your-own.md: a row for each architecture of files.
+
+python bench/convertible.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from puna.convert.registry import convertible_towers, text_families
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "models-of-your-own.md"
+BEGIN, END = "<!-- converted: python bench/convertible.py -->\n", "<!-- end of converted -->\n"
+
+
+def table() -> str:
+    """Architectures of files, and what config.json calls models that become such; in bold those with eyes."""
+    rows: dict[str, set[str]] = {}
+    for family in text_families():
+        rows.setdefault(family.architecture, set()).update(family.hf)
+    lines = ["| file | `architectures` in config.json |", "|---|---|"]
+    seeing = {*convertible_towers(), "MllamaForConditionalGeneration"}
+    for architecture, names in sorted(rows.items()):
+        shown = (f"**{name}**" if name in seeing else name for name in sorted(names))
+        lines.append(f"| `{architecture}` | {', '.join(shown)} |")
+    inside = sorted(set(convertible_towers()) - {name for names in rows.values() for name in names})
+    lines.append(f"| that of the text model within | {', '.join(f'**{name}**' for name in inside)} |")
+    return "\n".join(lines) + "\n"
+
+
+def with_table(page: str) -> str:
+    """The page with the table as it is now."""
+    before, rest = page.split(BEGIN)
+    return before + BEGIN + table() + END + rest.split(END)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(with_table(PAGE.read_text()))

@@ -1,0 +1,45 @@
+"""The tables of families, and what is said of them elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.convertible import PAGE, with_table
+from puna.convert.family import PERMUTED, Family
+from puna.convert.names import NAMES
+from puna.convert.registry import text_families
+from puna.model.published import AS_THEY_ARE, LINEARS, REORDERED
+from puna.model.registry import supported
+
+DECODERS = [family for family in text_families() if not family.kept]
+
+
+def kind_of(family: Family) -> str:
+    """How adapters of PEFT would have to be read: "reordered", "as they are", or "otherwise"."""
+    orders = set()
+    for theirs, ours in LINEARS.items():
+        module = f"model.layers.{{}}.{theirs}"
+        if family.names.get(module, NAMES[module]) != f"blk.{{}}.{ours}":
+            return "otherwise"
+        change = family.changes.get(f"{ours}.weight")
+        if change not in (None, PERMUTED.get(f"{ours}.weight")):
+            return "otherwise"
+        orders.add(change is not None)
+    return "reordered" if True in orders else "as they are"
+
+
+@pytest.mark.parametrize("family", DECODERS, ids=lambda family: f"{family.architecture} {family.hf[0]}")
+def test_adapters_are_read_as_models_are_converted(family: Family) -> None:
+    if family.architecture in REORDERED:
+        assert kind_of(family) == "reordered"
+    if family.architecture in AS_THEY_ARE:
+        assert kind_of(family) == "as they are"
+
+
+def test_what_is_converted_can_be_run() -> None:
+    assert {family.architecture for family in text_families()} <= set(supported())
+
+
+def test_the_page_lists_what_can_be_converted() -> None:
+    page = PAGE.read_text()
+    assert with_table(page) == page, "run python bench/convertible.py"
