@@ -92,7 +92,7 @@ def test_a_published_model_that_sees_becomes_a_model_and_a_projector(store: Stor
     with pytest.raises(RequestError, match=r"preprocessor_config\.json lacks 'image_mean'"):
         store.create("blind", ModelSpec(files=files))
     (folder / "preprocessor_config.json").write_text(json.dumps(tiny.pictures))
-    files["preprocessor_config.json"] = store.import_file(folder / "preprocessor_config.json")
+    files = {path.name: store.import_file(path) for path in folder.iterdir()}  # what failed was forgotten
     model = store.create("seeing", ModelSpec(files=files))
     assert len(model.manifest.of_type("application/vnd.ollama.image.projector")) == 1
     with open_gguf(model.model_path) as file:
