@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import gguf
@@ -11,8 +12,11 @@ import pytest
 from puna.errors import RequestError
 from puna.gguf import FileType, GGMLType, GGUFWriter, open_gguf
 from puna.store import ModelSpec, Store
+from tests.convert.checkpoints import save_tokenizer, saved
+from tests.model.models.parity import original
 from tests.store.store_files import add, blob_names
-from tests.tiny import tiny_llama_gguf
+from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_vision.idefics3 import TinyIdefics3
 
 
 def steps() -> tuple[list[str], list[tuple[str, int, int]]]:
@@ -78,3 +82,18 @@ def test_a_published_model_that_cannot_be_converted_is_refused_and_forgotten(sto
     with pytest.raises(RequestError, match="unsupported architecture 'NoSuchModel'"):
         store.create("m", ModelSpec(files=files))
     assert blob_names(store) == set()
+
+
+def test_a_published_model_that_sees_becomes_a_model_and_a_projector(store: Store, tmp_path: Path) -> None:
+    tiny = TinyIdefics3(TinyLlama())
+    folder = saved(tmp_path / "checkpoint", original(tiny), tokenizer=False)
+    save_tokenizer(folder, markers=[*tiny.markers, "<|part|>"])
+    files = {path.name: store.import_file(path) for path in folder.iterdir()}
+    with pytest.raises(RequestError, match=r"preprocessor_config\.json lacks 'image_mean'"):
+        store.create("blind", ModelSpec(files=files))
+    (folder / "preprocessor_config.json").write_text(json.dumps(tiny.pictures))
+    files = {path.name: store.import_file(path) for path in folder.iterdir()}  # what failed was forgotten
+    model = store.create("seeing", ModelSpec(files=files))
+    assert len(model.manifest.of_type("application/vnd.ollama.image.projector")) == 1
+    with open_gguf(model.model_path) as file:
+        assert file.architecture == "llama"

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from puna.convert.added import added_tokens
 from puna.convert.checkpoint import Checkpoint
 from puna.errors import ConversionError, shown
+
+#: Layers, and numbers of a head, beyond which config.json is damaged: many times those of any model.
+_MOST: Final = 1 << 12
+_LARGEST_HEAD: Final = 1 << 14
 
 
 class Config:
@@ -76,12 +80,19 @@ class Config:
             raise ConversionError(f"config.json: '{names[0]}' is {shown(value)}, not a number of at least 1")
         return value
 
+    def few(self, *names: str, most: int = _MOST) -> int:
+        """A number of what lists are made of: at least 1, and not so large that only a mistake can be."""
+        value = self.count(*names)
+        if value > most:
+            raise ConversionError(f"config.json: '{names[0]}' is {value}, at most {most}")
+        return value
+
     @property
     def layers(self) -> int:
         kinds = self.get("layers_block_type")
         if isinstance(kinds, list) and kinds:
             return len(kinds)
-        return self.count("num_hidden_layers", "n_layers", "n_layer", "num_layers")
+        return self.few("num_hidden_layers", "n_layers", "n_layer", "num_layers")
 
     @property
     def heads(self) -> int:
@@ -93,7 +104,9 @@ class Config:
 
     @property
     def head_size(self) -> int:
-        return int(self.get("head_dim") or self.count("hidden_size", "n_embd", "d_model") // self.heads)
+        if self.get("head_dim"):
+            return self.few("head_dim", most=_LARGEST_HEAD)
+        return self.few("hidden_size", "n_embd", "d_model", most=_MOST * _LARGEST_HEAD) // self.heads
 
     @property
     def rope(self) -> dict[str, Any]:

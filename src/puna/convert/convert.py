@@ -93,7 +93,7 @@ def convert_tower(
 def _named(folder: Path) -> Iterator[None]:
     try:
         yield
-    except (TypeError, ValueError, AttributeError) as error:
+    except (TypeError, ValueError, AttributeError, LookupError, ArithmeticError) as error:
         raise ConversionError(f"{folder.name}: a setting has a value of the wrong type: {error}") from error
 
 

@@ -13,7 +13,10 @@ from puna.convert.families.gemma import GEMMA3, TIED
 from puna.convert.family import Family, Key, Member, Place
 from puna.convert.names import POST_NORMS
 from puna.convert.numbers import Values
+from puna.errors import ConversionError
 
+_LARGEST_HEAD: Final = 1 << 14
+_MOST_TOKENS: Final = 1 << 21
 _LAYER: Final = {
     "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
     "post_per_layer_input_norm": "post_norm",
@@ -49,7 +52,7 @@ def _deviations(config: Config) -> list[float]:
 
 def _padded(values: Values, config: Config) -> Values:
     """With rows for tokens that stand for images and sounds, which published tables may lack."""
-    missing = config.count("vocab_size") - len(values)
+    missing = config.few("vocab_size", most=_MOST_TOKENS) - len(values)
     return np.pad(values, ((0, missing), (0, 0))) if missing > 0 else values
 
 
@@ -80,7 +83,10 @@ def _whole(config: Config, name: str, outside: str, otherwise: Any = None) -> An
 
 
 def _head_size(config: Config) -> int:
-    return int(_whole(config, "head_dim", "global_head_dim") or config.head_size)
+    size = int(_whole(config, "head_dim", "global_head_dim") or config.head_size)
+    if not 0 < size <= _LARGEST_HEAD:
+        raise ConversionError(f"config.json: 'global_head_dim' is {size}, at most {_LARGEST_HEAD}")
+    return size
 
 
 def _kv_heads(config: Config) -> Any:

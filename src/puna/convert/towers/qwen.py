@@ -88,7 +88,7 @@ def _by_layer(name: str, config: Config) -> str:
 
 def _speaking(config: Config) -> list[bool]:
     speaking = config.get("deepstack_visual_indexes") or ()
-    return [layer in speaking for layer in range(config.count("depth"))]
+    return [layer in speaking for layer in range(config.few("depth"))]
 
 
 QWEN3: Final = Family(
