@@ -4,6 +4,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PEERS := .venv-peers/bin
+LLAMA_CPP := .venv-peers/llama.cpp
 CLIENTS := .venv-clients/bin
 CLIENTS_JS := tests/clients/javascript
 PYTEST_ARGS ?=
@@ -71,7 +72,7 @@ bench: .venv/installed ## measure the bundled model and the kernels
 	$(BIN)/python bench/kernels.py
 	$(BIN)/python bench/attention.py
 
-test-peers: .venv-peers/installed .venv-peers/minilm ## compare results with llama.cpp (builds it the first time) and transformers
+test-peers: .venv-peers/installed .venv-peers/minilm $(LLAMA_CPP)/convert_hf_to_gguf.py ## compare results with llama.cpp (builds it the first time) and transformers
 	$(PEERS)/python -m pytest tests/parity tests/model/tokenizer/test_tokenizer_peers.py -m peers $(PYTEST_ARGS)
 
 bench-peers: .venv-peers/installed .venv-peers/openvino ## compare speed with llama.cpp (builds it the first time) and OpenVINO
@@ -179,18 +180,20 @@ $(CLIENTS_JS)/node_modules/.installed: $(CLIENTS_JS)/package.json
 	-$(PEERS)/python -m pip install --quiet 'llama-cpp-python[server]'
 	touch $@
 
-# llama.cpp's own server, from the source that the package contains, with the package's flags. Nothing but
-# that source is used: no user interface is fetched, and none of the system's libraries.
-LLAMA_CPP := .venv-peers/llama.cpp
+# llama.cpp's source as the package contains it: our converter is compared with its, and its server is built from it,
+# with the package's flags. Nothing but that source is used: no user interface is fetched, and none of the system's
+# libraries.
+$(LLAMA_CPP)/convert_hf_to_gguf.py: .venv-peers/llama-cpp
+	rm -rf $(LLAMA_CPP) && mkdir $(LLAMA_CPP)
+	$(PEERS)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest $(LLAMA_CPP) \
+		llama-cpp-python==$$($(PEERS)/python -c 'from importlib.metadata import version as v; print(v("llama-cpp-python"))')
+	tar -xmf $(LLAMA_CPP)/llama_cpp_python-*.tar.gz -C $(LLAMA_CPP) --strip-components 3 --wildcards '*/vendor/llama.cpp/*'
+
 LLAMA_SERVER_FLAGS := -DCMAKE_BUILD_TYPE=Release -DBUILD_SHARED_LIBS=OFF -DLLAMA_OPENSSL=OFF \
 	-DLLAMA_BUILD_UI=OFF -DLLAMA_USE_PREBUILT_UI=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF
 
-$(PEERS)/llama-server: .venv-peers/llama-cpp
-	rm -rf $(LLAMA_CPP) && mkdir $(LLAMA_CPP)
+$(PEERS)/llama-server: $(LLAMA_CPP)/convert_hf_to_gguf.py
 	$(PEERS)/python -m pip install --quiet cmake
-	$(PEERS)/python -m pip download --quiet --no-deps --no-binary llama-cpp-python --dest $(LLAMA_CPP) \
-		llama-cpp-python==$$($(PEERS)/python -c 'from importlib.metadata import version as v; print(v("llama-cpp-python"))')
-	tar -xf $(LLAMA_CPP)/llama_cpp_python-*.tar.gz -C $(LLAMA_CPP) --strip-components 3 --wildcards '*/vendor/llama.cpp/*'
 	$(PEERS)/cmake -S $(LLAMA_CPP) -B $(LLAMA_CPP)/build $(LLAMA_SERVER_FLAGS) $$($(PEERS)/python bench/llama_cpp_flags.py)
 	$(PEERS)/cmake --build $(LLAMA_CPP)/build --target llama-server --parallel $$(nproc)
 	cp $(LLAMA_CPP)/build/bin/llama-server $@

@@ -135,7 +135,7 @@ READERS: dict[str, Callable[[int], Callable[[], Any]]] = {
     "keep_alive: parts": lambda n: lambda: keep_alive_s("1s" * n),
     "messages of one role": lambda n: lambda: collated(messages(n)),
     "messages of one role, for Jinja": lambda n: (
-        lambda: _neighbours_merged([{"role": "user", "content": LINE}] * n)
+        lambda: _neighbours_merged([{"role": "user", "content": LINE[:99]}] * n)
     ),
     "texts after a result, for Jinja": lambda n: (
         lambda: _text_with_result(
