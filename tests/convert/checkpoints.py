@@ -92,7 +92,10 @@ def save_words(folder: Path) -> None:
     ]
     tokenizer = {
         "added_tokens": [
-            {"id": words.index(text), "content": text, "special": True, "normalized": False}
+            {
+                "id": words.index(text), "content": text, "special": True, "single_word": False,
+                "lstrip": False, "rstrip": False, "normalized": False,
+            }
             for text in WORD_SPECIALS
         ],
         "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None},

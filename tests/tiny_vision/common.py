@@ -14,7 +14,7 @@ import torch
 from puna.batch import Image
 from puna.convert import convert, convert_tower
 from puna.gguf import FileType, GGMLType, GGUFWriter, open_gguf
-from puna.images.pixels import normalised
+from puna.images.pixels import CLIP_MEAN, CLIP_STD, normalised
 from puna.model.vision.options import VisionOptions
 from tests.convert.checkpoints import save_tokenizer, saved
 from tests.tiny import CHATML, TinyLlama, add_tokenizer, llama_tensors, vocabulary
@@ -25,6 +25,10 @@ PART = 5000
 
 #: Width and height of pictures that were read, by the digests of their images.
 SHOWN: dict[int, tuple[int, int]] = {}
+
+#: How preprocessor_config.json says that pictures are normalised.
+HALVES = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+CLIPS = {"image_mean": list(CLIP_MEAN), "image_std": list(CLIP_STD)}
 
 Tensors = dict[str, np.ndarray]
 
@@ -168,7 +172,7 @@ class WithLlama:
     @property
     def pictures(self) -> dict[str, Any]:
         """What preprocessor_config.json says of how pictures are prepared."""
-        return {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+        return HALVES
 
     @property
     def sized(self) -> dict[str, Any]:

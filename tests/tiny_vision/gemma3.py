@@ -13,6 +13,7 @@ from puna.model.vision.options import VisionOptions
 from tests.tiny import vocabulary
 from tests.tiny_gemma3 import TinyGemma3, gemma3_metadata, gemma3_tensors
 from tests.tiny_vision.common import (
+    HALVES,
     PART,
     Layout,
     Tensors,
@@ -42,6 +43,10 @@ class TinyGemma3Vision:
 
     markers = ("<start_of_image>", "<end_of_image>")
 
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return {**HALVES, "image_seq_length": self.rows}
+
     def build(self) -> Any:
         from transformers import Gemma3Config, Gemma3ForConditionalGeneration, SiglipVisionConfig
 
@@ -68,8 +73,7 @@ class TinyGemma3Vision:
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
         """In one file, as Ollama writes it, or as we convert the checkpoint, with the tower `apart`."""
         if apart:
-            pictures = {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
-            return converted(folder, model, self.markers, pictures, {})
+            return converted(folder, model, self.markers, self.pictures, {})
         state = state_of(model)
         text = TextOf(model, "model.language_model.")
         tensors = gemma3_tensors(text, self.text)

@@ -10,7 +10,7 @@ import torch
 
 from puna.batch import Image
 from puna.model.vision.options import VisionOptions
-from tests.tiny_vision.common import Layout, WithLlama, channels_first, randomise
+from tests.tiny_vision.common import CLIPS, Layout, WithLlama, channels_first, randomise
 
 
 @dataclass
@@ -35,6 +35,10 @@ class TinyLlava(WithLlama):
             tie_word_embeddings=False,
         )
         return randomise(LlavaForConditionalGeneration(config), self.seed)
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return CLIPS
 
     def write(self, folder: Path, model: Any, *, apart: bool = True) -> Layout:
         return super().write(folder, model, apart=True)

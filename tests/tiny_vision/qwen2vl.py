@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from tests.tiny_decoders import QWEN2, TinyDecoder
-from tests.tiny_vision.common import Layout, randomise
+from tests.tiny_vision.common import CLIPS, Layout, randomise
 from tests.tiny_vision.qwen import TinyQwen
 
 
@@ -31,6 +31,10 @@ class TinyQwen2VL(TinyQwen):
             tie_word_embeddings=False,
         )  # fmt: skip
         return randomise(Qwen2VLForConditionalGeneration(config), self.seed)
+
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return CLIPS
 
     def write(self, folder: Path, model: Any, *, apart: bool = True) -> Layout:
         return super().write(folder, model, apart=True)

@@ -51,6 +51,7 @@ class Family:
     names: Mapping[str, Place] = field(default_factory=dict)  # beside the usual; see `names.py`
     changes: Mapping[str, Change] = field(default_factory=dict)  # by the target's name within its layer
     extra: Callable[[Config], Mapping[str, Values]] = lambda config: {}  # tensors of the file alone
+    tied: bool = False  # whether the output is the input's table where config.json does not say it
     norm_offset: float = 0.0  # what a file's norms have and the checkpoint's lack
     plain_norms: tuple[str, ...] = ()  # those that lack nothing
     vocabulary: str = "auto"  # see `vocabulary/`

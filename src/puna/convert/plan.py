@@ -77,7 +77,8 @@ def targets(checkpoint: Checkpoint, config: Config, family: Family, mostly: GGML
         name: Target(name, constant=np.ascontiguousarray(values))
         for name, values in family.extra(config).items()
     }
-    tied = bool(config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings")))
+    said = config.whole.get("tie_word_embeddings", config.get("tie_word_embeddings"))
+    tied = family.tied if said is None else bool(said)
     for name in checkpoint.tensors:
         if is_of_another_part(name, family):
             continue

@@ -1,9 +1,13 @@
-"""Gemma, whose norms lack the 1 that is added to them, and whose output is always its input's table."""
+"""Gemma, whose norms lack the 1 that is added to them, and whose output is its input's table.
+
+Of Gemma 3 that may be otherwise, if config.json says so.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
+from puna.convert.config import Config
 from puna.convert.family import Family, Key, Place
 from puna.convert.names import POST_NORMS
 
@@ -18,6 +22,18 @@ _HEADS: Final[dict[str, Key]] = {
     "attention.head_count_kv": lambda config: config.kv_heads,
     "expert_count": lambda config: None,
 }
+#: Every how many layers one sees everything, where a file does not say it.
+_PERIOD: Final = 6
+
+
+def _windowed(config: Config) -> list[bool] | None:
+    """Of each layer, whether it sees a window only, unless that is as everybody assumes."""
+    every = _PERIOD if config.get("sliding_window_pattern") is None else config.few("sliding_window_pattern")
+    usual, own = ([(i + 1) % each != 0 for i in range(config.layers)] for each in (_PERIOD, every))
+    found = config.windows() or own
+    return None if every == 1 or found == usual else found
+
+
 #: Of Gemma 3 and later; some settings may be left out.
 GEMMA3: Final[dict[str, Key]] = {
     "context_length": lambda config: config.get("max_position_embeddings") or 131072,
@@ -48,7 +64,7 @@ FAMILIES: Final = (
     ),
     Family(
         hf=("Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"), architecture="gemma3",
-        keys=GEMMA3,
-        names={**TIED, **POST_NORMS}, norm_offset=1.0, vocabulary="gemma",
+        keys={**GEMMA3, "attention.sliding_window_pattern": _windowed},
+        names=POST_NORMS, tied=True, norm_offset=1.0, vocabulary="gemma",
     ),
 )  # fmt: skip
