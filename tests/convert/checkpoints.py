@@ -98,10 +98,14 @@ def save_words(folder: Path) -> None:
             }
             for text in WORD_SPECIALS
         ],
-        "normalizer": {"type": "BertNormalizer", "lowercase": True, "strip_accents": None},
+        "normalizer": {
+            "type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True,
+            "strip_accents": None, "lowercase": True,
+        },
         "pre_tokenizer": {"type": "BertPreTokenizer"},
         "model": {
-            "type": "WordPiece", "unk_token": "[UNK]", "vocab": {word: id for id, word in enumerate(words)},
+            "type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100, "vocab": {word: id for id, word in enumerate(words)},
         },
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))

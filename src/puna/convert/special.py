@@ -52,12 +52,13 @@ def _ends(checkpoint: Checkpoint, config: Config, size: int) -> list[int]:
 def _added_around(checkpoint: Checkpoint, settings: dict[str, Any]) -> dict[str, bool]:
     """Which tokens `tokenizer.json` puts before and after a text; tokens it names are added to `settings`."""
     found: dict[str, bool] = {}
-    given = checkpoint.json("tokenizer.json").get("post_processor")
-    if not isinstance(given, dict):
-        return found
-    for name, other in (("bos", "cls"), ("eos", "sep")):
+    tokenizer = checkpoint.json("tokenizer.json")
+    for name, other in (("bos", "cls"), ("eos", "sep")) if tokenizer else ():
         if not settings.get(f"{name}_token") and settings.get(f"{other}_token"):
             settings[f"{name}_token"] = settings[f"{other}_token"]
+    given = tokenizer.get("post_processor")
+    if not isinstance(given, dict):
+        return found
     for step in given.get("processors") or [given]:
         match step:
             case {"type": "ByteLevel"}:
