@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from tests.model.models.parity import (
 )
 from tests.model.models.test_decoders import MODELS
 from tests.tiny import CHATML, LLAMA3_ROPE, TinyLlama, vocabulary
+from tests.tiny_gemma3 import TinyGemma3
 from tests.tiny_heads import MODELS as HEADS
 from tests.tiny_heads import TinyHeads, TinyMiMo2
 from tests.tiny_lfm2 import TinyLfm2
@@ -63,6 +65,36 @@ def test_a_converted_model_computes_what_transformers_does(name: str, tmp_path: 
 @pytest.mark.parametrize("name", [*TINY, *(name for name in MODELS if name not in (*TINY, *APART))])
 def test_every_converted_model_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
     check({**MODELS, **TINY}[name], tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacking", "output"),
+    [
+        ({}, (), True),
+        ({"sliding_window_pattern": 2}, ("layer_types",), True),  # as the first ones were published
+        ({}, ("tie_word_embeddings",), False),  # which Gemma's are, if it is not said
+    ],
+    ids=["layer by layer", "every second", "tied"],
+)
+def test_windows_and_output_of_gemma3_are_as_its_settings_say(
+    changes: dict[str, Any], lacking: tuple[str, ...], output: bool, tmp_path: Path
+) -> None:
+    theirs = original(TinyGemma3(pattern=2, tied=False))
+    folder = saved(tmp_path / "checkpoint", theirs)
+    config = json.loads((folder / "config.json").read_text()) | changes
+    kept = {name: value for name, value in config.items() if name not in lacking}
+    (folder / "config.json").write_text(json.dumps(kept))
+    convert(folder, tmp_path / "m.gguf", FileType.F32)
+    ours = load_model(tmp_path / "m.gguf")
+    with open_gguf(tmp_path / "m.gguf") as file:
+        assert ("output.weight" in file.tensors) is output
+    if output:
+        tokens = random_tokens(ours, 40, 3)
+        found, expected = (
+            our_log_probabilities(ours, tokens, [40]),
+            reference_log_probabilities(theirs, tokens),
+        )
+        check_close(ours, found, expected)
 
 
 def test_settings_and_the_tokenizer_become_metadata(tmp_path: Path) -> None:

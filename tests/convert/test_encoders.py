@@ -17,7 +17,7 @@ from puna.model.load import load_model
 from tests import forward
 from tests.convert.checkpoints import save_words, saved
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny_bert import TinyBert
+from tests.tiny_bert import VOCABULARY, TinyBert
 from tests.tiny_encoders import TinyJinaBertV3, TinyModernBert, TinyNomicBert
 from tests.tiny_rerankers import tiny_bge, tiny_bge_gguf, tiny_gte, tiny_gte_gguf
 from tests.tiny_t5 import TinyT5, tiny_t5_gguf
@@ -46,6 +46,9 @@ def test_an_encoder_computes_what_transformers_does(name: str, tmp_path: Path) -
     convert(folder, tmp_path / "m.gguf", FileType.F32)
     ours = load_model(tmp_path / "m.gguf")
     assert ours.pooling == "mean"
+    with open_gguf(tmp_path / "m.gguf") as file:
+        ids = [file.metadata[f"tokenizer.ggml.{key}_token_id"] for key in ("bos", "eos")]
+        assert ids == [VOCABULARY.index(text) for text in ("[CLS]", "[SEP]")]
     cache = ours.make_cache(sequences=1, context=64, types=FLOATS)
     tokens = random_tokens(ours, 40, 3)
     batch = Batch.of(tokens, list(range(40)), [0] * 40, list(range(40)))
