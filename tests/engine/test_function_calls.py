@@ -36,8 +36,12 @@ TYPES = {
     **dict.fromkeys(("dict", "object", "HashMap", "Hashtable"), "object"),
     **dict.fromkeys(("any", "Any", "char", "String"), "string"),
 }
-#: JSON, and parameters with markup of their own: what ends a value there, which is no token of its own else.
-WAYS = {"hermes": (), "qwen3-coder": ("\n</parameter>\n",), "glm": ("</arg_value>",)}
+#: JSON, and parameters with markup of their own: the tags that end a value, each to be a token.
+WAYS: dict[str, tuple[str, ...]] = {
+    "hermes": (),
+    "qwen3-coder": ("\n</parameter>\n", "</parameter>"),
+    "glm": ("</arg_value>",),
+}
 STREAMS = 8
 
 

@@ -258,6 +258,9 @@ def test_of_an_enum_only_what_is_read_as_itself_is_written(family: str) -> None:
     assert [value for value in ("5", "x", "7") if follows(family, parameters, value)] == ["x", "7"]
     parameters = {"properties": {"a": {"enum": ["5", 7]}}, "required": ["a"]}
     assert [value for value in ("5", "7") if follows(family, parameters, value)] == ["7"]
+    text = {"type": "string", "enum": ["x", "y", 7], "const": "x"}
+    parameters = {"properties": {"a": text}, "required": ["a"]}
+    assert [value for value in ("x", "y", "7") if follows(family, parameters, value)] == ["x"]
 
 
 @pytest.mark.parametrize("family", ["hermes", *UNTYPED])

@@ -272,17 +272,18 @@ def _ways(tool: Tool, schema: Mapping[str, Any], place: str) -> list[tuple[str, 
     types = tool.types_of(schema)
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if isinstance(values, list):
-        values = [value for value in values if has_type(value, types)]
+        only = [schema["const"]] if "const" in schema else values
+        values = [value for value in values if value in only and has_type(value, types)]
         if not values:
             return []
+        schema = {**{key: part for key, part in schema.items() if key != "const"}, "enum": values}
     if types and "string" not in types:
         return [("other", schema)]
     if isinstance(values, list) and not all(isinstance(value, str) for value in values):
         texts = [value for value in values if isinstance(value, str)]
         others = [value for value in values if not isinstance(value, str)]
-        plain = {key: value for key, value in schema.items() if key not in ("enum", "const")}
-        ways: list[tuple[str, Any]] = [("other", {**plain, "enum": others})]
-        return [*ways, ("string", {**plain, "enum": texts})] if texts else ways
+        ways: list[tuple[str, Any]] = [("other", {**schema, "enum": others})]
+        return [*ways, ("string", {**schema, "enum": texts})] if texts else ways
     if types in ([], ["string"]):
         return [("string", schema)]
     # A text of several types would be read as the first that fits, so it is written as one of the others.
@@ -293,7 +294,7 @@ def _is_read_otherwise(tool: Tool, name: str, kind: str, schema: Any) -> bool:
     """Whether each of the texts to choose from would be read as something else."""
     if kind != "string" or not isinstance(schema, Mapping):
         return False
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    values = schema.get("enum")
     return isinstance(values, list) and all(tool.value(name, value) != dumps(value) for value in values)
 
 

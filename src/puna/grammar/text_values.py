@@ -33,10 +33,10 @@ _BLANK: Final = r"[\s\x1c-\x1f]*"
 
 #: What is no string where a value's type is told by what it looks like, by type; wider than these are.
 _LOOKS: Final = {
-    "null": "[nN][uU][lL][lL]" + _BLANK,
-    "boolean": "([tT][rR][uU][eE]|[fF][aA][lL][sS][eE])" + _BLANK,
-    "integer": "-?[0-9]+" + _BLANK,
-    "number": "-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?" + _BLANK,
+    "null": "[nN][uU][lL][lL]",
+    "boolean": "([tT][rR][uU][eE]|[fF][aA][lL][sS][eE])",
+    "integer": "-?[0-9]+",
+    "number": "-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?",
     "array": r"\[(?s:.*)",
     "object": r"\{(?s:.*)",
 }
@@ -67,7 +67,7 @@ def text_terminal(schema: Mapping[str, Any]) -> str:
 
 def looks_other(kinds: Iterable[str]) -> list[str]:
     """Texts that would be read as a value of one of these types, each as a pattern in Lark."""
-    return [f"/{_BLANK}{_LOOKS[kind]}/" for kind in kinds if kind in _LOOKS]
+    return [f"/{_BLANK}({_LOOKS[kind]}){_BLANK}/" for kind in kinds if kind in _LOOKS]
 
 
 def _anywhere(pattern: str) -> str:
