@@ -49,6 +49,7 @@ class TinyLlama:
     experts: int = 0  # 0: an ordinary feed-forward network
     experts_used: int = 2  # per token
     expert_tensors: str = "stacked"  # "single": one tensor per expert; "joined": gate and up in one
+    words: tuple[str, ...] = WORDS  # each a token
     seed: int = 0
     scale: float = 0.4  # of the random weights; large enough that the best token is a clear one
 
@@ -59,7 +60,7 @@ class TinyLlama:
 
         torch.manual_seed(self.seed)
         sizes = {
-            "vocab_size": len(vocabulary()),
+            "vocab_size": len(vocabulary(self.words)),
             "hidden_size": self.hidden,
             "intermediate_size": self.feed_forward,
             "num_hidden_layers": self.layers,
@@ -99,16 +100,16 @@ def byte_alphabet() -> list[str]:
     return [stand_ins[byte] for byte in range(256)]
 
 
-def vocabulary() -> list[str]:
-    """256 bytes, the merged tokens of `WORDS`, and `SPECIALS`."""
-    return [*byte_alphabet(), *(left + right for left, right in merges()), *SPECIALS]
+def vocabulary(words: Sequence[str] = WORDS) -> list[str]:
+    """256 bytes, the merged tokens of `words`, and `SPECIALS`."""
+    return [*byte_alphabet(), *(left + right for left, right in merges(words)), *SPECIALS]
 
 
-def merges() -> list[tuple[str, str]]:
-    """Merges that build each of `WORDS` from the left."""
+def merges(words: Sequence[str] = WORDS) -> list[tuple[str, str]]:
+    """Merges that build each of `words` from the left."""
     alphabet = byte_alphabet()
     found: list[tuple[str, str]] = []
-    for word in WORDS:
+    for word in words:
         symbols = [alphabet[byte] for byte in word.encode()]
         for end in range(1, len(symbols)):
             pair = ("".join(symbols[:end]), symbols[end])
@@ -151,7 +152,7 @@ def tiny_llama_gguf(
     if config.rope_scaling and config.rope_scaling["rope_type"] == "linear":
         writer.add("llama.rope.scaling.type", "linear")
         writer.add("llama.rope.scaling.factor", float(config.rope_scaling["factor"]))
-    add_tokenizer(writer, chat_template, endless=endless, pre=pre)
+    add_tokenizer(writer, chat_template, endless=endless, pre=pre, words=config.words)
     for name, array in llama_tensors(model, config).items():
         quantised = array.ndim > 1 and "ffn_gate_inp" not in name  # routers are kept as they are
         writer.add_tensor(name, array, kind if quantised else GGMLType.F32)
@@ -166,12 +167,13 @@ def add_tokenizer(
     endless: bool = False,
     markers: Sequence[str] = (),
     pre: str = "gpt-2",
+    words: Sequence[str] = WORDS,
 ) -> None:
     """The byte-level BPE vocabulary of all tiny models, and after it `markers` of what is no text.
 
     `endless`: without any token that ends a text.
     """
-    tokens = vocabulary()
+    tokens = vocabulary(words)
     writer.add("tokenizer.ggml.model", "gpt2")
     writer.add("tokenizer.ggml.pre", pre)
     types = [3 if token in SPECIALS else 1 for token in tokens]
@@ -182,7 +184,7 @@ def add_tokenizer(
         ]
     writer.add("tokenizer.ggml.tokens", [*tokens, *markers])
     writer.add("tokenizer.ggml.token_type", [*types, *[3] * len(markers)])
-    writer.add("tokenizer.ggml.merges", [f"{left} {right}" for left, right in merges()])
+    writer.add("tokenizer.ggml.merges", [f"{left} {right}" for left, right in merges(words)])
     begin, end, _, turn_end = range(len(tokens) - len(SPECIALS), len(tokens))
     writer.add("tokenizer.ggml.bos_token_id", begin)
     if not endless:

@@ -31,13 +31,17 @@ from tests.tiny import TinyLlama, tiny_llama_gguf
 TYPES = {
     **dict.fromkeys(("float", "double"), "number"),
     **dict.fromkeys(("integer", "byte", "short", "long", "Bigint"), "integer"),
-    **dict.fromkeys(("bool", "boolean"), "boolean"),
+    **dict.fromkeys(("bool", "boolean", "Boolean"), "boolean"),
     **dict.fromkeys(("list", "tuple", "array", "ArrayList", "Array", "Queue", "Stack"), "array"),
     **dict.fromkeys(("dict", "object", "HashMap", "Hashtable"), "object"),
     **dict.fromkeys(("any", "Any", "char", "String"), "string"),
 }
-#: JSON, and parameters with markup of their own.
-WAYS = ("hermes", "qwen3-coder", "glm")
+#: JSON, and parameters with markup of their own: the tags that end a value, each to be a token.
+WAYS: dict[str, tuple[str, ...]] = {
+    "hermes": (),
+    "qwen3-coder": ("\n</parameter>\n", "</parameter>"),
+    "glm": ("</arg_value>",),
+}
 STREAMS = 8
 
 
@@ -79,13 +83,16 @@ def converted(schema: Any) -> Any:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("way", WAYS)
 def test_every_function_is_called_validly(tmp_path: Path, way: str) -> None:
-    tools = functions()[WAYS.index(way) :: len(WAYS)]
-    tiny = load_model(tiny_llama_gguf(tmp_path / "tiny.gguf", TinyLlama(layers=1, context=1024)))
+    tools = functions()[[*WAYS].index(way) :: len(WAYS)]
+    config = TinyLlama(layers=1, context=1024, words=WAYS[way])
+    tiny = load_model(tiny_llama_gguf(tmp_path / "tiny.gguf", config))
     run = Run(tiny, parallel=STREAMS, context=1024)
+    pieces = [tiny.tokenizer.piece(token) for token in range(tiny.tokenizer.vocab_size)]
+    ends = {tag.encode(): 11.0 for tag in WAYS[way]}
     closing = [
-        (token, 8.0)
-        for token in range(tiny.tokenizer.vocab_size)
-        if set(tiny.tokenizer.piece(token)) & set(b'"}]<>\n')
+        (token, ends.get(piece, 8.0))
+        for token, piece in enumerate(pieces)
+        if piece in ends or (len(piece) == 1 and piece in b'"}]<>\n')
     ]
     options = Options(temperature=1.5, top_k=0, top_p=1.0, num_predict=250, logit_bias=tuple(closing))
     refused: list[str] = []

@@ -208,7 +208,96 @@ def test_unions_that_lead_to_one_schema_again_and_again_are_read_once() -> None:
 
 
 def test_a_union_of_nothing_but_itself_is_refused() -> None:
-    given = tool("f", a={"$ref": "#/$defs/a"})
+    given = tool("f", ["a"], a={"$ref": "#/$defs/a"})
     given["function"]["parameters"]["$defs"] = {"a": {"anyOf": [{"$ref": "#/$defs/a"}]}}
-    with pytest.raises(RequestError, match="no value satisfies the schema at #/properties/a"):
+    with pytest.raises(RequestError, match="no value satisfies the schema: #/properties/a"):
         calls_grammar(forced("qwen3-coder", tools=tools_of([given])), json.dumps)
+
+
+def follows(family: str, parameters: dict[str, Any], value: str) -> bool:
+    """Whether a model may write `value`, up to the closing tag, as the parameter `a`."""
+    tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
+    grammar = calls_grammar(forced(family, tools=tools, parallel=False), json.dumps)
+    matcher = LLMatcher(BYTES, LLMatcher.grammar_from_lark(grammar), log_level=0)
+    text = BYTES.tokenize_str(written(family, value))
+    return matcher.try_consume_tokens(text) == len(text)
+
+
+def written(family: str, value: str) -> str:
+    if family == "glm":
+        return f"<tool_call>f\n<arg_key>a</arg_key><arg_value>{value}</arg_value></tool_call>"
+    return f"<tool_call>\n<function=f>\n<parameter=a>\n{value}\n</parameter>\n</function>\n</tool_call>"
+
+
+UNTYPED = ["qwen3-coder", "glm"]
+
+
+@pytest.mark.parametrize("family", UNTYPED)
+@pytest.mark.parametrize(
+    ("other", "same", "plain"),
+    [
+        ({"type": "integer", "maximum": 3}, "50", "5 "),
+        ({"type": "number", "maximum": 3}, "5e1", "5e"),
+        ({"type": "array", "items": {"type": "integer"}}, '["a"]', '"a"]'),
+        ({"type": "object", "required": ["b"]}, "{}", "}"),
+        ({"const": True}, "False", "Falsely"),
+        ({"type": "null"}, "\x1cnull", "nulls"),
+    ],
+)
+def test_a_text_that_would_be_read_as_another_type_is_not_written(
+    family: str, other: dict[str, Any], same: str, plain: str
+) -> None:
+    parameters = {"properties": {"a": {"anyOf": [{"type": "string"}, other]}}, "required": ["a"]}
+    assert not follows(family, parameters, same)
+    assert follows(family, parameters, plain.strip() + "x")
+
+
+@pytest.mark.parametrize("family", UNTYPED)
+def test_of_an_enum_only_what_is_read_as_itself_is_written(family: str) -> None:
+    parameters = {"properties": {"a": {"enum": ["5", "x", 7]}}, "required": ["a"]}
+    assert [value for value in ("5", "x", "7") if follows(family, parameters, value)] == ["x", "7"]
+    parameters = {"properties": {"a": {"enum": ["5", 7]}}, "required": ["a"]}
+    assert [value for value in ("5", "7") if follows(family, parameters, value)] == ["7"]
+    text = {"type": "string", "enum": ["x", "y", 7], "const": "x"}
+    parameters = {"properties": {"a": text}, "required": ["a"]}
+    assert [value for value in ("x", "y", "7") if follows(family, parameters, value)] == ["x"]
+
+
+@pytest.mark.parametrize("family", ["hermes", *UNTYPED])
+def test_what_is_no_keyword_and_what_has_no_value_are_left_out(grammars: Grammars, family: str) -> None:
+    text = {"type": "string", "optional": True, "nullable": True}
+    of_two = {"anyOf": [{"type": "integer"}, {"type": "null"}], "x-order": 1}
+    impossible = {"type": "boolean", "enum": ["True", "False"]}
+    given = {"properties": {"a": text, "b": of_two, "c": impossible}, "optional": ["b"], "required": ["a"]}
+    tools = tools_of([{"function": {"name": "f", "parameters": given}}])
+    grammars.constraint_of(None, forced(family, tools=tools))
+    given["required"] = ["a", "c"]
+    with pytest.raises(RequestError, match=r"the parameters of tool 'f': .*#/properties/c"):
+        grammars.constraint_of(None, forced(family, tools=tools))
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000])
+@pytest.mark.parametrize("family", UNTYPED)
+def test_a_closing_tag_in_a_string_of_json_does_not_end_it(family: str, size: int) -> None:
+    parameters = {"properties": {"a": {"type": "array"}, "b": {"type": "array"}}, "required": ["a"]}
+    tools = tools_of([{"function": {"name": "f", "parameters": parameters}}])
+    how = forced(family, tools=tools, parallel=False)
+    tag = "</arg_value>" if family == "glm" else "</parameter>"
+
+    def arguments(value: str) -> Any:
+        text = written(family, value)
+        found = read(how, [text[i : i + size] for i in range(0, len(text), size)])
+        assert not found.text
+        (call,) = found.calls
+        return json.loads(call[1])
+
+    value = ["T", {tag: f'"{tag} \\', "x": tag}]
+    assert follows(family, parameters, json.dumps(value))
+    assert arguments(json.dumps(value)) == {"a": value}
+    # What is no JSON then ends at the first tag.
+    key = "<parameter=b>\n" if family != "glm" else "<arg_key>b</arg_key><arg_value>"
+    line = "" if family == "glm" else "\n"
+    for first in ('["a', '["a", "it"s"]'):
+        assert arguments(first) == {"a": first}
+        for second, value in (('["c"]', ["c"]), ('["c]', '["c]')):
+            assert arguments(f"{first}{line}{tag}{line}{key}{second}") == {"a": first, "b": value}

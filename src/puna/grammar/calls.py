@@ -10,25 +10,19 @@ from typing import Any, Final
 
 from puna.errors import RequestError, shown
 from puna.grammar.diagnosis import GUIDANCE, check_parts, check_patterns, check_terminal
+from puna.grammar.keywords import SAYING
 from puna.grammar.schema import checked_schema
-from puna.grammar.text_values import Unwritable, text_terminal
+from puna.grammar.text_values import Unwritable, looks_other, text_terminal
 from puna.markup.family import Reading
 from puna.markup.form import Form, ParameterForm
-from puna.markup.tools import Tool
+from puna.markup.tools import Tool, dumps, has_type
 from puna.model.tokenizer import Tokenizer
 
 #: Calls of one answer where some are forced.
 MOST_CALLS: Final = 64
 
 #: What an object's schema may say where each parameter has markup of its own.
-_OF_PARAMETERS: Final = frozenset(
-    (
-        *("type", "properties", "required", "additionalProperties", "$defs", "definitions", "$schema", "$id"),
-        *("title", "description", "default", "examples", "$comment", "strict"),
-    )
-)
-
-_NOTES: Final = frozenset(("title", "description", "default", "examples", "$comment", "deprecated"))
+_OF_PARAMETERS: Final = frozenset(("type", "properties", "required", "additionalProperties"))
 
 #: Spells a text of the markup: its control tokens as such.
 Spell = Callable[[str], str]
@@ -151,12 +145,16 @@ class _Writer:
     def _parameters(self, number: int, tool: Tool, form: ParameterForm) -> str:
         """The rule of all parameters in the order of the schema, without some of those not required."""
         schema = tool.parameters
-        for keyword in schema.keys() - _OF_PARAMETERS:
+        for keyword in schema.keys() & SAYING - _OF_PARAMETERS:
             raise RequestError(f'the keyword "{keyword}" at # is not supported in calls of this model')
         listed = schema.get("required")
         required = [name for name in listed if isinstance(name, str)] if isinstance(listed, list) else []
         properties = {**dict.fromkeys(required, True), **tool.properties}
-        names = [name for name in properties if name in required or properties[name] is not False]
+        names = [
+            name
+            for name, part in properties.items()
+            if name in required or (part is not False and _branches(tool, part, _place(name)))
+        ]
         between = self._spelled(form.between)
         # From the last: what may follow when nothing was written yet, and when something was.
         none, some = '""', '""'
@@ -171,12 +169,20 @@ class _Writer:
         return none
 
     def _parameter(self, rule: str, tool: Tool, name: str, schema: Any, form: ParameterForm) -> str:
-        place = f"#/properties/{name}"
+        place = _place(name)
         is_plain = '" string="true"' in form.after_key
         ways: list[str] = []
-        for kind, branch in _branches(tool, schema, place):
+        branches = _branches(tool, schema, place)
+        if not branches:
+            raise RequestError(f"no value satisfies the schema at {place}")
+        others: list[str] = []
+        if form.untyped and not is_plain:
+            others = [kind for kind in tool.types_of(schema) if kind != "string"]
+            written = [way for way in branches if not _is_read_otherwise(tool, name, *way)]
+            branches = written or branches
+        for kind, branch in branches:
             if kind == "string" and form.quotes is not None:
-                ways.append(self._text(f"{rule}_{len(ways)}".upper(), name, branch, form, place))
+                ways.append(self._text(f"{rule}_{len(ways)}".upper(), name, branch, form, place, others))
             else:
                 value = _json_rule(_with_definitions(branch, tool.parameters))
                 opening, closing = form.quotes if form.quotes is not None and form.untyped else ("", "")
@@ -185,8 +191,10 @@ class _Writer:
                 ways.append(f"{key} {value} {self._spelled(closing + form.closing)}")
         return " | ".join(ways)
 
-    def _text(self, terminal: str, name: str, schema: Any, form: ParameterForm, place: str) -> str:
-        """The rule of a parameter that is a string, which is written as it is."""
+    def _text(
+        self, terminal: str, name: str, schema: Any, form: ParameterForm, place: str, others: list[str]
+    ) -> str:
+        """The rule of a parameter that is a string, which is written as it is; it may be of `others`, too."""
         assert form.quotes is not None
         opening, closing = form.quotes
         closing += form.closing
@@ -197,10 +205,10 @@ class _Writer:
         excluded = []
         mark = closing.strip()
         if form.untyped:  # else it would be read as something else, or without its line breaks
-            excluded.append(r"~/\s*[nN][uU][lL][lL]\s*/")
+            excluded += [f"~{look}" for look in looks_other(dict.fromkeys(("null", *others)))]
             if not opening.endswith("\n"):
                 excluded += [r"~/\n(?s:.*)/", r"~/(?s:.*)\n/"]
-        if isinstance(schema, Mapping) and schema.keys() - _NOTES - {"type"}:
+        if isinstance(schema, Mapping) and schema.keys() & SAYING - {"type"}:
             check_terminal(" & ".join([value, *excluded]), place)
         key = self._spelled(form.key + name + form.after_key + opening)
         if self.spell(closing).startswith("<["):
@@ -214,10 +222,15 @@ class _Writer:
         return self.spell(text) if text else '""'
 
 
+def _place(name: str) -> str:
+    return f"#/properties/{name}"
+
+
 def _branches(tool: Tool, schema: Any, place: str) -> list[tuple[str, Any]]:
     """Ways to satisfy a schema, each with the kind of its values: a string, or anything else.
 
-    Unions may lead back to themselves, or to one schema again and again: it is one way all the same.
+    There is none where no value does. Unions may lead back to themselves, or to one schema again and again:
+    it is one way all the same.
     """
     ways: list[tuple[str, Any]] = []
     waiting, seen = [schema], set[int]()
@@ -235,8 +248,6 @@ def _branches(tool: Tool, schema: Any, place: str) -> list[tuple[str, Any]]:
             ways += _ways(tool, branch, place)
         else:
             waiting += reversed(union)
-    if not ways:
-        raise RequestError(f"no value satisfies the schema at {place}")
     return ways
 
 
@@ -246,7 +257,7 @@ def _union(schema: Mapping[str, Any], place: str) -> list[Any] | None:
         listed = schema.get(keyword)
         if not isinstance(listed, list):
             continue
-        for other in schema.keys() - _NOTES - {keyword, "type"}:
+        for other in schema.keys() & SAYING - {keyword, "type"}:
             raise RequestError(
                 f'the keyword "{other}" beside "{keyword}" at {place} is not supported in calls of this model'
             )
@@ -259,19 +270,32 @@ def _ways(tool: Tool, schema: Mapping[str, Any], place: str) -> list[tuple[str, 
     if "allOf" in schema:
         raise RequestError(f'the keyword "allOf" at {place} is not supported in calls of this model')
     types = tool.types_of(schema)
+    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if isinstance(values, list):
+        only = [schema["const"]] if "const" in schema else values
+        values = [value for value in values if value in only and has_type(value, types)]
+        if not values:
+            return []
+        schema = {**{key: part for key, part in schema.items() if key != "const"}, "enum": values}
     if types and "string" not in types:
         return [("other", schema)]
-    values = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if isinstance(values, list) and not all(isinstance(value, str) for value in values):
         texts = [value for value in values if isinstance(value, str)]
         others = [value for value in values if not isinstance(value, str)]
-        plain = {key: value for key, value in schema.items() if key not in ("enum", "const")}
-        ways: list[tuple[str, Any]] = [("other", {**plain, "enum": others})]
-        return [*ways, ("string", {**plain, "enum": texts})] if texts else ways
+        ways: list[tuple[str, Any]] = [("other", {**schema, "enum": others})]
+        return [*ways, ("string", {**schema, "enum": texts})] if texts else ways
     if types in ([], ["string"]):
         return [("string", schema)]
     # A text of several types would be read as the first that fits, so it is written as one of the others.
     return [("other", {**schema, "type": [kind for kind in types if kind != "string"]})]
+
+
+def _is_read_otherwise(tool: Tool, name: str, kind: str, schema: Any) -> bool:
+    """Whether each of the texts to choose from would be read as something else."""
+    if kind != "string" or not isinstance(schema, Mapping):
+        return False
+    values = schema.get("enum")
+    return isinstance(values, list) and all(tool.value(name, value) != dumps(value) for value in values)
 
 
 def _as_object(schema: Mapping[str, Any]) -> dict[str, Any]:

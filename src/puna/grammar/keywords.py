@@ -17,6 +17,17 @@ UNSUPPORTED: Final = frozenset(
     )
 )
 
+#: All keywords that say what is valid. Others are notes, whoever made them up.
+SAYING: Final = UNSUPPORTED | frozenset(
+    (
+        *("type", "enum", "const", "$ref", "anyOf", "oneOf", "allOf"),
+        *("properties", "patternProperties", "additionalProperties", "required"),
+        *("minProperties", "maxProperties", "items", "prefixItems", "additionalItems"),
+        *("minItems", "maxItems", "pattern", "format", "minLength", "maxLength"),
+        *("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+    )
+)
+
 #: Formats of strings that are kept to. Any other says nothing about validity, as JSON Schema has it.
 FORMATS: Final = frozenset(
     ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from puna.grammar.keywords import kept
+from puna.grammar.keywords import SAYING, kept
 
 _DATE: Final = "[12][0-9]{3}-(0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])"
 _TIME: Final = "([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9]Z"
@@ -27,12 +27,19 @@ _FORMATS: Final = {
     "uri": rf"https?://{_HOST}(/[A-Za-z0-9._~-]*)*(\?[A-Za-z0-9=&._~-]*)?",
 }
 
-_KNOWN: Final = frozenset(
-    (
-        *("type", "title", "description", "default", "examples", "$comment", "deprecated", "nullable"),
-        *("enum", "const", "pattern", "minLength", "maxLength", "format"),
-    )
-)
+_KNOWN: Final = frozenset(("type", "enum", "const", "pattern", "minLength", "maxLength", "format"))
+
+_BLANK: Final = r"[\s\x1c-\x1f]*"
+
+#: What is no string where a value's type is told by what it looks like, by type; wider than these are.
+_LOOKS: Final = {
+    "null": "[nN][uU][lL][lL]",
+    "boolean": "([tT][rR][uU][eE]|[fF][aA][lL][sS][eE])",
+    "integer": "-?[0-9]+",
+    "number": "-?[0-9]+([.][0-9]+)?([eE][-+]?[0-9]+)?",
+    "array": r"\[(?s:.*)",
+    "object": r"\{(?s:.*)",
+}
 
 
 class Unwritable(Exception):  # noqa: N818 (it is told on as an error of the request)
@@ -41,7 +48,7 @@ class Unwritable(Exception):  # noqa: N818 (it is told on as an error of the req
 
 def text_terminal(schema: Mapping[str, Any]) -> str:
     """What a string of `schema` may be, as a terminal in Lark without its name. Raises `Unwritable`."""
-    for keyword in schema.keys() - _KNOWN:
+    for keyword in schema.keys() & SAYING - _KNOWN:
         raise Unwritable(f'the keyword "{keyword}"')
     parts = ["ANY"]
     values = schema.get("enum", [schema["const"]] if "const" in schema else None)
@@ -56,6 +63,11 @@ def text_terminal(schema: Mapping[str, Any]) -> str:
     if isinstance(kind := schema.get("format"), str) and kind in _FORMATS:
         parts.append(f"/{_slashed(_FORMATS[kind])}/")
     return " & ".join(parts)
+
+
+def looks_other(kinds: Iterable[str]) -> list[str]:
+    """Texts that would be read as a value of one of these types, each as a pattern in Lark."""
+    return [f"/{_BLANK}({_LOOKS[kind]}){_BLANK}/" for kind in kinds if kind in _LOOKS]
 
 
 def _anywhere(pattern: str) -> str:

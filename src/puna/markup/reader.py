@@ -145,6 +145,16 @@ class Reader:
                 return "".join(parts)
             yield
 
+    def give_back(self, text: str) -> None:
+        """Have `text`, the last that was taken, come again."""
+        if len(text) <= self._at:
+            self._at -= len(text)
+        else:
+            self._text = text + self._text[self._at :]
+            self._at = 0
+        if self._raw is not None:
+            self._raw = ["".join(self._raw).removesuffix(text)]
+
     def is_left(self, *texts: str) -> bool:
         """Whether one of `texts` is all that the answer still has."""
         return self.ended and self._text[self._at :] in texts

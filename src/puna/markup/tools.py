@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 from typing import Any, Final
 
@@ -124,6 +124,14 @@ def _types_said(schema: Mapping[str, Any]) -> set[str]:
     listed = schema.get("enum")
     found = set(map(_type_of, listed if isinstance(listed, list) else ()))
     return found | {_type_of(schema["const"])} if "const" in schema else found
+
+
+def has_type(value: Any, types: Collection[str]) -> bool:
+    """Whether a value is of one of these types, as JSON Schema has it."""
+    kind = _type_of(value)
+    if kind == "integer" or (isinstance(value, float) and value.is_integer()):
+        return "integer" in types or "number" in types
+    return kind in types
 
 
 def _type_of(value: Any) -> str:

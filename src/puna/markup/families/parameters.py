@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -115,7 +116,39 @@ class ParameterCalls(Syntax):
         if not found:
             raise BrokenError
         reader.take(len(found))
+        if value.has_open_string:
+            yield from self._rest_of_json(answer, value)
         value.end()
+
+    def _rest_of_json(self, answer: Answer, value: _Value) -> Steps[None]:
+        """Read on where the closing tag stands in a string of JSON, if what ends at a later one is JSON.
+
+        Else it is no JSON, and the first tag ends it.
+        """
+        reader = answer.reader
+        parts: list[str] = []
+        found = self.value_end
+        is_open = True
+        while is_open:
+            parts.append(found)
+            more: list[str] = []
+            found = yield from reader.until(search(self.value_end), more.append, must_come=True)
+            parts += more
+            is_open = bool(found) and not _turns("".join(more))
+            reader.take(len(found))
+        text = "".join(parts)
+        if found and value.is_json_with(text):
+            value.feed(text)
+        else:
+            reader.give_back(text.removeprefix(self.value_end) + found)
+
+
+_QUOTE: Final = re.compile(r'\\.|(")', re.DOTALL)
+
+
+def _turns(text: str) -> bool:
+    """Whether after `text` of JSON one is inside a string if one was not before, and the other way round."""
+    return sum(1 for match in _QUOTE.finditer(text) if match[1]) % 2 == 1
 
 
 #: A line break at either end of a value stands for nothing.
@@ -153,6 +186,24 @@ class _Value:
             certain, self._held = self._held, ""
         if certain:
             self._answer.argue(json.dumps(certain, ensure_ascii=False)[1:-1])
+
+    @property
+    def has_open_string(self) -> bool:
+        """Whether this may be JSON within a string of which it was cut."""
+        if self._streams or self._is_string:
+            return False
+        if self._is_string is None and not {"array", "object"} & set(self._tool.types(self._key)):
+            return False
+        text = "".join(self._parts)
+        return text.lstrip().startswith(("{", "[")) and _turns(text)
+
+    def is_json_with(self, more: str) -> bool:
+        """Whether this and `more` are JSON."""
+        try:
+            parsed("".join(self._parts) + more)
+        except ValueError:
+            return False
+        return True
 
     def end(self) -> None:
         if self._begun:
