@@ -37,16 +37,18 @@ def proportional(make: Callable[[int], Callable[[], Any]], least: int = 256, mos
     For what happens inside C functions, where calls say nothing; anything quadratic takes sixteen times as
     long. Processor time is measured, so other processes do not count, at the smallest size from `least` to
     `most` that can be measured, and a disturbed measurement is repeated. What is too short to be
-    measured is no trouble.
+    measured is no trouble. Where a size is the first that needs new memory of the system, it takes longer
+    than the smaller ones: so four times that size must take too long as well.
     """
     size = least
     while (brief := _processor_s(make(4 * size), 1) < 0.01) and size < most:
         size *= 2
-    for _ in range(0 if brief else 5):
-        long_s = _processor_s(make(4 * size), 2)
-        if long_s < 0.01 or long_s < 10 * _processor_s(make(size), 3):
-            return True
-    return brief
+    return brief or not all(_too_long(make, each) for _ in range(5) for each in (size, 4 * size))
+
+
+def _too_long(make: Callable[[int], Callable[[], Any]], size: int) -> bool:
+    long_s = _processor_s(make(4 * size), 2)
+    return long_s >= 0.005 and long_s >= 10 * _processor_s(make(size), 3)
 
 
 def _processor_s(work: Callable[[], Any], repeated: int) -> float:
