@@ -25,7 +25,7 @@ from puna.markup.tools import Tool
 from puna.model.load import load_model
 from puna.options import Options
 from tests.engine.runs import Run
-from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny import WORDS, TinyLlama, tiny_llama_gguf
 
 #: The data's names of types that are not JSON Schema's.
 TYPES = {
@@ -84,7 +84,7 @@ def converted(schema: Any) -> Any:
 @pytest.mark.parametrize("way", WAYS)
 def test_every_function_is_called_validly(tmp_path: Path, way: str) -> None:
     tools = functions()[[*WAYS].index(way) :: len(WAYS)]
-    config = TinyLlama(layers=1, context=1024, words=WAYS[way])
+    config = TinyLlama(layers=1, context=1024, words=(*WORDS, *WAYS[way]))
     tiny = load_model(tiny_llama_gguf(tmp_path / "tiny.gguf", config))
     run = Run(tiny, parallel=STREAMS, context=1024)
     pieces = [tiny.tokenizer.piece(token) for token in range(tiny.tokenizer.vocab_size)]
