@@ -31,7 +31,7 @@ TAUGHT = {
     "calls": 38, "records": 14, "story": 14, "plain": 2, "facts": 11, "sums": 11, "talk": 5,
     "mixed": 2, "small": 1, "extra": 2,
 }  # fmt: skip
-TAUGHT_CHARACTERS = 3_000_000
+TAUGHT_CHARACTERS = 12_000_000
 
 
 def documents(seed: int, characters: int, mix: dict[str, int] | None = None) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from demo.corpus import calls, stories
+from demo.corpus import calls
 from demo.corpus import words as w
 
 Message = dict[str, str]
@@ -53,7 +53,7 @@ def draw_record(rng: random.Random, held: bool = False) -> tuple[str, Fields]:
 
 
 def _person(rng: random.Random, held: bool) -> tuple[str, Fields]:
-    name = stories.invented_name(rng) if rng.random() < 0.3 else rng.choice(rng.choice((w.GIRLS, w.BOYS)))
+    name = calls.unknown_name(rng) if rng.random() < 0.5 else rng.choice(rng.choice((w.GIRLS, w.BOYS)))
     age, fields = rng.randint(1, 99), [("name", name)]
     sentence = rng.choice(HELD_OUT_PERSON if held else _PERSON)
     values: list[tuple[str, Any]] = [*fields, ("age", age)]
