@@ -1,7 +1,8 @@
 """Measure the demo model: `python -m demo.evaluate`. Runs the exported file through Puna's own engine.
 
 Writes demo/evaluation.json and the tables in the READMEs: perplexity on held-out text, held-out sums and
-phrasings of facts answered exactly, stories that obey the rules of story_checks.py, and tools (call_checks.py).
+phrasings of facts answered exactly, stories that obey the rules of story_checks.py, and the calls of
+call_checks.py.
 """
 
 import argparse
@@ -254,7 +255,8 @@ def pages(results: dict[str, Any]) -> Pages:
         f"| stories copied from the training text | {percent(stories['copied from the training text'])} |",
         f"| mean length of a story | {stories['mean words']:.0f} words |",
         f"| held-out questions with tools: the right tool and arguments | {percent(tools['calls'], 1)} |",
-        f"| answers that say what the tools said, word for word | {percent(tools['answers with results'], 1)} |",
+        "| answers that say what the tools said, word for word "
+        f"| {percent(tools['answers with results'], 1)} |",
         "| questions that need no tool, answered word for word with tools at hand "
         f"| {percent(tools['answers without a call'], 1)} |",
         "| objects with the values of a held-out sentence: by a tool / by a schema "
