@@ -10,11 +10,12 @@ from pathlib import Path
 import torch
 
 from demo.extend import extended, extended_embeddings, tokenizer_of
+from demo.packing import SHORT
 from demo.train import OUT, Stage, arguments, prepare, train
 from demo.vocabulary import CONTROL
 from puna.gguf import open_gguf
 
-STAGES = (Stage("taught", steps=1200, rate=0.0015, span=1200, tokens=8192),)
+STAGES = (Stage("taught", steps=1000, rate=0.0015, span=1000, tokens=4096),)
 
 
 def begin(base: Path, out: Path) -> None:
@@ -37,7 +38,7 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if not (options.out / "checkpoint.pt").exists():
         begin(options.base, options.out)
-    prepare(options.out, OUT, ("taught",))
+    prepare(options.out, OUT, ("taught",), longest=SHORT)  # few are longer; compiling for them takes minutes
     train(options, STAGES)
 
 

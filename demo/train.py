@@ -59,15 +59,19 @@ STAGES = (
 )
 
 
-def prepare(out: Path, source: Path, texts: Sequence[str]) -> None:
-    """Train the vocabulary and pack the texts of `source`, once; results are cached in `out`."""
+def prepare(out: Path, source: Path, texts: Sequence[str], longest: int | None = None) -> None:
+    """Train the vocabulary and pack the texts of `source`, once; results are cached in `out`.
+
+    Documents of more than `longest` tokens are left out.
+    """
     for text in texts:
         documents = [json.loads(line) for line in (source / f"{text}.jsonl").open(encoding="utf-8")]
         if text == "corpus" and not (out / "tokenizer.json").exists():
             sample = documents[:: max(1, len(documents) // 40_000)]
             train_vocabulary(contents(sample), Shape().vocabulary).save(str(out / "tokenizer.json"))
         if not (out / f"{text}.npz").exists():
-            short, long = pack(encode(documents, load_vocabulary(out / "tokenizer.json")), SEED)
+            encoded = encode(documents, load_vocabulary(out / "tokenizer.json"))
+            short, long = pack((d for d in encoded if longest is None or len(d[0]) <= longest), SEED)
             arrays = {
                 "short": short.tokens,
                 "short_learn": short.learn,
