@@ -1,8 +1,9 @@
 """Teach a finished demo model tools and small JSON objects: `python -m demo.teach --base FILE.gguf`.
 
 Weights and vocabulary come from the file, the vocabulary gets more words (extend.py), and training goes on as
-in train.py with taught.jsonl, half of which is what the model knows already. Everything is in a folder of its
-own, from which `python -m demo.export --out` takes it.
+in train.py: with taught.jsonl, about half of which is what the model knows already, then with settled.jsonl,
+which is mostly stories. Everything is in a folder of its own, from which `python -m demo.export --out` takes
+it.
 """
 
 from pathlib import Path
@@ -15,7 +16,11 @@ from demo.train import OUT, Stage, arguments, prepare, train
 from demo.vocabulary import CONTROL
 from puna.gguf import open_gguf
 
-STAGES = (Stage("taught", steps=1000, rate=0.0015, span=1000, tokens=4096),)
+# First mostly what is new, then mostly stories.
+STAGES = (
+    Stage("taught", steps=1000, rate=0.0015, span=1000, tokens=4096),
+    Stage("settled", steps=300, rate=0.001, span=300, tokens=4096, warmup=20),
+)
 
 
 def begin(base: Path, out: Path) -> None:
@@ -38,7 +43,8 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     if not (options.out / "checkpoint.pt").exists():
         begin(options.base, options.out)
-    prepare(options.out, OUT, ("taught",), longest=SHORT)  # few are longer; compiling for them takes minutes
+    # Few documents are longer; to compile the model for rows of that length takes longer than it helps.
+    prepare(options.out, OUT, [stage.text for stage in STAGES], longest=SHORT)
     train(options, STAGES)
 
 
