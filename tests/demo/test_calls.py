@@ -13,6 +13,7 @@ from demo.corpus.arithmetic import HELD_OUT_ASK
 from demo.packing import segments
 from demo.vocabulary import CHAT_TEMPLATE, chat_prompt
 from puna.prompt.format import SpecialTokens
+from puna.prompt.jinja import JinjaTemplate
 from puna.prompt.jinja_chat import JinjaFormat
 
 
@@ -52,7 +53,6 @@ def test_the_chat_template_renders_the_training_format() -> None:
 )
 def test_the_chat_template_takes_any_parameters(parameters: object) -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
-    prompt = JinjaFormat(CHAT_TEMPLATE, SpecialTokens()).render(
-        [{"role": "user", "content": "Hi"}], tools=[tool]
-    )
-    assert prompt.startswith("<|im_start|>system\nTools:\nf(")
+    values = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool]}
+    # As other programs do, too: not by what Puna tries when a template fails.
+    assert JinjaTemplate(CHAT_TEMPLATE).render(values).startswith("<|im_start|>system\nTools:\nf(")
