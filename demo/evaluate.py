@@ -1,7 +1,8 @@
 """Measure the demo model: `python -m demo.evaluate`. Runs the exported file through Puna's own engine.
 
 Writes demo/evaluation.json and the tables in the READMEs: perplexity on held-out text, held-out sums and
-phrasings of facts answered exactly, and stories that obey the rules of story_checks.py.
+phrasings of facts answered exactly, stories that obey the rules of story_checks.py, and the calls of
+call_checks.py.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import torch
 
 import puna
 from bench.pages import README, Pages, insert
+from demo.call_checks import right_calls
 from demo.corpus import about, arithmetic, dialogues, facts, stories
 from demo.packing import segments
 from demo.story_checks import problems
@@ -178,7 +180,9 @@ def check_stories(
     }
 
 
-def evaluate(path: Path, out: Path, stories_count: int = 100, sums_count: int = 400) -> dict[str, Any]:
+def evaluate(
+    path: Path, out: Path, stories_count: int = 100, sums_count: int = 400, calls_count: int = 400
+) -> dict[str, Any]:
     """All measurements of the file at `path`; `out` is the folder of the corpus."""
     valid = [json.loads(line) for line in (out / "valid.jsonl").open(encoding="utf-8")][:600]
     train = [json.loads(line) for line in (out / "corpus.jsonl").open(encoding="utf-8")]
@@ -196,6 +200,7 @@ def evaluate(path: Path, out: Path, stories_count: int = 100, sums_count: int = 
             }
             results[name]["failures"] = (wrong_sums + wrong_facts + wrong_own)[:40]
         results["stories"] = check_stories(model, train, stories_count, 4)
+        results["tools"] = right_calls(model, calls_count, 5)
     return results
 
 
@@ -206,7 +211,7 @@ def percent(share: float, digits: int = 0) -> str:
 def pages(results: dict[str, Any]) -> Pages:
     """What the README and demo/README.md show of the results."""
     greedy, usual, stories = results["greedy"], results["usual sampling"], results["stories"]
-    perplexities = results["perplexity"]
+    perplexities, tools = results["perplexity"], results["tools"]
 
     def both(name: str) -> str:
         return f"{percent(greedy[name], 1)} / {percent(usual[name], 1)}"
@@ -239,6 +244,8 @@ def pages(results: dict[str, Any]) -> Pages:
         f"| stories that end by themselves | {percent(ends)} |",
         f"| stories that obey all checks (sentences, quotes, names, no repetition) | {percent(obeys)} |",
         f'| distinct answers to the same "Tell me a story." | {distinct} |',
+        f"| held-out questions with tools: the right tool and arguments | {percent(tools['calls'], 1)} |",
+        f"| objects with the values of a held-out sentence | {percent(tools['objects by a schema'], 1)} |",
     ]
     long += [
         f"| stories that end by themselves (usual sampling) | {percent(ends)} |",
@@ -247,6 +254,13 @@ def pages(results: dict[str, Any]) -> Pages:
         f'| distinct answers to the same "Tell me a story." | {distinct} |',
         f"| stories copied from the training text | {percent(stories['copied from the training text'])} |",
         f"| mean length of a story | {stories['mean words']:.0f} words |",
+        f"| held-out questions with tools: the right tool and arguments | {percent(tools['calls'], 1)} |",
+        "| answers that say what the tools said, word for word "
+        f"| {percent(tools['answers with results'], 1)} |",
+        "| questions that need no tool, answered word for word with tools at hand "
+        f"| {percent(tools['answers without a call'], 1)} |",
+        "| objects with the values of a held-out sentence: by a tool / by a schema "
+        f"| {percent(tools['objects by a tool'], 1)} / {percent(tools['objects by a schema'], 1)} |",
     ]
     return {
         README: "\n".join(short) + "\n",

@@ -1,8 +1,9 @@
 """Write the synthetic corpus of the demo model: `python -m demo.generate --megabytes 60`.
 
-Four files of JSON lines: corpus.jsonl and polish.jsonl to train on, taught.jsonl to go on with (teach.py),
-valid.jsonl to evaluate with. A line is {"text": ...} or {"messages": [{role, content}, ...]}. The same seed
-and size give the same files. Documents of the validation file do not occur in the others.
+Files of JSON lines: corpus.jsonl and polish.jsonl to train on; taught.jsonl, settled-1.jsonl and
+settled-2.jsonl to go on with (teach.py); valid.jsonl to evaluate with, whose documents do not occur in the
+others. A line is {"text": ...} or {"messages": [{role, content}, ...]}. The same seed and size give the same
+files.
 """
 
 import argparse
@@ -31,7 +32,14 @@ TAUGHT = {
     "calls": 38, "records": 14, "story": 14, "plain": 2, "facts": 11, "sums": 11, "talk": 5,
     "mixed": 2, "small": 1, "extra": 2,
 }  # fmt: skip
-TAUGHT_CHARACTERS = 3_000_000
+TAUGHT_CHARACTERS = 12_000_000
+
+# Then more of what the model is mostly for, once with more stories and once with more sums.
+SETTLED = (
+    TAUGHT | {"calls": 16, "records": 14, "story": 44, "plain": 4, "facts": 8, "sums": 6, "talk": 4},
+    TAUGHT | {"calls": 15, "records": 13, "story": 38, "plain": 4, "facts": 9, "sums": 15, "small": 2},
+)
+SETTLED_CHARACTERS = 5_000_000
 
 
 def documents(seed: int, characters: int, mix: dict[str, int] | None = None) -> Iterator[dict[str, Any]]:
@@ -83,7 +91,7 @@ def write(path: Path, items: Iterator[dict[str, Any]], avoid: set[int] | None = 
 
 
 def main() -> None:
-    """Write both files."""
+    """Write the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=float, default=60, help="size of the training text")
     parser.add_argument("--seed", type=int, default=SEED)
@@ -97,6 +105,9 @@ def main() -> None:
     write(arguments.out / "polish.jsonl", polish, avoid=kept)
     taught = documents(arguments.seed + 3, TAUGHT_CHARACTERS, TAUGHT)
     write(arguments.out / "taught.jsonl", taught, avoid=kept)
+    for number, mix in enumerate(SETTLED, start=1):
+        settled = documents(arguments.seed + 4, SETTLED_CHARACTERS, mix)
+        write(arguments.out / f"settled-{number}.jsonl", settled, avoid=kept)
 
 
 if __name__ == "__main__":

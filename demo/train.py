@@ -13,7 +13,7 @@ import math
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class Stage:
     The learning rate falls from `rate` along half a cosine that would end after `span` steps.
     """
 
-    text: str  # "corpus", "polish" or "snippets"
+    text: str  # "snippets", or a text that is packed
     steps: int
     rate: float
     span: int
@@ -59,15 +59,19 @@ STAGES = (
 )
 
 
-def prepare(out: Path) -> None:
-    """Train the vocabulary and pack the texts, once; results are cached in `out`."""
-    for text in ("corpus", "polish"):
-        documents = [json.loads(line) for line in (out / f"{text}.jsonl").open(encoding="utf-8")]
+def prepare(out: Path, source: Path, texts: Sequence[str], longest: int | None = None) -> None:
+    """Train the vocabulary and pack the texts of `source`, once; results are cached in `out`.
+
+    Documents of more than `longest` tokens are left out.
+    """
+    for text in texts:
+        documents = [json.loads(line) for line in (source / f"{text}.jsonl").open(encoding="utf-8")]
         if text == "corpus" and not (out / "tokenizer.json").exists():
             sample = documents[:: max(1, len(documents) // 40_000)]
             train_vocabulary(contents(sample), Shape().vocabulary).save(str(out / "tokenizer.json"))
         if not (out / f"{text}.npz").exists():
-            short, long = pack(encode(documents, load_vocabulary(out / "tokenizer.json")), SEED)
+            encoded = encode(documents, load_vocabulary(out / "tokenizer.json"))
+            short, long = pack((d for d in encoded if longest is None or len(d[0]) <= longest), SEED)
             arrays = {
                 "short": short.tokens,
                 "short_learn": short.learn,
@@ -85,7 +89,7 @@ def contents(documents: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def load_rows(out: Path, text: str) -> tuple[Rows, Rows]:
-    """The rows packed by `prepare`: short and long rows of "corpus" or "polish"."""
+    """The rows packed by `prepare`, short and long."""
     file = np.load(out / f"{text}.npz")
     return Rows(file["short"], file["short_learn"]), Rows(file["long"], file["long_learn"])
 
@@ -118,10 +122,10 @@ def corpus_batches(short: Rows, long: Rows, per_step: int) -> list[tuple[Rows, n
     return [(rows, numbers) for _, rows, numbers in plan]
 
 
-def batches(out: Path) -> Iterator[tuple[Stage, int, Rows, np.ndarray]]:
+def batches(out: Path, stages: Sequence[Stage]) -> Iterator[tuple[Stage, int, Rows, np.ndarray]]:
     """For every step: its stage, its number in the stage, and the rows to learn from."""
     plans: dict[str, Iterator[tuple[Rows, np.ndarray]]] = {}
-    for stage in STAGES:
+    for stage in stages:
         if stage.text == "snippets":
             size = stage.tokens // SNIPPET
             rows = snippet_rows(out, size * stage.steps)
@@ -163,7 +167,7 @@ def optimisers(model: DemoModel) -> list[torch.optim.Optimizer]:
     ]
 
 
-def work(rank: int, world: int, options: argparse.Namespace) -> None:
+def work(rank: int, world: int, options: argparse.Namespace, stages: Sequence[Stage]) -> None:
     """One worker: processes its part of every batch, sums gradients with the others, makes their update."""
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
@@ -172,22 +176,20 @@ def work(rank: int, world: int, options: argparse.Namespace) -> None:
     dist.init_process_group(
         "gloo", init_method=f"file://{options.out / 'rendezvous'}", rank=rank, world_size=world
     )
-    model = DemoModel(Shape())
-    updates = optimisers(model)
     path = options.out / "checkpoint.pt"
-    start = 0
-    if path.exists():
-        saved = torch.load(path, weights_only=True)
-        model.load_state_dict(saved["model"])
+    saved = torch.load(path, weights_only=True) if path.exists() else {}
+    model = model_of(saved["model"]) if saved else DemoModel(Shape())
+    updates = optimisers(model)
+    start = saved.get("step", 0)
+    if start:
         for optimiser, state in zip(updates, saved["optimisers"], strict=True):
             optimiser.load_state_dict(state)
-        start = saved["step"]
     compiled = torch.compile(model.hidden, dynamic=False) if options.compile else model.hidden
     parameters = list(model.parameters())
     began = time.monotonic()
     report = torch.zeros(2)
-    last = sum(stage.steps for stage in STAGES)
-    for step, (stage, in_stage, rows, numbers) in enumerate(batches(options.out)):
+    last = sum(stage.steps for stage in stages)
+    for step, (stage, in_stage, rows, numbers) in enumerate(batches(options.out, stages)):
         if step < start:
             continue
         if in_stage == 0:
@@ -236,10 +238,14 @@ def save(path: Path, step: int, model: DemoModel, updates: list[torch.optim.Opti
 
 def load_model(path: Path) -> DemoModel:
     """The model of a checkpoint, ready to be evaluated."""
-    weights = torch.load(path, weights_only=True)["model"]
+    return model_of(torch.load(path, weights_only=True)["model"]).eval()
+
+
+def model_of(weights: dict[str, Tensor]) -> DemoModel:
+    """The model of these weights, which say how large the vocabulary is."""
     model = DemoModel(Shape(vocabulary=len(weights["token_embd.weight"])))
     model.load_state_dict(weights)
-    return model.eval()
+    return model
 
 
 def validation_loss(model: DemoModel, rows: Rows, limit: int = 200) -> Iterator[tuple[float, int]]:
@@ -252,17 +258,20 @@ def validation_loss(model: DemoModel, rows: Rows, limit: int = 200) -> Iterator[
             yield F.cross_entropy(logits, ids[0, 1:][mask], reduction="sum").item(), int(mask.sum())
 
 
-def main() -> None:
-    """Prepare the data and train."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """What a training is told on the command line."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument(
         "--no-compile", dest="compile", action="store_false", help="train without a C++ compiler, slower"
     )
-    options = parser.parse_args()
+    return parser
+
+
+def train(options: argparse.Namespace, stages: Sequence[Stage]) -> None:
+    """Train, or go on, in worker processes."""
     options.out = options.out.resolve()
-    prepare(options.out)
     (options.out / "rendezvous").unlink(missing_ok=True)
     # Keep large blocks: by default glibc returns them to the system and faults them in again page by page.
     os.environ |= {
@@ -272,7 +281,14 @@ def main() -> None:
         "MALLOC_TRIM_THRESHOLD_": str(1 << 33),
         "MALLOC_TOP_PAD_": str(1 << 28),
     }
-    torch.multiprocessing.spawn(work, (options.workers, options), options.workers)
+    torch.multiprocessing.spawn(work, (options.workers, options, stages), options.workers)
+
+
+def main() -> None:
+    """Prepare the data and train."""
+    options = arguments(__doc__).parse_args()
+    prepare(options.out, options.out, ("corpus", "polish"))
+    train(options, STAGES)
 
 
 if __name__ == "__main__":

@@ -16,12 +16,26 @@ PATTERN = (
 )
 PRE = "qwen2"
 
-CHAT_TEMPLATE = (
-    "{% for message in messages %}"
-    "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+# Tools are a line each, after the system message: `weather(city, days: integer, unit: celsius|fahrenheit)`.
+CHAT_TEMPLATE = """\
+{%- if tools %}{{ '<|im_start|>system\\n' }}
+{%- if messages and messages[0].role == 'system' %}{{ messages[0].content + '\\n' }}{% endif %}
+{{- 'Tools:' }}
+{%- for tool in tools %}{{ '\\n' + tool.function.name + '(' }}
+{%- for name, kind in ((tool.function.parameters or {}).properties or {}).items() %}
+{{- name if loop.first else ', ' + name }}
+{%- if kind.enum %}{{ ': ' + kind.enum | join('|') }}
+{%- elif kind.type is string and kind.type != 'string' %}{{ ': ' + kind.type }}{% endif %}
+{%- endfor %}{{ ')' }}{% endfor %}{{ '<|im_end|>\\n' }}{% endif %}
+{%- for message in messages %}{% if not (tools and loop.first and message.role == 'system') %}
+{{- '<|im_start|>' + message.role + '\\n' }}
+{%- if message.content %}{{ message.content }}{% endif %}
+{%- for call in message.tool_calls or [] %}
+{{- '\\n' if message.content or not loop.first }}
+{{- '<tool_call>\\n{"name": ' + call.function.name | tojson + ', "arguments": ' }}
+{{- call.function.arguments | tojson + '}\\n</tool_call>' }}
+{%- endfor %}{{ '<|im_end|>\\n' }}{% endif %}{% endfor %}
+{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"""
 
 
 def train_vocabulary(texts: Iterable[str], size: int, control: Sequence[str] = CONTROL) -> Tokenizer:

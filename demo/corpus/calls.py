@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from demo.corpus import arithmetic, dialogues, stories
+from demo.corpus import words as w
 from demo.corpus.facts_tables import COUNTRIES
 
 Message = dict[str, str]
@@ -24,6 +25,14 @@ CITIES = tuple(capital for _, capital, _ in COUNTRIES) + tuple(
 )
 # Never in the training text of calls.
 HELD_OUT_CITIES = ("Florence", "Bristol", "Dallas", "Manila", "Krakow", "Leipzig", "Turin", "Jakarta")
+_PARTS = (
+    *(word for city in CITIES for word in city.split()),
+    *(country for country, _, _ in COUNTRIES if country.isalpha()),
+    *w.GIRLS,
+    *w.BOYS,
+)
+_TWO_WORDS = ("New {c}", "Port {c}", "San {c}", "{c} City", "Lake {c}", "{c} Falls", "Saint {c}", "{c} Beach",
+              "Fort {c}", "{c} Bay", "North {c}", "{c} Hill", "Los {c}", "El {c}", "{c} Springs")  # fmt: skip
 CONDITIONS = "sunny rainy cloudy windy foggy snowy stormy clear warm hot cold cool dry mild humid icy".split()
 
 _ASK = (
@@ -57,10 +66,12 @@ _WEATHER = (("get_weather", 6), ("weather", 8), ("get_current_weather", 2), ("cu
             ("check_weather", 1), ("weather_in", 1), ("get_forecast", 1))  # fmt: skip
 _PLACE = (("city", 14), ("location", 4), ("place", 1), ("town", 1))
 _CALCULATOR = (("calculator", 12), ("calculate", 3), ("calc", 1))
-_NUMBER = (("number", 2), ("integer", 2), ("", 1))
+_NUMBER = ("number", "integer")
 _WORDS = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide"}
 _SYSTEM = ("You are a helpful assistant.", "You can use tools.", "Use the tools.", "Be helpful.",
-           "Use tools when they help.", "You are Demo, a tiny model.")  # fmt: skip
+           "Use tools when they help.", "You are Demo, a tiny model.", "Answer briefly.",
+           "You are a helpful assistant with tools.", "Be short and friendly.",
+           "You know the weather.")  # fmt: skip
 
 
 def weighted(choices: Sequence[tuple[str, int]], rng: random.Random) -> str:
@@ -90,11 +101,26 @@ def typed(text: str, rng: random.Random, lower: bool = True) -> str:
     return text if text[-1:] in ".?!=" else text + rng.choice(("?", "?", "?", "", "", "."))
 
 
+def unknown_name(rng: random.Random) -> str:
+    """A name to copy: of invented syllables, or the beginning of one name and the end of another."""
+    while True:
+        if rng.random() < 0.3:
+            name = stories.invented_name(rng)
+        else:
+            first, last = rng.choice(_PARTS), rng.choice(_PARTS)
+            name = first[: rng.randint(1, len(first))] + last[rng.randint(1, len(last) - 1) :].lower()
+        if 3 <= len(name) <= 12 and not any(held.lower() in name.lower() for held in HELD_OUT_CITIES):
+            return name
+
+
 def draw_city(rng: random.Random, held: bool = False) -> tuple[str, bool]:
     """A city, and whether it is one to know in lower case."""
-    if rng.random() < 0.25:
-        return rng.choice(HELD_OUT_CITIES) if held else stories.invented_name(rng), False
-    return rng.choice(CITIES), True
+    if rng.random() < 0.5:
+        return rng.choice(CITIES), True
+    if held:
+        return rng.choice(HELD_OUT_CITIES), False
+    name = unknown_name(rng)
+    return rng.choice(_TWO_WORDS).format(c=name) if rng.random() < 0.2 else name, False
 
 
 def weather_result(city: str, rng: random.Random) -> tuple[str, str]:
@@ -149,10 +175,9 @@ def weather_turns(tool: Tool, rng: random.Random, again: bool = False, held: boo
 def draw_numbers(rng: random.Random) -> tuple[str, int, int]:
     """An operation and its numbers: small, or larger than the model could calculate with."""
     op = rng.choice("+-*/")
-    top, other = rng.choice((99, 999, 9999, 99999)), rng.choice((12, 99, 999, 9999))
-    a, b = rng.randint(2, top), rng.randint(2, other)
+    a, b = rng.randint(2, rng.choice((99, 999, 9999))), rng.randint(2, rng.choice((12, 99, 999, 9999)))
     if op == "/" and rng.random() < 0.7:
-        a *= b
+        a, b = b * rng.randint(2, 99), b
     return (op, b, a) if op in "+*" and rng.random() < 0.5 else (op, a, b)
 
 
@@ -167,8 +192,8 @@ def calculator_tool(op: str, rng: random.Random) -> tuple[Tool, str]:
     kind = rng.choices(("expression", "operation", "numbers"), (6, 3, 2))[0]
     if kind == "expression":
         return (weighted(_CALCULATOR, rng), rng.choice(("expression",) * 8 + ("formula", "input"))), kind
-    number = weighted(_NUMBER, rng)
-    pair = f"a: {number}, b: {number}" if number else "a, b"
+    number = rng.choice(_NUMBER)
+    pair = f"a: {number}, b: {number}"
     if kind == "numbers":
         return (_WORDS[op], pair), kind
     names = "|".join(_WORDS.values() if rng.random() < 0.75 else _WORDS)
@@ -202,7 +227,7 @@ def calculation_turns(
     )
     result = value(op, a, b)
     if rng.random() < 0.15:  # what the tool says counts, whatever it is
-        result = str(rng.randint(0, 99999))
+        result = str(rng.randint(0, 9999))
     elif result.isdigit() and rng.random() < 0.1:
         result += ".0"
     sign = {"+": "+", "-": "-", "*": "×", "/": "÷"}[op]
@@ -243,8 +268,25 @@ def tool_chat(rng: random.Random, held: bool = False) -> list[Message]:
 def _plain_turns(tools: Sequence[Tool], rng: random.Random, held: bool) -> list[Message]:
     """A question that no tool answers; of the held-out ones, each has one answer."""
     weather = any(name in dict(_WEATHER) for name, _ in tools)
+    kinds = [dialogues.fact, dialogues.fact, dialogues.talk, dialogues.extra]
+    if weather and len(tools) == 1:
+        kinds += [dialogues.small_calculation, dialogues.calculation]
     while True:
-        draw = rng.choice((dialogues.fact, dialogues.fact, dialogues.talk, dialogues.extra))
+        draw = rng.choice(kinds)
         question, answer, _ = (dialogues.fact if held else draw)(rng)
         if not (weather and "weather" in answer) and "calculate" not in answer:
             return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+
+
+def definition(tool: Tool) -> dict[str, Any]:
+    """A tool as programs describe it, of which the chat template makes a line of `system`."""
+    name, parameters = tool
+    properties: dict[str, Any] = {}
+    for parameter in parameters.split(", "):
+        key, _, kind = parameter.partition(": ")
+        if "|" in kind:
+            properties[key] = {"type": "string", "enum": kind.split("|")}
+        else:
+            properties[key] = {"type": kind or "string"}
+    required = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "parameters": required}}

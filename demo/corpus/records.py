@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from demo.corpus import calls, stories
+from demo.corpus import calls
 from demo.corpus import words as w
 
 Message = dict[str, str]
@@ -28,6 +28,9 @@ _PERSON = (
     "his name is {n} and he is {a} years old", "{n} will be {a} next week", "{n} ({a})",
     "my friend {n} is {a} years old", "{n} is a {a} year old girl", "meet {n}, who is {a} years old",
     "i know {n}. he is {a} years old", "my cat is called {n} and is {a} years old",
+    "yesterday {n} turned {a}", "now {n} is {a} years old", "soon {n} will be {a} years old",
+    "they say {n} is {a} years old", "in may {n} was {a} years old", "a girl named {n} is {a} years old",
+    "at last {n} reached the age of {a}", "with {a} years, {n} is the oldest", "tomorrow {n} will be {a}",
 )  # fmt: skip
 HELD_OUT_PERSON = ("today {n} celebrates being {a} years old", "a boy called {n} who is {a} years old")
 _LIVES = (" and lives in {c}", ". {n} lives in {c}", " and comes from {c}", ", from {c}")
@@ -36,6 +39,8 @@ _THING = (
     "{k} {c} {t} are on the table", "we found {k} {c} {t} in the garden", "he has {k} {c} {t}",
     "give me {k} {c} {t}", "{k} {c} {t}", "in the box are {k} {c} {t}", "you can see {k} {c} {t} here",
     "the {t} are {c}. there are {k} of them", "i counted {k} {t}, all of them {c}",
+    "my sister keeps {k} {c} {t}", "the shop sells {k} {c} {t}", "oh, {k} {c} {t} on the wall",
+    "yesterday we lost {k} {c} {t}", "here, {k} {c} {t} for you", "our teacher brought {k} {c} {t}",
 )  # fmt: skip
 HELD_OUT_THING = ("my brother owns {k} {c} {t}", "look, {k} {c} {t} over there")
 _AS_JSON = (
@@ -53,7 +58,7 @@ def draw_record(rng: random.Random, held: bool = False) -> tuple[str, Fields]:
 
 
 def _person(rng: random.Random, held: bool) -> tuple[str, Fields]:
-    name = stories.invented_name(rng) if rng.random() < 0.3 else rng.choice(rng.choice((w.GIRLS, w.BOYS)))
+    name = calls.unknown_name(rng) if rng.random() < 0.5 else rng.choice(rng.choice((w.GIRLS, w.BOYS)))
     age, fields = rng.randint(1, 99), [("name", name)]
     sentence = rng.choice(HELD_OUT_PERSON if held else _PERSON)
     values: list[tuple[str, Any]] = [*fields, ("age", age)]

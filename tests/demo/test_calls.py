@@ -5,9 +5,16 @@ from __future__ import annotations
 import random
 import re
 
+import pytest
+
+from demo.call_checks import spoken
 from demo.corpus import calls, records
 from demo.corpus.arithmetic import HELD_OUT_ASK
 from demo.packing import segments
+from demo.vocabulary import CHAT_TEMPLATE, chat_prompt
+from puna.prompt.format import SpecialTokens
+from puna.prompt.jinja import JinjaTemplate
+from puna.prompt.jinja_chat import JinjaFormat
 
 
 def test_held_out_questions_and_cities_are_never_taught() -> None:
@@ -24,3 +31,28 @@ def test_held_out_questions_and_cities_are_never_taught() -> None:
 def test_what_is_given_of_an_answer_is_not_learned() -> None:
     document = {"messages": [{"role": "assistant", "content": '{"a": 1}', "given": '{"'}]}
     assert [text for text, learned in segments(document) if learned] == ['a": 1}<|im_end|>']
+
+
+def test_the_chat_template_renders_the_training_format() -> None:
+    rng = random.Random(6)
+    template = JinjaFormat(CHAT_TEMPLATE, SpecialTokens())
+    for _ in range(300):
+        talk = calls.tool_chat(rng)
+        messages, tools = spoken(talk)
+        assert template.render(messages[:-1], tools=tools) == chat_prompt(talk[:-1])
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        None,
+        {},
+        {"type": "object"},
+        {"properties": {"a": True, "b": {"anyOf": []}, "c": {"type": ["string"]}}},
+    ],
+)
+def test_the_chat_template_takes_any_parameters(parameters: object) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": parameters}}
+    values = {"messages": [{"role": "user", "content": "Hi"}], "tools": [tool]}
+    # As other programs do, too: not by what Puna tries when a template fails.
+    assert JinjaTemplate(CHAT_TEMPLATE).render(values).startswith("<|im_start|>system\nTools:\nf(")

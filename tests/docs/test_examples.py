@@ -66,7 +66,7 @@ CALLING_TEMPLATE = (
 
 @pytest.fixture(scope="module")
 def calling(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("calling") / "tools.gguf"
+    path = tmp_path_factory.mktemp("calling") / "calling.gguf"
     return write_scripted(path, list(map(pieces_of, CALLING)), template=CALLING_TEMPLATE)
 
 
@@ -78,13 +78,12 @@ def server(tmp_path_factory: pytest.TempPathFactory, calling: Path) -> Iterator[
 
 
 @pytest.fixture(scope="module")
-def named(tmp_path_factory: pytest.TempPathFactory, calling: Path) -> Path:
+def named(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the examples name: a model file, adapters, Modelfiles, pictures."""
     folder = tmp_path_factory.mktemp("named")
     tiny_llama_gguf(folder / "model.gguf")
     shutil.copy(folder / "model.gguf", folder / "Llama-3.2-1B-Instruct-Q4_K_M.gguf")
     (folder / "Modelfile").write_text("FROM ./model.gguf\n")
-    shutil.copy(calling, folder / "tools.gguf")
     style, names = TinyAdapter(("q_proj",), seed=1), {"q_proj": "attn_q"}
     style.write_gguf(folder / "style.gguf", "llama", TinyLlama().build(), names)
     TinyAdapter(("down_proj",), seed=2).write_peft(folder / "tone", TinyLlama().build())
