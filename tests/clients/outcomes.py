@@ -31,8 +31,11 @@ def missing(client: Client) -> str | None:
 
 
 @cache
-def outcome(client: Client, *arguments: str) -> dict[str, dict[str, Any]]:
-    """What the program of `client` prints when it is called with `arguments`: for each column what it got."""
+def outcome(client: Client, *arguments: str, asked: str = "asked.json") -> dict[str, dict[str, Any]]:
+    """What the program of `client` prints when it is called with `arguments`: for each column what it got.
+
+    `asked` is the file of what it asks for.
+    """
     javascript = client in JAVASCRIPT
     folder = HERE / ("javascript" if javascript else "python")
     runner = "node" if javascript else str(PYTHON)
@@ -41,7 +44,7 @@ def outcome(client: Client, *arguments: str) -> dict[str, dict[str, Any]]:
         capture_output=True,
         text=True,
         timeout=240,
-        env=os.environ | {"NO_PROXY": "*", "PYTHONDONTWRITEBYTECODE": "1"},
+        env=os.environ | {"NO_PROXY": "*", "PYTHONDONTWRITEBYTECODE": "1", "ASKED": asked},
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])

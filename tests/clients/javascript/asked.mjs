@@ -3,9 +3,12 @@
 import { readFileSync } from "node:fs";
 import { z } from "zod";
 
-export const asked = JSON.parse(readFileSync(new URL("../asked.json", import.meta.url)));
+export const asked = JSON.parse(readFileSync(new URL(`../${process.env.ASKED ?? "asked.json"}`, import.meta.url)));
 export const [url, way] = process.argv.slice(2);
-export const trip = z.object({ city: z.literal("Lima"), days: z.literal(2) });
+export const trip =
+  asked.model === "demo"
+    ? z.object({ name: z.string(), age: z.number().int() })
+    : z.object({ city: z.literal("Lima"), days: z.literal(2) });
 export const getWeather = () => asked.tool_result;
 
 async function error(call) {

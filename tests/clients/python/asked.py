@@ -1,12 +1,14 @@
 """What every program asks its client for, and how it tells what it got.
 
 A program is called as `python with_NAME.py URL [WAY]`. The last line it prints is JSON: an answer for each
-column of the table, or the error it ended with.
+column of the table, or the error it ended with. ASKED in the environment names what is asked for: demo.json
+is for the bundled model.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import traceback
 from collections.abc import Callable
@@ -15,27 +17,46 @@ from typing import Any, Literal
 
 from pydantic import BaseModel
 
-ASKED: dict[str, Any] = json.loads((Path(__file__).parents[1] / "asked.json").read_text())
+ASKED: dict[str, Any] = json.loads(
+    (Path(__file__).parents[1] / os.environ.get("ASKED", "asked.json")).read_text()
+)
 URL = sys.argv[1]
 WAY = sys.argv[2] if len(sys.argv) > 2 else ""
 MODEL, EMBEDDER, UNKNOWN = ASKED["model"], ASKED["embedder"], ASKED["unknown"]
 
 
-class Trip(BaseModel):
-    """The schema that is asked for, as a class."""
+if MODEL == "demo":
 
-    city: Literal["Lima"]
-    days: Literal[2]
+    class Trip(BaseModel):
+        """The schema that is asked for, as a class."""
 
+        name: str
+        age: int
 
-def get_weather(city: str, days: int) -> str:
-    """The weather of a city.
+    def get_weather(city: str) -> str:
+        """Tell the weather in a city.
 
-    Args:
-        city: its name
-        days: how many
-    """
-    return str(ASKED["tool_result"])
+        Args:
+            city: its name
+        """
+        return str(ASKED["tool_result"])
+
+else:
+
+    class Trip(BaseModel):  # type: ignore[no-redef]
+        """The schema that is asked for, as a class."""
+
+        city: Literal["Lima"]
+        days: Literal[2]
+
+    def get_weather(city: str, days: int) -> str:  # type: ignore[misc]
+        """The weather of a city.
+
+        Args:
+            city: its name
+            days: how many
+        """
+        return str(ASKED["tool_result"])
 
 
 def error(call: Callable[[], Any]) -> list[str]:

@@ -33,8 +33,10 @@ def strictly(city: Literal["Lima"], days: Literal[2]) -> str:
     return get_weather(city, days)
 
 
-# With OpenAI's models it asks for arguments that are valid in any case.
-TOOL = Tool(strictly, name="get_weather") if WAY in ("openai", "responses") else Tool(get_weather)
+# With OpenAI's models it asks for arguments that are valid in any case: a model that follows a script then
+# has no choice of calls.
+FORCED = WAY in ("openai", "responses") and MODEL != "demo"
+TOOL = Tool(strictly, name="get_weather") if FORCED else Tool(get_weather)
 
 
 def stream() -> Any:
