@@ -62,6 +62,11 @@ def random_sizes(seed: int) -> Callable[[], int]:
     return lambda: dice.choice((1, 1, 2, 3, 4, 6, 9))
 
 
+def randomly_cut(texts: Sequence[str]) -> list[list[Piece]]:
+    """Each text in pieces of random sizes, the same ones every time."""
+    return [pieces_of(text, size=random_sizes(number)) for number, text in enumerate(texts)]
+
+
 def write_scripted(
     path: Path, scripts: Sequence[Sequence[Piece]], *, template: str | None = None, context: int = 8192
 ) -> Path:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.scripted import pieces_of, random_sizes, trigger, write_scripted
+from tests.scripted import randomly_cut, trigger, write_scripted
 
 ASKED: dict[str, Any] = json.loads((Path(__file__).parent / "asked.json").read_text())
 
@@ -49,5 +49,4 @@ SCRIPTS = [
 
 def write_model(path: Path, scripts: list[str] | None = None) -> Path:
     """Write the model that says `SCRIPTS`, or others."""
-    said = [pieces_of(text, size=random_sizes(number)) for number, text in enumerate(scripts or SCRIPTS)]
-    return write_scripted(path, said, template=TEMPLATE)
+    return write_scripted(path, randomly_cut(scripts or SCRIPTS), template=TEMPLATE)

@@ -9,7 +9,7 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ import psutil
 import torch
 
 from tests import commands
+from tests.scripted import randomly_cut, write_scripted
 from tests.tiny import SPECIALS, TinyLlama, vocabulary
 from tests.tiny_gemma3 import TinyGemma3
 from tests.tiny_lfm2 import TinyLfm2
@@ -155,6 +156,15 @@ def add_model(server: Server, name: str, path: Path) -> None:
     """Create `name` from a GGUF file, as a client does it."""
     digest = server.client.create_blob(path)
     assert server.client.create(model=name, files={path.name: digest}).status == "success"
+
+
+@contextmanager
+def scripted(server: Server, name: str, folder: Path, texts: Sequence[str], template: str) -> Iterator[None]:
+    """While it is open, the model `name` says one of `texts`, as the trigger in its prompt tells it."""
+    add_model(server, name, write_scripted(folder / "scripted.gguf", randomly_cut(texts), template=template))
+    yield
+    server.unload()
+    server.client.delete(name)
 
 
 def endless(config: TinyLlama | TinyGemma3 | TinyLfm2) -> object:

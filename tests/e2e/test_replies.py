@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic.types
@@ -15,9 +14,8 @@ import openai.types.responses
 import pytest
 from pydantic import BaseModel, TypeAdapter
 
-from tests.e2e.servers import Server, add_model
+from tests.e2e.servers import Server, scripted
 from tests.e2e.test_tools import ANSWER, ANTHROPIC, BREAK, FLAT, ONE, SCRIPTS, TEMPLATE, TOOLS, user
-from tests.scripted import pieces_of, random_sizes, write_scripted
 
 pytestmark = pytest.mark.e2e
 
@@ -40,13 +38,9 @@ EVENTS: dict[str, type[BaseModel]] = {
 
 
 @pytest.fixture(scope="module")
-def scripted(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    path: Path = tmp_path_factory.mktemp("scripted") / "scripted.gguf"
-    scripts = [pieces_of(text, size=random_sizes(number)) for number, text in enumerate(SCRIPTS)]
-    add_model(server, "described", write_scripted(path, scripts, template=TEMPLATE))
-    yield server
-    server.unload()
-    server.client.delete("described")
+def described(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with scripted(server, "described", tmp_path_factory.mktemp("scripted"), SCRIPTS, TEMPLATE):
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +79,7 @@ def events(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
 
 
 @CASES
-def test_chats(scripted: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
+def test_chats(described: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
     path = "/v1/chat/completions"
     asked: dict[str, Any] = {"model": "described", "messages": user(content), "temperature": 0}
     asked |= {
@@ -95,10 +89,10 @@ def test_chats(scripted: Server, check: Callable[..., None], content: str, has_t
         "return_progress": True,
         "top_k": 5.0,
     }
-    whole = scripted.http.post(path, json=asked).json()
+    whole = described.http.post(path, json=asked).json()
     check(path, whole)
     openai.types.chat.ChatCompletion.model_validate(whole)
-    chunks = events(scripted, path, asked | {"stream_options": {"include_usage": True}})
+    chunks = events(described, path, asked | {"stream_options": {"include_usage": True}})
     assert "usage" in chunks[-1]
     for chunk in chunks:
         check(path, chunk, stream=True)
@@ -106,31 +100,31 @@ def test_chats(scripted: Server, check: Callable[..., None], content: str, has_t
 
 
 @CASES
-def test_responses(scripted: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
+def test_responses(described: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
     path = "/v1/responses"
     asked: dict[str, Any] = {"model": "described", "input": content, "temperature": 0}
     asked["tools"] = FLAT if has_tools else []
     asked |= {"reasoning": {"effort": "high", "summary": "auto"}}
     asked |= {"include": ["message.output_text.logprobs"], "top_logprobs": 1}
     for body in (asked, asked | {"max_output_tokens": 3}):
-        whole = scripted.http.post(path, json=body).json()
+        whole = described.http.post(path, json=body).json()
         check(path, whole)
         openai.types.responses.Response.model_validate(whole)
         adapter: TypeAdapter[Any] = TypeAdapter(openai.types.responses.ResponseStreamEvent)
-        streamed = events(scripted, path, body)
+        streamed = events(described, path, body)
         assert [event["sequence_number"] for event in streamed] == list(range(len(streamed)))
         for event in streamed:
             check(path, event, stream=True)
             adapter.validate_python(event)
     one = f"{path}/{whole['id']}"
-    check(f"{path}/{{id}}", scripted.http.get(one).json(), method="get")
-    check(f"{path}/{{id}}/input_items", scripted.http.get(f"{one}/input_items").json(), method="get")
-    check(f"{path}/{{id}}", scripted.http.delete(one).json(), method="delete")
-    check(f"{path}/input_tokens", scripted.http.post(f"{path}/input_tokens", json=asked).json())
+    check(f"{path}/{{id}}", described.http.get(one).json(), method="get")
+    check(f"{path}/{{id}}/input_items", described.http.get(f"{one}/input_items").json(), method="get")
+    check(f"{path}/{{id}}", described.http.delete(one).json(), method="delete")
+    check(f"{path}/input_tokens", described.http.post(f"{path}/input_tokens", json=asked).json())
 
 
 @CASES
-def test_messages(scripted: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
+def test_messages(described: Server, check: Callable[..., None], content: str, has_tools: bool) -> None:
     path = "/v1/messages"
     asked: dict[str, Any] = {
         "model": "described",
@@ -141,14 +135,14 @@ def test_messages(scripted: Server, check: Callable[..., None], content: str, ha
     asked |= {"thinking": {"type": "enabled", "budget_tokens": 1024}}
     for most in (400, 3):
         body = asked | {"max_tokens": most}
-        whole = scripted.http.post(path, json=body).json()
+        whole = described.http.post(path, json=body).json()
         check(path, whole)
         anthropic.types.Message.model_validate(whole)
-        for event in events(scripted, path, body):
+        for event in events(described, path, body):
             check(path, event, stream=True)
             if event["type"] != "ping":
                 EVENTS[event["type"]].model_validate(event)
-    counted = scripted.http.post(f"{path}/count_tokens", json=asked).json()
+    counted = described.http.post(f"{path}/count_tokens", json=asked).json()
     check(f"{path}/count_tokens", counted)
     anthropic.types.MessageTokensCount.model_validate(counted)
     assert counted["input_tokens"] == sum(
@@ -156,19 +150,19 @@ def test_messages(scripted: Server, check: Callable[..., None], content: str, ha
     )
 
 
-def test_the_rest(scripted: Server, check: Callable[..., None]) -> None:
+def test_the_rest(described: Server, check: Callable[..., None]) -> None:
     asked: dict[str, Any] = {"model": "tiny", "prompt": "a", "max_tokens": 3, "logprobs": 2, "echo": True}
-    whole = scripted.http.post("/v1/completions", json=asked).json()
+    whole = described.http.post("/v1/completions", json=asked).json()
     check("/v1/completions", whole)
     openai.types.Completion.model_validate(whole)
-    chunks = events(scripted, "/v1/completions", asked)
+    chunks = events(described, "/v1/completions", asked)
     for chunk in chunks:
         check("/v1/completions", chunk, stream=True)
     openai.types.Completion.model_validate(chunks[-1])  # which knows no chunk without a reason
     for encoding in ("float", "base64"):
         body = {"model": "tiny", "input": ["a", "b"], "encoding_format": encoding}
-        check("/v1/embeddings", scripted.http.post("/v1/embeddings", json=body).json())
-    models = scripted.http.get("/v1/models").json()
+        check("/v1/embeddings", described.http.post("/v1/embeddings", json=body).json())
+    models = described.http.get("/v1/models").json()
     check("/v1/models", models, method="get")
-    check("/v1/models/{model}", scripted.http.get("/v1/models/tiny").json(), method="get")
+    check("/v1/models/{model}", described.http.get("/v1/models/tiny").json(), method="get")
     assert all(openai.types.Model.model_validate(model) for model in models["data"])

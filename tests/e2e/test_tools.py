@@ -12,7 +12,7 @@ import ollama
 import openai
 import pytest
 
-from tests.e2e.servers import Server, add_model
+from tests.e2e.servers import Server, add_model, scripted
 from tests.scripted import pieces_of, random_sizes, trigger, write_scripted
 
 pytestmark = pytest.mark.e2e
@@ -60,12 +60,8 @@ ANTHROPIC: list[Any] = [{"name": "get_weather", "description": "Weather", "input
 
 @pytest.fixture(scope="module")
 def server(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    path: Path = tmp_path_factory.mktemp("scripted") / "scripted.gguf"
-    scripts = [pieces_of(text, size=random_sizes(number)) for number, text in enumerate(SCRIPTS)]
-    add_model(server, "scripted", write_scripted(path, scripts, template=TEMPLATE))
-    yield server
-    server.unload()
-    server.client.delete("scripted")
+    with scripted(server, "scripted", tmp_path_factory.mktemp("scripted"), SCRIPTS, TEMPLATE):
+        yield server
 
 
 @pytest.fixture(scope="module")
