@@ -217,6 +217,22 @@ def test_a_model_unloaded_while_it_is_read_is_used_and_then_gone(name: str) -> N
     with_fleet(use)
 
 
+def test_a_model_is_listed_from_before_its_process_starts() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        listed: list[str] = []
+        launch = launcher.launch
+
+        async def look_and_launch() -> FakeRunner:
+            listed.extend(entry.path for entry in fleet.loaded())
+            return await launch()
+
+        launcher.launch = look_and_launch  # type: ignore[method-assign]
+        await ask(fleet, "a")
+        assert listed == ["a"]
+
+    with_fleet(use)
+
+
 def test_a_runner_that_died_is_replaced() -> None:
     async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
         await ask(fleet, "a")
@@ -286,3 +302,29 @@ def test_a_load_that_is_given_up_at_any_moment_passes_its_turn_on(steps: int) ->
         await asyncio.gather(*tasks[5:], ask(fleet, "another", client="one"))
 
     with_fleet(use, max_loaded=20)
+
+
+def test_the_time_of_a_model_begins_anew_when_a_request_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now_s)
+    monkeypatch.setattr("puna.server.fleet.resident.time", clock)
+
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        nonlocal now_s
+        async with fleet.use(model("a"), PLAN, 60):
+            (entry,) = fleet.loaded()
+            assert entry.expires_s == 1060
+            now_s = 1500  # busy beyond its time
+            assert fleet.loaded() == [entry]
+        assert entry.expires_s == 1560
+
+    with_fleet(use)
+
+
+def test_models_that_stay_longest_are_listed_first() -> None:
+    async def use(fleet: Fleet, launcher: FakeLauncher) -> None:
+        for name, keep_alive_s in (("short", 10), ("forever", float("inf")), ("long", 100)):
+            await ask(fleet, name, keep_alive_s)
+        assert [entry.model.name for entry in fleet.loaded()] == ["forever", "long", "short"]
+
+    with_fleet(use)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from puna.errors import CrashLoopError, InsufficientMemoryError, RunnerError
 from puna.server.fleet.crashes import Crashes
@@ -247,11 +247,12 @@ class Fleet:
                         return known
                     leaving = [known] if known is not None else self._surplus()
                     if not leaving:
-                        runner = runner or await self._launcher.launch()
-                        if await self._read(runner, entry, leaving, load):
-                            self._loaded_now(entry, runner, time.monotonic() - began_s)
-                            runner = None
-                            return entry
+                        with self._listed(entry):
+                            runner = runner or await self._launcher.launch()
+                            if await self._read(runner, entry, leaving, load):
+                                self._loaded_now(entry, runner, time.monotonic() - began_s)
+                                runner = None
+                                return entry
                 await asyncio.gather(*(self._retire(other) for other in leaving))
         except RunnerError as error:
             self._metrics.load_failed(model.name)
@@ -263,6 +264,16 @@ class Fleet:
         finally:
             if runner is not None:
                 self._hang_up(runner)
+
+    @contextlib.contextmanager
+    def _listed(self, entry: ResidentModel) -> Iterator[None]:
+        """The model in the table while it loads, and afterwards if it has its runner then."""
+        self._loaded[entry.path] = entry
+        try:
+            yield
+        finally:
+            if entry.runner is None:
+                del self._loaded[entry.path]
 
     def _loaded_now(self, entry: ResidentModel, runner: Runner, load_s: float) -> None:
         entry.runner = runner
@@ -281,30 +292,23 @@ class Fleet:
     async def _read(
         self, runner: Runner, entry: ResidentModel, leaving: list[ResidentModel], load: Loading
     ) -> bool:
-        """Load, with fewer sequences if memory is short; the model is in the table meanwhile, and then.
+        """Load, with fewer sequences if memory is short.
 
         False when memory comes from models that leave: those on their way, and those added to `leaving`.
         """
         parallel = self._settings.parallel or DEFAULT_PARALLEL
-        self._loaded[entry.path] = entry
-        done = False
-        try:
-            while not done:
-                try:
-                    await self._load_once(runner, entry, parallel, load)
-                    done = True
-                except InsufficientMemoryError as error:
-                    if not self._ending:
-                        leaving += await self._in_the_way(entry, error)
-                    if self._ending or leaving:
-                        return False
-                    if parallel == 1 or self._settings.parallel is not None:
-                        raise
-                    parallel = 1
-        finally:
-            if not done:
-                del self._loaded[entry.path]
-        return True
+        while True:
+            try:
+                await self._load_once(runner, entry, parallel, load)
+                return True
+            except InsufficientMemoryError as error:
+                if not self._ending:
+                    leaving += await self._in_the_way(entry, error)
+                if self._ending or leaving:
+                    return False
+                if parallel == 1 or self._settings.parallel is not None:
+                    raise
+                parallel = 1
 
     async def _load_once(self, runner: Runner, entry: ResidentModel, parallel: int, loading: Loading) -> None:
         def on_progress(done: int, total: int) -> None:
