@@ -26,7 +26,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 
-from accuracy_report import Result, line, write
+from accuracy_report import REPORT, Result, line
 from llama_cpp_peer import LlamaCpp, Setting
 from pages import DOCS
 
@@ -173,7 +173,7 @@ def main() -> None:
         for kind in KINDS:
             results.append(measure(model, kind))
             print(line(results[-1]), flush=True)
-    write(results, chosen.output)
+    REPORT.write(results, chosen.output)
 
 
 if __name__ == "__main__":

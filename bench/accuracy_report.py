@@ -5,15 +5,12 @@ python bench/accuracy_report.py        # regenerates the table from docs/accurac
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-from pages import DOCS, README, Pages, insert
+from pages import DOCS, README, Report
 
-COMMAND = "make bench-accuracy"
 README_MODEL = "random"
 
 
@@ -66,24 +63,7 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(text) + "\n"
 
 
-def pages(results: Sequence[Result]) -> Pages:
-    """What each page shows of the results."""
-    return {README: table(results)}
-
-
-def write(results: Sequence[Result], folder: Path) -> None:
-    """Write accuracy.json to `folder` and, if that is docs/, the table into the README."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "accuracy.json").write_text(json.dumps([asdict(result) for result in results], indent=1) + "\n")
-    if folder.resolve() == DOCS:
-        insert(pages(results), COMMAND)
-    print(f"wrote accuracy.json to {folder}")
-
-
-def read(path: Path) -> list[Result]:
-    """Read results written by `write`."""
-    return [Result(**result) for result in json.loads(path.read_text())]
-
+REPORT = Report(DOCS / "accuracy.json", "make bench-accuracy", list[Result], {README: table})
 
 if __name__ == "__main__":
-    write(read(DOCS / "accuracy.json"), DOCS)
+    REPORT.write(REPORT.read())

@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 import pytest
-from clients_report import Row, Run, write
-from pages import DOCS, ROOT
+from clients_report import REPORT, Row, Run
+from pages import ROOT
 
 
 def main() -> int:
@@ -32,7 +32,7 @@ def main() -> int:
     if untested or not outcomes.likelihoods:
         print(f"Not written, for these were not tested: {', '.join(untested) or 'likelihoods'}")
         return 1
-    write(Run(rows, dict(outcomes.likelihoods)), DOCS)
+    REPORT.write(Run(rows, dict(outcomes.likelihoods)))
     return 0
 
 

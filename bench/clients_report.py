@@ -5,13 +5,10 @@ python bench/clients_report.py        # regenerates the table from docs/clients.
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-from pages import DOCS, Pages, insert
+from pages import DOCS, Report
 
-COMMAND = "make docs-clients"
 COLUMNS = ("chat", "stream", "schema", "tools", "embeddings", "errors")
 
 
@@ -68,24 +65,7 @@ def table(run: Run) -> str:
     return "\n".join(text) + "\n"
 
 
-def pages(run: Run) -> Pages:
-    """What each page shows of the run."""
-    return {DOCS / "clients.md": table(run)}
-
-
-def write(run: Run, folder: Path) -> None:
-    """Write clients.json to `folder` and, if that is docs/, the table into clients.md."""
-    (folder / "clients.json").write_text(json.dumps(asdict(run), indent=1, ensure_ascii=False) + "\n")
-    if folder.resolve() == DOCS:
-        insert(pages(run), COMMAND)
-    print(f"wrote clients.json to {folder}")
-
-
-def read(path: Path) -> Run:
-    """Read a run written by `write`."""
-    found = json.loads(path.read_text())
-    return Run([Row(**row) for row in found["rows"]], found["likelihoods"])
-
+REPORT = Report(DOCS / "clients.json", "make docs-clients", Run, {DOCS / "clients.md": table})
 
 if __name__ == "__main__":
-    write(read(DOCS / "clients.json"), DOCS)
+    REPORT.write(REPORT.read())

@@ -27,17 +27,16 @@ import choosing
 import llama_cpp
 import numpy as np
 import torch
-from embedding_report import Result, Run, line, write
-from llama_cpp_peer import SETTINGS, Setting
+from embedding_report import REPORT, Result, Run, line
+from llama_cpp_peer import SETTINGS, Setting, log_nothing
 from minilm import PACKAGE, minilm_gguf, model_folder
+from models import MODELS
 from report import load_warning, processor
 from sentence_transformers import SentenceTransformer
 
 import puna
 from puna.gguf import GGMLType
 
-ROOT = Path(__file__).resolve().parents[1]
-MODELS = ROOT / "build" / "bench-models"
 KINDS = (GGMLType.F16, GGMLType.Q8_0)
 TEXTS, WORDS = 256, (4, 24)
 #: Tokens that llama.cpp evaluates at a time, and texts that sentence-transformers does.
@@ -66,8 +65,7 @@ class LlamaCpp:
     """As many whole texts at a time as fit into a batch, each a sequence of its own."""
 
     def __init__(self, path: Path, threads: int, setting: Setting, batch: int) -> None:
-        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)  # keeps the callback alive
-        llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
+        log_nothing(llama_cpp.llama_log_set)
         weights = llama_cpp.llama_model_default_params()
         weights.use_extra_bufts = setting.repack
         self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), weights)
@@ -204,7 +202,7 @@ def main() -> None:
         run.results.append(result)
         print(line(result), flush=True)
     if not arguments.quick:
-        write(run, ROOT / "docs")
+        REPORT.write(run)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,12 @@ python bench/embedding_report.py        # regenerates the table from docs/embedd
 
 from __future__ import annotations
 
-import json
 import statistics
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from pages import DOCS, Pages, insert
+from pages import DOCS, Report
 from report import spread
 
-COMMAND = "make bench-embedding"
 #: Times as fast as the faster of the others.
 BAR = 1.5
 
@@ -83,25 +80,7 @@ def table(run: Run) -> str:
     return "\n".join(text) + "\n"
 
 
-def pages(run: Run) -> Pages:
-    """What each page shows of the run."""
-    return {DOCS / "embedding.md": table(run)}
-
-
-def write(run: Run, folder: Path) -> None:
-    """Write embedding.json to `folder` and, if that is docs/, the table into embedding.md."""
-    (folder / "embedding.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-    if folder.resolve() == DOCS:
-        insert(pages(run), COMMAND)
-    print(f"wrote embedding.json to {folder}")
-
-
-def read(path: Path) -> Run:
-    """Read a run written by `write`."""
-    data = json.loads(path.read_text())
-    words = data.pop("words")
-    return Run(results=[Result(**each) for each in data.pop("results")], words=(words[0], words[1]), **data)
-
+REPORT = Report(DOCS / "embedding.json", "make bench-embedding", Run, {DOCS / "embedding.md": table})
 
 if __name__ == "__main__":
-    write(read(DOCS / "embedding.json"), DOCS)
+    REPORT.write(REPORT.read())

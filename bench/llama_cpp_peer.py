@@ -5,14 +5,23 @@ from __future__ import annotations
 import ctypes
 import random
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import llama_cpp
 import numpy as np
 
 _DECODE_PROMPT = 16
 _CHUNK = 512  # tokens evaluated to fill the cache; the rest of it are copies
+#: llama.cpp calls it as long as the process lives, so it must not be anything's that goes away.
+_silent = llama_cpp.llama_log_callback(lambda level, text, data: None)
+
+
+def log_nothing(log_set: Callable[[Any, ctypes.c_void_p], Any]) -> None:
+    """Silence one of the library's logs, by the function that sets where it goes."""
+    log_set(_silent, ctypes.c_void_p(0))
 
 
 @dataclass(frozen=True)
@@ -43,8 +52,7 @@ class LlamaCpp:
         setting: Setting = SETTINGS[0],
         shared_cells: bool = False,  # one pool of cells for all sequences, as `fill` needs
     ) -> None:
-        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)  # keeps the callback alive
-        llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
+        log_nothing(llama_cpp.llama_log_set)
         llama_cpp.llama_backend_init()
         weights = llama_cpp.llama_model_default_params()
         weights.use_extra_bufts = setting.repack

@@ -20,6 +20,8 @@ from puna.gguf import FileType, GGMLType, GGUFWriter
 Q4_K, Q5_K, Q6_K = GGMLType.Q4_K, GGMLType.Q5_K, GGMLType.Q6_K
 Q8_0, Q4_0, F16 = GGMLType.Q8_0, GGMLType.Q4_0, GGMLType.F16
 IQ4_XS, MXFP4 = GGMLType.IQ4_XS, GGMLType.MXFP4
+#: Where they are kept once they are created.
+MODELS = Path(__file__).resolve().parents[1] / "build" / "bench-models"
 # Points of grids; the standard deviation of random ones whose factor is 1.
 POINTS = {
     GGMLType.IQ1_S: 7.4,
@@ -68,12 +70,12 @@ def kind_of(tensor: str, mix: str, layer: int, layers: int) -> GGMLType:
     return MIXES[mix].better if more else MIXES[mix].most
 
 
-def random_model(name: str, mix: str, folder: Path) -> Path:
-    """The GGUF file of shape `name` quantised as `mix`, created in `folder` on first use."""
-    path = folder / f"random-{name}-{mix}.gguf"
+def random_model(name: str, mix: str) -> Path:
+    """The GGUF file of shape `name` quantised as `mix`, created on first use."""
+    path = MODELS / f"random-{name}-{mix}.gguf"
     if path.exists():
         return path
-    folder.mkdir(parents=True, exist_ok=True)
+    MODELS.mkdir(parents=True, exist_ok=True)
     shape, dice = SHAPES[name], np.random.default_rng(1)
     writer = GGUFWriter(path, shape.architecture)
     writer.add("general.name", f"random {name} {mix}")
@@ -102,15 +104,15 @@ def random_model(name: str, mix: str, folder: Path) -> Path:
     return path
 
 
-def random_tower(name: str, kind: GGMLType, text_size: int, folder: Path) -> Path:
-    """The mmproj file of tower `name` with matrices of type `kind`, created in `folder` on first use.
+def random_tower(name: str, kind: GGMLType, text_size: int) -> Path:
+    """The mmproj file of tower `name` with matrices of type `kind`, created on first use.
 
     Matrices whose rows do not fill the blocks of the type are F16, as llama.cpp's converter has it.
     """
-    path = folder / f"random-{name}-for-{text_size}-{kind.name.lower()}.gguf"
+    path = MODELS / f"random-{name}-for-{text_size}-{kind.name.lower()}.gguf"
     if path.exists():
         return path
-    folder.mkdir(parents=True, exist_ok=True)
+    MODELS.mkdir(parents=True, exist_ok=True)
     tower, dice = TOWERS[name], np.random.default_rng(1)
     writer = GGUFWriter(path, "clip")
     writer.add("general.name", f"random {name}")

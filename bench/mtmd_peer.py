@@ -9,6 +9,7 @@ from pathlib import Path
 import llama_cpp
 import numpy as np
 from llama_cpp import mtmd_cpp as mtmd
+from llama_cpp_peer import log_nothing
 from numpy.typing import NDArray
 
 _BATCH = 512
@@ -18,9 +19,8 @@ class Mtmd:
     """A text model and a tower, and a context for one sequence of `context` tokens."""
 
     def __init__(self, text: Path, tower: Path, *, context: int, threads: int, flash: bool) -> None:
-        self._log = llama_cpp.llama_log_callback(lambda level, text, data: None)  # keeps the callback alive
-        llama_cpp.llama_log_set(self._log, ctypes.c_void_p(0))
-        mtmd.mtmd_helper_log_set(self._log, ctypes.c_void_p(0))
+        log_nothing(llama_cpp.llama_log_set)
+        log_nothing(mtmd.mtmd_helper_log_set)
         llama_cpp.llama_backend_init()
         self._model = llama_cpp.llama_model_load_from_file(
             str(text).encode(), llama_cpp.llama_model_default_params()

@@ -14,8 +14,8 @@ import sys
 from importlib.metadata import version
 
 import pytest
-from pages import DOCS, ROOT
-from parity_report import Run, write
+from pages import ROOT
+from parity_report import REPORT, Run
 
 
 def main() -> int:
@@ -26,7 +26,7 @@ def main() -> int:
     if status:
         return int(status)
     differences = importlib.import_module("tests.model.models.parity").differences
-    write(Run(f"transformers {version('transformers')}", dict(sorted(differences.items()))), DOCS)
+    REPORT.write(Run(f"transformers {version('transformers')}", dict(sorted(differences.items()))))
     return 0
 
 

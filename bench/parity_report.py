@@ -5,15 +5,11 @@ python bench/parity_report.py        # regenerates the table from docs/models.js
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-from pages import DOCS, ROOT, Pages, insert
+from pages import DOCS, ROOT, Report
 
 from puna.model.registry import model_for, supported
-
-COMMAND = "make docs-models"
 
 #: The models people know that have an architecture.
 FAMILIES = {
@@ -126,23 +122,7 @@ def table(run: Run) -> str:
     return "\n".join(text) + "\n"
 
 
-def pages(run: Run) -> Pages:
-    """What each page shows of the run."""
-    return {DOCS / "models.md": table(run)}
-
-
-def write(run: Run, folder: Path) -> None:
-    """Write models.json to `folder` and, if that is docs/, the table into models.md."""
-    (folder / "models.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-    if folder.resolve() == DOCS:
-        insert(pages(run), COMMAND)
-    print(f"wrote models.json to {folder}")
-
-
-def read(path: Path) -> Run:
-    """Read a run written by `write`."""
-    return Run(**json.loads(path.read_text()))
-
+REPORT = Report(DOCS / "models.json", "make docs-models", Run, {DOCS / "models.md": table})
 
 if __name__ == "__main__":
-    write(read(DOCS / "models.json"), DOCS)
+    REPORT.write(REPORT.read())

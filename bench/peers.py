@@ -51,8 +51,6 @@ if TYPE_CHECKING:
 
     Engine = Bench | LlamaCpp | OpenVINO
 
-ROOT = Path(__file__).resolve().parents[1]
-MODELS = ROOT / "build" / "bench-models"
 PUNA, OPENVINO = "Puna", "OpenVINO GenAI"
 
 
@@ -183,7 +181,7 @@ def main() -> None:
         if not case.mix:
             name, path = Path(case.shape).name, Path(case.shape)
         elif case.shape in SHAPES:
-            name, path = case.name, random_model(case.shape, case.mix, MODELS)
+            name, path = case.name, random_model(case.shape, case.mix)
         else:
             print(f"{case.name:>14}  skipped: no such shape in models.py", flush=True)
             continue
@@ -198,7 +196,7 @@ def main() -> None:
     complete = not (arguments.rows or arguments.quick or arguments.model)
     if complete or arguments.output:
         written = architectures_report if arguments.architectures else report
-        written.write(run, arguments.output or ROOT / "docs")
+        written.REPORT.write(run, arguments.output)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Measures how soon a conversation goes on after a restart, with what is remembered of it on disk.
 
-    python bench/prompt_cache.py [--model 135m/q8_0] [--tokens 4000] [--folder build/bench]
+    python bench/prompt_cache.py [--model 135m/q8_0] [--tokens 4000]
 
 Seconds from the request to its first token: evaluating the conversation, and in a fresh process that takes it
 from `PUNA_PROMPT_CACHE`. Loading the model is not counted.
@@ -35,13 +35,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="135m/q8_0", help="SHAPE/MIX as in bench/models.py")
     parser.add_argument("--tokens", type=int, default=4000)
-    parser.add_argument("--folder", type=Path, default=Path("build/bench"))
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.measure:
         first_token(given.measure, given.tokens)
         return
-    path = random_model(*given.model.split("/"), given.folder)
+    path = random_model(*given.model.split("/"))
     command = [sys.executable, __file__, "--measure", str(path), "--tokens", str(given.tokens)]
     with tempfile.TemporaryDirectory() as folder:
         times = []

@@ -5,20 +5,18 @@ python bench/report.py        # regenerates table and chart from docs/performanc
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from pages import DOCS, README, Pages, insert
+from pages import DOCS, README, Report
 from roofline import Machine
 from rows import BANDWIDTH_BAR
 
-#: The command that creates the tables, and the model shown in the README.
-COMMAND = "make bench-peers"
+#: Shown in the README.
 README_MODEL = "1b q4_k_m"
 BEST = (
     "llama.cpp is at its best in every row: weights repacked for other kernels or as in the file, with or "
@@ -269,35 +267,8 @@ def chart(run: Run) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-# --- files -------------------------------------------------------------------------------
-
-
-def pages(run: Run) -> Pages:
-    """What each page shows of the run."""
-    return {DOCS / "performance.md": table(run), README: short_table(run)}
-
-
-def write(run: Run, folder: Path) -> None:
-    """Write performance.json and performance.svg to `folder`.
-
-    If that is docs/, insert the tables into the pages that show them; else write one to performance.md.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "performance.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-    (folder / "performance.svg").write_text(chart(run))
-    if folder.resolve() == DOCS:
-        insert(pages(run), COMMAND)
-    else:
-        (folder / "performance.md").write_text(table(run))
-    print(f"wrote performance.json and performance.svg to {folder}")
-
-
-def read(path: Path) -> Run:
-    """Read a run written by `write`."""
-    data = json.loads(path.read_text())
-    results = [Result(**result) for result in data.pop("results")]
-    return Run(machine=Machine(**data.pop("machine")), results=results, **data)
-
+TABLES = {DOCS / "performance.md": table, README: short_table}
+REPORT = Report(DOCS / "performance.json", "make bench-peers", Run, TABLES, chart)
 
 if __name__ == "__main__":
-    write(read(DOCS / "performance.json"), DOCS)
+    REPORT.write(REPORT.read())

@@ -38,15 +38,13 @@ import servers
 from crowds import Crowd, burst, converse, idle, stream
 from inside import Inside
 from models import random_model
-from pages import DOCS
 from report import load_warning, processor
 from servers import Server, Setting
-from serving_report import AS_IN_FILE, THEIRS, Run, idle_line, line, streaming_line, turns_line, write
+from serving_report import AS_IN_FILE, REPORT, THEIRS, Run, idle_line, line, streaming_line, turns_line
 
 import puna
 from puna import _native
 
-ROOT = Path(__file__).resolve().parents[1]
 BURSTS = ("shared", "warm", "unrelated")
 PARTS = (*BURSTS, "turns", "streaming", "idle")
 
@@ -141,7 +139,7 @@ def main() -> None:
         print(warning, file=sys.stderr)
     shape, mix = ("135m", "q8_0") if chosen.quick else ("1b", "q4_k_m")
     setting = Setting(
-        random_model(shape, mix, ROOT / "build" / "bench-models"), slots=16, context=1024,
+        random_model(shape, mix), slots=16, context=1024,
         threads=chosen.threads,
     )  # fmt: skip
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
@@ -164,7 +162,7 @@ def main() -> None:
     print(f"took {run.minutes:.0f} minutes")
     complete = not (chosen.only or chosen.servers or chosen.quick)
     if complete or chosen.output:
-        write(run, chosen.output or DOCS)
+        REPORT.write(run, chosen.output)
 
 
 if __name__ == "__main__":

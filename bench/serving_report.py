@@ -5,15 +5,12 @@ python bench/serving_report.py        # regenerates the table from docs/serving.
 
 from __future__ import annotations
 
-import json
 import statistics
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from pages import DOCS, README, Pages, insert
+from pages import DOCS, README, Report
 from report import percentile, spread
 
-COMMAND = "make bench-serving"
 OURS, THEIRS = "Puna", "llama.cpp server"
 AS_IN_FILE = f"{THEIRS}, weights as in the file"
 CROWDS = {
@@ -283,33 +280,8 @@ def _met(yes: bool) -> str:
     return "met ✓" if yes else "missed ✗"
 
 
-# --- files -------------------------------------------------------------------------------
-
-
-def pages(run: Run) -> Pages:
-    """What each page shows of the run."""
-    return {DOCS / "serving.md": table(run), README: short_table(run)}
-
-
-def write(run: Run, folder: Path) -> None:
-    """Write serving.json to `folder` and, if that is docs/, the tables into the pages; else serving.md."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "serving.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-    if folder.resolve() == DOCS:
-        insert(pages(run), COMMAND)
-    else:
-        (folder / "serving.md").write_text(table(run))
-    print(f"wrote serving.json to {folder}")
-
-
-def read(path: Path) -> Run:
-    """Read a run written by `write`."""
-    data = json.loads(path.read_text())
-    kinds = {"bursts": Burst, "turns": Turns, "idle": IdleCost}
-    lists = {name: [kind(**item) for item in data.pop(name)] for name, kind in kinds.items()}
-    streaming = data.pop("streaming")
-    return Run(streaming=Streaming(**streaming) if streaming else None, **lists, **data)
-
+TABLES = {DOCS / "serving.md": table, README: short_table}
+REPORT = Report(DOCS / "serving.json", "make bench-serving", Run, TABLES)
 
 if __name__ == "__main__":
-    write(read(DOCS / "serving.json"), DOCS)
+    REPORT.write(REPORT.read())

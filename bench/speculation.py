@@ -28,8 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from models import random_model
+from pages import ROOT
 from report import processor
-from speculation_report import Result, Run, line, write
+from speculation_report import REPORT, Result, Run, line
 
 from puna.engine.draft_model import DraftModel
 from puna.engine.engine import Engine
@@ -41,7 +42,6 @@ from puna.options import Options
 
 Clock = Callable[[], float]
 
-ROOT = Path(__file__).resolve().parents[1]
 _PROMPT = 512
 
 
@@ -187,9 +187,8 @@ def main() -> None:
     chosen = parser.parse_args()
     clock = time.thread_time if chosen.cpu else time.perf_counter
     default_backend().set_threads(chosen.threads)
-    folder = ROOT / "build" / "bench-models"
-    path, heads = (random_model(*each.split("/"), folder) for each in (chosen.model, chosen.mtp))
-    draft = random_model(*chosen.draft.split("/"), folder) if chosen.draft else None
+    path, heads = (random_model(*each.split("/")) for each in (chosen.model, chosen.mtp))
+    draft = random_model(*chosen.draft.split("/")) if chosen.draft else None
     often, never = f"heads right in {chosen.right:.0%}", "heads never right"
     lookup = "draft model" if draft else "prompt lookup"
     results = []
@@ -211,7 +210,7 @@ def main() -> None:
                 print(line(results[-1]), flush=True)
             runner.engine.close()
     if chosen.output:
-        write(Run(
+        REPORT.write(Run(
             chosen.model, default_backend().threads(), "processor time" if chosen.cpu else "time",
             processor(), results,
         ), chosen.output)  # fmt: skip

@@ -5,14 +5,10 @@ python bench/speculation_report.py        # regenerates the table from docs/spec
 
 from __future__ import annotations
 
-import json
 import statistics
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 
-from pages import DOCS, Pages, insert
-
-COMMAND = "make bench-speculation"
+from pages import DOCS, Report
 
 
 @dataclass(frozen=True)
@@ -75,25 +71,7 @@ def table(run: Run) -> str:
     return "\n".join(text) + "\n"
 
 
-def pages(run: Run) -> Pages:
-    """What each page shows of the run."""
-    return {DOCS / "speculation.md": table(run)}
-
-
-def write(run: Run, folder: Path) -> None:
-    """Write speculation.json to `folder` and, if that is docs/, the table into speculation.md."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "speculation.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-    if folder.resolve() == DOCS:
-        insert(pages(run), COMMAND)
-    print(f"wrote speculation.json to {folder}")
-
-
-def read(path: Path) -> Run:
-    """Read a run written by `write`."""
-    data = json.loads(path.read_text())
-    return Run(results=[Result(**result) for result in data.pop("results")], **data)
-
+REPORT = Report(DOCS / "speculation.json", "make bench-speculation", Run, {DOCS / "speculation.md": table})
 
 if __name__ == "__main__":
-    write(read(DOCS / "speculation.json"), DOCS)
+    REPORT.write(REPORT.read())

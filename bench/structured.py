@@ -11,14 +11,11 @@ import itertools
 import statistics
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from models import random_model
 
 import puna
-
-ROOT = Path(__file__).resolve().parents[1]
 
 _ROUNDS = 7
 _TOKENS = 64
@@ -87,7 +84,7 @@ def first_token_ms(model: puna.Model, format: Any) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="1b/q4_k_m", help="SHAPE/MIX as in bench/models.py")
-    path = random_model(*parser.parse_args().model.split("/"), ROOT / "build" / "bench-models")
+    path = random_model(*parser.parse_args().model.split("/"))
     with puna.load(path, num_ctx=1024, parallel=_STREAMS) as model:
         speed(model, 1, ["json"])  # reads the vocabulary
         compare(model, 1)

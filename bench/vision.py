@@ -26,7 +26,7 @@ from models import random_blocks, random_model, random_tower
 from mtmd_peer import Mtmd
 from numpy.typing import NDArray
 from report import load_warning, processor
-from vision_report import Result, Run, line, merged, write
+from vision_report import REPORT, Result, Run, line, merged
 
 import puna
 from puna.engine.engine import Engine
@@ -38,8 +38,6 @@ from puna.model.load import load_model
 from puna.ops import Weight, default_backend
 from puna.options import Options
 
-ROOT = Path(__file__).resolve().parents[1]
-MODELS = ROOT / "build" / "bench-models"
 TEXT_TOKENS = 512
 CONTEXT = 2048
 KINDS = (GGMLType.F16, GGMLType.Q8_0)
@@ -119,8 +117,8 @@ class Puna:
 
 
 def compare(case: Case, kind: GGMLType, threads: int, repetitions: int) -> Result:
-    text = random_model(case.text, "q4_k_m", MODELS)
-    tower = random_tower(case.tower, kind, case.text_size, MODELS)
+    text = random_model(case.text, "q4_k_m")
+    tower = random_tower(case.tower, kind, case.text_size)
     dice = np.random.default_rng(3)
 
     def ask(engine: Puna | Mtmd) -> tuple[float, float]:
@@ -204,7 +202,7 @@ def main() -> None:
             run.results.append(compare(case, kind, arguments.threads, repetitions))
             print(line(run.results[-1]), flush=True)
     if not arguments.quick:
-        write(merged(run, ROOT / "docs" / "vision.json") if arguments.rows else run, ROOT / "docs")
+        REPORT.write(merged(run) if arguments.rows else run)
 
 
 if __name__ == "__main__":

@@ -5,15 +5,12 @@ python bench/vision_report.py        # regenerates the table from docs/vision.js
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
+from dataclasses import dataclass, field
 
-from pages import DOCS, Pages, insert
+from pages import DOCS, Report
 
-COMMAND = "make bench-vision"
 #: Times as fast as llama.cpp.
 BAR = 1.5
 
@@ -55,9 +52,9 @@ class Run:
     results: list[Result] = field(default_factory=list)
 
 
-def merged(run: Run, path: Path) -> Run:
-    """`run` with the rows it lacks of that at `path`."""
-    old = read(path).results if path.exists() else []
+def merged(run: Run) -> Run:
+    """`run` with the rows it lacks of that in docs/."""
+    old = REPORT.read().results if REPORT.path.exists() else []
     there = {(each.tower, each.kind) for each in run.results}
     run.results += [each for each in old if (each.tower, each.kind) not in there]
     run.results.sort(key=lambda each: (each.tower, each.kind))
@@ -109,29 +106,7 @@ def table(run: Run) -> str:
     return "\n".join(text) + "\n"
 
 
-def pages(run: Run) -> Pages:
-    """What each page shows of the run."""
-    return {DOCS / "vision.md": table(run)}
-
-
-def write(run: Run, folder: Path) -> None:
-    """Write vision.json to `folder` and, if that is docs/, the table into vision.md."""
-    (folder / "vision.json").write_text(json.dumps(asdict(run), indent=1) + "\n")
-    if folder.resolve() == DOCS:
-        insert(pages(run), COMMAND)
-    print(f"wrote vision.json to {folder}")
-
-
-def read(path: Path) -> Run:
-    """Read a run written by `write`."""
-    data = json.loads(path.read_text())
-    results = [
-        Result(**{**each, "picture": tuple(each["picture"]),
-                  "others": {name: tuple(times) for name, times in each["others"].items()}})
-        for each in data.pop("results")
-    ]  # fmt: skip
-    return Run(results=results, **data)
-
+REPORT = Report(DOCS / "vision.json", "make bench-vision", Run, {DOCS / "vision.md": table})
 
 if __name__ == "__main__":
-    write(read(DOCS / "vision.json"), DOCS)
+    REPORT.write(REPORT.read())

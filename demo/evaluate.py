@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 import puna
-from bench.pages import README, Pages, insert
+from bench.pages import README, Report
 from demo.call_checks import right_calls
 from demo.corpus import about, arithmetic, dialogues, facts, stories
 from demo.packing import segments
@@ -29,8 +29,6 @@ from puna.batch import Batch
 from puna.demo import path as bundled_path
 from puna.model.load import load_model
 
-COMMAND = "python -m demo.evaluate"
-RESULTS = Path(__file__).parent / "evaluation.json"
 DEMO_README = Path(__file__).with_name("README.md")
 GREEDY: dict[str, Any] = {"temperature": 0}
 USUAL: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9}
@@ -208,15 +206,11 @@ def percent(share: float, digits: int = 0) -> str:
     return f"{100 * share:.{digits}f} %"
 
 
-def pages(results: dict[str, Any]) -> Pages:
-    """What the README and demo/README.md show of the results."""
-    greedy, usual, stories = results["greedy"], results["usual sampling"], results["stories"]
-    perplexities, tools = results["perplexity"], results["tools"]
-
-    def both(name: str) -> str:
-        return f"{percent(greedy[name], 1)} / {percent(usual[name], 1)}"
-
-    short = [
+def short_table(results: dict[str, Any]) -> str:
+    """What the README shows."""
+    greedy, stories, tools = results["greedy"], results["stories"], results["tools"]
+    perplexities = results["perplexity"]
+    text = [
         "| measure | result |",
         "|---|---:|",
         f"| held-out sums answered exactly | {percent(greedy['held-out sums'], 1)} |",
@@ -225,33 +219,41 @@ def pages(results: dict[str, Any]) -> Pages:
         f"| questions about Puna answered word for word | {percent(greedy['questions about Puna'], 1)} |",
         "| perplexity on held-out text: stories / answers "
         f"| {perplexities['stories']:.2f} / {perplexities['answers']:.2f} |",
+        f"| stories that end by themselves | {percent(stories['end by themselves'])} |",
+        "| stories that obey all checks (sentences, quotes, names, no repetition) "
+        f"| {percent(stories['obey all rules'])} |",
+        '| distinct answers to the same "Tell me a story." '
+        f"| {percent(stories['distinct answers to one request'])} |",
+        f"| held-out questions with tools: the right tool and arguments | {percent(tools['calls'], 1)} |",
+        f"| objects with the values of a held-out sentence | {percent(tools['objects by a schema'], 1)} |",
     ]
-    long = [
+    return "\n".join(text) + "\n"
+
+
+def table(results: dict[str, Any]) -> str:
+    """What demo/README.md shows."""
+    greedy, usual, stories = results["greedy"], results["usual sampling"], results["stories"]
+    tools = results["tools"]
+
+    def both(name: str) -> str:
+        return f"{percent(greedy[name], 1)} / {percent(usual[name], 1)}"
+
+    text = [
         "| | |",
         "|---|---|",
         f"| file | {results['file_megabytes']:.2f} MB |",
         "| perplexity per token, unseen stories / answers / both "
-        f"| {' / '.join(f'{value:.2f}' for value in perplexities.values())} |",
+        f"| {' / '.join(f'{value:.2f}' for value in results['perplexity'].values())} |",
         f"| held-out sums, exactly right: greedy / usual sampling | {both('held-out sums')} |",
         "| all facts in held-out phrasings, word for word: greedy / usual sampling "
         f"| {both('held-out fact phrasings')} |",
         "| questions about Puna and itself, word for word: greedy / usual sampling "
         f"| {both('questions about Puna')} |",
-    ]
-    ends, obeys = stories["end by themselves"], stories["obey all rules"]
-    distinct = percent(stories["distinct answers to one request"])
-    short += [
-        f"| stories that end by themselves | {percent(ends)} |",
-        f"| stories that obey all checks (sentences, quotes, names, no repetition) | {percent(obeys)} |",
-        f'| distinct answers to the same "Tell me a story." | {distinct} |',
-        f"| held-out questions with tools: the right tool and arguments | {percent(tools['calls'], 1)} |",
-        f"| objects with the values of a held-out sentence | {percent(tools['objects by a schema'], 1)} |",
-    ]
-    long += [
-        f"| stories that end by themselves (usual sampling) | {percent(ends)} |",
-        f"| stories that obey all rules | {percent(obeys)} |",
+        f"| stories that end by themselves (usual sampling) | {percent(stories['end by themselves'])} |",
+        f"| stories that obey all rules | {percent(stories['obey all rules'])} |",
         f"| stories about the requested topic | {percent(stories['are about what was asked'])} |",
-        f'| distinct answers to the same "Tell me a story." | {distinct} |',
+        '| distinct answers to the same "Tell me a story." '
+        f"| {percent(stories['distinct answers to one request'])} |",
         f"| stories copied from the training text | {percent(stories['copied from the training text'])} |",
         f"| mean length of a story | {stories['mean words']:.0f} words |",
         f"| held-out questions with tools: the right tool and arguments | {percent(tools['calls'], 1)} |",
@@ -262,10 +264,13 @@ def pages(results: dict[str, Any]) -> Pages:
         "| objects with the values of a held-out sentence: by a tool / by a schema "
         f"| {percent(tools['objects by a tool'], 1)} / {percent(tools['objects by a schema'], 1)} |",
     ]
-    return {
-        README: "\n".join(short) + "\n",
-        DEMO_README: "\n".join(long) + "\n",
-    }
+    return "\n".join(text) + "\n"
+
+
+REPORT = Report(
+    Path(__file__).with_name("evaluation.json"), "python -m demo.evaluate", dict[str, Any],
+    {README: short_table, DEMO_README: table},
+)  # fmt: skip
 
 
 def main() -> None:
@@ -273,16 +278,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=bundled_path())
     parser.add_argument("--out", type=Path, default=OUT, help="folder of corpus.jsonl and valid.jsonl")
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="folder for the results (default: beside this program)")
     parser.add_argument("--stories", type=int, default=100)
     arguments = parser.parse_args()
     began = time.monotonic()
     results = evaluate(arguments.model, arguments.out, arguments.stories)
-    arguments.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    shown = pages(results)
-    print(f"{shown[DEMO_README]}\n({time.monotonic() - began:.0f} s; details in {arguments.json})")
-    if arguments.json == RESULTS:
-        insert(shown, COMMAND)
+    print(f"{table(results)}\n({time.monotonic() - began:.0f} s)")
+    REPORT.write(results, arguments.results)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import json
 import random
 import time
 from collections import defaultdict
@@ -19,13 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import puna
-from bench.pages import README, Pages, insert
+from bench.pages import README, Report
 from demo.vision.questions import Asked, blind, questions
 from demo.vision.scenes import Scene, any_scene
 from puna.demo import path as bundled_path
 
-COMMAND = "make demo-vision-evaluation"
-RESULTS = Path(__file__).parent / "evaluation.json"
 VISION_README = Path(__file__).with_name("README.md")
 #: What the table says of each kind of question.
 MEANINGS = {
@@ -114,18 +111,29 @@ def evaluate(path: Path, pictures: int) -> dict[str, Any]:
     }
 
 
-def pages(results: dict[str, Any]) -> Pages:
-    """What the README and the model's own show of the results."""
-    everything = f"{100 * results['exact']:.1f} %"
-    questions_asked = f"{results['questions']:,} questions about {results['pictures']:,} pictures"
-    lines = ["| question | answered exactly | of |", "|---|---:|---:|"]
-    lines += [
+def short_table(results: dict[str, Any]) -> str:
+    """What the README shows."""
+    asked = f"{results['questions']:,} questions about {results['pictures']:,} pictures"
+    return (
+        f"| measure | result |\n|---|---:|\n| {asked}, answered exactly | {100 * results['exact']:.1f} % |\n"
+    )
+
+
+def table(results: dict[str, Any]) -> str:
+    """What the model's own README shows."""
+    text = ["| question | answered exactly | of |", "|---|---:|---:|"]
+    text += [
         f"| {MEANINGS[kind]} | {100 * found['exact']:.1f} % | {found['questions']} |"
         for kind, found in results["kinds"].items()
     ]
-    lines.append(f"| **all** | **{everything}** | {results['questions']} |")
-    short = ["| measure | result |", "|---|---:|", f"| {questions_asked}, answered exactly | {everything} |"]
-    return {README: "\n".join(short) + "\n", VISION_README: "\n".join(lines) + "\n"}
+    text.append(f"| **all** | **{100 * results['exact']:.1f} %** | {results['questions']} |")
+    return "\n".join(text) + "\n"
+
+
+REPORT = Report(
+    Path(__file__).with_name("evaluation.json"), "make demo-vision-evaluation", dict[str, Any],
+    {README: short_table, VISION_README: table},
+)  # fmt: skip
 
 
 def main() -> None:
@@ -133,15 +141,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", type=Path, default=bundled_path("demo-vision"))
     parser.add_argument("--pictures", type=int, default=600)
-    parser.add_argument("--json", type=Path, default=RESULTS)
+    parser.add_argument("--results", type=Path, help="folder for the results (default: beside this program)")
     arguments = parser.parse_args()
     began = time.monotonic()
     results = evaluate(arguments.model, arguments.pictures)
-    arguments.json.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    shown = pages(results)
-    print(f"{shown[VISION_README]}\n({time.monotonic() - began:.0f} s; details in {arguments.json})")
-    if arguments.json == RESULTS:
-        insert(shown, COMMAND)
+    print(f"{table(results)}\n({time.monotonic() - began:.0f} s)")
+    REPORT.write(results, arguments.results)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import json
 import re
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,20 +44,18 @@ def bench_is_importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(ROOT / "bench"), *sys.path])
 
 
-def read(name: str, module: Any) -> Any:
-    return module.read(ROOT / name) if hasattr(module, "read") else json.loads((ROOT / name).read_text())
-
-
 @pytest.mark.parametrize(("name", "report"), REPORTS.items(), ids=REPORTS)
 def test_pages_show_what_the_json_gives(name: str, report: str) -> None:
-    module, pages = importlib.import_module(report), importlib.import_module("pages")
-    shown = module.pages(read(name, module))
-    assert {path: pages.inserted(path, module.COMMAND) for path in shown} == shown
+    pages = importlib.import_module("pages")
+    found = importlib.import_module(report).REPORT
+    assert found.path == ROOT / name
+    shown = found.pages(found.read())
+    assert {path: pages.inserted(path, found.command) for path in shown} == shown
 
 
 def test_every_architecture_is_measured_and_has_models_that_people_know() -> None:
     report = importlib.import_module("parity_report")
-    run = report.read(ROOT / "docs" / "models.json")
+    run = report.REPORT.read()
     assert set(report.FAMILIES) == set(supported())
     assert all(run.differences[name] > 0 for name in supported())
     assert max(run.differences.values()) < 1e-3
@@ -67,13 +63,13 @@ def test_every_architecture_is_measured_and_has_models_that_people_know() -> Non
 
 def test_the_chart_shows_what_the_json_gives() -> None:
     report = importlib.import_module("report")
-    run = report.read(ROOT / "docs" / "performance.json")
+    run = report.REPORT.read()
     assert (ROOT / "docs" / "performance.svg").read_text() == report.chart(run)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_of_tables_are_known(page: Path) -> None:
-    known = {importlib.import_module(report).COMMAND for report in REPORTS.values()}
+    known = {importlib.import_module(report).REPORT.command for report in REPORTS.values()}
     assert {found["command"] for found in SHOWN.finditer(page.read_text())} <= known
 
 
