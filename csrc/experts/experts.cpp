@@ -43,6 +43,7 @@ struct Plan {
     std::vector<Block> blocks;       // by expert
     int64_t experts = 0;             // that have places
 
+    // Null shares are 1.
     Plan(int64_t count, const int32_t* chosen, const float* shares, int64_t tokens, int64_t per_token)
         : places(static_cast<size_t>(tokens * per_token)), place_of(places.size()) {
         std::vector<int64_t> begins(static_cast<size_t>(count) + 1);
@@ -56,9 +57,56 @@ struct Plan {
         }
         for (size_t i = 0; i < places.size(); i++) {
             const int64_t place = begins[static_cast<size_t>(chosen[i])]++;
-            places[static_cast<size_t>(place)] = {static_cast<int64_t>(i) / per_token, chosen[i], shares[i]};
+            places[static_cast<size_t>(place)] = {static_cast<int64_t>(i) / per_token, chosen[i],
+                                                  shares ? shares[i] : 1.0f};
             place_of[i] = place;
         }
+    }
+};
+
+// What the experts' matrices make of places: a row of `stride` values for each.
+struct Products {
+    const PackedMatrix& stack;
+    int64_t count, rows;   // experts, and rows of each one's matrix
+    float* results;        // [places, stride]
+    int64_t stride;        // room(rows)
+
+    // With what neighbours of an expert leave in its first and last group.
+    static int64_t room(int64_t rows) { return rows + 2 * max_group_rows; }
+
+    // Place p's, which is at `expert`.
+    const float* at(int64_t p, int64_t expert) const {
+        return results + p * stride + RowRange(stack, expert * rows, rows).skip;
+    }
+
+    // Of `input(p)`, what the kernels read of place p; one task for some row groups and a block of places.
+    template <class Input>
+    void compute(const Plan& plan, int64_t step, const Input& input) const {
+        struct Task {
+            const Block* block;
+            int64_t first, groups;
+        };
+        const int64_t bytes = static_cast<int64_t>(stack.bytes()) / count * plan.experts;
+        std::vector<Task> tasks;
+        for (const Block& block : plan.blocks) {
+            const int64_t grain = groups_per_task(stack, bytes, block.end - block.begin);
+            const RowRange range(stack, block.expert * rows, rows);
+            for (int64_t g = 0; g < range.groups; g += grain) {
+                tasks.push_back({&block, g, std::min(grain, range.groups - g)});
+            }
+        }
+        parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
+            const Task& task = tasks[static_cast<size_t>(i)];
+            const int64_t begin = task.block->begin, end = task.block->end;
+            const RowRange range(stack, task.block->expert * rows, rows);
+            const void* x[token_block];
+            float* y[token_block];
+            for (int64_t p = begin; p < end; p++) {
+                x[p - begin] = input(p);
+                y[p - begin] = results + p * stride + task.first * stack.kernels().rows;
+            }
+            multiply(stack, range.first + task.first, task.groups, x, step, y, end - begin);
+        });
     }
 };
 
@@ -91,7 +139,7 @@ public:
         inputs_.want(*layer_.up, scratch_);
         const auto places = static_cast<int64_t>(plan_.places.size());
         const size_t hidden = scratch_.reserve<uint8_t>(ActivationRows::bytes(*layer_.down, places, width_));
-        result_stride_ = rows_ + 2 * max_group_rows;
+        result_stride_ = Products::room(rows_);
         const size_t results = scratch_.reserve<float>(places * result_stride_);
         scratch_.allocate();
         hidden_.emplace(*layer_.down, scratch_.at<uint8_t>(hidden), places, width_);
@@ -164,34 +212,10 @@ private:
         return room;
     }
 
-    // Down: one task for some row groups and a block of tokens.
+    Products products() const { return {*layer_.down, layer_.count, rows_, results_, result_stride_}; }
+
     void narrow() {
-        struct Task {
-            const Block* block;
-            int64_t first, groups;
-        };
-        const PackedMatrix& down = *layer_.down;
-        const int64_t bytes = static_cast<int64_t>(down.bytes()) / layer_.count * plan_.experts;
-        std::vector<Task> tasks;
-        for (const Block& block : plan_.blocks) {
-            const int64_t grain = groups_per_task(down, bytes, block.end - block.begin);
-            const RowRange range(down, block.expert * rows_, rows_);
-            for (int64_t g = 0; g < range.groups; g += grain) {
-                tasks.push_back({&block, g, std::min(grain, range.groups - g)});
-            }
-        }
-        parallel_for(static_cast<int64_t>(tasks.size()), [&](int64_t i, int) {
-            const Task& task = tasks[static_cast<size_t>(i)];
-            const int64_t begin = task.block->begin, end = task.block->end;
-            const RowRange range(down, task.block->expert * rows_, rows_);
-            const void* x[token_block];
-            float* y[token_block];
-            for (int64_t p = begin; p < end; p++) {
-                x[p - begin] = (*hidden_)[p];
-                y[p - begin] = results_ + p * result_stride_ + task.first * down.kernels().rows;
-            }
-            multiply(down, range.first + task.first, task.groups, x, hidden_->step, y, end - begin);
-        });
+        products().compute(plan_, hidden_->step, [&](int64_t p) { return (*hidden_)[p]; });
     }
 
     // The sum for each token, in the order in which its experts were chosen.
@@ -210,7 +234,7 @@ private:
     void add(int64_t at, float* y) {
         const Place& place = plan_.places[static_cast<size_t>(at)];
         const float share = layer_.scale_inputs ? 1.0f : place.share;
-        const float* result = results_ + at * result_stride_ + RowRange(*layer_.down, place.expert * rows_, rows_).skip;
+        const float* result = products().at(at, place.expert);
         if (layer_.down_bias) {
             const float* bias = layer_.down_bias + place.expert * rows_;
             for (int64_t i = 0; i < rows_; i++) y[i] += share * (result[i] + bias[i]);
@@ -236,6 +260,29 @@ private:
 void experts(const Experts& layer, const float* x, const int32_t* chosen, const float* shares, int64_t tokens,
              int64_t per_token, float* y) {
     if (tokens > 0) Call(layer, x, chosen, shares, tokens, per_token, y).run();
+}
+
+void expert_linear(const PackedMatrix& stack, const float* bias, int64_t count, const float* x, const int32_t* chosen,
+                   int64_t tokens, float* y) {
+    if (tokens == 0) return;
+    const Plan plan(count, chosen, nullptr, tokens, 1);
+    const int64_t rows = stack.rows() / count, stride = Products::room(rows);
+    Activations inputs(x, tokens, stack.columns());
+    Scratch scratch;
+    inputs.want(stack, scratch);
+    const size_t results = scratch.reserve<float>(tokens * stride);
+    scratch.allocate();
+    inputs.prepare(scratch);
+    const ActivationRows& given = inputs.rows(stack);
+    const Products products = {stack, count, rows, scratch.at<float>(results), stride};
+    products.compute(plan, given.step, [&](int64_t p) { return given[plan.places[static_cast<size_t>(p)].token]; });
+    parallel_ranges(tokens, 16384 / (rows + 1) + 1, [&](int64_t first, int64_t last, int) {
+        for (int64_t t = first; t < last; t++) {
+            const float* product = products.at(plan.place_of[static_cast<size_t>(t)], chosen[t]);
+            const float* of_expert = bias ? bias + chosen[t] * rows : nullptr;
+            for (int64_t i = 0; i < rows; i++) y[t * rows + i] = product[i] + (of_expert ? of_expert[i] : 0.0f);
+        }
+    });
 }
 
 }  // namespace puna

@@ -29,4 +29,9 @@ struct Experts {
 void experts(const Experts& layer, const float* x, const int32_t* chosen, const float* shares, int64_t tokens,
              int64_t per_token, float* y);
 
+// y [tokens, rows] = each token of x [tokens, columns] times the matrix of the one expert that was chosen for it, and
+// that one's bias [count, rows], unless that is null: single products of the above, bit for bit.
+void expert_linear(const PackedMatrix& stack, const float* bias, int64_t count, const float* x, const int32_t* chosen,
+                   int64_t tokens, float* y);
+
 }  // namespace puna

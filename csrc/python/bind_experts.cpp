@@ -62,6 +62,23 @@ NewArray<float> bind_experts(const PackedMatrix* gate, const PackedMatrix& up, c
     return y;
 }
 
+NewArray<float> bind_expert_linear(const PackedMatrix& stack, OptionalArgument bias_, int64_t count, Argument x_,
+                                   Argument chosen_) {
+    const auto x = array<float>(x_, "expert_linear x");
+    const auto chosen = array<int32_t>(chosen_, "expert_linear chosen");
+    const auto bias = optional_array<float>(bias_, "expert_linear bias");
+    if (count < 1 || stack.rows() % count || x.dims != 2 || x.shape[1] != stack.columns() ||
+        !chosen.is({x.shape[0]}) || (bias.given() && bias.size != stack.rows())) {
+        throw misfit("expert_linear", {{"x", x_}, {"chosen", chosen_}, {"bias", bias_.argument()}});
+    }
+    auto y = new_array<float>({x.shape[0], static_cast<intptr_t>(stack.rows() / count)});
+    perform("expert_linear", [=, matrix = &stack, tokens = x.shape[0], out = y.data] {
+        check_chosen(chosen.data, tokens, count);
+        expert_linear(*matrix, bias.data, count, x.data, chosen.data, tokens, out);
+    });
+    return y;
+}
+
 std::pair<NewArray<int32_t>, NewArray<float>> bind_route(Argument logits_, OptionalArgument bias_, int64_t used,
                                                          bool sigmoid, bool normalize, float scale, int64_t groups,
                                                          int64_t used_groups, int64_t best_of_group) {
@@ -95,6 +112,9 @@ void register_experts(nb::module_& m) {
           "down_bias"_a.none(), "count"_a, "activation"_a, "scale_inputs"_a, "x"_a, "chosen"_a, "weights"_a,
           "Feed-forward networks chosen per token, the matrices of all `count` experts one below the other, gate\n"
           "being None where they have none.\n\n"
+          "Raises IndexError for experts that do not exist.");
+    m.def("expert_linear", &bind_expert_linear, "matrix"_a, "bias"_a.none(), "count"_a, "x"_a, "chosen"_a,
+          "Rows of x through the one matrix each that was chosen for them, of `count` below each other.\n\n"
           "Raises IndexError for experts that do not exist.");
     m.def("route", &bind_route, "logits"_a, "bias"_a.none(), "used"_a, "sigmoid"_a, "normalize"_a, "scale"_a,
           "groups"_a, "used_groups"_a, "best_of_group"_a,

@@ -373,6 +373,10 @@ void register_rows(nb::module_& m) {
         "swiglu", [](Argument gate, Argument up) { return bind_pairs<swiglu>("swiglu", "gate", "up", gate, up); },
         "gate"_a, "up"_a, "silu(gate) * up.");
     m.def(
+        "clamped_swiglu",
+        [](Argument gate, Argument up) { return bind_pairs<clamped_swiglu>("clamped_swiglu", "gate", "up", gate, up); },
+        "gate"_a, "up"_a, "g * sigmoid(1.702 g) * (u + 1), g being at most 7 and u within -7 and 7.");
+    m.def(
         "geglu", [](Argument gate, Argument up) { return bind_pairs<geglu>("geglu", "gate", "up", gate, up); },
         "gate"_a, "up"_a, "gelu(gate) * up, GELU by its approximation with tanh.");
     m.def("gelu", [](Argument x) { return bind_single<gelu>("gelu", x); }, "x"_a, "GELU, exactly.");

@@ -74,6 +74,13 @@ void swiglu(const float* gate, const float* up, int64_t count, float* y) {
     });
 }
 
+void clamped_swiglu(const float* gate, const float* up, int64_t count, float* y) {
+    const RowKernels& kernels = row_kernels();
+    parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {
+        kernels.clamped_swiglu(gate + begin, up + begin, end - begin, y + begin);
+    });
+}
+
 void geglu(const float* gate, const float* up, int64_t count, float* y) {
     const RowKernels& kernels = row_kernels();
     parallel_ranges(count, floats_per_task, [&](int64_t begin, int64_t end, int) {

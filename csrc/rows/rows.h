@@ -49,6 +49,7 @@ void layer_norm(const float* x, const float* weight, const float* bias, float ep
 void rope(float* x, const int32_t* positions, const int32_t* axes, const float* frequencies, float magnitude, bool neox,
           int64_t rows, int64_t heads, int64_t dim, int64_t pairs, int64_t axis_count);
 void swiglu(const float* gate, const float* up, int64_t count, float* y);
+void clamped_swiglu(const float* gate, const float* up, int64_t count, float* y);
 void geglu(const float* gate, const float* up, int64_t count, float* y);
 void gelu(const float* x, int64_t count, float* y);
 void squared_relu(const float* x, int64_t count, float* y);

@@ -103,6 +103,15 @@ def experts(
     Raises IndexError for experts that do not exist.
     """
 
+def expert_linear(
+    matrix: Matrix, bias: Array | None | None, count: int, x: Array, chosen: Array
+) -> NDArray[Any]:
+    """
+    Rows of x through the one matrix each that was chosen for them, of `count` below each other.
+
+    Raises IndexError for experts that do not exist.
+    """
+
 def route(
     logits: Array,
     bias: Array | None | None,
@@ -172,6 +181,9 @@ def temper(x: Array, positions: Array, scale: float, floor_scale: float, first: 
 
 def swiglu(gate: Array, up: Array) -> NDArray[Any]:
     """silu(gate) * up."""
+
+def clamped_swiglu(gate: Array, up: Array) -> NDArray[Any]:
+    """g * sigmoid(1.702 g) * (u + 1), g being at most 7 and u within -7 and 7."""
 
 def geglu(gate: Array, up: Array) -> NDArray[Any]:
     """gelu(gate) * up, GELU by its approximation with tanh."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,41 +12,29 @@ import torch
 from puna.errors import ModelError, RequestError, UnsupportedModelError
 from puna.gguf import GGMLType
 from puna.model.adapters.peft import WEIGHTS
-from puna.model.load import LoadedModel, load_model
+from puna.model.load import load_model
+from puna.model.published import LINEARS
 from puna.options import AdapterFile, AdapterScale
+from tests.engine.adapted import (
+    MIXED,
+    PROMPT,
+    Tuned,
+    check_alone,
+    check_mixed,
+    files_of,
+    merging,
+    scores_of,
+    wanted,
+)
 from tests.engine.runs import Run
 from tests.model.models.parity import original, reference_log_probabilities
 from tests.tiny import TinyLlama, tiny_llama_gguf
 from tests.tiny_adapters import TinyAdapter, adapter_writer
-from tests.tiny_decoders import NAMES, PHI3, QWEN2, tiny_decoder_gguf
+from tests.tiny_decoders import PHI3, QWEN2, tiny_decoder_gguf
 
-PROMPT = [5, 17, 101, 33, 8, 250, 61, 99, 140, 12, 3]
-SPLIT = {**NAMES, "lm_head": "output"}
+SPLIT = {**LINEARS, "lm_head": "output"}
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 FEED_FORWARD = ("gate_proj", "up_proj", "down_proj", "lm_head")
-
-Uses = tuple[tuple[str, float], ...]
-MIXED: list[Uses] = [(), (("first", 1.0),), (("second", -0.5),), (("first", 0.7), ("second", 1.3))]
-
-Tuned = tuple[LoadedModel, Callable[[Uses], Any]]
-
-
-def _files(*paths: Path) -> list[AdapterFile]:
-    return [AdapterFile(str(path), name) for path, name in zip(paths, ("first", "second"), strict=False)]
-
-
-def _merging(model: Any, first: TinyAdapter, second: TinyAdapter) -> Callable[[Uses], Any]:
-    made: dict[Uses, Any] = {}
-
-    def merged(uses: Uses) -> Any:
-        if uses not in made:
-            theirs = copy.deepcopy(model)
-            for name, scale in uses:
-                theirs = {"first": first, "second": second}[name].merged(theirs, scale)
-            made[uses] = theirs
-        return made[uses]
-
-    return merged
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +42,12 @@ def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     folder, model = tmp_path_factory.mktemp("qwen2"), original(QWEN2)
     first = TinyAdapter(ATTENTION, seed=1)
     second = TinyAdapter(FEED_FORWARD, rank=3, alpha=2.0, seed=2)
-    files = _files(
+    files = files_of(
         first.write_gguf(folder / "a.gguf", "qwen2", model, SPLIT),
         second.write_gguf(folder / "b.gguf", "qwen2", model, SPLIT),
     )
     path = tiny_decoder_gguf(folder / "model.gguf", QWEN2, model=model)
-    return load_model(path, adapters=files), _merging(model, first, second)
+    return load_model(path, adapters=files), merging(model, first, second)
 
 
 @pytest.fixture(scope="module")
@@ -76,12 +62,12 @@ def phi3(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
         "gate_up_proj": "ffn_up",
         "down_proj": "ffn_down",
     }
-    files = _files(
+    files = files_of(
         first.write_gguf(folder / "a.gguf", "phi3", model, names),
         second.write_gguf(folder / "b.gguf", "phi3", model, names),
     )
     path = tiny_decoder_gguf(folder / "model.gguf", PHI3, model=model)
-    return load_model(path, adapters=files), _merging(model, first, second)
+    return load_model(path, adapters=files), merging(model, first, second)
 
 
 @pytest.fixture(scope="module")
@@ -91,54 +77,25 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     model = config.build()
     first, second = TinyAdapter(ATTENTION, seed=5), TinyAdapter(FEED_FORWARD, rank=2, alpha=3.0, seed=6)
     rooted = TinyAdapter(second.modules, second.rank, second.alpha / 2**0.5, second.seed)
-    files = _files(
+    files = files_of(
         first.write_peft(folder / "a", model), rooted.write_peft(folder / "b", model, use_rslora=True)
     )
     path = tiny_llama_gguf(folder / "model.gguf", config, model=model)
-    return load_model(path, adapters=files), _merging(model, first, second)
-
-
-def _wanted(uses: Uses) -> list[AdapterScale]:
-    return [AdapterScale(name=name, scale=scale) for name, scale in uses]
-
-
-def _scores(run: Run, number: int) -> np.ndarray:
-    return np.array([score for _, score in run.scored(number)[1:]])
+    return load_model(path, adapters=files), merging(model, first, second)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "phi3", "llama"])
 def test_each_row_of_a_batch_is_computed_with_its_own_adapters(
     kind: str, request: pytest.FixtureRequest
 ) -> None:
-    ours, merged = request.getfixturevalue(kind)
-    together, alone = Run(ours, batch_size=64), Run(ours, batch_size=64)
-    settings = {"prompt_logprobs": True, "num_predict": 6, "temperature": 0, "ignore_eos": True}
-    for number, uses in enumerate(MIXED):
-        together.submit(number, PROMPT, lora=_wanted(uses), **settings)
-    together.finish()
-    assert max(together.rows) > len(PROMPT), "they were not in one batch"
-    found = []
-    for number, uses in enumerate(MIXED):
-        answer = together.tokens(number)
-        expected = reference_log_probabilities(merged(uses), [*PROMPT, *answer])
-        following = expected[: len(PROMPT) - 1].gather(1, torch.tensor(PROMPT[1:])[:, None])[:, 0]
-        scores = _scores(together, number)
-        assert np.abs(scores - following.numpy()).max() < 1e-3
-        assert answer == expected[len(PROMPT) - 1 : -1].argmax(-1).tolist()
-        alone.submit(number, PROMPT, lora=_wanted(uses), **settings)
-        alone.finish()
-        assert (_scores(alone, number) == scores).all()
-        assert alone.tokens(number) == answer
-        found.append(scores)
-    differences = [np.abs(a - b).max() for i, a in enumerate(found) for b in found[:i]]
-    assert min(differences) > 0.05, "the adapters change too little to be seen"
+    check_mixed(request.getfixturevalue(kind))
 
 
 def test_a_prefix_is_taken_only_from_requests_with_the_same_adapters(qwen2: Tuned) -> None:
     ours, _ = qwen2
     run, cached = Run(ours), []
     for number, uses in enumerate([*MIXED, *MIXED, (("first", 0.9),)]):
-        run.submit(number, PROMPT, lora=_wanted(uses), num_predict=1)
+        run.submit(number, PROMPT, lora=wanted(uses), num_predict=1)
         run.finish()
         cached.append(run.done(number).cached)
     assert cached == [0] * len(MIXED) + [len(PROMPT) - 1] * len(MIXED) + [0]
@@ -156,14 +113,14 @@ def test_what_the_model_was_loaded_for_counts_where_nothing_is_said(tmp_path: Pa
         run.finish()
         expected = reference_log_probabilities(merged((("first", 1.0),) if uses is None else uses), PROMPT)
         following = expected[:-1].gather(1, torch.tensor(PROMPT[1:])[:, None])[:, 0]
-        assert np.abs(_scores(run, number) - following.numpy()).max() < 1e-3
+        assert np.abs(scores_of(run, number) - following.numpy()).max() < 1e-3
 
 
 def test_embeddings_are_those_of_the_merged_weights(qwen2: Tuned) -> None:
     ours, merged = qwen2
     run = Run(ours, batch_size=64)
     for number, uses in enumerate(MIXED):
-        run.embed(number, PROMPT, lora=_wanted(uses), pooling="mean")
+        run.embed(number, PROMPT, lora=wanted(uses), pooling="mean")
     run.finish()
     for number, uses in enumerate(MIXED):
         with torch.inference_mode():
@@ -177,17 +134,7 @@ def test_quantised_weights_take_adapters_and_streams_are_as_alone(tmp_path: Path
     path = first.write_gguf(tmp_path / "a.gguf", "qwen2", model, SPLIT)
     base = tiny_decoder_gguf(tmp_path / "model.gguf", QWEN2, model=model, matrices=GGMLType.Q8_0)
     ours = load_model(base, adapters=[AdapterFile(str(path))])
-    together, alone = Run(ours), Run(ours)
-    settings = {"num_predict": 20, "temperature": 0, "ignore_eos": True}
-    scales = [0.0, 1.0, 2.0]
-    for number, scale in enumerate(scales):
-        together.submit(number, PROMPT, lora=[AdapterScale(0, scale=scale)], **settings)
-    together.finish()
-    for number, scale in enumerate(scales):
-        alone.submit(number, PROMPT, lora=[AdapterScale(0, scale=scale)], **settings)
-        alone.finish()
-        assert alone.tokens(number) == together.tokens(number)
-    assert len({tuple(together.tokens(number)) for number in range(3)}) == 3
+    check_alone(ours, 20)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +220,36 @@ def test_settings_of_peft_that_are_not_known_are_refused(
     folder = TinyAdapter(("q_proj",)).write_peft(tmp_path / "bad", model, **settings)
     with pytest.raises(ModelError, match=rf"bad/adapter_config\.json: .*{message}"):
         load_model(path, adapters=[AdapterFile(str(folder))])
+
+
+def test_what_an_adapter_changes_of_the_tower_is_left_out_if_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    model = original(QWEN2)
+    path = tiny_decoder_gguf(tmp_path / "m.gguf", QWEN2, model=model)
+    text = TinyAdapter(("q_proj",))
+    plain, seeing = text.write_peft(tmp_path / "plain", model), text.write_peft(tmp_path / "seeing", model)
+    tower = "base_model.model.model.visual.blocks.0.attn.qkv.lora_A.weight"
+    save_file(load_file(seeing / WEIGHTS) | {tower: torch.ones(4, 4)}, seeing / WEIGHTS)
+    written = text.write_gguf(tmp_path / "plain.gguf", "qwen2", model, SPLIT)
+    bad = _bad(
+        tmp_path / "bad.gguf", {f"v.{Q}.lora_a": (4, 64), f"{Q}.lora_a": (4, 64), f"{Q}.lora_b": (64, 4)}
+    )
+    for file, name in ((seeing, "model.visual.blocks.0.attn.qkv"), (bad, f"v.{Q}")):
+        with pytest.raises(UnsupportedModelError, match=f"{name}.*PUNA_ADAPTERS_TEXT_ONLY=1"):
+            load_model(path, adapters=[AdapterFile(str(file))])
+    monkeypatch.setenv("PUNA_ADAPTERS_TEXT_ONLY", "1")
+    found = []
+    for file in (plain, seeing, written):
+        run = Run(load_model(path, adapters=[AdapterFile(str(file))]))
+        run.submit(0, PROMPT, prompt_logprobs=True, num_predict=0)
+        run.finish()
+        found.append(scores_of(run, 0))
+    assert (found[0] == found[1]).all()
+    assert np.abs(found[0] - found[2]).max() < 1e-5
+    load_model(path, adapters=[AdapterFile(str(bad))])
 
 
 def test_modules_of_peft_that_are_not_known_are_named(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_states_of_recurrent_layers_are_found_anew_in_every_replay(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "tiny", [MAMBA2, GRANITE_HYBRID, FALCON_H1, NEMOTRON_H_LATENT, RWKV7], ids=lambda tiny: tiny.architecture
+    "tiny", [MAMBA2, GRANITE_HYBRID, FALCON_H1, NEMOTRON_H_LATENT, RWKV7], ids=lambda tiny: tiny.hf
 )
 def test_states_are_replayed_alone_and_beside_attention(tmp_path: Path, tiny: TinyDecoder) -> None:
     pair = Pair(load_model(tiny_decoder_gguf(tmp_path / "model.gguf", tiny)))

@@ -113,7 +113,7 @@ def test_experts_without_gates_square_what_is_above_0(kind: GGMLType, ops: Backe
     for each in weights:
         ops.pack(each.weight)
     module = SquaredReluExperts(None, ops)
-    module.up, module.down = (ExpertLinear(each) for each in weights)
+    module.up, module.down = (ExpertLinear(ops, each) for each in weights)
     module.loaded()
     found = ops.numpy(module.through(*map(ops.array, (x, chosen, shares))))
     errors = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)

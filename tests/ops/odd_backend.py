@@ -126,9 +126,11 @@ def _given(value: Any) -> Any:
             return value.inner
         case Weight():
             return value.packed or value
+        case ExpertWeights():
+            return ExpertWeights(_given(value.weight), value.shape[0])
         case Experts():
             parts = (value.gate, value.up, value.down)
-            weights = [part and ExpertWeights(_given(part.weight), part.shape[0]) for part in parts]
+            weights = [part and _given(part) for part in parts]
             biases = [_given(bias) for bias in (value.gate_bias, value.up_bias, value.down_bias)]
             return Experts(*weights, *biases, value.activation, value.scale_inputs)
         case np.ndarray() | Storage():

@@ -141,6 +141,12 @@ def test_geglu(ops: TorchOps, shape: tuple[int, ...]) -> None:
     close(ops.geglu(gate, up), F.gelu(gate.double(), approximate="tanh") * up.double())
 
 
+def test_clamped_swiglu(ops: TorchOps) -> None:
+    gate, up = 6 * torch.randn(3, 45), 6 * torch.randn(3, 45)
+    g, u = gate.double().clamp(max=7), up.double().clamp(-7, 7)
+    close(ops.clamped_swiglu(gate, up), g * torch.sigmoid(1.702 * g) * (u + 1))
+
+
 def test_geglu_of_each_value_is_accurate(ops: TorchOps) -> None:
     gate = torch.linspace(-30, 30, 4001)[None]
     exact = F.gelu(gate.double(), approximate="tanh")

@@ -181,6 +181,30 @@ def test_experts_are_the_products_they_are_made_of(kernels: TorchOps, kind: str,
     assert torch.equal(kernels.experts(x, chosen, shares, layer.experts), expected)
 
 
+@pytest.mark.parametrize(("kind", "size"), CASES)
+def test_each_row_through_one_expert_is_a_product_of_its_own(ops: TorchOps, kind: str, size: str) -> None:
+    layer = Layer(GGMLType[kind], size, biases=True)
+    for tokens in (0, 1, 70):
+        x, chosen, _ = layer.inputs(tokens)
+        got = ops.expert_linear(x, chosen[:, 0].contiguous(), layer.experts.up, layer.biases[1])
+        own = chosen[:, 0].long()
+        exact = torch.einsum("toi,ti->to", layer.values[1][own], x.double()) + layer.biases[1][own]
+        assert relative_error(got, exact) < tolerance(GGMLType[kind])
+
+
+def test_rows_that_do_not_fit_an_expert_are_refused(kernels: TorchOps) -> None:
+    layer = Layer(GGMLType.F32, "few")
+    x, chosen, _ = layer.inputs(3)
+    up = layer.experts.up
+    with pytest.raises(IndexError, match="there are 3 experts, and no expert 3"):
+        kernels.expert_linear(x, torch.tensor([0, 3, 1], dtype=torch.int32), up)
+    for arguments in ((x, chosen), (x[:2], chosen[:, 0].contiguous()), (x[:, :5].contiguous(), chosen[:, 0])):
+        with pytest.raises(ValueError, match="expert_linear"):
+            kernels.expert_linear(*arguments, up)
+    with pytest.raises(ValueError, match="expert_linear"):
+        kernels.expert_linear(x, chosen[:, 0].contiguous(), up, torch.zeros(7))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_token_does_not_depend_on_its_neighbours(kernels: TorchOps, kind: str) -> None:
     layer = Layer(GGMLType[kind], "few", biases=True)
@@ -188,6 +212,11 @@ def test_a_token_does_not_depend_on_its_neighbours(kernels: TorchOps, kind: str)
     together = kernels.experts(x, chosen, shares, layer.experts)
     for begin, end in ((0, 1), (3, 5), (70, 80), (20, 150)):
         alone = kernels.experts(x[begin:end], chosen[begin:end], shares[begin:end], layer.experts)
+        assert torch.equal(alone, together[begin:end])
+    one, up = chosen[:, 0].contiguous(), layer.experts.up
+    together = kernels.expert_linear(x, one, up, layer.biases[1])
+    for begin, end in ((0, 1), (3, 5), (20, 150)):
+        alone = kernels.expert_linear(x[begin:end], one[begin:end], up, layer.biases[1])
         assert torch.equal(alone, together[begin:end])
 
 

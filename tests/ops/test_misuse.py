@@ -114,6 +114,7 @@ def test_store_rows_refuses_cells_that_do_not_exist(kernels: TorchOps, cells: to
         lambda ops: ops.add_rms_norm(torch.randn(2, 8), torch.randn(2, 8), torch.ones(4), 1e-5),
         lambda ops: ops.swiglu(torch.randn(2, 8), torch.randn(2, 7)),
         lambda ops: ops.swiglu(torch.randn(2, 8).double(), torch.randn(2, 8).double()),
+        lambda ops: ops.clamped_swiglu(torch.randn(2, 8), torch.randn(2, 7)),
         lambda ops: ops.geglu(torch.randn(2, 8), torch.randn(2, 7)),
         lambda ops: ops.geglu(torch.randn(8, 2).T, torch.randn(2, 8)),
         lambda ops: ops.sigmoid_gate(torch.randn(2, 8), torch.randn(2, 7)),

@@ -108,6 +108,11 @@ def experts(i: Inputs) -> Tensor:
     return ops.experts(i.x, chosen, shares, i.layer)
 
 
+def expert_linear(i: Inputs) -> Tensor:
+    chosen, _ = ops.route(ops.linear(i.x, i.router), Routing(1))
+    return ops.expert_linear(i.x, chosen.reshape(-1), i.layer.up)
+
+
 def short_conv(i: Inputs) -> Tensor:
     projected = ops.linear(i.x, i.in_proj)
     return ops.short_conv(projected, i.taps, None, i.states, i.each, i.ids, i.targets)
@@ -129,7 +134,9 @@ CASES: dict[str, Callable[[Inputs], Tensor]] = {
     "add_rms_norm": lambda i: ops.add_rms_norm(i.x, i.x, i.norm, 1e-5)[1],
     "attention": attention,
     "embed": lambda i: ops.embedding(i.ids, i.weight),
+    "clamped_swiglu": lambda i: ops.clamped_swiglu(i.x, i.x),
     "experts": experts,
+    "expert_linear": expert_linear,
     "geglu": lambda i: ops.geglu(i.x, i.x),
     "gelu": lambda i: ops.gelu(i.x),
     "join": lambda i: ops.join([i.x, i.x + i.x]),

@@ -13,6 +13,7 @@ from puna.kvcache.types import KVTypes
 from puna.model.layer_cache import CacheSizes, build_cache
 from puna.model.options import TextOptions
 from puna.model.pooling import Pooling
+from puna.nn.adapters import RowScales
 from puna.nn.classifier import Classifier, classifier_of
 from puna.nn.module import Module, part
 from puna.ops import Array, Backend
@@ -99,14 +100,15 @@ class TextModel(Module):
 
     encodes_prompts: ClassVar[bool] = False
 
-    #: Whether the rows of its linears are those of the pass, so that adapters know which are whose.
-    adaptable: ClassVar[bool] = True
-
     #: Which hidden state of a query with a document tells a reranker most, unless its file says another.
     ranks_by: ClassVar[Pooling] = Pooling.LAST
 
     options: TextOptions
     classifier: Classifier | None = part(choose=classifier_of)
+
+    def __init__(self, options: TextOptions, ops: Backend, index: int = 0) -> None:
+        super().__init__(options, ops, index)
+        self.row_scales = RowScales(ops)  # by which adapters change what is computed
 
     @classmethod
     @abstractmethod

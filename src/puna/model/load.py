@@ -148,8 +148,6 @@ def load_model(
             pairs = [read_adapter(Path(each.path), file) for each in adapters]
             loaded = _load(file, forecast, ops, progress)
             if adapters:
-                if not forecast.architecture.adaptable:
-                    raise UnsupportedModelError(f"{file.path}: {file.architecture} takes no adapters here")
                 loaded.adapters = load_adapters(adapters, pairs, cast("TextModel", loaded.model))
         elif adapters:
             raise UnsupportedModelError(

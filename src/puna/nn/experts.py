@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from puna.errors import ModelError
+from puna.nn.adapters import ExpertLowRank
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear
 from puna.nn.module import Module, WeightSource, part, weight
-from puna.ops import Array, Experts, ExpertWeights, Routing
+from puna.ops import Array, Backend, Experts, ExpertWeights, Routing
 
 
 class ExpertOptions(Protocol):
@@ -38,9 +39,11 @@ class ExpertLinear:
 
     alternating: ClassVar[bool] = False  # in `ffn_gate_up_exps`, rows of the gate and of up alternate
 
-    def __init__(self, weights: ExpertWeights, bias: Array | None = None) -> None:
+    def __init__(self, ops: Backend, weights: ExpertWeights, bias: Array | None = None) -> None:
+        self.ops = ops
         self.weights = weights
         self.bias = bias
+        self.low_rank: ExpertLowRank | None = None  # what adapters add
 
     @classmethod
     def from_source(
@@ -49,13 +52,30 @@ class ExpertLinear:
         found = (
             _stacked(source, name, shape)
             or _single(source, name, shape)
-            or _joined(source, name, shape, alternating=cls.alternating)
+            or _joined(source, name, shape, cls.within_joined(name, shape[1]))
         )
         if found is None:
             return None
         weights, bias = found
         source.ops.pack(weights.weight)
-        return cls(weights, None if bias is None else source.ops.array(np.ascontiguousarray(bias)))
+        own = None if bias is None else source.ops.array(np.ascontiguousarray(bias))
+        return cls(source.ops, weights, own)
+
+    @classmethod
+    def within_joined(cls, name: str, width: int) -> tuple[str, slice] | None:
+        """The tensor of gate and up together, and which of its rows `name` has there; None: it has none."""
+        parts = (
+            (slice(0, None, 2), slice(1, None, 2)) if cls.alternating else (slice(width), slice(width, None))
+        )
+        for end, rows in zip(("gate_exps", "up_exps"), parts, strict=True):
+            if name.endswith(f"_{end}"):
+                return f"{name.removesuffix(end)}gate_up_exps", rows
+        return None
+
+    def __call__(self, x: Array, chosen: Array, rows: int, each: NDArray[np.integer]) -> Array:
+        """[T, in] to [T, out], each by the expert `chosen` for it; these are rows `each` [T] of `rows`."""
+        y = self.ops.expert_linear(x, chosen, self.weights, self.bias)
+        return y if self.low_rank is None else self.low_rank.added(x, y, chosen, rows, each)
 
 
 class AlternatingExpertLinear(ExpertLinear):
@@ -87,18 +107,16 @@ def _single(source: WeightSource, name: str, shape: tuple[int, ...]) -> tuple[Ex
 
 
 def _joined(
-    source: WeightSource, name: str, shape: tuple[int, ...], *, alternating: bool
+    source: WeightSource, name: str, shape: tuple[int, ...], place: tuple[str, slice] | None
 ) -> tuple[ExpertWeights, NDArray[np.float32] | None] | None:
-    count, width, columns = shape
-    halves = (slice(0, None, 2), slice(1, None, 2)) if alternating else (slice(width), slice(width, None))
-    for end, rows in zip(("gate_exps", "up_exps"), halves, strict=True):
-        if name.endswith(f"_{end}"):
-            joined = name.removesuffix(end) + "gate_up_exps"
-            found = _stacked(source, joined, (count, 2 * width, columns))
-            if found is not None:
-                weights, bias = found
-                return weights.rows(f"{name}.weight", rows), None if bias is None else bias[:, rows]
-    return None
+    if place is None:
+        return None
+    joined, rows = place
+    found = _stacked(source, joined, (shape[0], 2 * shape[1], shape[2]))
+    if found is None:
+        return None
+    weights, bias = found
+    return weights.rows(f"{name}.weight", rows), None if bias is None else bias[:, rows]
 
 
 class SelectionBias:
@@ -156,7 +174,52 @@ class MixtureOfExperts(Module):
 
     def through(self, hidden: Array, chosen: Array, shares: Array) -> Array:
         """What the `chosen` experts make of each token: [rows, in] to [rows, out]; see `ops.experts`."""
-        return self.ops.experts(hidden, chosen, shares, self.experts)
+        changed = self._changed(len(hidden))
+        if not len(changed):
+            return self.ops.experts(hidden, chosen, shares, self.experts)
+        if len(changed) == len(hidden):
+            return self._adapted(hidden, chosen, shares, changed, len(hidden))
+        same = np.setdiff1d(np.arange(len(hidden)), changed)
+
+        def of(rows: NDArray[np.integer]) -> tuple[Array, Array, Array]:
+            at = self.ops.array(rows)
+            return hidden[at], chosen[at], shares[at]
+
+        found = [
+            self.ops.experts(*of(same), self.experts),
+            self._adapted(*of(changed), changed, len(hidden)),
+        ]
+        order = np.concatenate([same, changed]).argsort()
+        merged: Array = self.ops.concatenate(found)[self.ops.array(order)]
+        return merged
+
+    def _changed(self, rows: int) -> NDArray[np.integer]:
+        """Which of `rows` rows adapters change here."""
+        found = [
+            linear.low_rank.changed(rows)
+            for linear in (self.gate, self.up, self.down)
+            if linear is not None and linear.low_rank is not None
+        ]
+        return np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+
+    def _adapted(
+        self, hidden: Array, chosen: Array, shares: Array, changed: NDArray[np.integer], rows: int
+    ) -> Array:
+        """`through` by single products, between which adapters add theirs: of rows `changed` of `rows`."""
+        used = chosen.shape[1]
+        x = hidden[self.ops.array(np.repeat(np.arange(len(hidden)), used))]
+        at, share, each = chosen.reshape(-1), shares.reshape(-1, 1), np.repeat(changed, used)
+        if self.scale_inputs:
+            x = x * share
+        inner = [linear(x, at, rows, each) for linear in (self.gate, self.up) if linear is not None]
+        found = self.down(getattr(self.ops, self.activation)(*inner), at, rows, each)
+        if not self.scale_inputs:
+            found = found * share
+        of_token = found.reshape(len(hidden), used, -1)
+        total: Array = of_token[:, 0]
+        for i in range(1, used):
+            total = total + of_token[:, i]
+        return total
 
 
 class PlainExperts(MixtureOfExperts):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from puna.nn.adapters import LowRank
+from puna.nn.adapters import LowRank, LowRankRows
 from puna.nn.module import WeightSource
 from puna.ops import Array, Backend, Weight
 
@@ -175,11 +175,15 @@ class Values:
 
 
 class Embedding:
-    """A row of the [vocab, hidden] table per token, dequantised."""
+    """A row of the [vocab, hidden] table per token, dequantised.
+
+    What adapters add to that is `low_rank`.
+    """
 
     def __init__(self, ops: Backend, weight: Weight) -> None:
         self.ops = ops
         self.weight = weight
+        self.low_rank: LowRankRows | None = None
 
     @classmethod
     def from_source(
@@ -190,7 +194,8 @@ class Embedding:
 
     def __call__(self, tokens: Array) -> Array:
         """int32 [rows] to float32 [rows, hidden]."""
-        return self.ops.embedding(tokens, self.weight)
+        rows = self.ops.embedding(tokens, self.weight)
+        return rows if self.low_rank is None else self.low_rank.added(tokens, rows)
 
 
 class RMSNorm:

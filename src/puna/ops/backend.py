@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from puna.gguf import GGMLType
     from puna.ops.array import Array, IndexBuffer
-    from puna.ops.experts import Experts, Routing
+    from puna.ops.experts import Experts, ExpertWeights, Routing
     from puna.ops.recording import Recorder
     from puna.ops.rope import Rope
     from puna.ops.storage import Storage
@@ -136,10 +136,18 @@ class Backend(ABC):
         """Every token through its chosen experts: x [T, in], chosen and weights [T, used], result [T, out].
 
         The sum over a token's experts of `weight * down(activation(gate(x), up(x)))`, or of
-        `down(activation(gate(weight * x), up(weight * x)))` where `layer.scale_inputs`. The activation
-        `swiglu` is `silu(gate) * up`; `clamped_swiglu` is gpt-oss's `g * sigmoid(1.702 g) * (u + 1)` with
-        gates g of at most 7 and ups u within -7 and 7; `geglu` is that operation. Without gates it is `gelu`
-        or `squared_relu` of `up(x)`.
+        `down(activation(gate(weight * x), up(weight * x)))` where `layer.scale_inputs`. The activation is the
+        operation of its name: `swiglu`, `clamped_swiglu` or `geglu`, or without gates `gelu` or
+        `squared_relu` of `up(x)`.
+        """
+
+    @abstractmethod
+    def expert_linear(
+        self, x: Array, chosen: Array, weights: ExpertWeights, bias: Array | None = None
+    ) -> Array:
+        """`linear` with the matrix of one expert for each row: x [T, in], chosen [T], result [T, out].
+
+        The weights are [experts, out, in], and the bias is [experts, out].
         """
 
     @abstractmethod
@@ -171,6 +179,13 @@ class Backend(ABC):
     @abstractmethod
     def swiglu(self, gate: Array, up: Array) -> Array:
         """`silu(gate) * up`, both [T, n]."""
+
+    @abstractmethod
+    def clamped_swiglu(self, gate: Array, up: Array) -> Array:
+        """`g * sigmoid(1.702 g) * (u + 1)`, g being gate but at most 7, and u up within -7 and 7: gpt-oss's.
+
+        Both are [T, n].
+        """
 
     @abstractmethod
     def geglu(self, gate: Array, up: Array) -> Array:

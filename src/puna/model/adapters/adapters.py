@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,16 +11,24 @@ import numpy as np
 
 from puna.errors import ModelError, RequestError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
-from puna.model.adapters.pairs import Pairs, read_gguf_adapter
+from puna.model.adapters.pairs import TABLE, Pair, Pairs, read_gguf_adapter
 from puna.model.adapters.peft import CONFIG, WEIGHTS, read_peft_adapter
-from puna.nn.adapters import LowRank, RowScales
-from puna.nn.layers import Linear, StackedLinear
+from puna.model.base import TextModel
+from puna.model.encoder import Encoder
+from puna.nn.adapters import ExpertLowRank, LowRank, LowRankRows, RowScales
+from puna.nn.experts import ExpertLinear
+from puna.nn.layers import Embedding, Linear, Rows, StackedLinear
 from puna.nn.module import Module
-from puna.ops import Backend
 from puna.options import LARGEST_SCALE, AdapterFile, AdapterScale, is_scale
 
+#: The table of kinds of text.
+KINDS: Final = "token_types.weight"
 #: Adapters of one model.
 MOST_ADAPTERS: Final = 64
+
+Changed = Linear | ExpertLinear | Embedding
+#: What an adapter changes with rows of its b, several where they share the rows of one tensor.
+Places = list[tuple[Changed, Rows]]
 
 #: The adapters of a request by their numbers, ascending, each with its scale, which is not 0.
 Uses = tuple[tuple[int, float], ...]
@@ -29,14 +37,16 @@ Uses = tuple[tuple[int, float], ...]
 class Adapters:
     """What a model was loaded with. Nothing of it changes afterwards but `rows`, which is each pass's own."""
 
-    def __init__(self, ops: Backend) -> None:
-        self.rows = RowScales(ops)
+    def __init__(self, model: TextModel) -> None:
+        self.rows = model.row_scales
+        self._encoder = model if isinstance(model, Encoder) else None
+        self._places = _places(model)
         self.names: list[str] = []
         self._scales: list[float] = []
         self._digests: list[str] = []
 
-    def add(self, file: AdapterFile, pairs: Pairs, model: Module) -> None:
-        """Put the adapter `pairs`, which came from `file`, beside the weights of `model`.
+    def add(self, file: AdapterFile, pairs: Pairs) -> None:
+        """Put the adapter `pairs`, which came from `file`, beside the weights of the model.
 
         Raises `ModelError` when its shapes or its tensors are not those of the model.
         """
@@ -47,15 +57,15 @@ class Adapters:
             raise ModelError(
                 f"{file.path}: the scale {file.scale} is not between {-LARGEST_SCALE:g} and {LARGEST_SCALE:g}"
             )
-        linears = _linears(model)
         for tensor, pair in pairs.items():
-            _check(file.path, tensor, pair.a.shape, pair.b.shape, linears.get(tensor, []))
+            _check(file.path, tensor, pair, self._shapes(tensor))
+        if self._encoder is not None:
+            pairs = _kinds_in_table(pairs, self._encoder)
         digest = hashlib.sha256()
         for tensor, pair in sorted(pairs.items()):
-            for each in linears[tensor]:
-                if each.low_rank is None:
-                    each.low_rank = LowRank(each.ops, self.rows)
-                each.low_rank.add(number, tensor, pair.a, np.ascontiguousarray(pair.b[each.rows]))
+            for place, rows in self._places[tensor]:
+                low_rank = _low_rank_of(place, self.rows)
+                low_rank.add(number, tensor, pair.a, np.ascontiguousarray(pair.b[..., rows, :]))
             for part in (tensor.encode(), pair.a.tobytes(), pair.b.tobytes()):
                 digest.update(part)
         self.names.append(name)
@@ -84,6 +94,12 @@ class Adapters:
     def identity(self, uses: Uses) -> str:
         """Tells apart what is computed with adapters, in any process; empty without any."""
         return " ".join(f"{self._digests[number]}*{scale!r}" for number, scale in uses)
+
+    def _shapes(self, tensor: str) -> list[tuple[int, ...]]:
+        """Of the weights that share the rows of a tensor, [out, in] or [experts, out, in]."""
+        if tensor == KINDS and self._encoder is not None and self._encoder.options.token_types:
+            return [(self._encoder.options.token_types, self._encoder.options.hidden_size)]
+        return [_shape(place) for place, _ in self._places.get(tensor, ())]
 
     def _number(self, wanted: AdapterScale) -> int:
         known = ", ".join(self.names) or "none"
@@ -123,11 +139,11 @@ def adapter_bytes(path: Path) -> int:
         return 4 * file.parameter_count
 
 
-def load_adapters(files: Sequence[AdapterFile], every: Sequence[Pairs], model: Module) -> Adapters:
+def load_adapters(files: Sequence[AdapterFile], every: Sequence[Pairs], model: TextModel) -> Adapters:
     """The adapters `every` of `files` beside the weights of `model`. Raises `ModelError`."""
-    adapters = Adapters(model.ops)
+    adapters = Adapters(model)
     for file, pairs in zip(files, every, strict=True):
-        adapters.add(file, pairs, model)
+        adapters.add(file, pairs)
     return adapters
 
 
@@ -142,41 +158,84 @@ def _name_of(path: Path) -> str:
     return path.parent.name if path.name == WEIGHTS else path.stem if path.suffix == ".gguf" else path.name
 
 
-def _check(path: str, tensor: str, a: tuple[int, ...], b: tuple[int, ...], linears: Sequence[Linear]) -> None:
-    if not linears:
+def _check(path: str, tensor: str, pair: Pair, shapes: Sequence[tuple[int, ...]]) -> None:
+    """`shapes` are of the weights that share the rows of the tensor."""
+    if not shapes:
         raise ModelError(
             f"{path}: the adapter changes {shown(tensor)}, which the model does not have as a matrix that "
             "can be changed; use it with the model it was trained on"
         )
-    columns = linears[0].weight.shape[1]
-    rows = sum(each.weight.shape[0] for each in linears)
-    if (a[1], b[0]) != (columns, rows):
+    *experts, _, columns = shapes[0]
+    rows = sum(shape[-2] for shape in shapes)
+    a, b = list(pair.a.shape), list(pair.b.shape)
+    if a != [*experts, pair.rank, columns] or b != [*experts, rows, pair.rank]:
+        whole = ", ".join(map(str, [*experts, ""]))
         raise ModelError(
-            f"{path}: '{tensor}.lora_a' is {list(a)} and '.lora_b' {list(b)}; beside a weight of "
-            f"[{rows}, {columns}] they should be [rank, {columns}] and [{rows}, rank]: use the adapter with "
-            "the model it was trained on"
+            f"{path}: '{tensor}.lora_a' is {a} and '.lora_b' {b}; beside a weight of "
+            f"{[*experts, rows, columns]} they should be [{whole}rank, {columns}] and [{whole}{rows}, rank]: "
+            "use the adapter with the model it was trained on"
         )
 
 
-def _linears(model: Module) -> dict[str, list[Linear]]:
-    """The linears of a model by the tensors they are made of, several where they share the rows of one.
+def _low_rank_of(place: Changed, scales: RowScales) -> LowRank | ExpertLowRank:
+    """What adapters add to what `place` computes."""
+    if place.low_rank is None:
+        if isinstance(place, Linear):
+            place.low_rank = LowRank(place.ops, scales)
+        elif isinstance(place, ExpertLinear):
+            place.low_rank = ExpertLowRank(place.ops, scales)
+        else:
+            place.low_rank = LowRankRows(place.ops, scales)
+    return place.low_rank
 
-    Embeddings that are also the output are left out: an adapter would have to change both.
+
+def _shape(place: Changed) -> tuple[int, ...]:
+    """Of the weight that is changed, [out, in] or [experts, out, in]."""
+    if isinstance(place, ExpertLinear):
+        return place.weights.shape
+    return place.weight.shape if isinstance(place, Linear) else place.weight.shape[::-1]
+
+
+def _kinds_in_table(pairs: Pairs, model: Encoder) -> Pairs:
+    """With what is added for the first kind of text, which all are of, added for every token instead."""
+    if KINDS not in pairs:
+        return pairs
+    kinds, tokens = pairs[KINDS], model.token_embedding.weight.shape[0]
+    of_first = np.repeat(kinds.b[:1].T, tokens, axis=1)  # [rank, tokens]
+    both = Pair(of_first, np.ascontiguousarray(kinds.a.T))
+    if (own := pairs.get(TABLE)) is not None:
+        both = Pair(np.concatenate([own.a, both.a]), np.concatenate([own.b, both.b], axis=1))
+    return {**{name: pair for name, pair in pairs.items() if name != KINDS}, TABLE: both}
+
+
+def _places(model: Module) -> dict[str, Places]:
+    """What can be changed of a model, by the tensors it is made of.
+
+    Gate and up of experts go by their common tensor too, which some files have. Of tables of tokens only
+    those of encoders: others may be the output too, and an adapter would have to change both.
     """
-    found: dict[str, dict[int, Linear]] = {}
+    found: dict[str, dict[int, tuple[Changed, Rows]]] = {}
     for linear in _of(model):
-        found.setdefault(linear.weight.name, {})[id(linear)] = linear
-    found.pop("token_embd.weight", None)
-    lists = {name: list(each.values()) for name, each in found.items()}
-    return {
-        name: each
-        for name, each in lists.items()
-        if len(each) == 1 or not any(one.rows == slice(None) for one in each if isinstance(one.rows, slice))
-    }
+        if isinstance(linear, Linear):
+            found.setdefault(linear.weight.name, {})[id(linear)] = linear, linear.rows
+            continue
+        name, width = linear.weights.weight.name, linear.weights.shape[1]
+        found[name] = {id(linear): (linear, slice(None))}
+        if joined := linear.within_joined(name.removesuffix(".weight"), width):
+            found.setdefault(f"{joined[0]}.weight", {})[id(linear)] = linear, joined[1]
+    found.pop(TABLE, None)
+    if isinstance(model, Encoder):
+        found[TABLE] = {0: (model.token_embedding, slice(None))}
+    return {name: list(each.values()) for name, each in found.items() if _is_one_tensor(each.values())}
 
 
-def _of(value: object) -> Iterator[Linear]:
-    if isinstance(value, Linear):
+def _is_one_tensor(places: Collection[tuple[Changed, Rows]]) -> bool:
+    """Whether linears are parts of a tensor, or all of it, and not each something made of it."""
+    return len(places) == 1 or not any(isinstance(rows, slice) and rows == slice(None) for _, rows in places)
+
+
+def _of(value: object) -> Iterator[Linear | ExpertLinear]:
+    if isinstance(value, Linear | ExpertLinear):
         yield value
     elif isinstance(value, StackedLinear):
         yield from value.linears

@@ -9,21 +9,33 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from puna.config import env_bool
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, open_gguf
+from puna.model.memory import is_of_images
 
 #: What comes after the names of tensors that an adapter changes.
 A, B = ".lora_a", ".lora_b"
+#: The table of tokens, whose `a` has a row for each in files, so that it can be looked up in.
+TABLE = "token_embd.weight"
 #: Values of all matrices of one adapter: more are a mistake, or an attack.
 MOST_VALUES = 1 << 31
 
 
 @dataclass(frozen=True)
 class Pair:
-    """What is added to a weight W [out, in] is `b @ a`: `a` is [rank, in], and `b` [out, rank]."""
+    """What is added to a weight W [out, in] is `b @ a`: `a` is [rank, in], and `b` [out, rank].
+
+    Of experts there are as many of each: [experts, rank, in] and [experts, out, rank].
+    The table of tokens counts as a weight [hidden, tokens].
+    """
 
     a: NDArray[np.float32]
     b: NDArray[np.float32]
+
+    @property
+    def rank(self) -> int:
+        return int(self.a.shape[-2])
 
 
 Pairs = Mapping[str, Pair]  # by the names of tensors in the model's file
@@ -43,8 +55,28 @@ def read_gguf_adapter(path: Path, architecture: str) -> Pairs:
         alpha = file.metadata.get("adapter.lora.alpha", 0.0)
         if not isinstance(alpha, int | float) or not np.isfinite(alpha):
             raise ModelError(f"{path}: key 'adapter.lora.alpha' is {shown(alpha)}, not a number")
-        halves = {name: file.array(name).copy() for name in file.tensors}
+        halves = {
+            name: file.array(name).copy()
+            for name in file.tensors
+            if not (is_of_images(name) and leaves_out(path, name))
+        }
+    if (rows := halves.get(TABLE + A)) is not None:
+        halves[TABLE + A] = np.ascontiguousarray(rows.T)
     return paired(path, halves, lambda _, rank: float(alpha) / rank if alpha else 1.0)
+
+
+def leaves_out(path: Path, name: str) -> bool:
+    """True: the tensor `name`, of what sees or hears, is left out, as `PUNA_ADAPTERS_TEXT_ONLY` wants it.
+
+    Raises `UnsupportedModelError` where nobody wants that.
+    """
+    if env_bool("ADAPTERS_TEXT_ONLY"):
+        return True
+    raise UnsupportedModelError(
+        f"{path}: tensor {shown(name)} is of what sees or hears, which adapters cannot change here: train "
+        "the language model's layers alone, or set PUNA_ADAPTERS_TEXT_ONLY=1 to apply the adapter without "
+        "such tensors"
+    )
 
 
 def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor) -> Pairs:
@@ -62,20 +94,21 @@ def paired(path: Path, halves: Mapping[str, NDArray[np.float32]], factor: Factor
             )
         if tensor + other not in halves:
             raise ModelError(f"{path}: tensor '{tensor}{other}' is missing beside '{name}'")
-        if half.ndim != 2 or not half.size:
+        if half.ndim not in (2, 3) or not half.size:
             raise UnsupportedModelError(
-                f"{path}: tensor {shown(name)} is {list(half.shape)}; an adapter's are matrices"
+                f"{path}: tensor {shown(name)} is {list(half.shape)}; an adapter's are matrices, "
+                "or one for each expert"
             )
         if not np.isfinite(half).all():
             raise ModelError(f"{path}: tensor {shown(name)} has values that are not finite")
     for name, a in halves.items():
         if name.endswith(A):
             tensor = name.removesuffix(A)
-            b, rank = halves[tensor + B], a.shape[0]
-            if b.shape[1] != rank:
+            b, rank = halves[tensor + B], a.shape[-2]
+            if b.shape[-1] != rank:
                 raise ModelError(
                     f"{path}: '{tensor}{B}' is {list(b.shape)}, which does not go with '{name}' of "
-                    f"{list(a.shape)}: the rank is {rank} here and {b.shape[1]} there"
+                    f"{list(a.shape)}: the rank is {rank} here and {b.shape[-1]} there"
                 )
             with np.errstate(over="ignore"):
                 scaled = b * np.float32(factor(tensor, rank))

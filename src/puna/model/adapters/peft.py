@@ -15,9 +15,19 @@ from numpy.typing import NDArray
 
 from puna.errors import ModelError, UnsupportedModelError, shown
 from puna.gguf import GGUFFile, GGUFWriter, open_gguf
-from puna.model.adapters.pairs import MOST_VALUES, A, B, Pairs, paired
-from puna.model.metadata import per_layer, required
-from puna.model.published import AS_THEY_ARE, LINEARS, REORDERED, is_of_another_sense
+from puna.model.adapters.fused import spread
+from puna.model.adapters.pairs import MOST_VALUES, A, B, Pair, Pairs, leaves_out, paired
+from puna.model.metadata import per_layer, required, scalar
+from puna.model.published import (
+    AS_THEY_ARE,
+    CROSS_LINEARS,
+    EXPERT_LINEARS,
+    LINEARS,
+    REORDERED,
+    T5_LINEARS,
+    is_of_another_sense,
+    neighbours,
+)
 
 CONFIG: Final = "adapter_config.json"
 WEIGHTS: Final = "adapter_model.safetensors"
@@ -26,6 +36,15 @@ _NAME = re.compile(
     r"(?:base_model\.model\.)?(?P<module>.+)\.lora_(?P<half>[AB])(?:\.default)?(?:\.weight)?", re.ASCII
 )
 _LAYER = re.compile(r"(?:.*\.)?layers\.(?P<layer>\d{1,9})\.(?P<module>.+)", re.ASCII)
+_T5_LAYER = re.compile(
+    r"(?:.*\.)?(?P<stack>enc|dec)oder\.block\.(?P<layer>\d{1,9})\.layer\.\d\.(?P<module>.+)", re.ASCII
+)
+_FUSED = re.compile(
+    r"(?:base_model\.model\.)?(?P<module>(?:.*\.)?layers\.(?P<layer>\d{1,9})\.[^.]+\.experts(?:\.base_layer)?)"
+    r"\.lora_(?P<half>[AB])(?:\.default)?(?:\.weight)?",
+    re.ASCII,
+)
+_EXPERT = re.compile(r"(?<=\bexperts\.)(\d{1,6})(?=\.)", re.ASCII)
 _DTYPES = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 
 #: Bytes of settings: a few thousand where each module has its own.
@@ -76,23 +95,65 @@ def read_peft_adapter(config_path: Path, weights: Path, model: GGUFFile) -> Pair
             "with llama.cpp's convert_lora_to_gguf.py"
         )
     config = _read_config(config_path)
+    count = scalar(model, "expert_count", 0)
     halves: dict[str, NDArray[np.float32]] = {}
-    modules: dict[str, str] = {}
+    stacks: dict[str, dict[int, NDArray[np.float32]]] = {}
+    fused: dict[tuple[int, str], dict[str, NDArray[np.float32]]] = {}
     for name, values in _read_tensors(weights).items():
-        module, tensor, half = _tensor(weights, name)
-        modules[tensor] = module
-        if half == "B" and architecture in REORDERED:
-            values = _reordered(tensor, values, model)
-        halves[tensor + (A if half == "A" else B)] = values
+        if is_of_another_sense(name) and leaves_out(weights, name):
+            continue
+        if (found := _FUSED.fullmatch(name)) is not None:
+            fused.setdefault((int(found["layer"]), found["module"]), {})[found["half"]] = values
+            continue
+        module, tensor, half, expert = _tensor(weights, name)
+        if half == "B" and values.ndim == 2:
+            with np.errstate(over="ignore"):
+                values = values * np.float32(_factor(config, module, values.shape[1]))
+            if architecture in REORDERED:
+                values = _reordered(tensor, values, model)
+        whole = tensor + (A if half == "A" else B)
+        if expert is None:
+            halves[whole] = values
+        elif expert < count:
+            stacks.setdefault(whole, {})[expert] = values
+        else:
+            raise _unsupported(weights, name)
+    halves |= {whole: _stacked(weights, whole, found, count) for whole, found in stacks.items()}
+    if fused:
+        flat = {place: _flat(weights, place[1], both) for place, both in fused.items()}
+        halves |= spread(weights, flat, model, lambda module, rank: _factor(config, module, rank))
+    return paired(weights, halves, lambda tensor, rank: 1.0)
 
-    def factor(tensor: str, rank: int) -> float:
-        alpha = config.lora_alpha
-        for pattern, own in (config.alpha_pattern or {}).items():
-            if modules[tensor] == pattern or modules[tensor].endswith(f".{pattern}"):
-                alpha = own
-        return alpha / (rank**0.5 if config.use_rslora else rank)
 
-    return paired(weights, halves, factor)
+def _flat(path: Path, module: str, both: dict[str, NDArray[np.float32]]) -> Pair:
+    if len(both) < 2:
+        raise ModelError(f"{path}: {shown(module)} has only one of 'lora_A' and 'lora_B'")
+    return Pair(both["A"], both["B"])
+
+
+def _factor(config: _Config, module: str, rank: int) -> float:
+    """What the product of a module's matrices counts."""
+    alpha = config.lora_alpha
+    for pattern, own in (config.alpha_pattern or {}).items():
+        pattern = pattern.removeprefix(".*\\.")  # as PEFT writes them itself
+        if module == pattern or module.endswith(f".{pattern}"):
+            alpha = own
+    return alpha / (rank**0.5 if config.use_rslora else rank)
+
+
+def _stacked(path: Path, name: str, found: dict[int, NDArray[np.float32]], count: int) -> NDArray[np.float32]:
+    """The matrices of `count` experts, with zeros for those that have none, or a lower rank than others."""
+    shapes = [each.shape for each in found.values()]
+    axis = 0 if name.endswith(A) else 1  # of the rank
+    if any(len(shape) != 2 or shape[1 - axis] != shapes[0][1 - axis] for shape in shapes):
+        raise ModelError(f"{path}: the experts of '{name}' have different shapes: {sorted(set(shapes))}")
+    largest = np.max(shapes, axis=0)
+    if count * int(largest[0]) * int(largest[1]) > MOST_VALUES:
+        raise ModelError(f"{path}: '{name}' of {count} experts is too large; at most {MOST_VALUES} values")
+    stack = np.zeros((count, *largest), np.float32)
+    for expert, each in found.items():
+        stack[expert, : each.shape[0], : each.shape[1]] = each
+    return stack
 
 
 def _read_config(path: Path) -> _Config:
@@ -143,17 +204,28 @@ def _numbers(path: Path, name: str, tensor: dict[str, object]) -> NDArray[np.flo
     return np.frombuffer(data, _DTYPES[dtype]).astype(np.float32).reshape(shape)
 
 
-def _tensor(path: Path, name: str) -> tuple[str, str, str]:
-    """The module of transformers that `name` is of, its tensor in GGUF files, and which half."""
-    if (parsed := _NAME.fullmatch(name)) is not None and not is_of_another_sense(name):
-        module = parsed["module"]
-        if (placed := _LAYER.fullmatch(module)) is not None and placed["module"] in LINEARS:
-            return module, f"blk.{int(placed['layer'])}.{LINEARS[placed['module']]}.weight", parsed["half"]
+def _tensor(path: Path, name: str) -> tuple[str, str, str, int | None]:
+    """The module of transformers that `name` is of, its tensor in files, which half, and which expert's."""
+    if (parsed := _NAME.fullmatch(name)) is not None:
+        module, half = parsed["module"], parsed["half"]
+        if (placed := _T5_LAYER.fullmatch(module)) is not None and placed["module"] in T5_LINEARS:
+            tensor = f"{placed['stack']}.blk.{int(placed['layer'])}.{T5_LINEARS[placed['module']]}.weight"
+            return module, tensor, half, None
+        if (placed := _LAYER.fullmatch(module)) is not None:
+            number = _EXPERT.search(placed["module"])
+            tables = LINEARS | CROSS_LINEARS if number is None else EXPERT_LINEARS
+            if (kind := tables.get(_EXPERT.sub("{}", placed["module"]))) is not None:
+                expert = None if number is None else int(number[0])
+                return module, f"blk.{int(placed['layer'])}.{kind}.weight", half, expert
         if module.rpartition(".")[2] == "lm_head":
-            return module, "output.weight", parsed["half"]
-    raise UnsupportedModelError(
+            return module, "output.weight", half, None
+    raise _unsupported(path, name)
+
+
+def _unsupported(path: Path, name: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
         f"{path}: tensor {shown(name)} changes something that adapters cannot change here; those of "
-        "attention, of feed-forward networks without experts and of the output can be applied"
+        "attention, of feed-forward networks, of experts and of the output can be applied"
     )
 
 
@@ -170,6 +242,4 @@ def _reordered(tensor: str, values: NDArray[np.float32], model: GGUFFile) -> NDA
         layer < count and heads[layer] and values.ndim == 2 and values.shape[0] % (2 * heads[layer]) == 0
     ):
         return values  # which fits no tensor: that is said when it is applied
-    rows, rank = values.shape
-    halves = values.reshape(heads[layer], 2, rows // heads[layer] // 2, rank)
-    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows, rank))
+    return np.ascontiguousarray(neighbours(values, heads[layer]))

@@ -77,7 +77,7 @@ class RoutedExperts(MixtureOfExperts):
         chosen, shares = self.ops.route(self.router(self.router_norm(hidden)), self.options.routing)
         if self.scales is not None:
             shares = shares * self.scales(chosen.reshape(-1)).reshape(shares.shape)
-        return self.post_norm(self.ops.experts(self.norm(hidden), chosen, shares, self.experts))
+        return self.post_norm(self.through(self.norm(hidden), chosen, shares))
 
 
 class DenseBesideExperts(Module):

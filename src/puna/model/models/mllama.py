@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from puna.model.decoder import Decoder
 from puna.model.layer_cache import Images
 from puna.model.metadata import invalid, required, table_rows
 from puna.model.options import LayerOptions, TextOptions
+from puna.nn.adapters import RowScales
 from puna.nn.attention import attend
 from puna.nn.feed_forward import FeedForward
 from puna.nn.layers import Linear, RMSNorm, linear_many
@@ -69,6 +70,7 @@ class CrossAttention(Module):
 
 
 class CrossLayer(Layer):
+    row_scales: RowScales  # the model's
     attention_norm: RMSNorm = weight("attn_norm", "hidden_size")
     attention: CrossAttention = part()
     attention_gate: Array = weight("cross_attn_attn_gate", 1)
@@ -88,7 +90,9 @@ class CrossLayer(Layer):
     ) -> Array:
         own, images = cache.layer(self.index), [payload.states for _, payload in batch.payloads]
         if images:
-            self.attention.remember(self.ops.concatenate(images), own)
+            markers = np.repeat([row for row, _ in batch.payloads], [len(states) for states in images])
+            with self.row_scales.standing_for(markers):
+                self.attention.remember(self.ops.concatenate(images), own)
         seen = own.view()
         if rows is not None:
             hidden, seen = hidden[rows], seen.of(rows)
@@ -98,7 +102,8 @@ class CrossLayer(Layer):
         if len(looking) == len(hidden):
             return self._look(hidden, seen)
         chosen = self.ops.array(looking)
-        looked = self._look(hidden[chosen], seen.of(chosen))
+        with self.row_scales.standing_for(looking if rows is None else self.ops.numpy(rows)[looking]):
+            looked = self._look(hidden[chosen], seen.of(chosen))
         order = np.arange(len(hidden))
         order[looking] = len(hidden) + np.arange(len(looking))
         merged: Array = self.ops.concatenate([hidden, looked])[self.ops.array(order)]
@@ -117,10 +122,15 @@ def layer_kind(options: LayerOptions) -> type[PreNormLayer | CrossLayer]:
 
 
 class Mllama(Decoder):
-    adaptable: ClassVar[bool] = False  # what looks at images has their rows
     options: MllamaOptions
     layers: Sequence[PreNormLayer | CrossLayer] = blocks("blk", choose=layer_kind)
     output: Linear = weight("output", "output_size", "hidden_size")
+
+    def loaded(self) -> None:
+        super().loaded()
+        for layer in self.layers:
+            if isinstance(layer, CrossLayer):
+                layer.row_scales = self.row_scales
 
     def with_images(self, hidden: Array, batch: BatchArrays) -> Array:
         return hidden  # images stand beside the text

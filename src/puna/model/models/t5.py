@@ -101,7 +101,6 @@ class DecoderLayer(PreNormLayer):
 
 class T5(TextModel):
     encodes_prompts: ClassVar[bool] = True
-    adaptable: ClassVar[bool] = False  # the encoder's rows are others
     options: T5Options
     token_embedding: Embedding = weight("token_embd", "vocab_size", "hidden_size")
     encoder: Sequence[EncoderLayer] = blocks("enc.blk", options="encoder")
@@ -123,9 +122,11 @@ class T5(TextModel):
 
     def hidden(self, batch: BatchArrays, cache: Cache) -> Array:
         if texts := [payload.tokens for _, payload in batch.payloads]:
-            states = self._read(texts)
-            for layer in self.layers:
-                layer.cross.remember(states, cache.layer(layer.options.looks))
+            answers = np.repeat([row for row, _ in batch.payloads], [len(text) for text in texts])
+            with self.row_scales.standing_for(answers):
+                states = self._read(texts)
+                for layer in self.layers:
+                    layer.cross.remember(states, cache.layer(layer.options.looks))
         hidden = self.token_embedding(batch.tokens)
         for i, layer in enumerate(self.layers):
             last = i == len(self.layers) - 1

@@ -22,7 +22,7 @@ from puna.ops.backend import Backend
 from puna.ops.cpu import packing
 from puna.ops.cpu.recorder import Recorder
 from puna.ops.cpu.traced import Traced, read
-from puna.ops.experts import ACTIVATIONS, Experts, Routing
+from puna.ops.experts import ACTIVATIONS, Experts, ExpertWeights, Routing
 from puna.ops.host import HostIndexBuffer, HostStorage
 from puna.ops.rope import Rope
 from puna.ops.weight import Weight
@@ -122,10 +122,16 @@ class CPU(Backend):
             ACTIVATIONS.index(layer.activation), layer.scale_inputs, x, chosen, weights,
         )  # fmt: skip
 
+    def expert_linear(
+        self, x: Array, chosen: Array, weights: ExpertWeights, bias: Array | None = None
+    ) -> Array:
+        return _native.expert_linear(packing.matrix(weights.weight), bias, weights.shape[0], x, chosen)
+
     rms_norm = staticmethod(_native.rms_norm)
     add_rms_norm = staticmethod(_native.add_rms_norm)
     layer_norm = staticmethod(_native.layer_norm)
     swiglu = staticmethod(_native.swiglu)
+    clamped_swiglu = staticmethod(_native.clamped_swiglu)
     geglu = staticmethod(_native.geglu)
     gelu = staticmethod(_native.gelu)
     squared_relu = staticmethod(_native.squared_relu)

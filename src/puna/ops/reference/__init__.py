@@ -101,8 +101,7 @@ class Reference(Backend):
     @_unwarned
     def experts(self, x: Array, chosen: Array, weights: Array, layer: Experts) -> Array:
         result = np.zeros((len(x), layer.down.shape[1]), x.dtype)
-        clamped = layer.activation == "clamped_swiglu"  # the only one that is no operation of its own
-        activate = _clamped_swiglu if clamped else getattr(self, layer.activation)
+        activate = getattr(self, layer.activation)
         for expert in np.unique(chosen).tolist():
             tokens, places = np.nonzero(chosen == expert)
             weight = weights[tokens, places, None].astype(x.dtype)
@@ -112,6 +111,15 @@ class Reference(Backend):
                 inner.insert(0, _of_expert(given, layer.gate, layer.gate_bias, expert))
             back = _of_expert(activate(*inner), layer.down, layer.down_bias, expert)
             np.add.at(result, tokens, back if layer.scale_inputs else back * weight)
+        return result
+
+    @_unwarned
+    def expert_linear(
+        self, x: Array, chosen: Array, weights: ExpertWeights, bias: Array | None = None
+    ) -> Array:
+        result = np.empty((len(x), weights.shape[1]), x.dtype)
+        for expert in np.unique(chosen).tolist():
+            result[chosen == expert] = _of_expert(x[chosen == expert], weights, bias, expert)
         return result
 
     @_unwarned
@@ -147,6 +155,11 @@ class Reference(Backend):
     @_unwarned
     def swiglu(self, gate: Array, up: Array) -> Array:
         return gate * _sigmoid(gate) * up
+
+    @_unwarned
+    def clamped_swiglu(self, gate: Array, up: Array) -> Array:
+        gate = np.minimum(gate, 7)
+        return gate * _sigmoid(gate.dtype.type(1.702) * gate) * (up.clip(-7, 7) + 1)
 
     @_unwarned
     def geglu(self, gate: Array, up: Array) -> Array:
@@ -354,12 +367,6 @@ def _best(ranks: Array, count: int) -> Array:
 def _of_expert(x: Array, weights: ExpertWeights, biases: Any, expert: int) -> Array:
     result: Array = x @ weights.values(expert).astype(x.dtype, copy=False).T
     return result if biases is None else result + biases[expert].astype(x.dtype, copy=False)
-
-
-def _clamped_swiglu(gate: Array, up: Array) -> Array:
-    gate = np.minimum(gate, 7)
-    result: Array = gate * _sigmoid(gate.dtype.type(1.702) * gate) * (up.clip(-7, 7) + 1)
-    return result
 
 
 def _erfc(x: Array) -> Array:
