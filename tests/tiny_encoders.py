@@ -71,12 +71,14 @@ class TinyNomicBert(TinyEncoder):
 @dataclass(frozen=True)
 class TinyJinaBertV3(TinyEncoder):
     architecture = "jina-bert-v3"
+    vocabulary: int = SIZES["vocab_size"]
 
     def build(self) -> Any:
         from transformers import JinaEmbeddingsV3Config, JinaEmbeddingsV3Model
 
         torch.manual_seed(self.seed)
-        config = JinaEmbeddingsV3Config(**SIZES, layer_norm_eps=1e-12)
+        sizes = SIZES | {"vocab_size": self.vocabulary}
+        config = JinaEmbeddingsV3Config(**sizes, layer_norm_eps=1e-12)
         return randomised(JinaEmbeddingsV3Model(config, add_pooling_layer=False).float().eval())
 
 
@@ -87,13 +89,15 @@ class TinyModernBert(TinyEncoder):
     architecture = "modern-bert"
     activation: str = "gelu"
     window: int = 12
+    vocabulary: int = SIZES["vocab_size"]
 
     def build(self) -> Any:
         from transformers import ModernBertConfig, ModernBertModel
 
         torch.manual_seed(self.seed)
+        sizes = SIZES | {"vocab_size": self.vocabulary}
         config = ModernBertConfig(
-            **SIZES, local_attention=self.window, hidden_activation=self.activation, norm_eps=1e-12
+            **sizes, local_attention=self.window, hidden_activation=self.activation, norm_eps=1e-12
         )
         return randomised(ModernBertModel(config).float().eval())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,25 @@ class TinyGemma3:
                 else:
                     parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
         return model
+
+
+@dataclass
+class TinyEmbeddingGemma(TinyGemma3):
+    """The body of one that sees later tokens, too."""
+
+    layers: int = 3
+    pattern: list[bool] | int | None = field(default_factory=lambda: [True, False, True])
+
+    def build(self) -> Any:
+        from transformers import Gemma3TextConfig, Gemma3TextModel
+
+        causal = super().build()
+        given = causal.config.to_dict() | {
+            "use_bidirectional_attention": True, "sliding_window": self.window,
+        }  # fmt: skip
+        body: Any = Gemma3TextModel(Gemma3TextConfig(**given)).float().eval()
+        body.load_state_dict(causal.model.state_dict())
+        return body
 
 
 def tiny_gemma3_gguf(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors.torch import load_file, save_file
 
+from tests.convert.checkpoints import saved
+from tests.converted import Contents, converted
 from tests.tiny_decoders import GLM4_MOE, SIZES, TinyDecoder
-from tests.tiny_hybrids import EXPERTS, KEYS, SETTINGS, TinyHybrid
+from tests.tiny_hybrids import EXPERTS, SETTINGS, TinyHybrid
 from tests.tiny_latent import DEEPSEEK_V3, GLM4_MOE_LITE
 
 HIDDEN, VOCABULARY = SIZES["hidden_size"], SIZES["vocab_size"]
@@ -32,22 +37,19 @@ class TinyHeads:
     norm: str = "nextn.shared_head_norm"
     reads_normed: bool = True  # hidden states after the norm before their logits
 
-    @property
-    def architecture(self) -> str:
-        return self.decoder.architecture
-
     def build(self) -> Any:
         return self.decoder.build()
 
-    def tensors(self, model: Any) -> dict[str, np.ndarray]:
-        found = self.decoder.tensors(model)
+    def contents(self, model: Any) -> Contents:
+        found = converted(model, lambda folder, model: save_heads(folder, self, model))
+        self.decoder.change(found, model)
         if self.agreeing:
             added = "attn_output", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "ssm_out"
-            found = {
-                name: array * 0.01 if name.split(".")[-2] in added else array for name, array in found.items()
-            }
-        for layer in range(model.config.num_hidden_layers)[-self.heads :]:
-            found |= {f"blk.{layer}.{name}.weight": array for name, array in self.parts(layer).items()}
+            for name, array in found.tensors.items():
+                if name.split(".")[-2] in added:
+                    found.tensors[name] = array * 0.01
+        found.architecture = self.decoder.architecture or found.architecture
+        found.say(self.decoder.metadata)
         return found
 
     def parts(self, layer: int) -> dict[str, np.ndarray]:
@@ -72,45 +74,66 @@ class TinyHeads:
         }
         return shared | own if self.own else shared
 
-    def keys(self, config: Any) -> dict[str, Any]:
-        return {**self.decoder.keys(config), "nextn_predict_layers": self.heads}
+
+#: What parts of a prediction head are called in checkpoints: Qwen's have names of their own.
+_HEADS = {
+    "eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "embed_tokens": "embed_tokens",
+    "shared_head_head": "shared_head.head", "shared_head_norm": "shared_head.norm",
+    "layer_output_norm": "final_layernorm",
+}  # fmt: skip
+_QWEN_HEADS = {
+    "eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden",
+    "shared_head_norm": "norm",
+}  # fmt: skip
+
+
+def save_heads(folder: Path, tiny: TinyHeads, model: Any) -> Path:
+    """The checkpoint of a model with prediction heads, which are its last layers; returns the folder."""
+    saved(folder, model)
+    config = json.loads((folder / "config.json").read_text())
+    count = config["num_hidden_layers"] - tiny.heads
+    config |= {"num_hidden_layers": count, "num_nextn_predict_layers": tiny.heads}
+    for name in ("layer_types", "mlp_layer_types"):
+        if name in config:
+            config[name] = config[name][:count]
+    kind = config["architectures"][0]
+    within = {"Qwen": "mtp.layers.", "MiMo": "model.mtp.layers."}.get(kind[:4])
+    tensors = load_file(folder / "model.safetensors")
+    for layer in range(count, count + tiny.heads):
+        ours = f"model.layers.{layer}."
+        theirs = ours if within is None else f"{within}{layer - count}."
+        tensors = {name.replace(ours, theirs): values for name, values in tensors.items()}
+        for name, values in tiny.parts(layer).items():
+            part = name.removeprefix("nextn.")
+            if kind.startswith("Qwen"):
+                if part not in _QWEN_HEADS:
+                    tensors[f"{theirs}{_HEADS[part]}.weight"] = torch.from_numpy(values)
+                    continue
+                offset = tiny.decoder.norm_offset if "norm" in part else 0
+                tensors[f"mtp.{_QWEN_HEADS[part]}.weight"] = torch.from_numpy(values - offset)
+            else:
+                tensors[f"{theirs}{_HEADS[part]}.weight"] = torch.from_numpy(values)
+    (folder / "config.json").write_text(json.dumps(config))
+    save_file({name: values.contiguous() for name, values in tensors.items()}, folder / "model.safetensors")
+    return folder
 
 
 @dataclass(frozen=True)
 class TinyMiMo2(TinyDecoder):
-    """Queries, keys and values are one tensor if `fused`."""
+    """Queries, keys and values are one tensor if `fused`, as in some files."""
 
     fused: bool = False
 
-    def tensors(self, model: Any) -> dict[str, np.ndarray]:
-        found = super().tensors(model)
-        if self.fused:
-            for layer in range(model.config.num_hidden_layers):
-                parts = [found.pop(f"blk.{layer}.attn_{name}.weight") for name in "qkv"]
-                found[f"blk.{layer}.attn_qkv.weight"] = np.concatenate(parts)
-        return found
-
-    def keys(self, config: Any) -> dict[str, Any]:
-        windowed = [kind == "sliding_attention" for kind in config.layer_types]
-        ropes = config.rope_parameters
-        return {
-            **super().keys(config),
-            "attention.head_count_kv": [config.num_key_value_heads * (1 + each) for each in windowed],
-            "attention.value_length": config.v_head_dim,
-            "attention.value_scale": config.attention_value_scale,
-            "attention.sliding_window": config.sliding_window - 1,
-            "attention.sliding_window_pattern": windowed,
-            "expert_count": config.n_routed_experts, "expert_gating_func": 2,
-            "rope.dimension_count": config.head_dim // 2,
-            "rope.freq_base": ropes["full_attention"]["rope_theta"],
-            "rope.freq_base_swa": ropes["sliding_attention"]["rope_theta"], **self.metadata,
-        }  # fmt: skip
+    def change(self, found: Contents, model: Any) -> None:
+        for layer in range(model.config.num_hidden_layers) if self.fused else ():
+            parts = [found.tensors.pop(f"blk.{layer}.attn_{name}.weight") for name in "qkv"]
+            found.tensors[f"blk.{layer}.attn_qkv.weight"] = np.concatenate(parts)
 
 
 _ROPE = {"rope_type": "default", "partial_rotary_factor": 0.5}
 #: A layer that sees everything, and two with windows.
 MIMO2 = TinyMiMo2(
-    "mimo2", "mimo_v2_flash",
+    "mimo_v2_flash",
     {
         "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 1, "head_dim": 24,
         "v_head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 32,
@@ -126,7 +149,7 @@ MIMO2 = TinyMiMo2(
 HYBRID = {
     **SETTINGS, "num_hidden_layers": 5, "layer_types": ["linear_attention"] * 3 + ["full_attention"] * 2,
 }  # fmt: skip
-QWEN35 = TinyHybrid("qwen35", "qwen3_5_text", HYBRID, KEYS, norm_offset=1, seed=72)
+QWEN35 = TinyHybrid("qwen3_5_text", HYBRID, seed=72)
 #: A model of every architecture with heads.
 MODELS = {
     "glm4moe": TinyHeads(
@@ -135,14 +158,8 @@ MODELS = {
     "deepseek2": TinyHeads(DEEPSEEK_V3),
     "glm4moelite": TinyHeads(GLM4_MOE_LITE, own=False),
     "qwen35": TinyHeads(QWEN35, own=False),
-    "qwen35moe": TinyHeads(
-        TinyHybrid("qwen35moe", "qwen3_5_moe_text", {**HYBRID, **EXPERTS}, KEYS, norm_offset=1, seed=73)
-    ),
-    "qwen3next": TinyHeads(
-        TinyHybrid(
-            "qwen3next", "qwen3_next", {**HYBRID, **EXPERTS}, KEYS, norm_offset=1, layout="qwen3next", seed=74
-        )
-    ),
+    "qwen35moe": TinyHeads(TinyHybrid("qwen3_5_moe_text", {**HYBRID, **EXPERTS}, seed=73)),
+    "qwen3next": TinyHeads(TinyHybrid("qwen3_next", {**HYBRID, **EXPERTS}, seed=74)),
     "mimo2": TinyHeads(
         dataclasses.replace(
             MIMO2, fused=True,

@@ -52,7 +52,8 @@ class _Layer(nn.Module):
         if hasattr(self, "ffn_gate"):
             up = nn.functional.gelu(self.ffn_gate(hidden)) * up
         elif self.gates:
-            gate, up = up.chunk(2, -1)
+            first, second = up.chunk(2, -1)
+            gate, up = (second, first) if hasattr(self, "attn_norm_2") else (first, second)
             up = nn.functional.gelu(gate) * up
         else:
             up = nn.functional.gelu(up)

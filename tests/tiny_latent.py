@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from tests.converted import Contents
 from tests.tiny_decoders import TinyDecoder
 
 HEADS, NOPE, ROPE, VALUE, LATENT = 4, 12, 16, 20, 32
@@ -19,19 +17,13 @@ SETTINGS = {
 }  # fmt: skip
 WITHOUT_GROUPS = {"n_group": 1, "topk_group": 1}
 GROUPS = {"n_group": 4, "topk_group": 2}
-NAMES = {
-    "self_attn.q_a_proj": "attn_q_a", "self_attn.q_a_layernorm": "attn_q_a_norm",
-    "self_attn.q_b_proj": "attn_q_b", "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa",
-    "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class TinyLatent(TinyDecoder):
-    """`form` is "split", what makes keys and values being two tensors, or "joined", as in the first files."""
+    """`joined`: as in the first files, where what makes keys and what makes values are one tensor."""
 
-    form: str = "split"
-    names: Mapping[str, str] = field(default_factory=lambda: NAMES)
+    joined: bool = False
 
     def untrained(self) -> Any:
         if self.hf != "mistral4":
@@ -40,39 +32,27 @@ class TinyLatent(TinyDecoder):
 
         return Mistral4ForCausalLM._from_config(self.config(), attn_implementation="eager")
 
-    def tensors(self, model: Any) -> dict[str, np.ndarray]:
-        found: dict[str, np.ndarray] = {}
-        for name, array in super().tensors(model).items():
-            if "attn_kv_b" in name and self.form == "split":
-                keys, values = np.split(array.reshape(HEADS, NOPE + VALUE, LATENT), [NOPE], axis=1)
-                found[name.replace("kv_b", "k_b")] = np.ascontiguousarray(keys.transpose(0, 2, 1))
-                found[name.replace("kv_b", "v_b")] = np.ascontiguousarray(values)
-            else:
-                found[name] = array
-        return found
+    def change(self, found: Contents, model: Any) -> None:
+        if not self.joined:
+            return
+        found.say(self.joined_keys())
+        for name, tensor in model.state_dict().items():
+            if name.endswith("kv_b_proj.weight"):
+                layer = f"blk.{name.split('.')[2]}."
+                for kind in "kv":
+                    del found.tensors[f"{layer}attn_{kind}_b.weight"]
+                found.tensors[f"{layer}attn_kv_b.weight"] = tensor.numpy()
 
-    def keys(self, config: Any) -> dict[str, Any]:
+    def joined_keys(self) -> dict[str, Any]:
+        """Each head has keys and values of its own; how experts are chosen is not said."""
         sizes = {"attention.key_length": NOPE + ROPE, "attention.value_length": VALUE}
-        heads = HEADS
-        if self.form == "split" and self.architecture != "glm4moelite":
-            sizes = {f"{key}_mla": size for key, size in sizes.items()}
-            sizes |= {"attention.key_length": LATENT + ROPE, "attention.value_length": LATENT}
-            heads = 1
-        elif self.form == "split":
-            sizes |= {"attention.key_length_mla": LATENT + ROPE, "attention.value_length_mla": LATENT}
-        return {
-            **super().keys(config), **sizes, "attention.head_count_kv": heads,
-            "attention.kv_lora_rank": LATENT, "attention.q_lora_rank": config.q_lora_rank,
-            "rope.dimension_count": ROPE, "expert_count": 8, "expert_shared_count": config.n_shared_experts,
-            "expert_weights_scale": config.routed_scaling_factor, "leading_dense_block_count": 1,
-            "expert_group_count": config.n_group, "expert_group_used_count": config.topk_group,
-            "expert_weights_norm": config.norm_topk_prob or None, **self.metadata,
-        }  # fmt: skip
+        without = ("attention.key_length_mla", "attention.value_length_mla", "expert_gating_func")
+        return {**sizes, "attention.head_count_kv": HEADS, **dict.fromkeys(without)}
 
 
 #: With groups of experts, and extended by YaRN.
 DEEPSEEK_V3 = TinyLatent(
-    "deepseek2", "deepseek_v3",
+    "deepseek_v3",
     {
         **SETTINGS, **GROUPS,
         "rope_parameters": {
@@ -80,28 +60,29 @@ DEEPSEEK_V3 = TinyLatent(
             "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 16.0,
         },
     },
-    {
-        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 64,
-        "rope.scaling.yarn_log_multiplier": 0.1, "rope.scaling.yarn_beta_fast": 16.0, "expert_gating_func": 2,
-    },
     seed=46,
 )  # fmt: skip
+#: As Ollama writes it, under a name of its own.
 GLM4_MOE_LITE = TinyLatent(
-    "glm4moelite", "glm4_moe_lite",
+    "glm4_moe_lite",
     {**SETTINGS, **WITHOUT_GROUPS, "rope_parameters": {"rope_theta": 1e6, "rope_type": "default"}},
-    {"expert_gating_func": 2}, seed=50,
+    {
+        "attention.head_count_kv": HEADS, "attention.key_length": NOPE + ROPE,
+        "attention.value_length": VALUE, "attention.key_length_mla": LATENT + ROPE,
+        "attention.value_length_mla": LATENT,
+    },
+    "glm4moelite", seed=50,
 )  # fmt: skip
 
 #: With groups of experts, each as good as its best one.
 DEEPSEEK_V2 = TinyLatent(
-    "deepseek2", "deepseek_v2",
-    {**SETTINGS, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0},
-    {"expert_gating_func": 1}, seed=48,
+    "deepseek_v2",
+    {**SETTINGS, **GROUPS, "topk_method": "group_limited_greedy", "routed_scaling_factor": 16.0}, seed=48,
 )  # fmt: skip
 
 #: With queries that sharpen beyond the 32 positions of the original context.
 MISTRAL4 = TinyLatent(
-    "mistral4", "mistral4",
+    "mistral4",
     {
         **SETTINGS, **GROUPS,
         "rope_parameters": {
@@ -109,10 +90,6 @@ MISTRAL4 = TinyLatent(
             "mscale": 1.0, "mscale_all_dim": 1.0, "beta_fast": 32.0, "beta_slow": 1.0,
             "llama_4_scaling_beta": 0.1,
         },
-    },
-    {
-        "rope.scaling.type": "yarn", "rope.scaling.factor": 4.0, "rope.scaling.original_context_length": 32,
-        "rope.scaling.yarn_log_multiplier": 0.1, "attention.temperature_scale": 0.1,
     },
     seed=51,
 )  # fmt: skip

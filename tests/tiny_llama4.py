@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from puna.gguf import GGUFWriter
-from tests.tiny import add_tokenizer, expert_tensors, vocabulary
+from tests.converted import converted
+from tests.tiny import expert_tensors, vocabulary
 
 
 @dataclass
@@ -95,91 +95,11 @@ class TinyLlama4:
 def tiny_llama4_gguf(path: Path, config: TinyLlama4 | None = None, *, model: Any = None) -> Path:
     """Write a tiny Llama 4 to `path` and return the path."""
     config = config or TinyLlama4()
-    model = model or config.build()
-    writer = GGUFWriter(path, "llama4")
-    for key, value in metadata(config).items():
-        writer.add(key, value)
-    add_tokenizer(writer)
-    for name, array in tensors(model, config).items():
-        writer.add_tensor(name, np.ascontiguousarray(array))
-    writer.write()
-    return path
-
-
-def metadata(config: TinyLlama4) -> dict[str, Any]:
-    """What a file says of the model: llama.cpp's keys and, where those say nothing, Ollama's."""
-    found: dict[str, Any] = {
-        "general.name": "Tiny Llama 4",
-        "block_count": config.layers,
-        "context_length": config.context,
-        "embedding_length": config.hidden,
-        "feed_forward_length": config.feed_forward,
-        "attention.head_count": config.heads,
-        "attention.head_count_kv": config.kv_heads,
-        "attention.key_length": config.head_dim,
-        "attention.layer_norm_rms_epsilon": 1e-5,
-        "rope.dimension_count": config.head_dim,
-        "rope.freq_base": config.rope_base,
-        "use_qk_norm": config.qk_norm,
-        "attention.temperature_tuning": config.temperature_tuning,
-        "attention.scale": config.temperature_scale,
-        "attention.floor_scale": config.floor_scale,
-    }
-    if config.everything:
-        found["attention.sliding_window"] = 0
-    else:
-        found |= {"attention.chunk_size": config.chunk, "no_rope_interval": config.no_rope_interval}
-    if config.experts:
-        found |= {
-            "expert_count": config.experts,
-            "expert_used_count": config.experts_used,
-            "interleave_moe_layer_step": config.expert_interval,
-            "expert_feed_forward_length": config.expert_feed_forward,
-        }
-    if config.rope_scaling and config.rope_scaling["rope_type"] == "linear":
-        found |= {"rope.scaling.type": "linear", "rope.scaling.factor": float(config.rope_scaling["factor"])}
-    return found
-
-
-def tensors(model: Any, config: TinyLlama4) -> dict[str, np.ndarray]:
-    """Tensors of `model` under their GGUF names."""
-    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    found = {
-        "token_embd.weight": state["model.embed_tokens.weight"],
-        "output_norm.weight": state["model.norm.weight"],
-    }
-    if not config.tied:
-        found["output.weight"] = state["lm_head.weight"]
-    dense = {f"feed_forward.{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
-    sparse = {
-        f"feed_forward.shared_expert.{part}_proj": f"ffn_{part}_shexp" for part in ("gate", "up", "down")
-    }
-    names = {
-        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output", "feed_forward.router": "ffn_gate_inp", **dense, **sparse,
-    }  # fmt: skip
-    for i in range(config.layers):
-        theirs = f"model.layers.{i}."
-        for name, array in state.items():
-            module, _, kind = name.removeprefix(theirs).rpartition(".")
-            if name.startswith(theirs) and module in names:
-                found[f"blk.{i}.{names[module]}.{kind}"] = array
-        if f"{theirs}feed_forward.experts.down_proj" in state:
-            gate_up, down = (  # [experts, in, out] to [experts, out, in]
-                np.ascontiguousarray(state[f"{theirs}feed_forward.experts.{part}_proj"].swapaxes(1, 2))
-                for part in ("gate_up", "down")
-            )
-            found |= expert_tensors(f"blk.{i}.ffn", gate_up, down, config.expert_tensors)
-    if config.rope_scaling and config.rope_scaling["rope_type"] == "llama3":
-        found["rope_freqs.weight"] = llama3_factors(model.config)
-    return found
-
-
-def llama3_factors(config: Any) -> np.ndarray:
-    """What rotary frequencies are divided by, from transformers' own computation."""
-    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
-
-    scaled, _ = ROPE_INIT_FUNCTIONS["llama3"](config, torch.device("cpu"))
-    plain = config.rope_parameters["rope_theta"] ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
-    return (plain / scaled.numpy()).astype(np.float32)
+    found = converted(model or config.build())
+    for layer in range(config.layers):
+        prefix = f"blk.{layer}.ffn"
+        if f"{prefix}_down_exps.weight" in found.tensors:
+            stacks = [found.tensors.pop(f"{prefix}_{part}_exps.weight") for part in ("gate", "up", "down")]
+            joined = np.concatenate(stacks[:2], axis=1)
+            found.tensors |= expert_tensors(prefix, joined, stacks[2], config.expert_tensors)
+    return found.write(path)

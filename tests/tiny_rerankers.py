@@ -8,14 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from puna.gguf import GGUFWriter
-from tests.tiny import add_tokenizer
 from tests.tiny_bert import VOCABULARY, bert_tensors, randomised, write_encoder
 from tests.tiny_decoders import TinyDecoder
 from tests.tiny_encoders import SIZES, TinyModernBert, encoder_tensors
 from tests.tiny_jina import HIDDEN, TinyJinaBertV2
 
-QWEN3 = TinyDecoder("qwen3", "qwen3", {"head_dim": 24})
+QWEN3 = TinyDecoder("qwen3", {"head_dim": 24})
 YES, NO = 17, 23  # tokens
 TEMPLATE = "judge {document} by {query}: "
 
@@ -78,20 +76,12 @@ def tiny_jina_gguf(path: Path, config: TinyJinaBertV2, model: Any) -> Path:
 
 def tiny_qwen3_reranker_gguf(path: Path, model: Any, labels: tuple[str, ...] | None = ("yes", "no")) -> Path:
     """The rows of the output matrix that predict "yes" and "no" are the classifier."""
-    writer = GGUFWriter(path, "qwen3")
-    for key, value in (QWEN3.keys(model.config) | {"pooling_type": 4}).items():
-        if value is not None:
-            writer.add(f"qwen3.{key}", value)
-    if labels is not None:
-        writer.add("qwen3.classifier.output_labels", list(labels))
-    add_tokenizer(writer)
-    writer.add("tokenizer.chat_template.rerank", TEMPLATE)
-    for name, array in QWEN3.tensors(model).items():
-        if name != "output.weight":
-            writer.add_tensor(name, array)
-    writer.add_tensor("cls.output.weight", model.lm_head.weight.detach().numpy()[[YES, NO]])
-    writer.write()
-    return path
+    found = QWEN3.contents(model)
+    found.say({"pooling_type": 4, "classifier.output_labels": labels and list(labels)})
+    found.say({"tokenizer.chat_template.rerank": TEMPLATE})
+    del found.tensors["output.weight"]
+    found.tensors["cls.output.weight"] = model.lm_head.weight.detach().numpy()[[YES, NO]]
+    return found.write(path)
 
 
 def _classifier(model: Any) -> dict[str, np.ndarray]:

@@ -5,28 +5,23 @@ Peng et al., "RWKV-7 Goose", arXiv:2503.14456, section 4. Modules have the names
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.converted import Contents
 from tests.tiny import vocabulary
 from tests.tiny_decoders import TinyDecoder
 
 WIDE, LAYERS = 96, 3
 RANKS = {"decay_low_rank_dim": 12, "a_low_rank_dim": 10, "v_low_rank_dim": 6, "gate_low_rank_dim": 14}
-NAMES = {
-    "attn_norm": "attn_norm", "attn.r_proj": "time_mix_receptance", "attn.k_proj": "time_mix_key",
-    "attn.v_proj": "time_mix_value", "attn.o_proj": "time_mix_output", "attn.g_norm": "time_mix_ln",
-    "ffn.key": "channel_mix_key", "ffn.value": "channel_mix_value", "ffn.gate_proj": "ffn_gate",
-    "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down",
-}  # fmt: skip
 
 
 def before(x: Tensor) -> Tensor:
@@ -57,12 +52,12 @@ class Mix(nn.Module):
         self.r_k = nn.Parameter(torch.zeros(size // self.dim, self.dim))
         for name in "rkvo":
             self.add_module(f"{name}_proj", nn.Linear(size, size, bias=False))
-        self.w_lora = LowRank(size, RANKS["decay_low_rank_dim"], nn.Tanh())
-        self.a_lora = LowRank(size, RANKS["a_low_rank_dim"], nn.Identity())
+        self.w_lora = LowRank(size, config.decay_low_rank_dim, nn.Tanh())
+        self.a_lora = LowRank(size, config.a_low_rank_dim, nn.Identity())
         if layer:
-            self.v_lora = LowRank(size, RANKS["v_low_rank_dim"], nn.Identity())
+            self.v_lora = LowRank(size, config.v_low_rank_dim, nn.Identity())
         if gated:
-            self.g_lora = LowRank(size, RANKS["gate_low_rank_dim"], nn.Sigmoid(), bias=False)
+            self.g_lora = LowRank(size, config.gate_low_rank_dim, nn.Sigmoid(), bias=False)
             self.g_norm = nn.GroupNorm(size // self.dim, size, eps=64e-5)
         self.gated, self.layer = gated, layer
 
@@ -112,9 +107,9 @@ class GatedFeed(nn.Module):
 
 
 class RWKV7ForCausalLM(nn.Module):
-    """With `transformer`, in the layers of one, and without gates: ARWKV."""
+    """With `transformer`, in the layers of one: ARWKV, which may have no gates."""
 
-    def __init__(self, config: Any, *, transformer: bool) -> None:
+    def __init__(self, config: Any, *, transformer: bool, gated: bool) -> None:
         super().__init__()
         self.config = config
         size = config.hidden_size
@@ -127,7 +122,7 @@ class RWKV7ForCausalLM(nn.Module):
             if not i and not transformer:
                 layer.pre_norm = norm(size, 1e-5)
             layer.attn_norm, layer.ffn_norm = norm(size, 1e-5), norm(size, 1e-5)
-            layer.attn, layer.ffn = Mix(config, i, gated=not transformer), feed(size)
+            layer.attn, layer.ffn = Mix(config, i, gated=gated), feed(size)
             self.model.layers.append(layer)
         self.model.norm = norm(size, 1e-5)
         self.lm_head = nn.Linear(size, config.vocab_size, bias=False)
@@ -143,19 +138,23 @@ class RWKV7ForCausalLM(nn.Module):
 
 @dataclass(frozen=True)
 class TinyRwkv(TinyDecoder):
-    names: Mapping[str, str] = field(default_factory=lambda: NAMES | {"ffn_norm": "attn_norm_2"})
+    """Named as published, which ARWKV is not: it is converted as an RWKV, but for what only that has."""
+
+    hf: str = "rwkv7"
     hidden: int = 64
     dim: int = 16  # of a head
+    gated: bool = True
+    ranks: Mapping[str, int] = field(default_factory=lambda: RANKS)
 
     def config(self) -> Any:
         return SimpleNamespace(
             vocab_size=len(vocabulary()), hidden_size=self.hidden, intermediate_size=WIDE, head_dim=self.dim,
             norm_eps=1e-5, num_hidden_layers=LAYERS, max_position_embeddings=256, tie_word_embeddings=False,
-            **RANKS,
+            **self.ranks,
         )  # fmt: skip
 
     def untrained(self) -> Any:
-        return RWKV7ForCausalLM(self.config(), transformer=self.architecture == "arwkv7")
+        return RWKV7ForCausalLM(self.config(), transformer=self.architecture == "arwkv7", gated=self.gated)
 
     def build(self) -> Any:
         model = super().build()
@@ -165,48 +164,30 @@ class TinyRwkv(TinyDecoder):
                     parameter.copy_(torch.rand_like(parameter))
         return model
 
-    def keys(self, config: Any) -> dict[str, Any]:
-        return super().keys(config) | {"wkv.head_size": self.dim}
-
-    def named(self, tensors: Mapping[str, Tensor], config: Any) -> dict[str, np.ndarray]:
-        own: dict[str, np.ndarray] = {}
-        others: dict[str, Tensor] = {}
-        shifts: dict[str, list[np.ndarray]] = {}
-        for name, tensor in tensors.items():
-            match name.split("."):
-                case ["model", "embeddings", "weight"]:
-                    others["model.embed_tokens.weight"] = tensor
-                case ["model", "layers", "0", "pre_norm", kind]:
-                    own[f"token_embd_norm.{kind}"] = tensor.numpy()
-                case ["model", "layers", layer, "attn", shift] if shift.startswith("x_"):
-                    shifts.setdefault(f"blk.{layer}.time_mix_lerp_fused.weight", []).append(tensor.numpy())
-                case ["model", "layers", layer, "ffn", "x_k"]:
-                    own[f"blk.{layer}.channel_mix_lerp_k.weight"] = tensor.numpy().reshape(-1)
-                case ["model", "layers", layer, "attn", "k_k" | "k_a" | "r_k" as kind]:
-                    own[f"blk.{layer}.time_mix_{kind}.weight"] = tensor.numpy().reshape(-1)
-                case ["model", "layers", layer, "attn", low_rank, "lora", place, kind]:
-                    number = 0 if kind == "bias" else {"0": 1, "2": 2}[place]
-                    own[f"blk.{layer}.time_mix_{low_rank[0]}{number}.weight"] = tensor.numpy()
-                case _:
-                    others[name] = tensor
-        for number in range(3):  # what files have there is not used
-            own[f"blk.0.time_mix_v{number}.weight"] = own[f"blk.0.time_mix_a{number}.weight"]
-        fused = {name: np.stack(parts) for name, parts in shifts.items()}
-        return super().named(others, config) | own | fused
+    def contents(self, model: Any) -> Contents:
+        if self.architecture != "arwkv7":
+            return super().contents(model)
+        feeds: dict[str, Tensor] = {}
+        rest = copy.deepcopy(model)
+        for number, layer in enumerate(rest.model.layers):
+            for name, values in layer.ffn.state_dict().items():
+                feeds[f"blk.{number}.{FEED[name]}"] = values.numpy()
+            del layer.ffn
+        found = super().contents(rest)
+        found.rename({"attn_norm_2.weight": "ffn_norm.weight"})
+        found.tensors |= feeds
+        return found
 
 
-KEYS = {
-    "attention.head_count": 0, "attention.key_length": None,
-    "attention.value_length": None, "attention.decay_lora_rank": RANKS["decay_low_rank_dim"],
-    "attention.iclr_lora_rank": RANKS["a_low_rank_dim"],
-    "attention.value_residual_mix_lora_rank": RANKS["v_low_rank_dim"],
-    "attention.gate_lora_rank": RANKS["gate_low_rank_dim"],
+FEED = {
+    "gate_proj.weight": "ffn_gate.weight", "up_proj.weight": "ffn_up.weight",
+    "down_proj.weight": "ffn_down.weight",
 }  # fmt: skip
-RWKV7 = TinyRwkv("rwkv7", "rwkv7", metadata={**KEYS, "attention.layer_norm_epsilon": 1e-5}, seed=81)
+RWKV7 = TinyRwkv(seed=81)
 ARWKV7 = TinyRwkv(
-    "arwkv7", "arwkv7", names=NAMES | {"ffn_norm": "ffn_norm"}, seed=82,
+    architecture="arwkv7", seed=82, gated=False,
     metadata={
-        **KEYS, "attention.gate_lora_rank": 0, "token_shift_count": 1,
+        "attention.gate_lora_rank": 0, "token_shift_count": 1, "attention.layer_norm_epsilon": None,
         "attention.layer_norm_rms_epsilon": 1e-5,
     },
 )  # fmt: skip

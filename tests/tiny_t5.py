@@ -7,19 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from puna.gguf import GGUFWriter
-from tests.tiny import add_tokenizer, vocabulary
-
-_NAMES = {
-    "layer.0.layer_norm": "attn_norm", "layer.0.SelfAttention.relative_attention_bias": "attn_rel_b",
-    **{f"layer.0.SelfAttention.{part}": f"attn_{part}" for part in "qkvo"},
-    **{f"layer.1.EncDecAttention.{part}": f"cross_attn_{part}" for part in "qkvo"},
-    "DenseReluDense.wi": "ffn_up", "DenseReluDense.wi_0": "ffn_gate", "DenseReluDense.wi_1": "ffn_up",
-    "DenseReluDense.wo": "ffn_down",
-}  # fmt: skip
+from tests.converted import converted
+from tests.tiny import vocabulary
 
 
 @dataclass(frozen=True)
@@ -81,55 +72,11 @@ class TinyT5:
                     parameter.copy_(small * torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
         return model
 
-    @property
-    def architecture(self) -> str:
-        return "t5" if self.decoder else "t5encoder"
-
 
 def tiny_t5_gguf(
     path: Path, config: TinyT5, *, model: Any = None, metadata: dict[str, Any] | None = None
 ) -> Path:
     """Write a tiny model to `path` and return that. `metadata` (without a prefix) replaces; None drops."""
-    model = model or config.build()
-    keys: dict[str, Any] = {
-        "block_count": config.layers, "context_length": 256, "embedding_length": config.hidden,
-        "feed_forward_length": config.feed_forward, "attention.head_count": config.heads,
-        "attention.key_length": config.head_dim, "attention.value_length": config.head_dim,
-        "attention.layer_norm_epsilon": 1e-6, "attention.layer_norm_rms_epsilon": 1e-6,
-        "attention.relative_buckets_count": config.buckets,
-    }  # fmt: skip
-    if config.decoder:
-        keys |= {"decoder_block_count": config.decoder_layers, "decoder_start_token_id": config.start}
-    writer = GGUFWriter(path, config.architecture)
-    for key, value in (keys | (metadata or {})).items():
-        if value is not None:
-            writer.add(f"{config.architecture}.{key}", value)
-    add_tokenizer(writer)
-    for name, array in t5_tensors(model).items():
-        writer.add_tensor(name, np.ascontiguousarray(array))
-    writer.write()
-    return path
-
-
-def t5_tensors(model: Any) -> dict[str, np.ndarray]:
-    """Tensors of `model` under their GGUF names."""
-    state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-    found = {"token_embd.weight": state["shared.weight"]}
-    for name, array in state.items():
-        part = name[:3]  # of the encoder or the decoder
-        if match := re.fullmatch(r"(?:en|de)coder\.block\.(\d+)\.(.*)\.weight", name):
-            layer, module = match.groups()
-            short = module.split(".", 2)[-1] if "DenseReluDense" in module else module
-            tensor = (
-                _NAMES.get(short)
-                or {
-                    "layer.1.layer_norm": "cross_attn_norm" if part == "dec" else "ffn_norm",
-                    "layer.2.layer_norm": "ffn_norm",
-                }[module]
-            )
-            found[f"{part}.blk.{layer}.{tensor}.weight"] = array
-        elif name.endswith("final_layer_norm.weight"):
-            found[f"{part}.output_norm.weight"] = array
-    if "lm_head.weight" in state and not np.array_equal(state["lm_head.weight"], state["shared.weight"]):
-        found["output.weight"] = state["lm_head.weight"]
-    return found
+    found = converted(model or config.build())
+    found.say({"context_length": 256, **(metadata or {})})
+    return found.write(path)

@@ -109,47 +109,51 @@ def save_words(folder: Path) -> None:
         },
     }  # fmt: skip
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    (folder / "tokenizer_config.json").write_text('{"cls_token": "[CLS]", "sep_token": "[SEP]"}')
+    settings = {"tokenizer_class": "BertTokenizer", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
 
 
-#: What parts of a prediction head are called in checkpoints: Qwen's have names of their own.
-_HEADS = {
-    "eh_proj": "eh_proj", "enorm": "enorm", "hnorm": "hnorm", "embed_tokens": "embed_tokens",
-    "shared_head_head": "shared_head.head", "shared_head_norm": "shared_head.norm",
-    "layer_output_norm": "final_layernorm",
-}  # fmt: skip
-_QWEN_HEADS = {
-    "eh_proj": "fc", "enorm": "pre_fc_norm_embedding", "hnorm": "pre_fc_norm_hidden",
-    "shared_head_norm": "norm",
-}  # fmt: skip
+def save_modules(folder: Path, pooling: str = "mean_tokens", linears: Sequence[torch.Tensor] = ()) -> None:
+    """What sentence-transformers saves beside a model: how its vectors are pooled, and linears after that."""
+    kinds: list[tuple[str, dict[str, Any]]] = [("Pooling", {f"pooling_mode_{pooling}": True})]
+    for weight in linears:
+        rows, columns = weight.shape
+        settings = {
+            "in_features": columns, "out_features": rows, "bias": False,
+            "activation_function": "torch.nn.modules.linear.Identity",
+        }  # fmt: skip
+        kinds.append(("Dense", settings))
+    modules = []
+    for number, (kind, settings) in enumerate(kinds, 1):
+        path = f"{number}_{kind}"
+        modules.append({"type": f"sentence_transformers.models.{kind}", "path": path})
+        (folder / path).mkdir()
+        (folder / path / "config.json").write_text(json.dumps(settings))
+    for number, weight in enumerate(linears, 2):
+        save_file({"linear.weight": weight}, folder / f"{number}_Dense" / "model.safetensors")
+    (folder / "modules.json").write_text(json.dumps(modules))
 
 
-def save_heads(folder: Path, tiny: Any, model: Any) -> Path:
-    """The checkpoint of a model with prediction heads, which are its last layers; returns the folder."""
+def save_nemotron_head(folder: Path, model: Any) -> Path:
+    """The checkpoint of a Nemotron 3 with a head: a layer that attends and one of experts, as the model's."""
     saved(folder, model)
-    config = json.loads((folder / "config.json").read_text())
-    count = config["num_hidden_layers"] - tiny.heads
-    config |= {"num_hidden_layers": count, "num_nextn_predict_layers": tiny.heads}
-    for name in ("layer_types", "mlp_layer_types"):
-        if name in config:
-            config[name] = config[name][:count]
-    kind = config["architectures"][0]
-    within = {"Qwen": "mtp.layers.", "MiMo": "model.mtp.layers."}.get(kind[:4])
     tensors = load_file(folder / "model.safetensors")
-    for layer in range(count, count + tiny.heads):
-        ours = f"model.layers.{layer}."
-        theirs = ours if within is None else f"{within}{layer - count}."
-        tensors = {name.replace(ours, theirs): values for name, values in tensors.items()}
-        for name, values in tiny.parts(layer).items():
-            part = name.removeprefix("nextn.")
-            if kind.startswith("Qwen"):
-                if part not in _QWEN_HEADS:
-                    tensors[f"{theirs}{_HEADS[part]}.weight"] = torch.from_numpy(values)
-                    continue
-                offset = tiny.decoder.norm_offset if "norm" in part else 0
-                tensors[f"mtp.{_QWEN_HEADS[part]}.weight"] = torch.from_numpy(values - offset)
-            else:
-                tensors[f"{theirs}{_HEADS[part]}.weight"] = torch.from_numpy(values)
-    (folder / "config.json").write_text(json.dumps(config))
-    save_file({name: values.contiguous() for name, values in tensors.items()}, folder / "model.safetensors")
+    hidden = model.config.hidden_size
+    for theirs, kind in enumerate(("full_attention", "moe")):
+        of_model = f"layers.{model.config.layers_block_type.index(kind)}."
+        for name in [name for name in tensors if of_model in name and not name.startswith("mtp.")]:
+            tensors[f"mtp.layers.{theirs}.{name.split(of_model)[1]}"] = tensors[name].clone()
+    for number, (name, *shape) in enumerate(
+        (
+            ("0.enorm", hidden),
+            ("0.hnorm", hidden),
+            ("0.eh_proj", hidden, 2 * hidden),
+            ("1.final_layernorm", hidden),
+        )
+    ):
+        generator = torch.Generator().manual_seed(number)
+        tensors[f"mtp.layers.{name}.weight"] = torch.randn(shape, generator=generator)
+    save_file(tensors, folder / "model.safetensors")
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"num_nextn_predict_layers": 1}))
     return folder

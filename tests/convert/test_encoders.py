@@ -1,4 +1,4 @@
-"""Encoders and what writes after reading, converted, compute what transformers computes with them."""
+"""Encoders, converted, compute what transformers computes with them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,27 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from puna.batch import Batch
 from puna.convert import convert
+from puna.errors import ConversionError
 from puna.gguf import FileType, open_gguf
 from puna.model.load import load_model
 from tests import forward
-from tests.convert.checkpoints import save_words, saved
+from tests.convert.checkpoints import save_modules, save_words, saved
+from tests.convert.nomic import save_nomic, save_nomic_moe
 from tests.model.models.parity import FLOATS, check_close, original, random_tokens
-from tests.tiny_bert import VOCABULARY, TinyBert
-from tests.tiny_encoders import TinyJinaBertV3, TinyModernBert, TinyNomicBert
+from tests.tiny_bert import VOCABULARY, TinyBert, tiny_bert_gguf
+from tests.tiny_encoders import SIZES, TinyJinaBertV3, TinyModernBert, TinyNomicBert, TinyNomicBertMoe
 from tests.tiny_rerankers import tiny_bge, tiny_bge_gguf, tiny_gte, tiny_gte_gguf
-from tests.tiny_t5 import TinyT5, tiny_t5_gguf
 
 ENCODERS: dict[str, Any] = {
     "bert": TinyBert(),
     "jina-bert-v3": TinyJinaBertV3(),
     "modern-bert": TinyModernBert(),
     "nomic-bert": TinyNomicBert(),
+    "nomic-bert-moe": TinyNomicBertMoe(),
 }
 
 
@@ -35,14 +38,21 @@ def with_words(folder: Path, theirs: Any) -> Path:
     return folder
 
 
+def checkpoint(folder: Path, name: str) -> Path:
+    """The encoder `name` as it is published."""
+    tiny = ENCODERS[name]
+    if name == "nomic-bert":
+        return save_nomic(folder, original(tiny))
+    if name == "nomic-bert-moe":
+        return save_nomic_moe(folder, tiny, original(tiny))
+    return with_words(folder, original(tiny))
+
+
 @pytest.mark.parametrize("name", ENCODERS)
-def test_an_encoder_computes_what_transformers_does(name: str, tmp_path: Path) -> None:
+def test_an_encoder_computes_what_its_reference_does(name: str, tmp_path: Path) -> None:
     theirs = original(ENCODERS[name])
-    folder = with_words(tmp_path / "checkpoint", theirs)
-    modules = [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    folder = checkpoint(tmp_path / "checkpoint", name)
+    save_modules(folder)
     convert(folder, tmp_path / "m.gguf", FileType.F32)
     ours = load_model(tmp_path / "m.gguf")
     assert ours.pooling == "mean"
@@ -58,6 +68,19 @@ def test_an_encoder_computes_what_transformers_does(name: str, tmp_path: Path) -
         check_close(ours, forward.states_of(ours.model, batch, cache), expected)
 
 
+def test_names_of_tensorflow_and_what_makes_no_vectors_are_known(tmp_path: Path) -> None:
+    """As BERT itself is published."""
+    theirs = original(TinyBert())
+    folder = with_words(tmp_path / "checkpoint", theirs)
+    tensors = {"bert.pooler.dense.bias": torch.ones(64), "cls.predictions.bias": torch.ones(9)}
+    for name, values in load_file(folder / "model.safetensors").items():
+        old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+        tensors[f"bert.{old}"] = values
+    save_file(tensors, folder / "model.safetensors")
+    convert(folder, tmp_path / "ours.gguf", FileType.F32)
+    check_same_tensors(tmp_path / "ours.gguf", tiny_bert_gguf(tmp_path / "expected.gguf", model=theirs))
+
+
 def check_same_tensors(ours: Path, expected: Path) -> None:
     """That a file has the tensors of another, which other tests hold against transformers."""
     with open_gguf(ours) as found, open_gguf(expected) as wanted:
@@ -66,25 +89,26 @@ def check_same_tensors(ours: Path, expected: Path) -> None:
             np.testing.assert_array_equal(found.array(name), wanted.array(name), err_msg=name)
 
 
+def test_experts_whose_shares_are_made_1_are_refused(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "checkpoint", "nomic-bert-moe") / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"moe_normalize_expert_weights": True}))
+    with pytest.raises(ConversionError, match="no kind of it that can be converted has such settings"):
+        convert(path.parent, tmp_path / "m.gguf")
+
+
+def test_the_head_of_a_masked_modern_bert_is_no_classifier(tmp_path: Path) -> None:
+    from transformers import ModernBertConfig, ModernBertForMaskedLM
+
+    folder = with_words(tmp_path / "checkpoint", ModernBertForMaskedLM(ModernBertConfig(**SIZES)))
+    convert(folder, tmp_path / "m.gguf", FileType.F32)
+    assert load_model(tmp_path / "m.gguf").pooling == "mean"
+
+
 def test_classifiers_are_converted(tmp_path: Path) -> None:
     for name, theirs, write in (
         ("bge", tiny_bge(), tiny_bge_gguf), ("gte", tiny_gte("cls"), tiny_gte_gguf),
     ):  # fmt: skip
         convert(with_words(tmp_path / name, theirs), tmp_path / "ours.gguf", FileType.F32)
         check_same_tensors(tmp_path / "ours.gguf", write(tmp_path / f"{name}.gguf", theirs))
-
-
-@pytest.mark.parametrize(
-    "tiny",
-    [TinyT5(), TinyT5(tied=True), TinyT5(every_layer=True), TinyT5(decoder=False)],
-    ids=["t5", "tied", "umt5", "encoder"],
-)
-def test_t5_is_converted(tiny: TinyT5, tmp_path: Path) -> None:
-    theirs = tiny.build()
-    convert(saved(tmp_path / "checkpoint", theirs), tmp_path / "ours.gguf", FileType.F32)
-    expected = tiny_t5_gguf(tmp_path / "expected.gguf", tiny, model=theirs)
-    check_same_tensors(tmp_path / "ours.gguf", expected)
-    with open_gguf(tmp_path / "ours.gguf") as found, open_gguf(expected) as wanted:
-        for key in wanted.metadata:
-            if key.startswith(wanted.architecture) and not key.endswith("context_length"):
-                assert found.metadata[key] == pytest.approx(wanted.metadata[key]), key
+    with open_gguf(tmp_path / "ours.gguf") as file:
+        assert file.metadata["modern-bert.classifier.pooling_type"] == 2

@@ -19,9 +19,10 @@ from puna.convert.world import WORLD
 from puna.errors import ConversionError
 from puna.gguf import GGUFWriter, ValueType, open_gguf
 from puna.model.tokenizer.load import tokenizer_from_gguf
-from tests.convert.checkpoints import saved
+from puna.model.tokenizer.vocabulary import TokenType
+from tests.convert.checkpoints import save_tokenizer, saved
 from tests.model.models.parity import original
-from tests.tiny import TinyLlama
+from tests.tiny import SPECIALS, TinyLlama
 
 WORDS = "once upon a time there was a cat who told the story of the hello world to all that wanted to hear it"
 CORPUS = [
@@ -52,6 +53,18 @@ def ours(folder: Path, size: int, **family: Any) -> Any:
     writer.write()
     with open_gguf(folder / "m.gguf") as file:
         return tokenizer_from_gguf(file)
+
+
+def test_a_vocabulary_shorter_than_the_embedding_is_padded(folder: Path) -> None:
+    save_tokenizer(folder)
+    path = folder / "config.json"
+    known = json.loads(path.read_text())
+    path.write_text(json.dumps(known | {"vocab_size": known["vocab_size"] + 2}))
+    with Checkpoint(folder) as checkpoint:
+        found = vocabulary(checkpoint, Config(checkpoint.config), Family(hf=(), architecture="llama"))
+    size = known["vocab_size"]
+    assert found["tokenizer.ggml.tokens"][-3:] == [SPECIALS[-1], f"[PAD{size}]", f"[PAD{size + 1}]"]
+    assert found["tokenizer.ggml.token_type"][-2:] == [TokenType.UNUSED] * 2
 
 
 def check(found: Any, theirs: Any) -> None:
@@ -149,6 +162,15 @@ def test_word_pieces(folder: Path) -> None:
     found = ours(folder, theirs.get_vocab_size(), architecture="bert")
     for text in TEXTS[:4]:
         assert found.encode(text) == theirs.encode(text).ids, text
+
+
+def test_byte_pairs_of_words_between_white_space_are_refused(folder: Path) -> None:
+    theirs = Tokenizer(models.BPE())
+    theirs.pre_tokenizer = pre_tokenizers.Whitespace()
+    theirs.train_from_iterator(CORPUS, trainers.BpeTrainer(vocab_size=100))
+    theirs.save(str(folder / "tokenizer.json"))
+    with pytest.raises(ConversionError, match="BPE of words between white space is not supported"):
+        ours(folder, theirs.get_vocab_size())
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from puna.model.layer_cache import Everything, Window
 from puna.model.load import load_model
 from puna.model.options import TextOptions, read_windows
 from puna.ops import Backend, Routing
+from tests.converted import Contents
 from tests.model.models.parity import (
     log_probabilities_after_reuse,
     our_log_probabilities,
@@ -59,15 +60,14 @@ class NarrowLayer(TinyDecoder):
             model.model.layers[1].mlp.down_proj.weight[:, 40:] = 0
         return model
 
-    def tensors(self, model: Any) -> dict[str, np.ndarray]:
+    def change(self, found: Contents, model: Any) -> None:
         """Without what is multiplied by the zeros."""
         rows = {"attn_q": 32, "attn_k": 16, "attn_v": 16, "ffn_gate": 40, "ffn_up": 40}
         columns = {"attn_output": 32, "ffn_down": 40}
-        found = super().tensors(model)
-        for name in [name for name in found if name.startswith("blk.1.")]:
-            part = name.split(".")[2]
-            found[name] = np.ascontiguousarray(found[name][: rows.get(part)][..., : columns.get(part)])
-        return found
+        for name, array in found.tensors.items():
+            if name.startswith("blk.1."):
+                part = name.split(".")[2]
+                found.tensors[name] = array[: rows.get(part)][..., : columns.get(part)]
 
 
 def test_layers_may_differ_in_their_sizes(tmp_path: Path, ops: Backend) -> None:
@@ -75,7 +75,7 @@ def test_layers_may_differ_in_their_sizes(tmp_path: Path, ops: Backend) -> None:
         "attention.head_count": [4, 2], "attention.head_count_kv": [2, 1], "feed_forward_length": [96, 40],
         "attention.key_length": 16, "attention.value_length": 16,
     }  # fmt: skip
-    tiny = NarrowLayer("qwen2", "qwen2", {}, arrays, seed=20)
+    tiny = NarrowLayer("qwen2", {}, arrays, seed=20)
     theirs = tiny.build()
     ours = load_model(tiny_decoder_gguf(tmp_path / "some.gguf", tiny, model=theirs), ops=ops)
     tokens = random_tokens(ours, 60, 5)

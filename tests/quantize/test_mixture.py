@@ -49,7 +49,11 @@ def test_layers_are_counted_in_their_order_and_not_as_names_are_sorted(tmp_path:
         ("blk.0.attn_norm.weight", (256,)),
         ("blk.0.attn_q.bias", (256,)),
         ("blk.0.ffn_gate_inp.weight", (8, 256)),
+        ("blk.0.ffn_gate_inp_shexp.weight", (1, 256)),
         ("blk.0.ssm_conv1d.weight", (4, 256)),
+        ("blk.0.shortconv.conv.weight", (3, 256)),
+        ("blk.0.attn_rel_b.weight", (8, 256)),
+        ("token_types.weight", (2, 256)),
         ("position_embd.weight", (64, 256)),
         ("v.blk.0.attn_q.weight", (4, 256)),
         ("mm.input_projection.weight", (4, 256)),
@@ -77,6 +81,14 @@ def test_the_way_out_gets_six_bits_and_so_does_the_way_in_when_they_are_one(tmp_
     both = {"token_embd.weight": (4, 256), "output.weight": (4, 256)}
     assert types(tmp_path, "Q4_K_M", both) == {"output.weight": "Q6_K", "token_embd.weight": "Q4_K"}
     assert types(tmp_path, "Q4_K_M", {"token_embd.weight": (4, 256)}) == {"token_embd.weight": "Q6_K"}
+
+
+def test_with_eight_experts_attention_gets_more_bits(tmp_path: Path) -> None:
+    given = {f"blk.0.attn_{part}.weight": (2, 256) for part in ("q", "k", "v", "output")}
+    for kind, mostly in (("Q4_K_M", "Q4_K"), ("Q4_K_S", "Q4_K"), ("Q8_0", "Q8_0")):
+        chosen = types(tmp_path, kind, given | {"output.weight": (2, 256)}, expert_count=8)
+        found = [chosen[name] for name in given]
+        assert found == [mostly, "Q8_0", "Q8_0", "Q5_K" if mostly == "Q4_K" else "Q8_0"]
 
 
 def test_experts_are_mxfp4_and_the_rest_has_eight_bits(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ import torch
 
 from puna.batch import Image
 from puna.convert import convert, convert_tower
-from puna.gguf import FileType, GGMLType, GGUFWriter, open_gguf
+from puna.gguf import FileType, GGMLType, GGUFWriter
 from puna.images.pixels import CLIP_MEAN, CLIP_STD, normalised
 from puna.model.vision.options import VisionOptions
 from tests.convert.checkpoints import save_tokenizer, saved
-from tests.tiny import CHATML, TinyLlama, add_tokenizer, llama_tensors, vocabulary
-from tests.tiny_decoders import holds
+from tests.converted import contents_of, converted, holds
+from tests.tiny import CHATML, TinyLlama, add_tokenizer, vocabulary
 
 #: What stands for a part of an image where transformers is asked: no token of any tiny vocabulary.
 PART = 5000
@@ -54,7 +54,8 @@ def randomise(model: Any, seed: int) -> Any:
             elif "embedding" in name or "embed_tokens" in name:
                 parameter.copy_(0.5 * random)
             else:
-                parameter.copy_(random / parameter[0].numel() ** 0.5)
+                inputs = parameter.shape[-1] if ".experts." in name else parameter[0].numel()
+                parameter.copy_(random / inputs**0.5)
     return model
 
 
@@ -105,28 +106,24 @@ def channels_first(options: VisionOptions, image: Image) -> torch.Tensor:
     return torch.from_numpy(flat.reshape(tiles.shape))
 
 
-def converted(
-    folder: Path,
-    model: Any,
-    markers: Sequence[str],
-    pictures: dict[str, Any],
-    sized: dict[str, Any],
-    *,
-    matrices: GGMLType = GGMLType.F32,
+def save(folder: Path, model: Any, markers: Sequence[str], pictures: dict[str, Any]) -> Path:
+    """The checkpoint of `model` in `folder`, which is returned."""
+    save_tokenizer(saved(folder, model, tokenizer=False), markers=markers)
+    (folder / "preprocessor_config.json").write_text(json.dumps(pictures))
+    return folder
+
+
+def converted_apart(
+    folder: Path, checkpoint: Path, sized: dict[str, Any], matrices: GGMLType = GGMLType.F32
 ) -> Layout:
-    """What our converter makes of the checkpoint of `model`; its tower also has the keys `sized`."""
-    checkpoint = saved(folder / "checkpoint", model, tokenizer=False)
-    save_tokenizer(checkpoint, markers=markers)
-    (checkpoint / "preprocessor_config.json").write_text(json.dumps(pictures))
+    """What our converter makes of a checkpoint; its tower also has the keys `sized`."""
     layout = Layout(folder / "text.gguf", folder / "mmproj.gguf")
     convert(checkpoint, layout.model, FileType.F32)
     assert layout.projector is not None
     assert convert_tower(checkpoint, folder / "tower.gguf", FileType.F32)
-    with open_gguf(folder / "tower.gguf") as file:
-        keys = {key.removeprefix("clip."): file.metadata[key] for key in file.metadata} | sized
-        keys.pop("general.architecture")
-        tensors = {name: file.array(name) for name in file.tensors}
-        write(layout.projector, "clip", keys, tensors, matrices=matrices)
+    tower = contents_of(folder / "tower.gguf")
+    tower.say(sized)
+    tower.write(layout.projector, matrices)
     return layout
 
 
@@ -161,7 +158,7 @@ class WithLlama:
     seed: int = 0
     matrices: GGMLType = GGMLType.F32
 
-    architecture = "llama"
+    architecture: ClassVar[str] = ""  # of a file that is all in one, if not what our converter says
     markers: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -203,18 +200,8 @@ class WithLlama:
         }
 
     def metadata(self) -> dict[str, Any]:
-        text = self.text
-        return {
-            "block_count": text.layers,
-            "context_length": text.context,
-            "embedding_length": text.hidden,
-            "feed_forward_length": text.feed_forward,
-            "attention.head_count": text.heads,
-            "attention.head_count_kv": text.kv_heads,
-            "attention.layer_norm_rms_epsilon": 1e-5,
-            "rope.dimension_count": text.hidden // text.heads,
-            "rope.freq_base": text.rope_base,
-        }
+        """What a file says of the text that is all in one, beside what our converter does."""
+        return {}
 
     def vision_metadata(self) -> dict[str, Any]:
         return {
@@ -226,54 +213,23 @@ class WithLlama:
             "vision.patch_size": self.patch_size,
         }
 
+    def save(self, folder: Path, model: Any) -> Path:
+        return save(folder, model, [*self.markers, "<|part|>"], self.pictures)
+
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
         """In one file, as Ollama writes it, or as we convert the checkpoint, with the tower `apart`."""
-        markers = [*self.markers, "<|part|>"]
         if apart:
-            pictures, sized = self.pictures, self.sized
-            return converted(folder, model, markers, pictures, sized, matrices=self.matrices)
-        state, metadata = state_of(model), self.metadata() | self.vision_metadata()
-        tensors = self.text_tensors(model) | self.tower(state)
-        path = folder / "one.gguf"
-        return Layout(write(path, self.architecture, metadata, tensors, markers, matrices=self.matrices))
+            return converted_apart(folder, self.save(folder / "checkpoint", model), self.sized, self.matrices)
+        found = converted(model, self.save)
+        found.architecture = self.architecture or found.architecture
+        found.say(self.metadata() | self.vision_metadata())
+        found.tensors = self.text_tensors(found.tensors) | self.tower(state_of(model))
+        return Layout(found.write(folder / "one.gguf", self.matrices))
 
-    def text_tensors(self, model: Any) -> Tensors:
-        return llama_tensors(TextOf(model, "model.language_model."), self.text)
+    def text_tensors(self, tensors: Tensors) -> Tensors:
+        """As a file has them that is all in one, of those that our converter makes."""
+        return tensors
 
     def tower(self, state: Tensors) -> Tensors:
         """As a file has it that is all in one."""
-        raise NotImplementedError
-
-
-@dataclass
-class WrittenByHand(WithLlama):
-    """Of which there is no checkpoint that can be converted."""
-
-    def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
-        """In one file, or with the tower `apart`."""
-        state, metadata = state_of(model), self.metadata()
-        tensors = self.text_tensors(model)
-        tower = self.tower_as(state, apart)
-        markers = [*self.markers, "<|part|>"]
-        if not apart:
-            metadata |= self.vision_metadata()
-            path = folder / "one.gguf"
-            whole = tensors | tower
-            return Layout(write(path, self.architecture, metadata, whole, markers, matrices=self.matrices))
-        vision = self.vision_metadata() | {"general.type": "mmproj", **self.clip()}
-        return Layout(
-            write(folder / "text.gguf", self.text_architecture, metadata, tensors, markers),
-            write(folder / "mmproj.gguf", "clip", vision, tower, matrices=self.matrices),
-        )
-
-    @property
-    def text_architecture(self) -> str:
-        """Of a text in a file of its own."""
-        return self.architecture
-
-    def clip(self) -> dict[str, Any]:
-        """Keys of a tower in a file of its own."""
-        raise NotImplementedError
-
-    def tower_as(self, state: Tensors, apart: bool) -> Tensors:
         raise NotImplementedError

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ import torch
 from puna.batch import Image
 from puna.images.pixels import normalised
 from puna.model.vision.options import VisionOptions
-from tests.tiny_vision.common import PART, Tensors, WrittenByHand, randomise, renamed
+from tests.tiny_vision.common import PART, Tensors, WithLlama, randomise, renamed
 
 
 class DeepSeekOcr(torch.nn.Module):
@@ -57,8 +60,55 @@ class DeepSeekOcr(torch.nn.Module):
         return self.lm_head(self.text(inputs_embeds=embedded[None]).last_hidden_state)[0]
 
 
+#: What parts are called in the authors' code, unlike in transformers.
+_PUBLISHED = {
+    r"^text\.": "model.", r"^projector\.": "model.projector.layers.", r"^(image_new|view_sep)": r"model.\1",
+    r"^clip\.encoder": "model.vision_model.transformer", r"^clip\.": "model.vision_model.",
+    r"^sam\.layers\.(\d)\.layer_norm": r"sam.blocks.\1.norm", r"^sam\.layers": "sam.blocks",
+    r"^sam\.patch_embed\.projection": "sam.patch_embed.proj", r"^sam\.neck\.conv1": "sam.neck.0",
+    r"^sam\.neck\.layer_norm1": "sam.neck.1", r"^sam\.neck\.conv2": "sam.neck.2",
+    r"^sam\.neck\.layer_norm2": "sam.neck.3", r"^sam\.proj\.conv1": "sam.net_2",
+    r"^sam\.proj\.conv2": "sam.net_3", r"^sam\.": "model.sam_model.",
+}  # fmt: skip
+
+
+class DeepseekOCRForCausalLM:
+    """A model as it is published: queries, keys and values in one, experts one by one."""
+
+    def __init__(self, model: DeepSeekOcr, config: dict[str, Any]) -> None:
+        self._state = dict(model.state_dict())
+        self.config = SimpleNamespace(**config)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        found: dict[str, torch.Tensor] = {}
+        for name, values in self._state.items():
+            if "clip.post_layernorm" in name or name.endswith("position_ids"):
+                continue
+            for theirs, published in _PUBLISHED.items():
+                name = re.sub(theirs, published, name)
+            experts = name.removesuffix("gate_up_proj").removesuffix("down_proj")
+            if experts.endswith("mlp.experts."):
+                parts = values.chunk(2, dim=1) if name.endswith("gate_up_proj") else (values,)
+                names = ("gate_proj", "up_proj") if len(parts) > 1 else ("down_proj",)
+                for part, stacked in zip(names, parts, strict=True):
+                    for number, expert in enumerate(stacked):
+                        found[f"{experts}{number}.{part}.weight"] = expert.contiguous()
+            else:
+                found[name] = values
+        return _joined(found)
+
+
+def _joined(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """With queries, keys and values of CLIP in one."""
+    layer = "model.vision_model.transformer.layers."
+    for name in [name for name in state if name.startswith(layer) and "q_proj" in name]:
+        parts = [state.pop(name.replace("q_proj", f"{part}_proj")) for part in "qkv"]
+        state[name.replace("q_proj", "qkv_proj")] = torch.cat(parts)
+    return state
+
+
 @dataclass
-class TinyDeepSeekOcr(WrittenByHand):
+class TinyDeepSeekOcr(WithLlama):
     """Nine rows to a tile, two to nine tiles to an image, and sixteen to the whole; tiles have 40 pixels."""
 
     sam_hidden: int = 32
@@ -92,17 +142,31 @@ class TinyDeepSeekOcr(WrittenByHand):
         )
         return randomise(model, self.seed)
 
-    @property
-    def text_architecture(self) -> str:
-        return "deepseek2-ocr"
+    def save(self, folder: Path, model: Any) -> Path:
+        return super().save(folder, self.published(model))
+
+    def published(self, model: DeepSeekOcr) -> DeepseekOCRForCausalLM:
+        clip = {
+            "heads": self.heads, "image_size": self.image_size, "layers": self.layers,
+            "patch_size": self.patch_size, "width": self.hidden,
+        }  # fmt: skip
+        sam = {"heads": 4, "layers": 3, "width": self.sam_hidden}
+        text = self.sizes() | {
+            "rms_norm_eps": 1e-6, "first_k_dense_replace": 1, "n_routed_experts": 6, "n_shared_experts": 2,
+            "num_experts_per_tok": 3, "moe_intermediate_size": 32, "rope_theta": self.text.rope_base,
+            "kv_lora_rank": None, "q_lora_rank": None, "qk_nope_head_dim": 0, "qk_rope_head_dim": 0,
+            "v_head_dim": 0, "n_group": 1, "topk_group": 1, "topk_method": "greedy", "use_mla": False,
+        }  # fmt: skip
+        vision = {"image_size": 64, "width": {"clip-l-14-224": clip, "sam_vit_b": sam}}
+        return DeepseekOCRForCausalLM(
+            model,
+            {**text, "language_config": text, "vision_config": vision, "rope_theta": text["rope_theta"]},
+        )
 
     def metadata(self) -> dict[str, Any]:
-        return super().metadata() | {
-            "attention.layer_norm_rms_epsilon": 1e-6,
-            "expert_count": 6,
-            "expert_used_count": 3,
-            "leading_dense_block_count": 1,
-        }
+        """Without what Ollama leaves out."""
+        left_out = "feed_forward_length", "shared_count", "group_count", "group_used_count"
+        return {f"expert_{name}": None for name in left_out}
 
     def vision_metadata(self) -> dict[str, Any]:
         found = super().vision_metadata()
@@ -114,80 +178,38 @@ class TinyDeepSeekOcr(WrittenByHand):
             "sam.global_attention_indexes": [1],
         }
 
-    def clip(self) -> dict[str, Any]:
-        return {
-            "projector_type": "deepseekocr",
-            "vision.head_count": None,
-            "vision.attention.head_count": self.heads,
-            "vision.attention.layer_norm_epsilon": 1e-5,
-            "vision.sam.block_count": 3,
-            "vision.sam.embedding_length": self.sam_hidden,
-            "vision.sam.head_count": 4,
-        }
-
-    def text_tensors(self, model: Any) -> Tensors:
-        state = {name: tensor.detach().numpy() for name, tensor in model.state_dict().items()}
-        outer = {"text.embed_tokens": "token_embd", "text.norm": "output_norm", "lm_head": "output"}
-        tensors = renamed(state, outer, "", "")
-        halves = {f"{part}_proj": f"ffn_{part}" for part in ("gate", "up", "down")}
-        names = {
-            "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-            **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"},
-            "self_attn.o_proj": "attn_output", "mlp.gate": "ffn_gate_inp",
-            **{f"mlp.{theirs}": ours for theirs, ours in halves.items()},
-            **{f"mlp.shared_experts.{theirs}": f"{ours}_shexp" for theirs, ours in halves.items()},
-        }  # fmt: skip
-        for i in range(self.text.layers):
-            tensors |= renamed(state, names, f"text.layers.{i}.", f"blk.{i}.")
-        gate, up = np.split(state["text.layers.1.mlp.experts.gate_up_proj"], 2, axis=1)
-        down = state["text.layers.1.mlp.experts.down_proj"]
-        parts = {"gate": gate, "up": up, "down": down}
-        return tensors | {f"blk.1.ffn_{name}_exps.weight": array for name, array in parts.items()}
-
-    def tower_as(self, state: Tensors, apart: bool) -> Tensors:
-        s, mm = ("v.sam.", "v.") if apart else ("s.", "mm.")
+    def tower(self, state: Tensors) -> Tensors:
         inner = "clip."
         tensors = {
-            f"{s}{'pos_embd.weight' if apart else 'position_embd'}": state["sam.pos_embed"],
-            f"{mm}image_newline": state["image_newline"],
-            f"{mm}view_seperator": state["view_seperator"],
+            "s.position_embd": state["sam.pos_embed"], "mm.image_newline": state["image_newline"],
+            "mm.view_seperator": state["view_seperator"],
             "v.class_embd": state[f"{inner}embeddings.class_embedding"],
-        }
-        tensors |= renamed(state, {"projector": "mm.model.fc" if apart else "mm.layers"}, "", "")
+        }  # fmt: skip
+        tensors |= renamed(state, {"projector": "mm.layers"}, "", "")
         outer = {
             "patch_embed.projection": "patch_embd", "neck.conv1": "neck.0", "neck.layer_norm1": "neck.1",
             "neck.conv2": "neck.2", "neck.layer_norm2": "neck.3", "proj.conv1": "net_2",
             "proj.conv2": "net_3",
         }  # fmt: skip
-        tensors |= renamed(state, outer, "sam.", s)
-        norms = ("pre_ln", "post_ln") if apart else ("norm1", "norm2")
-        names = {
-            "layer_norm1": norms[0], "layer_norm2": norms[1], "attn.qkv": "attn.qkv",
-            "attn.proj": "attn.out" if apart else "attn.proj", "mlp.lin1": "mlp.lin1", "mlp.lin2": "mlp.lin2",
-        }  # fmt: skip
+        tensors |= renamed(state, outer, "sam.", "s.")
+        same = ("attn.qkv", "attn.proj", "mlp.lin1", "mlp.lin2")
+        names = {"layer_norm1": "norm1", "layer_norm2": "norm2", **{name: name for name in same}}
         for i in range(3):
-            tensors |= renamed(state, names, f"sam.layers.{i}.", f"{s}blk.{i}.")
+            tensors |= renamed(state, names, f"sam.layers.{i}.", f"s.blk.{i}.")
             for axis in "hw":
-                ours = f"attn.pos_{axis}.weight" if apart else f"attn.rel_pos_{axis}"
-                tensors[f"{s}blk.{i}.{ours}"] = state[f"sam.layers.{i}.attn.rel_pos_{axis}"]
+                tensors[f"s.blk.{i}.attn.rel_pos_{axis}"] = state[f"sam.layers.{i}.attn.rel_pos_{axis}"]
         own = {
             "embeddings.patch_embedding": "patch_embd", "embeddings.position_embedding": "position_embd",
-            "pre_layrnorm": "pre_ln" if apart else "pre_layrnorm",
+            "pre_layrnorm": "pre_layrnorm",
         }  # fmt: skip
         tensors |= renamed(state, own, inner, "v.")
-        names = {
-            "layer_norm1": "ln1", "layer_norm2": "ln2", "self_attn.out_proj": "attn_out",
-            "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
-        } if apart else {
-            each: each for each in ("layer_norm1", "layer_norm2", "self_attn.out_proj", "mlp.fc1", "mlp.fc2")
-        }  # fmt: skip
+        same = ("layer_norm1", "layer_norm2", "self_attn.out_proj", "mlp.fc1", "mlp.fc2")
         for i in range(self.layers):
             layer = f"{inner}encoder.layers.{i}."
-            tensors |= renamed(state, names, layer, f"v.blk.{i}.")
+            tensors |= renamed(state, {name: name for name in same}, layer, f"v.blk.{i}.")
             for kind in ("weight", "bias"):
                 parts = [state[f"{layer}self_attn.{part}_proj.{kind}"] for part in "qkv"]
-                joined = "attn_qkv" if apart else "self_attn.qkv_proj"
-                tensors[f"v.blk.{i}.{joined}.{kind}"] = np.concatenate(parts)
+                tensors[f"v.blk.{i}.self_attn.qkv_proj.{kind}"] = np.concatenate(parts)
         return tensors
 
     def logits(

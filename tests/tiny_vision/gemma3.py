@@ -19,9 +19,10 @@ from tests.tiny_vision.common import (
     Tensors,
     TextOf,
     channels_first,
-    converted,
+    converted_apart,
     randomise,
     renamed,
+    save,
     state_of,
     write,
 )
@@ -73,7 +74,9 @@ class TinyGemma3Vision:
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
         """In one file, as Ollama writes it, or as we convert the checkpoint, with the tower `apart`."""
         if apart:
-            return converted(folder, model, self.markers, self.pictures, {})
+            return converted_apart(
+                folder, save(folder / "checkpoint", model, self.markers, self.pictures), {}
+            )
         state = state_of(model)
         text = TextOf(model, "model.language_model.")
         tensors = gemma3_tensors(text, self.text)

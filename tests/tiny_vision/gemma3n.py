@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from unittest import mock
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -14,7 +13,7 @@ from puna.batch import Image
 from puna.model.vision.options import VisionOptions
 from tests.tiny import TinyLlama
 from tests.tiny_gemmas import TinyGemma3n
-from tests.tiny_vision.common import PART, Tensors, TextOf, WrittenByHand, channels_first, randomise
+from tests.tiny_vision.common import HALVES, PART, WithLlama, channels_first, randomise
 from tests.tiny_vision.mobilenet import OUT, Wrapped
 
 #: Tokens that are not the text's own: the end of an image, its rows, one that is not used.
@@ -22,14 +21,13 @@ _WORDS = 3
 
 
 @dataclass
-class TinyGemma3nVision(WrittenByHand):
+class TinyGemma3nVision(WithLlama):
     """Four rows to an image, and one after them that stands for their end."""
 
     text: TinyLlama  # not used
     image_size: int = 64
     side: int = 2  # of the square of rows
 
-    architecture = "gemma3n"
     markers: ClassVar[tuple[str, ...]] = ("<start_of_image>", "<end_of_image>", "<image_soft_token>")
 
     @property
@@ -44,7 +42,6 @@ class TinyGemma3nVision(WrittenByHand):
                 "vocab_size": self.vocab, "vocab_size_per_layer_input": self.own_words, "sliding_window": 32,
                 "tie_word_embeddings": True,
             },
-            metadata={"attention.sliding_window": 32},
         )  # fmt: skip
 
     def build(self) -> Any:
@@ -72,44 +69,20 @@ class TinyGemma3nVision(WrittenByHand):
         with mock.patch.object(modeling_gemma3n.AutoModel, "from_config", from_config):
             return randomise(Gemma3nForConditionalGeneration(config), self.seed)
 
-    def metadata(self) -> dict[str, Any]:
-        return self.decoder.keys(self.decoder.config())
-
     def write(self, folder: Any, model: Any, *, apart: bool = True) -> Any:
         """There is no layout but this one."""
         return super().write(folder, model, apart=True)
 
-    def vision_metadata(self) -> dict[str, Any]:
-        return super().vision_metadata() | {
-            "vision.block_count": 128, "vision.embedding_length": OUT, "vision.image_mean": [0.0] * 3,
-            "vision.image_std": [1.0] * 3, "vision.attention.layer_norm_epsilon": 1e-6,
-            "mm.tokens_per_image": self.side**2,
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return {
+            **HALVES, "do_normalize": False, "image_seq_length": self.side**2,
+            "size": {"height": self.image_size, "width": self.image_size},
         }  # fmt: skip
 
-    def clip(self) -> dict[str, Any]:
-        return {"vision.projector_type": "gemma3nv"}
-
-    def text_tensors(self, model: Any) -> Tensors:
-        config = model.config.text_config
-        tensors = self.decoder.tensors(TextOf(model, "model.language_model.", config=config))
-        own = tensors["per_layer_token_embd.weight"]
-        tensors["per_layer_token_embd.weight"] = np.pad(own, ((0, self.vocab - len(own)), (0, 0)))
-        return tensors
-
-    def tower_as(self, state: Tensors, apart: bool) -> Tensors:
-        tensors, tower, said = {}, "model.vision_tower.timm_model.", "model.embed_vision."
-        for name, values in state.items():
-            if name.startswith(tower):
-                ours = name.removeprefix(tower).replace("blocks.", "blk.")
-                if ours in ("conv_stem.conv.bias",) or ours.endswith("gamma"):
-                    values = values.reshape(1, -1, 1, 1)
-                tensors[f"v.{ours}"] = values
-        for ours, theirs in {
-            "embedding": "embedding", "hard_emb_norm": "hard_embedding_norm",
-            "soft_emb_norm": "soft_embedding_norm", "input_projection": "embedding_projection",
-        }.items():  # fmt: skip
-            tensors[f"mm.{ours}.weight"] = state[f"{said}{theirs}.weight"]
-        return tensors
+    @property
+    def sized(self) -> dict[str, Any]:
+        return {"mm.tokens_per_image": self.side**2}
 
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]

@@ -13,7 +13,7 @@ from puna.model.vision.options import VisionOptions
 from puna.nn.vision.clipped import ClippedLinear
 from tests.tiny import TinyLlama
 from tests.tiny_gemmas import TinyGemma4
-from tests.tiny_vision.common import Tensors, TextOf, WithLlama, randomise, renamed
+from tests.tiny_vision.common import Tensors, WithLlama, randomise, renamed
 
 _BOUNDS = ("input_min", "input_max", "output_min", "output_max")
 _LINEARS = {
@@ -30,7 +30,6 @@ class TinyGemma4Vision(WithLlama):
     large: bool = False
     most_rows: int = 8
 
-    architecture = "gemma4"
     markers: ClassVar[tuple[str, ...]] = ("<|image>", "<image|>")
 
     @property
@@ -39,7 +38,6 @@ class TinyGemma4Vision(WithLlama):
         only = {"use_bidirectional_attention": "vision"} if self.large else {"num_kv_shared_layers": 1}
         return TinyGemma4(
             settings={**sizes, **only, "tie_word_embeddings": True},
-            metadata={"attention.sliding_window": 32},
             layer_inputs=0 if self.large else 16,
         )
 
@@ -74,9 +72,6 @@ class TinyGemma4Vision(WithLlama):
                     values.copy_(torch.randn_like(values))
         return model
 
-    def metadata(self) -> dict[str, Any]:
-        return self.decoder.keys(self.decoder.config())
-
     def vision_metadata(self) -> dict[str, Any]:
         return super().vision_metadata() | {"vision.attention.layer_norm_epsilon": 1e-6, **self.sized}
 
@@ -84,10 +79,6 @@ class TinyGemma4Vision(WithLlama):
     def sized(self) -> dict[str, Any]:
         pixels = self.most_rows * (2 * self.patch_size) ** 2
         return {"vision.projector.scale_factor": 2, "vision.image_max_pixels": pixels}
-
-    def text_tensors(self, model: Any) -> Tensors:
-        config = model.config.text_config
-        return self.decoder.tensors(TextOf(model, "model.language_model.", config=config))
 
     def tower(self, state: Tensors) -> Tensors:
         prefix = "model.vision_tower."

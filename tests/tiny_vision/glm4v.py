@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from tests.tiny_decoders import GLM4_MOE, SIZES, TinyDecoder
+from tests.tiny_decoders import GLM4_MOE, SIZES
 from tests.tiny_vision.common import randomise
 from tests.tiny_vision.glm_ocr import HEAD, TinyGlmOcr
 
@@ -16,19 +16,6 @@ _ROTATED = HEAD // 2
 @dataclass
 class TinyGlm4v(TinyGlmOcr):
     """Positions were learned for fewer patches than pictures have."""
-
-    architecture = "glm4"
-    decoder: ClassVar[TinyDecoder] = TinyDecoder(
-        "glm4", "glm4v_text", {"head_dim": HEAD}, {},
-        {
-            "post_attention_layernorm": "ffn_norm", "post_self_attn_layernorm": "post_attention_norm",
-            "post_mlp_layernorm": "post_ffw_norm",
-        },
-    )  # fmt: skip
-
-    @property
-    def text_architecture(self) -> str:
-        return self.architecture
 
     @property
     def sections(self) -> list[int]:
@@ -64,9 +51,6 @@ class TinyGlm4v(TinyGlmOcr):
 
         return randomise(AutoModelForImageTextToText.from_config(self.config()), self.seed)
 
-    def metadata(self) -> dict[str, Any]:
-        return super().metadata() | {"rope.dimension_count": _ROTATED}
-
     def write(self, folder: Any, model: Any, *, apart: bool = True) -> Any:
         """There is no layout but this one."""
         return super().write(folder, model, apart=True)
@@ -76,16 +60,9 @@ class TinyGlm4v(TinyGlmOcr):
 class TinyGlm4vMoe(TinyGlm4v):
     """With experts, and halves paired."""
 
-    architecture = "glm4moe"
-    decoder: ClassVar[TinyDecoder] = GLM4_MOE
-
     def config(self) -> Any:
         from transformers import Glm4vMoeConfig
 
         settings = self.settings()
         settings["text_config"] |= {**GLM4_MOE.settings, "rope_parameters": self.rope}
         return Glm4vMoeConfig(**settings)
-
-    def metadata(self) -> dict[str, Any]:
-        own = {"expert_used_count": 3, "expert_feed_forward_length": 32}
-        return super().metadata() | {**GLM4_MOE.metadata, **own}

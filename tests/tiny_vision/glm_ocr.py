@@ -7,12 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tests.tiny_decoders import SIZES, TinyDecoder
+from tests.tiny_decoders import SIZES
 from tests.tiny_vision.common import Tensors, randomise, renamed
 from tests.tiny_vision.qwen import TinyQwen
 
 HEAD = 16
-_NORMS = {"post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}
 _OLLAMA = {
     "post_attention_norm": "post_attn_norm", "post_ffw_norm": "post_ffn_norm", "attn_output": "attn_out"
 }  # fmt: skip
@@ -24,13 +23,6 @@ class TinyGlmOcr(TinyQwen):
 
     architecture = "glmocr"
     markers: ClassVar[tuple[str, ...]] = ("<|begin_of_image|>", "<|end_of_image|>")
-    decoder: ClassVar[TinyDecoder] = TinyDecoder(
-        "glmocr", "glm_ocr_text", {"head_dim": HEAD}, {}, {"post_attention_layernorm": "ffn_norm", **_NORMS}
-    )
-
-    @property
-    def text_architecture(self) -> str:
-        return "glm4"
 
     @property
     def sections(self) -> list[int]:
@@ -55,9 +47,6 @@ class TinyGlmOcr(TinyQwen):
         )  # fmt: skip
         return randomise(GlmOcrForConditionalGeneration(config), self.seed)
 
-    def metadata(self) -> dict[str, Any]:
-        return super().metadata() | {"attention.key_length": HEAD, "attention.value_length": HEAD}
-
     def vision_metadata(self) -> dict[str, Any]:
         return super().vision_metadata() | {
             "vision.attention.layer_norm_epsilon": None, "vision.attention.layer_norm_rms_epsilon": 1e-5,
@@ -68,19 +57,17 @@ class TinyGlmOcr(TinyQwen):
     def sized(self) -> dict[str, Any]:
         return {"vision.min_pixels": 2 * 3136, "vision.max_pixels": 2 * self.most_pixels}
 
-    def text_tensors(self, model: Any) -> Tensors:
-        tensors: Tensors = {}
-        for name, array in super().text_tensors(model).items():
-            if ".attn_q." in name or ".attn_k." in name:  # halves are paired instead of neighbours
-                array = array.reshape(-1, HEAD // 2, 2, array.shape[-1]).swapaxes(1, 2).reshape(array.shape)
+    def text_tensors(self, tensors: Tensors) -> Tensors:
+        found: Tensors = {}
+        for name, array in tensors.items():
             if ".ffn_up." in name:
                 gate, up = np.split(array, 2)
-                tensors |= {name: up, name.replace("ffn_up", "ffn_gate"): gate}
+                found |= {name: up, name.replace("ffn_up", "ffn_gate"): gate}
             else:
                 for theirs, ours in _OLLAMA.items():
                     name = name.replace(f".{theirs}.", f".{ours}.")
-                tensors[name] = array
-        return tensors
+                found[name] = array
+        return found
 
     def tower(self, state: Tensors) -> Tensors:
         prefix = "model.visual."

@@ -12,9 +12,8 @@ import torch
 from puna.batch import Image
 from puna.images.pixels import normalised, patches
 from puna.model.vision.options import VisionOptions
-from tests import tiny_lfm2
 from tests.tiny_lfm2 import TinyLfm2
-from tests.tiny_vision.common import Tensors, TextOf, WithLlama, randomise
+from tests.tiny_vision.common import Tensors, WithLlama, randomise
 from tests.tiny_vision.siglip import siglip_tensors
 
 
@@ -27,7 +26,6 @@ class TinyLfm2Vision(WithLlama):
     positions: int = 3  # of a side
     seed: int = 1
 
-    architecture = "lfm2"
     markers: ClassVar[tuple[str, ...]] = (
         "<|image_start|>", "<|image_end|>", "<|img_thumbnail|>",
         *(f"<|img_row_{row}_col_{column}|>" for row in (1, 2) for column in (1, 2)),
@@ -49,9 +47,6 @@ class TinyLfm2Vision(WithLlama):
         )  # fmt: skip
         return randomise(Lfm2VlForConditionalGeneration(config), self.seed)
 
-    def metadata(self) -> dict[str, Any]:
-        return tiny_lfm2.metadata(self.text)
-
     @property
     def sized(self) -> dict[str, Any]:
         return {
@@ -65,9 +60,6 @@ class TinyLfm2Vision(WithLlama):
             **self.sized, "vision.attention.layer_norm_epsilon": 1e-6, "vision.projector.scale_factor": 2,
             "vision.projector.use_layernorm": True,
         }  # fmt: skip
-
-    def text_tensors(self, model: Any) -> Tensors:
-        return tiny_lfm2.tensors(TextOf(model, "model.language_model."), self.text)
 
     def tower(self, state: Tensors) -> Tensors:
         tensors = siglip_tensors(state, "model.vision_tower.", self.layers)

@@ -9,9 +9,8 @@ import torch
 
 from puna.batch import Image
 from puna.model.vision.options import VisionOptions
-from tests import tiny_llama4
 from tests.tiny_llama4 import TinyLlama4
-from tests.tiny_vision.common import Tensors, TextOf, WithLlama, channels_first, randomise, renamed
+from tests.tiny_vision.common import Tensors, WithLlama, channels_first, randomise, renamed
 
 
 @dataclass
@@ -20,7 +19,6 @@ class TinyLlama4Vision(WithLlama):
 
     text: TinyLlama4  # type: ignore[assignment]
 
-    architecture = "llama4"
     markers: ClassVar[tuple[str, ...]] = (
         "<|image_start|>", "<|image_end|>", "<|image|>", "<|tile_x_separator|>", "<|tile_y_separator|>"
     )  # fmt: skip
@@ -48,18 +46,11 @@ class TinyLlama4Vision(WithLlama):
                     parameter.copy_(torch.randn_like(parameter) / parameter.shape[-2] ** 0.5)
         return model
 
-    def metadata(self) -> dict[str, Any]:
-        return tiny_llama4.metadata(self.text)
-
     def vision_metadata(self) -> dict[str, Any]:
         return super().vision_metadata() | {
             "vision.rope.freq_base": 10000.0, "vision.layer_norm_epsilon": 1e-5,
             "vision.pixel_shuffle_ratio": 0.5,
         }  # fmt: skip
-
-    def text_tensors(self, model: Any) -> Tensors:
-        text = TextOf(model, "language_model.model.", "language_model.lm_head.")
-        return tiny_llama4.tensors(text, self.text)
 
     def tower(self, state: Tensors) -> Tensors:
         prefix = "vision_model."

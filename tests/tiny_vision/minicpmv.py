@@ -1,10 +1,8 @@
-"""A tiny random MiniCPM-V 2.6, of parts that transformers and PyTorch have."""
+"""A tiny random MiniCPM-V 2.5 to 4.5, of parts that transformers and PyTorch have."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -14,9 +12,7 @@ import torch
 from puna.batch import Image
 from puna.images.pixels import normalised
 from puna.model.vision.options import VisionOptions
-from tests.tiny import llama_tensors
-from tests.tiny_vision.common import PART, Layout, Tensors, WrittenByHand, randomise
-from tests.tiny_vision.siglip import siglip_tensors
+from tests.tiny_vision.common import PART, Layout, WithLlama, randomise
 
 
 class Resampler(torch.nn.Module):
@@ -25,13 +21,13 @@ class Resampler(torch.nn.Module):
     def __init__(self, hidden: int, size: int, queries: int) -> None:
         super().__init__()
         self.query = torch.nn.Parameter(torch.zeros(queries, size))
-        self.kv = torch.nn.Linear(hidden, size, bias=False)
+        self.kv_proj = torch.nn.Linear(hidden, size, bias=False)
         self.attn = torch.nn.MultiheadAttention(size, size // 128, batch_first=True)
         self.ln_q, self.ln_kv, self.ln_post = (torch.nn.LayerNorm(size, eps=1e-6) for _ in range(3))
         self.proj = torch.nn.Parameter(torch.zeros(size, size))
 
     def forward(self, patches: torch.Tensor, height: int, width: int) -> torch.Tensor:
-        values = self.ln_kv(self.kv(patches))[None]
+        values = self.ln_kv(self.kv_proj(patches))[None]
         keys = values + places(values.shape[-1], height, width)
         found, _ = self.attn(self.ln_q(self.query)[None], keys, values)
         return self.ln_post(found[0]) @ self.proj
@@ -48,34 +44,44 @@ def places(size: int, height: int, width: int) -> torch.Tensor:
     return torch.stack(rows).float()
 
 
-class MiniCPM(torch.nn.Module):
-    def __init__(self, vision: Any, resampler: Resampler, text: Any) -> None:
+class MiniCPMV(torch.nn.Module):
+    """With the names that the authors' code has."""
+
+    def __init__(self, vision: Any, resampler: Resampler, text: Any, config: SimpleNamespace) -> None:
         super().__init__()
-        self.vision, self.resampler, self.text = vision, resampler, text
+        self.vpm, self.resampler, self.llm, self.config = vision, resampler, text, config
 
     def forward(self, ids: torch.Tensor, tiles: list[torch.Tensor]) -> torch.Tensor:
         rows = []
         for tile in tiles:  # [1, 3, height, width]
-            height, width = (size // self.vision.patch_size for size in tile.shape[2:])
-            patches = self.vision(pixel_values=tile).last_hidden_state[0]
+            height, width = (size // self.vpm.patch_size for size in tile.shape[2:])
+            patches = self.vpm(pixel_values=tile).last_hidden_state[0]
             rows.append(self.resampler(patches, height, width))
-        embedded = self.text.model.embed_tokens(ids.clamp(max=self.text.config.vocab_size - 1))
+        embedded = self.llm.model.embed_tokens(ids.clamp(max=self.llm.config.vocab_size - 1))
         embedded[ids == PART] = torch.cat(rows)
-        return self.text(inputs_embeds=embedded[None]).logits[0]
+        return self.llm(inputs_embeds=embedded[None]).logits[0]
+
+
+#: What reads the rows, as transformers names it.
+_TEXTS = {"2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"}
 
 
 @dataclass
-class TinyMiniCPMV(WrittenByHand):
+class TinyMiniCPMV(WithLlama):
     """Six rows to a slice, up to nine slices to an image, and the whole of it."""
 
     queries: int = 6
     positions: int = 5  # of a side
-    version: int = 3
+    version: str = "4.0"
 
     markers: ClassVar[tuple[str, ...]] = ("<image>", "</image>", "<slice>", "</slice>")
 
+    @property
+    def pictures(self) -> dict[str, Any]:
+        return {"norm_mean": [0.5] * 3, "norm_std": [0.5] * 3}
+
     def build(self) -> Any:
-        from transformers import Idefics3VisionConfig, LlamaConfig, LlamaForCausalLM
+        from transformers import AutoConfig, AutoModelForCausalLM, Idefics3VisionConfig
         from transformers.models.idefics3.modeling_idefics3 import Idefics3VisionTransformer
 
         rope = {"rope_type": "default", "rope_theta": self.text.rope_base}
@@ -84,48 +90,27 @@ class TinyMiniCPMV(WrittenByHand):
             intermediate_size=self.feed_forward, image_size=self.positions * self.patch_size,
             patch_size=self.patch_size,
         )  # fmt: skip
-        model = MiniCPM(
+        text = AutoConfig.for_model(_TEXTS[self.version], **self.sizes(), rope_parameters=rope)
+        text.head_dim = self.text.hidden // self.text.heads
+        within = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "patch_size"
+        said = {
+            "version": float(self.version), "image_size": self.image_size, "query_num": self.queries,
+            "drop_vision_last_layer": False, "rope_theta": self.text.rope_base,
+            "vision_config": {name: getattr(vision, name) for name in (*within, "image_size")},
+        }  # fmt: skip
+        if self.version == "2.5":
+            del said["version"]
+        model = MiniCPMV(
             Idefics3VisionTransformer(vision),
             Resampler(self.hidden, self.text.hidden, self.queries),
-            LlamaForCausalLM(LlamaConfig(**self.sizes(), rope_parameters=rope)),
+            AutoModelForCausalLM.from_config(text),
+            SimpleNamespace(**self.sizes(), **said, head_dim=text.head_dim),
         )
         return randomise(model, self.seed)
 
-    def write(self, folder: Path, model: Any, *, apart: bool = True) -> Layout:
+    def write(self, folder: Any, model: Any, *, apart: bool = True) -> Layout:
+        """There is no layout but this one."""
         return super().write(folder, model, apart=True)
-
-    def text_tensors(self, model: Any) -> Tensors:
-        return llama_tensors(model.text, self.text)
-
-    def clip(self) -> dict[str, Any]:
-        return {
-            "has_vision_encoder": True,
-            "projector_type": "resampler",
-            "minicpmv_version": self.version,
-            "minicpmv_query_num": self.queries,
-            "vision.image_mean": [0.5] * 3,
-            "vision.image_std": [0.5] * 3,
-            "vision.attention.layer_norm_epsilon": 1e-6,
-            "use_gelu": True,
-        }
-
-    def tower_as(self, state: Tensors, apart: bool) -> Tensors:
-        """What leads up is called down, as the converter of these models has it."""
-        other = {"up": "down", "down": "up"}
-        tensors = {
-            re.sub("ffn_(up|down)", lambda found: f"ffn_{other[found[1]]}", name): array
-            for name, array in siglip_tensors(state, "vision.", self.layers).items()
-        }
-        inner = "resampler."
-        tensors |= {name: array for name, array in state.items() if name.startswith(f"{inner}ln_")}
-        tensors |= {name: state[name] for name in (f"{inner}query", f"{inner}kv.weight")}
-        tensors[f"{inner}proj.weight"] = state[f"{inner}proj"].T
-        tensors[f"{inner}pos_embed_k"] = np.zeros((9, self.text.hidden), np.float32)
-        for kind in ("weight", "bias"):
-            parts = np.split(state[f"{inner}attn.in_proj_{kind}"], 3)
-            tensors |= {f"{inner}attn.{n}.{kind}": p for n, p in zip("qkv", parts, strict=True)}
-            tensors[f"{inner}attn.out.{kind}"] = state[f"{inner}attn.out_proj.{kind}"]
-        return tensors
 
     def logits(
         self, theirs: Any, options: VisionOptions, tokens: list[int], images: list[Image]

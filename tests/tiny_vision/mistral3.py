@@ -18,7 +18,6 @@ class TinyMistral3(WithLlama):
 
     image_size: int = 112
 
-    architecture = "mistral3"
     markers: ClassVar[tuple[str, ...]] = ("[IMG_BREAK]", "[IMG_END]")
 
     def build(self) -> Any:

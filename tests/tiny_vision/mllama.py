@@ -12,14 +12,14 @@ import torch
 from puna.batch import Image
 from puna.images.canvas import grids
 from puna.model.vision.options import VisionOptions
+from tests.converted import converted
 from tests.model.models.images import Text, reference_log_probabilities
 from tests.tiny import permute, vocabulary
-from tests.tiny_mllama import TinyMllama, mllama_tensors
+from tests.tiny_mllama import TinyMllama
 from tests.tiny_vision.common import (
     PART,
     Layout,
     Tensors,
-    TextOf,
     WithLlama,
     channels_first,
     randomise,
@@ -65,9 +65,6 @@ class TinyMllamaVision(WithLlama):
                     parameter.copy_(0.5 + torch.rand_like(parameter))
         return model
 
-    def metadata(self) -> dict[str, Any]:
-        return super().metadata() | {"attention.cross_attention_layers": list(self.text.cross_layers)}
-
     def vision_metadata(self) -> dict[str, Any]:
         return super().vision_metadata() | {
             "vision.global.block_count": self.global_layers, "vision.max_num_tiles": self.tiles,
@@ -76,11 +73,13 @@ class TinyMllamaVision(WithLlama):
         }  # fmt: skip
 
     def write(self, folder: Path, model: Any, *, apart: bool = False) -> Layout:
-        """All in one file: there are no others."""
-        return super().write(folder, model, apart=False)
+        """All in one file, as Ollama writes it, or instead of `apart` as we convert the checkpoint."""
+        if not apart:
+            return super().write(folder, model)
+        return Layout(converted(model, self.save).write(folder / "one.gguf"))
 
-    def text_tensors(self, model: Any) -> Tensors:
-        return mllama_tensors(TextOf(model, "model.language_model."), self.text)
+    def text_tensors(self, tensors: Tensors) -> Tensors:
+        return {name: values for name, values in tensors.items() if not name.startswith(("v.", "mm."))}
 
     def tower(self, state: Tensors) -> Tensors:
         prefix = "model.vision_model."

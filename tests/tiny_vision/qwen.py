@@ -12,8 +12,7 @@ from puna.batch import Image
 from puna.images.pixels import normalised, patches
 from puna.model.vision.options import VisionOptions
 from tests.tiny import vocabulary
-from tests.tiny_decoders import TinyDecoder
-from tests.tiny_vision.common import Tensors, TextOf, WithLlama, renamed
+from tests.tiny_vision.common import Tensors, WithLlama, renamed
 
 
 @dataclass
@@ -23,7 +22,6 @@ class TinyQwen(WithLlama):
     most_pixels: int = 28 * 28 * 16
 
     markers: ClassVar[tuple[str, ...]] = ("<|vision_start|>", "<|vision_end|>")
-    decoder: ClassVar[TinyDecoder]  # what writes the text
 
     @property
     def tokens(self) -> dict[str, int]:
@@ -51,7 +49,7 @@ class TinyQwen(WithLlama):
         return {"vision.max_pixels": self.most_pixels}
 
     def metadata(self) -> dict[str, Any]:
-        return super().metadata() | {"rope.mrope_section": self.sections}
+        return {"rope.mrope_section": self.sections, "rope.dimension_sections": None}
 
     def vision_metadata(self) -> dict[str, Any]:
         more = {
@@ -61,9 +59,6 @@ class TinyQwen(WithLlama):
             **self.sized,
         }
         return super().vision_metadata() | more
-
-    def text_tensors(self, model: Any) -> Tensors:
-        return self.decoder.tensors(TextOf(model, "model.language_model."))
 
     def split_inputs(self, state: Tensors, index: int) -> Tensors:
         """Queries, keys and values of layer `index` as tensors of their own."""

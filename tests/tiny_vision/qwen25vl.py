@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
-from tests.tiny_decoders import QWEN2, TinyDecoder
 from tests.tiny_vision.common import Tensors, randomise, renamed
 from tests.tiny_vision.qwen import TinyQwen
 
@@ -17,7 +16,6 @@ class TinyQwen25VL(TinyQwen):
     layers: int = 4
 
     architecture = "qwen25vl"
-    decoder: ClassVar[TinyDecoder] = QWEN2
 
     def build(self) -> Any:
         from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-from tests.tiny_decoders import QWEN2, TinyDecoder
 from tests.tiny_vision.common import CLIPS, Layout, randomise
 from tests.tiny_vision.qwen import TinyQwen
 
@@ -14,9 +13,6 @@ from tests.tiny_vision.qwen import TinyQwen
 @dataclass
 class TinyQwen2VL(TinyQwen):
     """Of which there are files with the tower apart only."""
-
-    architecture = "qwen2vl"
-    decoder: ClassVar[TinyDecoder] = QWEN2
 
     def build(self) -> Any:
         from transformers import Qwen2VLConfig, Qwen2VLForConditionalGeneration

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from tests.tiny_decoders import QWEN3_MOE, SIZES, TinyDecoder
-from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
+from tests.tiny_hybrids import SETTINGS, TinyHybrid
 from tests.tiny_vision.common import Tensors, randomise, renamed
 from tests.tiny_vision.qwen import TinyQwen
 
@@ -20,13 +20,9 @@ class TinyQwen3VL(TinyQwen):
     layers: int = 4
     speaking: tuple[int, ...] = (0, 2)
     table_side: int = 6
-    decoder: TinyDecoder = field(default_factory=lambda: TinyDecoder("qwen3vl", "qwen3_vl_text", HEAD))  # type: ignore[misc]
+    decoder: TinyDecoder = field(default_factory=lambda: TinyDecoder("qwen3_vl_text", HEAD))
 
     markers: ClassVar[tuple[str, ...]] = ("<|vision_start|>", "<|vision_end|>")
-
-    @property
-    def architecture(self) -> str:  # type: ignore[override]
-        return self.decoder.architecture
 
     @property
     def hf(self) -> str:
@@ -58,10 +54,8 @@ class TinyQwen3VL(TinyQwen):
         return randomise(AutoModelForImageTextToText.from_config(config), self.seed)
 
     def metadata(self) -> dict[str, Any]:
-        from transformers import AutoConfig
-
-        config = AutoConfig.for_model(self.decoder.hf, **self.settings())
-        return self.decoder.keys(config) | {"mrope_sections": self.sections}
+        without = dict.fromkeys(("rope.dimension_sections", "n_deepstack_layers"))
+        return {**without, "mrope_sections": self.sections}
 
     @property
     def sized(self) -> dict[str, Any]:
@@ -95,9 +89,7 @@ class TinyQwen35Vision(TinyQwen3VL):
     """No layer speaks to the text, which is a hybrid."""
 
     speaking: tuple[int, ...] = ()
-    decoder: TinyDecoder = field(
-        default_factory=lambda: TinyHybrid("qwen35", "qwen3_5_text", SETTINGS, KEYS, norm_offset=1)
-    )
+    decoder: TinyDecoder = field(default_factory=lambda: TinyHybrid("qwen3_5_text", SETTINGS))
 
     @property
     def sections(self) -> list[int]:
@@ -108,4 +100,4 @@ class TinyQwen35Vision(TinyQwen3VL):
         return super().settings() | {"rope_parameters": rope}
 
 
-QWEN3_VL_MOE = TinyDecoder("qwen3vlmoe", "qwen3_vl_moe_text", {**QWEN3_MOE.settings, **HEAD})
+QWEN3_VL_MOE = TinyDecoder("qwen3_vl_moe_text", {**QWEN3_MOE.settings, **HEAD})

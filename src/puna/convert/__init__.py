@@ -1,6 +1,13 @@
 """Makes GGUF files of models as they are published: a folder of safetensors, settings and a tokenizer."""
 
-from puna.convert.convert import convert, convert_tower
+from puna.convert.convert import convert, convert_adapters, convert_tower
 from puna.convert.registry import convertible, convertible_towers, family_of
 
-__all__ = ["convert", "convert_tower", "convertible", "convertible_towers", "family_of"]
+__all__ = [
+    "convert",
+    "convert_adapters",
+    "convert_tower",
+    "convertible",
+    "convertible_towers",
+    "family_of",
+]

@@ -37,9 +37,13 @@ class Checkpoint:
         self._files: list[SafetensorsFile] = []
         self.tensors: dict[str, StoredTensor] = {}
         self._scales: dict[str, StoredTensor] = {}
+        self.modules = self._modules()  # of sentence-transformers: the kind of each, and its folder
         try:
             for name in self._weight_files():
                 self._open(folder / name)
+            for kind, path in self.modules:
+                if kind == "Dense":
+                    self._open(folder / path / "model.safetensors", f"{path}.")
         except BaseException:
             self.close()
             raise
@@ -107,10 +111,26 @@ class Checkpoint:
         for file in self._files:
             file.close()
 
-    def _open(self, path: Path) -> None:
+    def _modules(self) -> list[tuple[str, str]]:
+        try:
+            listed: Any = json.loads(self.text("modules.json") or "[]")
+        except (ValueError, RecursionError) as error:
+            raise ConversionError(f"modules.json cannot be read: {shown(str(error))}") from None
+        found = []
+        for module in listed if isinstance(listed, list) else ():
+            match module:
+                case {"type": str(kind), "path": str(path)} if path:
+                    if path != Path(path).name or path == ".." or "\\" in path or "\0" in path:
+                        raise ConversionError(f"modules.json: {shown(path)} is not a folder in this one")
+                    found.append((kind.rpartition(".")[2], path))
+        return found
+
+    def _open(self, path: Path, prefix: str = "") -> None:
+        """Add the tensors of a file, with `prefix` before their names."""
         file = SafetensorsFile(path)
         self._files.append(file)
         for name, tensor in file.tensors.items():
+            name = prefix + name
             if name in self.tensors:
                 raise ConversionError(
                     f"tensor {shown(name)} is in {path.name} and in "

@@ -21,7 +21,8 @@ class Config:
     """
 
     def __init__(self, raw: Mapping[str, Any]) -> None:
-        nested = [raw[key] for key in ("text_config", "llm_config") if isinstance(raw.get(key), dict)]
+        parts = ("text_config", "llm_config", "language_config")
+        nested = [raw[key] for key in parts if isinstance(raw.get(key), dict)]
         self.heads_ahead = 0  # layers more, of heads that predict tokens after the next: as the tensors say
         self.raw: dict[str, Any] = {**raw, **(nested[0] if nested else {})}
         self.whole: Mapping[str, Any] = raw

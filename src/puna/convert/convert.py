@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from puna.convert.checkpoint import Checkpoint
 from puna.convert.config import Config
 from puna.convert.family import Family
-from puna.convert.keys import metadata, tower_metadata
+from puna.convert.keys import metadata, plain_metadata, tower_metadata
+from puna.convert.modules import module_metadata
 from puna.convert.plan import Target, targets
-from puna.convert.pooling import pooling
 from puna.convert.registry import family_of, tower_of
 from puna.convert.vocabulary import vocabulary
 from puna.errors import ConversionError, GGUFError
@@ -55,7 +55,7 @@ def convert(
         kind = _checked_type(checkpoint, file_type)
         with _named(folder):
             planned = targets(checkpoint, config, family, _TYPES[kind])
-            keys = {**metadata(config, family), **_pooled(checkpoint)}
+            keys = {**metadata(config, family), **module_metadata(checkpoint)}
             writer = _writer(target, family, "model", name or folder.resolve().name, kind)
             for key, value in {**keys, **vocabulary(checkpoint, config, family)}.items():
                 writer.add(key, value, _KINDS.get(key))
@@ -89,6 +89,27 @@ def convert_tower(
     return True
 
 
+def convert_adapters(
+    folder: Path, target: Callable[[str], Path], *, report: Report = lambda done, total: None
+) -> dict[str, Path]:
+    """Write the adapters that the model of `folder` is published with, to what `target` says for a name.
+
+    Where they are, by name; there are none of most models. As `convert` otherwise.
+    """
+    made: dict[str, Path] = {}
+    with Checkpoint(folder) as checkpoint:
+        config = Config(checkpoint.config)
+        for name, family in family_of(checkpoint.config).adapters(config).items():
+            made[name] = target(name)
+            with _named(folder):
+                planned = targets(checkpoint, config, family, GGMLType.F32)
+                writer = _writer(made[name], family, "adapter", name)
+                for key, value in plain_metadata(config, family).items():
+                    writer.add(key, value)
+            _write(writer, planned, checkpoint, config, report)
+    return made
+
+
 @contextlib.contextmanager
 def _named(folder: Path) -> Iterator[None]:
     try:
@@ -104,18 +125,14 @@ def _checked_type(checkpoint: Checkpoint, wanted: FileType | None) -> FileType:
     return kind
 
 
-def _writer(target: Path, family: Family, type: str, name: str, kind: FileType) -> GGUFWriter:
+def _writer(target: Path, family: Family, type: str, name: str, kind: FileType | None = None) -> GGUFWriter:
     writer = GGUFWriter(target, family.architecture)
     writer.add("general.type", type)
     writer.add("general.name", name)
-    writer.add("general.file_type", int(kind), ValueType.UINT32)
+    if kind is not None:
+        writer.add("general.file_type", int(kind), ValueType.UINT32)
     writer.add("general.quantization_version", _FORMAT_VERSION, ValueType.UINT32)
     return writer
-
-
-def _pooled(checkpoint: Checkpoint) -> dict[str, int]:
-    kind = pooling(checkpoint)
-    return {} if kind is None else {"pooling_type": kind}
 
 
 def _as_published(checkpoint: Checkpoint) -> FileType:

@@ -12,6 +12,7 @@ from typing import Any
 
 from puna.convert.config import Config
 from puna.convert.numbers import Values
+from puna.model.published import neighbours
 
 #: Makes another tensor of one, of the same number of dimensions or not.
 Change = Callable[[Values, Config], Values]
@@ -61,6 +62,7 @@ class Family:
     kept: tuple[str, ...] = ()  # of what is alone of it, if not all is; as `names` have them
     rename: Callable[[str, Config], str] = lambda name, config: name  # before it is looked up
     when: Callable[[Config], bool] = lambda config: True  # of several with the same names
+    adapters: Callable[[Config], Mapping[str, Family]] = lambda config: {}  # within the checkpoint, by name
 
 
 def halves(values: Values, config: Config) -> Sequence[Values]:
@@ -70,12 +72,10 @@ def halves(values: Values, config: Config) -> Sequence[Values]:
 
 
 def permuted(heads: Callable[[Config], int]) -> Change:
-    """Rows of each head so that what is rotated together are neighbours, not halves apart."""
+    """`neighbours` of as many heads as the settings say."""
 
     def change(values: Values, config: Config) -> Values:
-        count = heads(config)
-        paired = values.reshape(count, 2, values.shape[0] // count // 2, *values.shape[1:])
-        return paired.swapaxes(1, 2).reshape(values.shape)
+        return neighbours(values, heads(config))
 
     return change
 

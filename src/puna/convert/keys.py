@@ -82,6 +82,12 @@ def tower_metadata(config: Config, family: Family) -> dict[str, Any]:
     return checked({key: _value(config, given) for key, given in {**_OF_TOWERS, **family.keys}.items()})
 
 
+def plain_metadata(config: Config, family: Family) -> dict[str, Any]:
+    """The family's own keys and nothing else, with their whole names."""
+    found = {key: _value(config, given) for key, given in family.keys.items()}
+    return {key: value for key, value in found.items() if value is not None}
+
+
 def checked(found: Mapping[str, Any]) -> dict[str, Any]:
     """What is there, fractions as such. Raises ConversionError for values of the wrong type."""
     for key, value in found.items():

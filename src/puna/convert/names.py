@@ -7,24 +7,16 @@ from typing import Final
 
 from puna.convert.config import Config
 from puna.convert.family import Family, Member, Place, Split, halves
-from puna.model.published import LINEARS, is_of_another_sense
+from puna.model.published import EXPERT_LINEARS, LINEARS, is_of_another_sense
 
 _LAYER: Final = {
-    **LINEARS, "input_layernorm": "attn_norm", "self_attn.q_norm": "attn_q_norm",
+    **LINEARS, **EXPERT_LINEARS, "input_layernorm": "attn_norm", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "self_attn.query_layernorm": "attn_q_norm",
     "self_attn.key_layernorm": "attn_k_norm", "self_attn.sinks": "attn_sinks.weight",
     "post_attention_layernorm": "ffn_norm",
-    "mlp.gate": "ffn_gate_inp", "mlp.router": "ffn_gate_inp", "block_sparse_moe.gate": "ffn_gate_inp",
     "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
     "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias",
-    "mlp.experts.{}.gate_proj": "ffn_gate_exps", "mlp.experts.{}.up_proj": "ffn_up_exps",
-    "mlp.experts.{}.down_proj": "ffn_down_exps", "block_sparse_moe.experts.{}.w1": "ffn_gate_exps",
-    "block_sparse_moe.experts.{}.w3": "ffn_up_exps", "block_sparse_moe.experts.{}.w2": "ffn_down_exps",
     "mlp.experts.down_proj": "ffn_down_exps.weight",
-    "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
-    "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
-    "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
-    "mlp.shared_experts.down_proj": "ffn_down_shexp",
 }  # fmt: skip
 
 #: What predicts the token after the next, as a layer more.
@@ -82,7 +74,8 @@ def _plain(name: str, family: Family) -> str:
 def place_of(name: str, family: Family, config: Config) -> tuple[str | Split | None, int | None]:
     """Where the tensor `name` goes: targets with their layer and their ending, and its number in a stack.
 
-    Experts are such stacks. Heads that predict later tokens follow the model's layers.
+    A number that the target has no room for is that in a stack; experts are such stacks. Heads that predict
+    later tokens follow the model's layers.
 
     Raises KeyError if the family has no place for it.
     """
@@ -96,16 +89,19 @@ def place_of(name: str, family: Family, config: Config) -> tuple[str | Split | N
     for known, tail in ((pattern, ""), (of_layer, ""), (module, f".{ending}")):
         for table in (family.names, {} if family.kept else NAMES):
             if known in table:
-                number, place = numbers[1] if known.count("{}") > 1 else None, table[known]
+                place = table[known]
                 if isinstance(place, Member):
-                    number, place = numbers[-1] if place.number is None else place.number, place.target
-                return _numbered(place, numbers[:1], tail), number
+                    number = numbers[-1] if place.number is None else place.number
+                    return _numbered(place.target, numbers, tail), number
+                first = place.targets[0] if isinstance(place, Split) else place or ""
+                stacked = known.count("{}") > max(first.count("{}"), 1)
+                return _numbered(place, numbers, tail), numbers[-1] if stacked else None
     raise KeyError(name)
 
 
-def _numbered(place: str | Split | None, layer: list[int], tail: str) -> str | Split | None:
+def _numbered(place: str | Split | None, numbers: list[int], tail: str) -> str | Split | None:
     if place is None:
         return None
     if isinstance(place, Split):
-        return Split(tuple(target.format(*layer) + tail for target in place.targets), place.parts)
-    return place.format(*layer) + tail
+        return Split(tuple(target.format(*numbers) + tail for target in place.targets), place.parts)
+    return place.format(*numbers) + tail

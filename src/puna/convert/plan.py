@@ -21,10 +21,12 @@ from puna.gguf import GGMLType
 _EXACT: Final = (
     "ffn_gate_inp.weight", "ffn_gate_inp_shexp.weight", "position_embd.weight", "token_types.weight",
     "ssm_conv1d.weight", "shortconv.conv.weight", "time_mix_lerp_fused.weight", "_norm.weight",
+    "conv_stem.conv.weight", "pos_embd.weight", "pos_h.weight", "pos_w.weight", "neck.0.weight",
+    "neck.2.weight", "net_2.weight", "net_3.weight",
 )  # fmt: skip
 #: How names of what is in a layer begin.
-_WITHIN: Final = re.compile(r"^(?:v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.")
-#: Kernels of convolutions over pixels, which have no other types.
+_WITHIN: Final = re.compile(r"^(?:v\.|v\.global\.|enc\.|dec\.)?blk\.\d+\.(?:\d+\.)?")
+#: Kernels of convolutions over pixels, whatever their shape.
 _KERNELS: Final = ("v.patch_embd.weight", "mm.patch_merger.weight")
 
 
@@ -135,10 +137,10 @@ def _measure(target: Target, checkpoint: Checkpoint, config: Config, mostly: GGM
 
 
 def _type(name: str, shape: Sequence[int], mostly: GGMLType) -> GGMLType:
-    if name.startswith(_KERNELS):
-        return GGMLType.F16 if mostly is GGMLType.F16 else GGMLType.F32
     if len(shape) < 2 or name.endswith(_EXACT) or not name.endswith(".weight"):
         return GGMLType.F32
+    if name.startswith(_KERNELS) or (len(shape) == 4 and shape[-1] > 1):  # readers know no other types
+        return GGMLType.F16 if mostly is GGMLType.F16 else GGMLType.F32
     if mostly is GGMLType.Q8_0 and shape[-1] % mostly.block_size:
         return GGMLType.F16
     return mostly

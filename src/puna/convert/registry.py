@@ -15,11 +15,18 @@ from puna.errors import ConversionError, shown
 _TEXTS: Final = tuple(
     f"families.{name}"
     for name in (
-        "bert", "convolutional", "delta", "gemma", "gemma4", "hybrids", "kimi", "latent", "llama", "llama4",
-        "mamba", "mimo", "others", "phi", "qwen", "rwkv", "t5",
+        "bert", "convolutional", "deepseek_ocr", "delta", "gemma", "gemma4", "hybrids", "jina", "kimi",
+        "latent", "llama", "llama4", "mamba", "mimo", "minicpm", "others", "phi", "qwen", "rwkv", "t5",
     )
 )  # fmt: skip
-_TOWERS: Final = ("towers.clip", "towers.gemma4", "towers.llama", "towers.qwen")
+_TOWERS: Final = (
+    "towers.clip",
+    "towers.deepseek_ocr",
+    "towers.gemma4",
+    "towers.llama",
+    "towers.minicpm",
+    "towers.qwen",
+)
 
 
 def family_of(config: Mapping[str, Any]) -> Family:

@@ -86,7 +86,13 @@ def size_of(checkpoint: Checkpoint, config: Config, least: int) -> int:
         ),
         None,
     )
-    return int(config.get("vocab_size") or embedding or least)
+    # Llama 3.2 Vision has rows beyond its vocabulary, of tokens that are only read.
+    read = [
+        tensor.shape[0]
+        for name, tensor in checkpoint.tensors.items()
+        if name.endswith(("language_model.embed_tokens.weight", "language_model.model.embed_tokens.weight"))
+    ]
+    return max(int(config.get("vocab_size") or embedding or least), *read, 0)
 
 
 def byte_pairs(checkpoint: Checkpoint, config: Config) -> Tokens:
@@ -139,7 +145,6 @@ def word_pieces(checkpoint: Checkpoint, config: Config) -> Tokens:
         tokens.put(id, text.removeprefix(going_on) if inside else _SPACE + text, TokenType.NORMAL)
     for id, (text, special) in added.items():
         tokens.add(id, text, special=special)
-    tokens.more["token_type_count"] = config.get("type_vocab_size") or 1
     normalizer = checkpoint.json("tokenizer.json").get("normalizer") or {}
     for ours in ("lowercase", "strip_accents"):
         if isinstance(normalizer.get(ours), bool):

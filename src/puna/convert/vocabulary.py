@@ -29,6 +29,8 @@ def vocabulary(checkpoint: Checkpoint, config: Config, family: Family) -> dict[s
     tokens = _tokens(checkpoint, config)
     if tokens.model == "gpt2":
         tokens.pre = _pre_tokenizer(checkpoint, family)
+    if tokens.model == "bert" or config.get("type_vocab_size"):
+        tokens.more["token_type_count"] = config.get("type_vocab_size") or 1
     if tokens.model == "llama" and family.vocabulary == "gemma4":
         _merge_as_gemma4(checkpoint, tokens)
     elif tokens.model == "llama":
@@ -60,6 +62,8 @@ def _tokens(checkpoint: Checkpoint, config: Config) -> Tokens:
     match kind:
         case "BPE" if model.get("byte_fallback") and not any(_steps(given, "ByteLevel")):
             return ranked_pieces(checkpoint, config)
+        case "BPE" if any(_steps(given, "Whitespace")):
+            raise ConversionError("tokenizer.json: BPE of words between white space is not supported")
         case "BPE":
             return byte_pairs(checkpoint, config)
         case "WordPiece":

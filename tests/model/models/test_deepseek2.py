@@ -32,9 +32,9 @@ def loaded(folder: Path, tiny: TinyLatent, **metadata: Any) -> LoadedModel:
     return load_model(tiny_decoder_gguf(folder / "model.gguf", changed, model=original(tiny)))
 
 
-@pytest.mark.parametrize("form", ["split", "joined"])
-def test_a_latent_and_a_rotated_key_are_all_that_is_cached(tmp_path: Path, form: str) -> None:
-    ours = loaded(tmp_path, dataclasses.replace(DEEPSEEK_V3, form=form))
+@pytest.mark.parametrize("joined", [False, True], ids=["split", "joined"])
+def test_a_latent_and_a_rotated_key_are_all_that_is_cached(tmp_path: Path, joined: bool) -> None:
+    ours = loaded(tmp_path, dataclasses.replace(DEEPSEEK_V3, joined=joined))
     assert set(ours.model.kv_shapes().values()) == {KVShape(1, ROPE + LATENT, LATENT, values_in_keys=True)}
     layers, numbers = len(ours.model.options.layers), ROPE + LATENT
     cache = ours.make_cache(sequences=2, context=100)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,22 +17,16 @@ from puna.ops import Backend
 from tests.engine.runs import Run
 from tests.model.models.parity import check_close
 from tests.tiny import add_tokenizer
-from tests.tiny_gemma3 import TinyGemma3, gemma3_metadata, gemma3_tensors
+from tests.tiny_gemma3 import TinyEmbeddingGemma, TinyGemma3, gemma3_metadata, gemma3_tensors
 
 TEXTS = [[(11 * i + j * j) % 250 for j in range(3 + 23 * i)] for i in range(4)]
-TINY = TinyGemma3(layers=3, window=16, pattern=[True, False, True])
+TINY = TinyEmbeddingGemma()
 
 
 @pytest.fixture(scope="module")
 def theirs() -> tuple[Any, torch.Tensor, torch.Tensor]:
     """The body, which sees later tokens too, and the matrices of the linears."""
-    from transformers import Gemma3TextConfig, Gemma3TextModel
-
-    causal = TINY.build()
-    given = causal.config.to_dict() | {"use_bidirectional_attention": True, "sliding_window": 16}
-    body = Gemma3TextModel(Gemma3TextConfig(**given)).float().eval()
-    body.load_state_dict(causal.model.state_dict())
-    return body, torch.randn(160, 64) / 8, torch.randn(64, 160) / 12
+    return TINY.build(), torch.randn(160, 64) / 8, torch.randn(64, 160) / 12
 
 
 @pytest.fixture(scope="module", params=["projected", "plain"])
@@ -51,24 +46,29 @@ def tiny_gguf(path: Path, dense: dict[str, np.ndarray]) -> Path:
         if value is not None:
             writer.add(f"gemma-embedding.{key}", value)
     add_tokenizer(writer)
-    for name, array in (gemma3_tensors(TINY.build(), TINY) | dense).items():
+    for name, array in (gemma3_tensors(TinyGemma3.build(TINY), TINY) | dense).items():
         writer.add_tensor(name, array)
     writer.write()
     return path
 
 
-def test_vectors_are_those_of_the_reference(ours: LoadedModel, theirs: Any) -> None:
-    body, widening, narrowing = theirs
+def check_vectors(ours: LoadedModel, body: Any, linears: Sequence[torch.Tensor]) -> None:
+    """That vectors are what the `linears` make of the mean of what `body` has of each token."""
     run = Run(ours, batch_size=512, context=128)
     run.embed(0, *TEXTS, normalize=False)
     run.finish()
     for vector, tokens in zip(run.vectors(0), TEXTS, strict=True):
         ids = torch.tensor([tokens])
         with torch.inference_mode():
-            mean = body(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0)
-        if ours.model.widening is not None:  # type: ignore[attr-defined]
-            mean = narrowing @ (widening @ mean)
-        check_close(ours, torch.from_numpy(vector), mean)
+            expected = body(ids, attention_mask=torch.ones_like(ids)).last_hidden_state[0].mean(0)
+        for linear in linears:
+            expected = linear @ expected
+        check_close(ours, torch.from_numpy(vector), expected)
+
+
+def test_vectors_are_those_of_the_reference(ours: LoadedModel, theirs: Any) -> None:
+    body, *linears = theirs
+    check_vectors(ours, body, linears if ours.model.widening is not None else [])  # type: ignore[attr-defined]
 
 
 def test_half_a_projection_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from puna.batch import Batch
@@ -14,6 +13,7 @@ from puna.errors import ModelError, UnsupportedModelError
 from puna.model.layer_cache import Everything, KeysOf, Window
 from puna.model.load import LoadedModel, load_model
 from puna.nn.attention import BorrowingAttention
+from tests.converted import Contents
 from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
@@ -92,22 +92,19 @@ def test_after_a_shift_a_layer_sees_what_it_would_have_computed(tmp_path: Path, 
 
 def test_a_file_may_leave_out_what_its_layers_do_without(tmp_path: Path) -> None:
     """Scales of layers and of experts."""
-    config = TinyGemma4(
-        settings=EXPERTS,
-        metadata={"expert_used_count": 2}, seed=73,
-    )  # fmt: skip
+    config = TinyGemma4(settings=EXPERTS, seed=73)
     theirs = config.build()
     for layer in theirs.model.layers:
         layer.layer_scalar.fill_(1)
         layer.router.per_expert_scale.data.fill_(1)
 
     class Unscaled(TinyGemma4):
-        def tensors(self, model: Any) -> dict[str, np.ndarray]:
-            found = super().tensors(model)
-            ends = ("layer_output_scale.weight", "ffn_down_exps.scale")
-            return {name: values for name, values in found.items() if not name.endswith(ends)}
+        def change(self, found: Contents, model: Any) -> None:
+            for name in list(found.tensors):
+                if name.endswith(("layer_output_scale.weight", "ffn_down_exps.scale")):
+                    del found.tensors[name]
 
-    unscaled = Unscaled(settings=config.settings, metadata=config.metadata)
+    unscaled = Unscaled(settings=config.settings)
     ours = load_model(tiny_decoder_gguf(tmp_path / "model.gguf", unscaled, model=theirs))
     tokens = random_tokens(ours, 20, 2)
     found = read(ours, ours.make_cache(sequences=1, context=64, types=FLOATS), 0, tokens)
@@ -153,9 +150,6 @@ def test_metadata_that_makes_no_sense_is_named(
 
 def test_layer_inputs_beside_experts_are_refused(tmp_path: Path) -> None:
     """No model has both; what the layers would take in is not to be left out."""
-    config = TinyGemma4(
-        settings=EXPERTS,
-        metadata={"expert_used_count": 2}, layer_inputs=16,
-    )  # fmt: skip
+    config = TinyGemma4(settings=EXPERTS, layer_inputs=16)
     with pytest.raises(UnsupportedModelError, match="inp_gate"):
         load(tmp_path, config)

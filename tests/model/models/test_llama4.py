@@ -17,6 +17,7 @@ from puna.model.layer_cache import Chunk, Everything
 from puna.model.load import LoadedModel, load_model
 from puna.model.models.llama4 import Llama4, Llama4LayerOptions
 from puna.ops import Backend
+from tests.converted import converted
 from tests.forward import logits_of
 from tests.model.models.parity import (
     FLOATS,
@@ -30,7 +31,7 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.tiny import LLAMA3_ROPE
-from tests.tiny_llama4 import TinyLlama4, metadata, tiny_llama4_gguf
+from tests.tiny_llama4 import TinyLlama4, tiny_llama4_gguf
 
 MODELS = {
     "like Scout": TinyLlama4(),
@@ -217,7 +218,7 @@ def test_what_a_file_does_not_say_is_as_published(tmp_path: Path) -> None:
     published = Llama4TextConfig()
     said = {
         key: value
-        for key, value in metadata(TinyLlama4()).items()
+        for key, value in converted(original(TinyLlama4())).keys.items()
         if not key.startswith("rope.")
         and key
         not in ("use_qk_norm", "interleave_moe_layer_step", "no_rope_interval", "attention.key_length")
@@ -270,8 +271,9 @@ def test_what_a_file_does_not_say_is_as_published(tmp_path: Path) -> None:
     ],
 )
 def test_metadata_that_make_no_sense_are_refused_by_name(tmp_path: Path, key: str, value: Any) -> None:
+    said = converted(original(TinyLlama4(expert_interval=2))).keys
     with pytest.raises(ModelError, match=rf"llama4\.{key}'"):
-        options_of(tmp_path / "wrong.gguf", {**metadata(TinyLlama4(expert_interval=2)), key: value})
+        options_of(tmp_path / "wrong.gguf", {**said, key: value})
 
 
 def test_a_missing_tensor_is_named(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ from tests.tiny_decoders import TinyDecoder, tiny_decoder_gguf
 PAIRS, FIRST, CONTEXT = 6, 32, 256
 SHORT, LONG = [1.0 + 0.1 * i for i in range(PAIRS)], [1.5 + 2.0 * i for i in range(PAIRS)]
 TINY = TinyDecoder(
-    "phi3", "phi3",
+    "phi3",
     {
         "pad_token_id": 0, "num_hidden_layers": 1, "original_max_position_embeddings": FIRST,
         "rope_parameters": {
@@ -30,12 +29,6 @@ TINY = TinyDecoder(
             "short_factor": SHORT, "long_factor": LONG, "original_max_position_embeddings": FIRST,
         },
     },
-    {
-        "rope.dimension_count": 2 * PAIRS, "rope.scaling.original_context_length": FIRST,
-        # Of the converter, which has it from the paper.
-        "rope.scaling.attn_factor": math.sqrt(1 + math.log(CONTEXT / FIRST) / math.log(FIRST)),
-    },
-    extra={"rope_factors_short.weight": tuple(SHORT), "rope_factors_long.weight": tuple(LONG)},
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from puna.model.decoder import Decoder
 from puna.model.load import LoadedModel, load_model
 from puna.model.memory import Forecast
 from puna.ops import Backend
+from tests.converted import Contents
 from tests.heads_reference import Reference
 from tests.model.models.parity import FLOATS, random_tokens
 from tests.tiny_decoders import tiny_decoder_gguf
@@ -81,9 +82,10 @@ class Lacking(TinyHeads):
 
     tensor: str = ""
 
-    def tensors(self, model: Any) -> dict[str, np.ndarray]:
-        found = super().tensors(model)
-        return {name: array for name, array in found.items() if self.tensor not in name}
+    def contents(self, model: Any) -> Contents:
+        found = super().contents(model)
+        kept = {name: array for name, array in found.tensors.items() if self.tensor not in name}
+        return dataclasses.replace(found, tensors=kept)
 
 
 def lacking(folder: Path, tensor: str) -> Path:

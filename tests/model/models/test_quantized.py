@@ -15,6 +15,7 @@ import torch
 from puna.gguf import GGMLType
 from puna.gguf.blocks import QUANTIZABLE, dequantize, quantize
 from puna.model.load import load_model
+from tests.converted import holds
 from tests.model.models.parity import (
     original,
     our_log_probabilities,
@@ -22,12 +23,12 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.ops.block_bytes import multiplied_as_integers
-from tests.tiny_decoders import holds, tiny_decoder_gguf
-from tests.tiny_hybrids import KEYS, SETTINGS, TinyHybrid
+from tests.tiny_decoders import tiny_decoder_gguf
+from tests.tiny_hybrids import SETTINGS, TinyHybrid
 
 #: Rows of 256, which every type holds.
 HYBRID = TinyHybrid(
-    "qwen3next", "qwen3_next",
+    "qwen3_next",
     {
         **SETTINGS, "num_hidden_layers": 2, "layer_types": ["linear_attention", "full_attention"],
         "hidden_size": 256, "intermediate_size": 256, "head_dim": 64, "mlp_only_layers": [0, 1],
@@ -35,11 +36,10 @@ HYBRID = TinyHybrid(
         "rope_parameters": {"rope_theta": 1e6, "rope_type": "default", "partial_rotary_factor": 0.5},
     },
     {
-        **KEYS, "full_attention_interval": 2, "ssm.state_size": 64, "ssm.inner_size": 256,
-        "rope.dimension_count": 32, "expert_count": None, "expert_used_count": None,
+        "full_attention_interval": 2, "expert_count": None, "expert_used_count": None,
         "expert_feed_forward_length": None, "expert_shared_feed_forward_length": None,
     },
-    norm_offset=1, layout="ssm_in", seed=80,
+    first=True, seed=80,
 )  # fmt: skip
 TYPES = sorted(QUANTIZABLE - {GGMLType.F32, GGMLType.F64})
 

@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from puna.gguf import GGMLType, GGUFWriter, open_gguf
+from puna.gguf import GGMLType, open_gguf
 from puna.gguf.blocks import QUANTIZABLE
 from puna.model.load import load_model
 from puna.ops import backend_named, default_backend
+from tests.converted import converted
 from tests.model.models.parity import (
     original,
     our_log_probabilities,
@@ -22,7 +23,6 @@ from tests.model.models.parity import (
     reference_log_probabilities,
 )
 from tests.ops.block_bytes import multiplied_as_integers
-from tests.tiny import add_tokenizer
 from tests.tiny_decoders import QWEN3_MOE
 
 #: Rows that are whole blocks of every type.
@@ -35,19 +35,6 @@ TINY = dataclasses.replace(
     seed=70,
 )  # fmt: skip
 KINDS = sorted(kind for kind in QUANTIZABLE if kind != GGMLType.F64)
-
-
-def write(path: Path, kind: GGMLType) -> Path:
-    model = original(TINY)
-    writer = GGUFWriter(path, TINY.architecture)
-    for key, value in TINY.keys(model.config).items():
-        if value is not None:
-            writer.add(f"{TINY.architecture}.{key}", value)
-    add_tokenizer(writer)
-    for name, array in TINY.tensors(model).items():
-        writer.add_tensor(name, array, kind if "_exps" in name else GGMLType.F32)
-    writer.write()
-    return path
 
 
 def with_experts_of(path: Path) -> torch.nn.Module:
@@ -72,7 +59,7 @@ def test_experts_of_every_type_that_is_written(tmp_path: Path, kind: GGMLType) -
 
     Some make integers of 16-bit floats.
     """
-    path = write(tmp_path / "tiny.gguf", kind)
+    path = converted(original(TINY)).write(tmp_path / "tiny.gguf", kind, among="_exps")
     with open_gguf(path) as file:
         assert file.tensors["blk.0.ffn_up_exps.weight"].type == kind
     theirs = with_experts_of(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +13,10 @@ from puna.images.pixels import CLIP_MEAN, CLIP_STD, HALVES
 from puna.model.load import load_model
 from puna.prompt.capabilities import capabilities
 from puna.prompt.model_facts import facts_at, projector_for
+from tests.converted import contents_of
 from tests.model.models.parity import original
 from tests.tiny import tiny_llama_gguf
-from tests.tiny_vision import common, gemma3
-from tests.tiny_vision.common import Layout, write
+from tests.tiny_vision.common import Layout, Tensors
 from tests.tiny_vision.models import SEEING
 
 
@@ -60,16 +61,21 @@ DAMAGE = {
 }
 
 
+def changed(layout: Layout, keys: dict[str, Any], tensors: Tensors | None = None) -> Layout:
+    """With other `keys`, and more `tensors`, in the file that has the tower."""
+    path = layout.projector or layout.model
+    found = contents_of(path)
+    found.say(keys)
+    found.tensors |= tensors or {}
+    found.write(path)
+    return layout
+
+
 @pytest.mark.parametrize("name", DAMAGE, ids=lambda name: name.replace(" ", "-"))
-def test_sizes_that_make_no_sense_are_refused(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_that_make_no_sense_are_refused(name: str, tmp_path: Path) -> None:
     metadata, complaint = DAMAGE[name]
     config = SEEING["gemma3"]()
-    monkeypatch.setattr(
-        gemma3, "write", lambda path, kind, values, *more: write(path, kind, values | metadata, *more)
-    )
-    layout = config.write(tmp_path, original(config))
+    layout = changed(config.write(tmp_path, original(config)), metadata)
     with pytest.raises(ModelError, match=complaint):
         load_model(layout.model)
 
@@ -93,17 +99,10 @@ LISTS = {
 
 
 @pytest.mark.parametrize("name", LISTS, ids=lambda name: name.replace(" ", "-"))
-def test_towers_say_what_of_their_own_makes_no_sense(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_towers_say_what_of_their_own_makes_no_sense(name: str, tmp_path: Path) -> None:
     kind, metadata, complaint = LISTS[name]
     config = SEEING[kind]()
-    monkeypatch.setattr(
-        common,
-        "write",
-        lambda path, kind, values, *more, **also: write(path, kind, values | metadata, *more, **also),
-    )
-    layout = config.write(tmp_path, original(config))
+    layout = changed(config.write(tmp_path, original(config)), metadata)
     with pytest.raises(ModelError, match=complaint):
         load_model(layout.model, projector=layout.projector)
 
@@ -128,16 +127,9 @@ def test_pictures_are_normalised_as_when_models_were_trained(kind: str, tmp_path
     assert options.std == pytest.approx(STD[NORMALISED[kind]])
 
 
-def test_what_listens_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_listens_is_left_out(tmp_path: Path) -> None:
     config = SEEING["gemma4, small"]()
     sound = {"a.blk.0.ln1.weight": np.ones(4, np.float32), "mm.a.fc.weight": np.ones((4, 4), np.float32)}
-    monkeypatch.setattr(
-        common,
-        "write",
-        lambda path, kind, values, tensors, *more, **also: write(
-            path, kind, values, tensors | sound, *more, **also
-        ),
-    )
     for apart in (False, True):
-        layout = config.write(tmp_path, original(config), apart=apart)
+        layout = changed(config.write(tmp_path, original(config), apart=apart), {}, sound)
         assert load_model(layout.model, projector=layout.projector).vision is not None

@@ -12,6 +12,8 @@ from puna.model.load import load_model
 from tests.engine.runs import Watched
 from tests.model.models.parity import check_close, original
 from tests.model.vision.seeing import Pair, check_answer, check_scores, images_of, picture
+from tests.tiny import TinyLlama
+from tests.tiny_vision.minicpmv import TinyMiniCPMV
 from tests.tiny_vision.models import SEEING
 
 
@@ -87,6 +89,15 @@ def test_an_image_beside_streams_and_in_small_batches(pair: Pair) -> None:
     alone.submit(0, "hello world", num_predict=24)
     alone.finish()
     assert run.tokens(0) == alone.tokens(0)
+
+
+@pytest.mark.parametrize("version", ["2.5", "2.6", "4.5"])
+def test_the_other_versions_of_minicpmv_agree(version: str, tmp_path: Path) -> None:
+    config = TinyMiniCPMV(TinyLlama(hidden=256), version=version)
+    theirs = original(config)
+    layout = config.write(tmp_path, theirs)
+    pair = Pair(load_model(layout.model, projector=layout.projector), theirs, config)
+    check_scores(pair, pair.run(), 0, pair.inputs(pair.run(), "hello [img-0] world", picture(6, 70, 40)))
 
 
 @pytest.mark.parametrize("kind", SEEING)

@@ -14,13 +14,13 @@ from puna.batch import Input
 from puna.gguf import GGMLType
 from puna.gguf.blocks import dequantize, quantize
 from puna.model.load import load_model
+from tests.converted import holds
 from tests.model.models.parity import original
 from tests.model.vision.seeing import Pair, picture
-from tests.tiny_decoders import holds
 from tests.tiny_vision.models import SEEING
 
 #: Where in a model its text is, whose weights stay in float32; and what is a vector in files.
-_NOT_MATRICES = ("model.language_model.", "model.text_model.", "text.", "lm_head.")
+_NOT_MATRICES = ("model.language_model.", "model.text_model.", "llm.", "lm_head.")
 _VECTORS = ("cls_token",)
 
 

@@ -18,7 +18,7 @@ _CLASSIFIER: Final[dict[str, Place]] = {
     "classifier.dense": "cls", "classifier.out_proj": "cls.output", "head.dense": "cls",
     "head.norm": "cls.norm", "classifier": "cls.output",
 }  # fmt: skip
-_NAMES: Final[dict[str, Place]] = {
+NAMES: Final[dict[str, Place]] = {
     "embeddings.word_embeddings": "token_embd",
     "embeddings.position_embeddings": "position_embd",
     "embeddings.token_type_embeddings": "token_types",
@@ -26,7 +26,11 @@ _NAMES: Final[dict[str, Place]] = {
     **{f"encoder.layer.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _LAYER.items()},
     **_CLASSIFIER,
 }
-_DROPPED: Final = ("embeddings.position_ids", "pooler.", "cls.", "lm_head.", "decoder.", "vocab_")
+DROPPED: Final = (
+    "embeddings.position_ids", "pooler.", "bert.pooler.", "cls.", "lm_head.", "decoder.", "vocab_",
+)  # fmt: skip
+#: Of a checkpoint that was converted from TensorFlow.
+_ENDINGS: Final = {".gamma": ".weight", ".beta": ".bias"}
 
 
 def _labels(config: Config) -> list[str] | None:
@@ -37,26 +41,28 @@ def _labels(config: Config) -> list[str] | None:
     return [str(text) for _, text in sorted(given.items(), key=lambda entry: int(entry[0]))]
 
 
-_KEYS: Final[dict[str, Key]] = {
+KEYS: Final[dict[str, Key]] = {
     "attention.causal": lambda config: False,
     "classifier.output_labels": _labels,
 }
 
 
-def _inner(*prefixes: str) -> Any:
+def inner(*prefixes: str) -> Any:
     """Without the name of the encoder within a model."""
 
     def rename(name: str, config: Config) -> str:
         for prefix in prefixes:
             name = name.removeprefix(prefix)
-        return name.removesuffix(".gamma") + ".weight" if name.endswith(".gamma") else name
+        for theirs, ours in _ENDINGS.items():
+            name = name.removesuffix(theirs) + ours if name.endswith(theirs) else name
+        return name
 
     return rename
 
 
 _BERT: Final = Family(
-    hf=("BertModel", "BertForMaskedLM", "BertForSequenceClassification"), architecture="bert", keys=_KEYS,
-    names=_NAMES, rename=_inner("bert."), dropped=_DROPPED, pre="jina-v2-en",
+    hf=("BertModel", "BertForMaskedLM"), architecture="bert", keys=KEYS, names=NAMES, rename=inner("bert."),
+    dropped=DROPPED, pre="jina-v2-en",
 )  # fmt: skip
 
 
@@ -69,8 +75,8 @@ def _from_first(values: Values, config: Config) -> Values:
     return values[_offset(config) :]
 
 
-_ROBERTA_KEYS: Final[dict[str, Key]] = {
-    **_KEYS,
+ROBERTA_KEYS: Final[dict[str, Key]] = {
+    **KEYS,
     "context_length": lambda config: config.count("max_position_embeddings") - _offset(config),
 }
 _ROBERTA: Final = Family(
@@ -78,7 +84,7 @@ _ROBERTA: Final = Family(
         "RobertaModel", "RobertaForMaskedLM", "RobertaForSequenceClassification", "XLMRobertaModel",
         "XLMRobertaForMaskedLM", "XLMRobertaForSequenceClassification",
     ),
-    architecture="bert", keys=_ROBERTA_KEYS, names=_NAMES, rename=_inner("roberta."), dropped=_DROPPED,
+    architecture="bert", keys=ROBERTA_KEYS, names=NAMES, rename=inner("roberta."), dropped=DROPPED,
     changes={"position_embd.weight": _from_first}, pre="roberta-bpe",
     when=lambda config: not config.get("lora_adaptations"),
 )  # fmt: skip
@@ -90,7 +96,7 @@ _ROTATED_LAYER: Final = {
     "mlp.router.layer": "ffn_gate_inp", "mlp.experts.mlp.w1": "ffn_up_exps.weight",
     "mlp.experts.mlp.w2": "ffn_down_exps.weight",
 }  # fmt: skip
-_ROTATED: Final[dict[str, Place]] = {
+ROTATED: Final[dict[str, Place]] = {
     "embeddings.word_embeddings": "token_embd", "embeddings.token_type_embeddings": "token_types",
     "emb_ln": "token_embd_norm",
     **{f"encoder.layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _ROTATED_LAYER.items()},
@@ -109,7 +115,7 @@ def _trained_context(config: Config) -> int:
 
 
 _NOMIC_KEYS: Final[dict[str, Key]] = {
-    **_KEYS, "context_length": _trained_context,
+    **KEYS, "context_length": _trained_context,
     "feed_forward_length": ("intermediate_size", "n_inner"),
     "attention.head_count_kv": lambda config: None, "attention.key_length": lambda config: None,
     "attention.value_length": lambda config: None,
@@ -131,7 +137,7 @@ def _has_experts(config: Config) -> bool:
 
 
 _NOMIC: Final = Family(
-    hf=("NomicBertModel",), architecture="nomic-bert", keys=_NOMIC_KEYS, names=_ROTATED, dropped=_DROPPED,
+    hf=("NomicBertModel",), architecture="nomic-bert", keys=_NOMIC_KEYS, names=ROTATED, dropped=DROPPED,
     when=lambda config: not _has_experts(config), pre="jina-v2-en",
 )  # fmt: skip
 _NOMIC_MOE: Final = Family(
@@ -140,12 +146,9 @@ _NOMIC_MOE: Final = Family(
         **_NOMIC_KEYS, "moe_every_n_layers": "moe_every_n_layers", "expert_count": "num_experts",
         "expert_used_count": "moe_top_k",
     },
-    names={**_ROTATED, "encoder.layers.{}.mlp.experts.bias": None}, changes=_EXPERT_CHANGES,
-    dropped=_DROPPED, when=_has_experts,
-)  # fmt: skip
-_JINA3: Final = Family(
-    hf=("JinaEmbeddingsV3Model",), architecture="jina-bert-v3", keys=_KEYS, names=_ROTATED,
-    dropped=_DROPPED,
+    names={**ROTATED, "encoder.layers.{}.mlp.experts.bias": None}, changes=_EXPERT_CHANGES,
+    dropped=DROPPED,
+    when=lambda config: _has_experts(config) and not config.get("moe_normalize_expert_weights"),
 )  # fmt: skip
 
 _MODERN_LAYER: Final = {
@@ -162,22 +165,30 @@ def _whole_every(config: Config) -> int | None:
     return windowed.index(False, 1) if False in windowed[1:] else len(windowed) or None
 
 
+def _classifier_pooling(config: Config) -> int | None:
+    """Whether a classifier reads the mean of all tokens or the first, as GGUF numbers them."""
+    return {"mean": 1, "cls": 2}.get(str(config.get("classifier_pooling")))
+
+
+_MODERN_KEYS: Final[dict[str, Key]] = {
+    **KEYS, "vocab_size": "vocab_size", "attention.sliding_window": "local_attention",
+    "attention.sliding_window_pattern": _whole_every, "rope.scaling.type": lambda config: "none",
+    "hidden_activation": "hidden_activation", "classifier.pooling_type": _classifier_pooling,
+    "attention.layer_norm_epsilon": ("norm_eps", "layer_norm_eps"),
+}  # fmt: skip
+_MODERN_NAMES: Final[dict[str, Place]] = {
+    "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    **{f"layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MODERN_LAYER.items()},
+}  # fmt: skip
+#: What the head of a masked model is called is a classifier's otherwise.
 _MODERN: Final = Family(
-    hf=("ModernBertModel", "ModernBertForMaskedLM", "ModernBertForSequenceClassification"),
-    architecture="modern-bert",
-    keys={
-        **_KEYS, "vocab_size": "vocab_size", "attention.sliding_window": "local_attention",
-        "attention.sliding_window_pattern": _whole_every, "rope.scaling.type": lambda config: "none",
-        "hidden_activation": "hidden_activation",
-        "attention.layer_norm_epsilon": ("norm_eps", "layer_norm_eps"),
-        "attention.layer_norm_rms_epsilon": lambda config: None,
-    },
-    names={
-        "embeddings.tok_embeddings": "token_embd", "embeddings.norm": "token_embd_norm",
-        "final_norm": "output_norm", **_CLASSIFIER,
-        **{f"layers.{{}}.{theirs}": f"blk.{{}}.{ours}" for theirs, ours in _MODERN_LAYER.items()},
-    },
-    rename=_inner("model."), dropped=("decoder.",), pre="modern-bert",
+    hf=("ModernBertModel", "ModernBertForMaskedLM"), architecture="modern-bert", keys=_MODERN_KEYS,
+    names=_MODERN_NAMES, rename=inner("model."), dropped=("head.", "decoder."), pre="modern-bert",
+)  # fmt: skip
+_MODERN_RANKING: Final = Family(
+    hf=("ModernBertForSequenceClassification",), architecture="modern-bert", keys=_MODERN_KEYS,
+    names={**_MODERN_NAMES, **_CLASSIFIER}, rename=inner("model."), pre="modern-bert",
 )  # fmt: skip
 
-FAMILIES: Final = (_BERT, _ROBERTA, _NOMIC, _NOMIC_MOE, _JINA3, _MODERN)
+FAMILIES: Final = (_BERT, _ROBERTA, _NOMIC, _NOMIC_MOE, _MODERN, _MODERN_RANKING)

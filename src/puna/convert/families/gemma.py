@@ -67,4 +67,11 @@ FAMILIES: Final = (
         keys={**GEMMA3, "attention.sliding_window_pattern": _windowed},
         names=POST_NORMS, tied=True, norm_offset=1.0, vocabulary="gemma",
     ),
+    Family(
+        hf=("Gemma3TextModel",), architecture="gemma-embedding",
+        keys={**GEMMA3, "attention.sliding_window_pattern": _windowed},
+        names={**POST_NORMS, "model.2_Dense.linear": "dense_2", "model.3_Dense.linear": "dense_3"},
+        tied=True, norm_offset=1.0, vocabulary="gemma", prefix="model.",
+        when=lambda config: bool(config.get("use_bidirectional_attention")),
+    ),
 )  # fmt: skip

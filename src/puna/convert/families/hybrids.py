@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Final
 
@@ -22,8 +23,13 @@ def _kinds(config: Config) -> list[str]:
 
 
 def _per_layer(kinds: tuple[str, ...], *names: str) -> Key:
-    """A number in layers of these kinds, 0 in others."""
-    return lambda config: [config.count(*names) if kind in kinds else 0 for kind in _kinds(config)]
+    """A number in layers of these kinds and in those of heads, which are all of them; 0 in others."""
+
+    def numbers(config: Config) -> list[int]:
+        has = [kind in kinds for kind in _kinds(config)] + [True] * config.heads_ahead
+        return [config.count(*names) if each else 0 for each in has]
+
+    return numbers
 
 
 _NEMOTRON_LAYER: Final = {
@@ -68,6 +74,23 @@ def _has_experts(config: Config) -> bool:
     return any(kind in ("E", "moe") for kind in _kinds(config))
 
 
+#: What the two layers of a head have beside attention and experts, of which files make one layer.
+_HEAD: Final = {
+    **{f"mtp.layers.0.{name}": f"model.layers.{{}}.{name}" for name in ("eh_proj", "enorm", "hnorm")},
+    "mtp.layers.1.norm": "backbone.layers.{}.post_attention_layernorm",
+    "mtp.layers.1.final_layernorm": "model.layers.{}.shared_head.norm",
+}  # fmt: skip
+_HEAD_LAYER: Final = re.compile(r"mtp\.layers\.[01]\.")
+
+
+def _head_as_layer(name: str, config: Config) -> str:
+    """The name that a module of a head would have in a layer after the last."""
+    module, _, ending = name.rpartition(".")
+    if (own := _HEAD.get(module)) is not None:
+        return f"{own.format(config.layers)}.{ending}"
+    return _HEAD_LAYER.sub(f"backbone.layers.{config.layers}.", name)
+
+
 NEMOTRON_H: Final = Family(
     hf=("NemotronHForCausalLM",), architecture="nemotron_h", keys={**_NEMOTRON_KEYS, **_NO_EXPERTS},
     names=_NEMOTRON_NAMES, changes=_NEMOTRON_CHANGES, dropped=("mtp.",),
@@ -84,8 +107,10 @@ NEMOTRON_H_MOE: Final = Family(
         "expert_weights_scale": "routed_scaling_factor", "expert_group_count": "n_group",
         "moe_latent_size": "moe_latent_size",
     },
-    names=_NEMOTRON_NAMES, changes=_NEMOTRON_CHANGES, dropped=("mtp.",),
-    when=_has_experts, pre="pixtral",
+    names={
+        **_NEMOTRON_NAMES, "backbone.layers.{}.post_attention_layernorm": "blk.{}.post_attention_norm",
+    },
+    changes=_NEMOTRON_CHANGES, rename=_head_as_layer, when=_has_experts, pre="pixtral",
 )  # fmt: skip
 
 

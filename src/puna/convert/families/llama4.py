@@ -30,9 +30,7 @@ _KEYS: Final[dict[str, Key]] = {
     "expert_feed_forward_length": "intermediate_size",
     "interleave_moe_layer_step": "interleave_moe_layer_step",
     "expert_gating_func": lambda config: None,
-    "attention.sliding_window": lambda config: (
-        0 if set(config.get("layer_types") or ()) == {"full_attention"} else None
-    ),
+    "attention.sliding_window": lambda config: 0 if _sees_and_rotates_all(config) else None,
     # What llama.cpp assumes, where it is otherwise.
     "attention.chunk_size": lambda config: _unless(config.get("attention_chunk_size"), 8192),
     "use_qk_norm": "use_qk_norm",
@@ -43,6 +41,13 @@ _KEYS: Final[dict[str, Key]] = {
     "attention.scale": lambda config: _unless(config.get("attn_scale"), 0.1),
     "no_rope_interval": lambda config: _unless(_interval(config), 4),
 }  # fmt: skip
+
+
+def _sees_and_rotates_all(config: Config) -> bool:
+    """Whether every layer does both, which files say in one."""
+    return set(config.get("layer_types") or ()) == {"full_attention"} and 0 not in (
+        config.get("no_rope_layers") or ()
+    )
 
 
 def _unless(value: object, usual: object) -> object:
@@ -129,6 +134,12 @@ _MLLAMA_NAMES: Final[dict[str, Place]] = {
         for kind, blocks in _BLOCKS.items()
         for part in "qk"
     },
+    **{
+        f"language_model.layers.{{}}.self_attn.{part}_proj.weight": Split(
+            (f"blk.{{}}.attn_{part}.weight",), _one(PERMUTED[f"attn_{part}.weight"])
+        )
+        for part in "qk"
+    },
 }  # fmt: skip
 
 
@@ -168,10 +179,10 @@ MLLAMA: Final = Family(
         "vision.intermediate_layers_indices": _kept,
     },
     names=_MLLAMA_NAMES, kept=("",), rename=_mllama_name,
-    changes={**PERMUTED, **dict.fromkeys(
+    changes=dict.fromkeys(
         ("v.pre_tile_position_embd.gate", "v.post_tile_position_embd.gate", "attn_gate", "ffn_gate"),
         lambda values, config: np.tanh(values),
-    )},
+    ),
     extra=llama3_factors, pre="llama-bpe",
 )  # fmt: skip
 FAMILIES: Final = (LLAMA4, MLLAMA)

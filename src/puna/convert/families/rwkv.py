@@ -1,8 +1,9 @@
-"""RWKV 7, as flash-linear-attention publishes it."""
+"""RWKV 7, as flash-linear-attention publishes it, and ARWKV, which has its attention in a Qwen 2."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -31,8 +32,12 @@ def _rate_rank(config: Config) -> int:
 
 
 def _unused(config: Config) -> Mapping[str, Values]:
+    return _shares_of_first(_rate_rank(config), config)
+
+
+def _shares_of_first(rank: int, config: Config) -> Mapping[str, Values]:
     """The first layer's shares of its own values, which llama.cpp expects."""
-    rank, size = _rate_rank(config), config.count("hidden_size")
+    size = config.count("hidden_size")
     shapes = (size,), (rank, size), (size, rank)
     return {f"blk.0.time_mix_v{i}.weight": np.zeros(shape, np.float32) for i, shape in enumerate(shapes)}
 
@@ -82,4 +87,63 @@ RWKV7: Final = Family(
     extra=_unused,
 )  # fmt: skip
 
-FAMILIES: Final = (RWKV7,)
+#: Of ARWKV, as its published code has them.
+_RANKS: Final = {"decay": 64, "iclr": 64, "value_residual_mix": 32}
+_GATE_RANK: Final = 128
+_MIXER: Final = "model.layers.{}.self_attn.time_mixer"
+_ARWKV_NAMES: Final[dict[str, Place]] = {
+    f"{_MIXER}.receptance": "blk.{}.time_mix_receptance", f"{_MIXER}.key": "blk.{}.time_mix_key",
+    f"{_MIXER}.value": "blk.{}.time_mix_value", f"{_MIXER}.output": "blk.{}.time_mix_output",
+    f"{_MIXER}.ln_x": "blk.{}.time_mix_ln",
+    **{
+        f"{_MIXER}.{name}": f"blk.{{}}.time_mix_{name}.weight"
+        for name in ("k_k", "k_a", "r_k", *(f"{low}{number}" for low in _LOW_RANKS for number in range(3)))
+    },
+    **{
+        f"{_MIXER}.x_{name}": Member("blk.{}.time_mix_lerp_fused.weight", i)
+        for i, name in enumerate(_SHIFTED)
+    },
+}  # fmt: skip
+
+
+def _turned(values: Values, config: Config) -> Values:
+    """[out, in] of [in, out]."""
+    return values.swapaxes(0, 1)
+
+
+def _is_arwkv(config: Config, *, gated: bool) -> bool:
+    """Whether all layers are RWKV 7's, and as large as code and files assume."""
+    return (
+        config.get("wkv_version") == 7
+        and config.get("wkv_layers") in (None, "full", list(range(config.layers)))
+        and config.get("head_size_divisor") in (None, 8)
+        and bool(config.get("wkv_has_gate")) is gated
+    )
+
+
+def _arwkv(*, gated: bool) -> Family:
+    rank = _GATE_RANK if gated else 0
+    return Family(
+        hf=("RwkvHybridForCausalLM",), architecture="arwkv7",
+        keys={
+            **NOTHING, "wkv.head_size": "head_size", "feed_forward_length": "intermediate_size",
+            "token_shift_count": lambda config: 1, "attention.gate_lora_rank": lambda config: rank,
+            **{f"attention.{name}_lora_rank": partial(_constant, size) for name, size in _RANKS.items()},
+        },
+        names=_ARWKV_NAMES if gated else {**_ARWKV_NAMES, f"{_MIXER}.x_g": None},
+        changes={
+            **RWKV7.changes,
+            **{f"time_mix_{low}0.weight": _flat for low in _LOW_RANKS},
+            **{f"time_mix_{low}{number}.weight": _turned for low in _LOW_RANKS for number in (1, 2)},
+        },
+        extra=partial(_shares_of_first, _RANKS["iclr"]),
+        dropped=tuple(f"{_MIXER.format(0)}.v{number}" for number in range(3)),
+        when=partial(_is_arwkv, gated=gated), pre="qwen2",
+    )  # fmt: skip
+
+
+def _constant(value: int, config: Config) -> int:
+    return value
+
+
+FAMILIES: Final = (RWKV7, _arwkv(gated=False), _arwkv(gated=True))

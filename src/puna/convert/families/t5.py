@@ -6,21 +6,27 @@ from typing import Any, Final
 
 from puna.convert.config import Config
 from puna.convert.family import Family, Key, Place
-
-_ATTENTION: Final = {"q": "q", "k": "k", "v": "v", "o": "o", "relative_attention_bias": "rel_b"}
-_FEED_FORWARD: Final = {"wi": "ffn_up", "wi_0": "ffn_gate", "wi_1": "ffn_up", "wo": "ffn_down"}
+from puna.model.published import T5_LINEARS
 
 
 def _stack(theirs: str, ours: str, crosses: bool) -> dict[str, Place]:
+    """The parts of a layer are numbered: attention, what looks at the prompt, feed-forward network."""
     last = 2 if crosses else 1
+    numbers = {"SelfAttention": 0, "EncDecAttention": 1, "DenseReluDense": last}
     layer: dict[str, str] = {
-        **{f"0.SelfAttention.{theirs}": f"attn_{ours}" for theirs, ours in _ATTENTION.items()},
-        "0.layer_norm": "attn_norm", f"{last}.layer_norm": "ffn_norm",
-        **{f"{last}.DenseReluDense.{theirs}": ours for theirs, ours in _FEED_FORWARD.items()},
+        **{
+            f"{numbers[module.split('.')[0]]}.{module}": place
+            for module, place in T5_LINEARS.items()
+            if crosses or not module.startswith("EncDecAttention")
+        },
+        "0.SelfAttention.relative_attention_bias": "attn_rel_b", "0.layer_norm": "attn_norm",
+        f"{last}.layer_norm": "ffn_norm",
     }  # fmt: skip
     if crosses:
-        layer |= {f"1.EncDecAttention.{theirs}": f"cross_attn_{ours}" for theirs, ours in _ATTENTION.items()}
-        layer["1.layer_norm"] = "cross_attn_norm"
+        layer |= {
+            "1.EncDecAttention.relative_attention_bias": "cross_attn_rel_b",
+            "1.layer_norm": "cross_attn_norm",
+        }  # fmt: skip
     return {
         f"{theirs}.final_layer_norm": f"{ours}.output_norm",
         **{f"{theirs}.block.{{}}.layer_{name}": f"{ours}.blk.{{}}.{place}" for name, place in layer.items()},

@@ -1,4 +1,4 @@
-"""What sees in Gemma 4, whose linears keep within bounds, and in MiniCPM-V 4.6, which merges midway."""
+"""What sees in Gemma 3n, which is a MobileNet V5, and in Gemma 4, whose linears keep within bounds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 from puna.convert.config import Config
 from puna.convert.family import Change, Family, Place
 from puna.convert.numbers import Values
-from puna.convert.towers.clip import LAYER, kept, keys, square
+from puna.convert.towers.clip import kept, square
 
 _LINEARS: Final = {
     **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"}, "self_attn.o_proj": "attn_out",
@@ -47,33 +47,53 @@ GEMMA4: Final = Family(
     names=_NAMES, changes=_CHANGES,
 )  # fmt: skip
 
-_MERGER: Final = {"pre_norm": "input_norm", "linear_1": "up", "linear_2": "down"}
-_MIDWAY: Final = {
-    "layer_norm1": "ln1", "pre_norm": "ds_ln", "linear_1": "ds_ffn_up", "linear_2": "ds_ffn_down",
-    "self_attn.out_proj": "attn_out", **{f"self_attn.{part}_proj": f"attn_{part}" for part in "qkv"},
+_BLOCK: Final = (
+    "conv_exp", "bn1", "conv_pwl", "bn2", "dw_start.conv", "dw_start.bn", "pw_exp.conv", "pw_exp.bn",
+    "dw_mid.conv", "dw_mid.bn", "pw_proj.conv", "pw_proj.bn", "layer_scale.gamma", "norm", "attn.query.proj",
+    "attn.output.proj",
+    *(f"attn.{part}.{name}" for part in ("key", "value") for name in ("down_conv", "norm", "proj")),
+)  # fmt: skip
+_OUTER: Final = (
+    "conv_stem.conv", "conv_stem.bn", "msfa.ffn.pw_exp.conv", "msfa.ffn.pw_exp.bn", "msfa.ffn.pw_proj.conv",
+    "msfa.ffn.pw_proj.bn", "msfa.norm",
+)  # fmt: skip
+_SAID: Final = {
+    "embedding": "embedding", "hard_embedding_norm": "hard_emb_norm", "soft_embedding_norm": "soft_emb_norm",
+    "embedding_projection": "input_projection",
 }  # fmt: skip
+_SIDE: Final = 768
+_ROWS: Final = 256
 
 
-def _inserted(config: Config) -> list[int]:
-    """After which layer patches are merged."""
-    layer = config.whole.get("insert_layer_id", config.get("insert_layer_id"))
-    return [6 if layer is None else int(layer)]
+def _side(config: Config) -> int:
+    size = config.picture("size", {})
+    return int((size.get("height") if isinstance(size, dict) else None) or _SIDE)
 
 
-MINICPM: Final = Family(
-    hf=("MiniCPMV4_6ForConditionalGeneration",), architecture="clip", kept=kept("merger."),
+def _by_channel(values: Values, config: Config) -> Values:
+    return values.reshape(1, -1, 1, 1)
+
+
+#: Files say nothing of blocks but their tensors; numbers of what a MobileNet has not are those llama.cpp has.
+GEMMA3N: Final = Family(
+    hf=("Gemma3nForConditionalGeneration",), architecture="clip", kept=kept("embed_vision."),
     keys={
-        **keys("minicpmv4_6", 1e-6), "vision.projector.scale_factor": lambda config: 4,
-        "vision.wa_layer_indexes": _inserted,
-        "vision.image_size": lambda config: config.picture("scale_resolution", config.get("image_size")),
+        "vision.projector_type": lambda config: "gemma3nv",
+        "vision.image_size": _side,
+        "vision.patch_size": lambda config: _side(config) // config.picture("image_seq_length", _ROWS),
+        "vision.feed_forward_length": lambda config: 4 * (config.get("intermediate_size") or 2048),
+        "vision.block_count": lambda config: 128,
+        "vision.attention.head_count": lambda config: config.get("num_attention_heads") or 8,
+        "vision.attention.layer_norm_epsilon": lambda config: config.get("layer_norm_eps") or 1e-6,
+        # Whatever is said of these: pictures are shown as they are.
+        "vision.image_mean": lambda config: [0.0] * 3,
+        "vision.image_std": lambda config: [1.0] * 3,
     },
     names={
-        "tower.embeddings.patch_embedding": "v.patch_embd",
-        "tower.embeddings.position_embedding": "v.position_embd", "tower.post_layernorm": "v.post_ln",
-        **{f"tower.encoder.layers.{{}}.{theirs}": f"v.blk.{{}}.{ours}" for theirs, ours in LAYER.items()},
-        **{f"tower.vit_merger.{theirs}": f"v.vit_merger.{ours}" for theirs, ours in _MIDWAY.items()},
-        **{f"merger.{theirs}": f"mm.{ours}" for theirs, ours in _MERGER.items()},
+        **{f"tower.timm_model.blocks.{{}}.{{}}.{name}": f"v.blk.{{}}.{{}}.{name}" for name in _BLOCK},
+        **{f"tower.timm_model.{name}": f"v.{name}" for name in _OUTER},
+        **{f"embed_vision.{theirs}": f"mm.{ours}" for theirs, ours in _SAID.items()},
     },
-    rename=lambda name, config: name.replace("merger.mlp.0.", "merger."),
+    changes={"v.conv_stem.conv.bias": _by_channel, "layer_scale.gamma": _by_channel},
 )  # fmt: skip
-FAMILIES: Final = (GEMMA4, MINICPM)
+FAMILIES: Final = (GEMMA3N, GEMMA4)

@@ -1,7 +1,8 @@
 """Jina Embeddings 2 and Rerankers 1: BERT without positions.
 
 Günther et al., arXiv:2310.19923: what attention adds falls with distance, and GELUs are gated. The models for
-code norm their queries and keys, of all heads together, and what attention has added a second time.
+code norm their queries and keys, of all heads together, and what attention has added a second time; where
+gates and ups are one tensor, theirs has the ups first, which llama.cpp takes for gates.
 """
 
 from __future__ import annotations
@@ -40,6 +41,14 @@ class JinaLayerOptions(LayerOptions):
 
 def _feed_forward(options: JinaLayerOptions) -> type[FeedForward | PlainFeedForward]:
     return options.feed_forward
+
+
+class UpFirstFeedForward(FusedExactGeluFeedForward):
+    """With ups before gates, as the models for code are published."""
+
+    def project(self, hidden: Array) -> list[Array]:
+        up, gate = super().project(hidden)
+        return [gate, up]
 
 
 class Attention(SelfAttention):
@@ -101,7 +110,8 @@ class JinaBertV2(Encoder):
             if f"blk.{index}.ffn_gate.weight" in file.tensors:
                 kind = ExactGeluFeedForward
             elif rows == 2 * layer.feed_forward_size:
-                kind = FusedExactGeluFeedForward
+                for_code = f"blk.{index}.attn_norm_2.weight" in file.tensors
+                kind = UpFirstFeedForward if for_code else FusedExactGeluFeedForward
             return JinaLayerOptions(**vars(layer), feed_forward=kind)
 
         return JinaBertV2Options(**vars(options.each(own)), context=required(file, "context_length"))

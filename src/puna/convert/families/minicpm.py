@@ -1,0 +1,42 @@
+"""The text models within MiniCPM-V before 4.6, and within MiniCPM-o: those of others, by the version."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Final
+
+from puna.convert.config import Config
+from puna.convert.families.llama import LLAMA
+from puna.convert.family import Family
+
+#: Of MiniCPM-V 2.0, whose settings say no version either.
+_FIRST_SIZE: Final = 2304
+
+
+def version(config: Config) -> str:
+    """Which one it is, as config.json says it since 2.6."""
+    given = config.whole.get("version")
+    if given is not None:
+        return str(given)
+    return "2.0" if config.whole.get("hidden_size") == _FIRST_SIZE else "2.5"
+
+
+def _is(*versions: str) -> Callable[[Config], bool]:
+    return lambda config: version(config) in versions
+
+
+def _within(name: str, config: Config) -> str:
+    return name.removeprefix("llm.")
+
+
+_COMMON: Final[dict[str, Any]] = {
+    "rename": _within, "dropped": ("vpm.", "resampler.", "apm.", "audio_projection_layer.", "tts."),
+}  # fmt: skip
+_BOTH: Final = ("MiniCPMV", "MiniCPMO")
+
+FAMILIES: Final = (
+    replace(LLAMA, hf=("MiniCPMV",), when=_is("2.5", "4.0", "4"), **_COMMON),
+    Family(hf=_BOTH, architecture="qwen2", pre="qwen2", when=_is("2.6"), **_COMMON),
+    Family(hf=_BOTH, architecture="qwen3", pre="qwen2", when=_is("4.5"), **_COMMON),
+)
