@@ -159,6 +159,7 @@ def test_without_a_prompt_the_model_is_only_loaded(shell: Shell) -> None:
     columns = ["NAME", "ID", "SIZE", "PROCESSOR", "ENGINE", "CONTEXT", "MEMORY", "TOKENS/S", "UNTIL"]
     assert header.split() == columns
     assert row.split()[0] == "tiny:latest"
+    assert [shell.out("ps", prefix).count("\n") for prefix in ("ti", "TI")] == [2, 1]
     assert "100% CPU     puna      256        " in row
     assert row.endswith("    Forever")
     (model,) = json.loads(shell.out("ps", "--json"))
@@ -179,7 +180,9 @@ def test_stop_unloads_all_models(shell: Shell, tiny_gguf: Path, tmp_path: Path) 
         "stopped 'tiny:latest'",
     ]
     assert json.loads(shell.out("ps", "--json")) == []
+    shell.out("run", "second", "--keepalive", "-1m")
     shell.out("rm", "second")
+    assert json.loads(shell.out("ps", "--json")) == [], "what is removed is unloaded first"
 
 
 def test_options_without_effect_are_named(shell: Shell) -> None:
@@ -216,6 +219,14 @@ def test_a_background_server_is_ended_by_name_of_the_command_that_starts_one(tmp
     assert (ended.returncode, ended.stdout) == (0, "")
     assert ended.stderr == f"Ended the server at http://127.0.0.1:{fresh.port} (process {started[1]}).\n"
     assert "No server is running" in fresh.run("ps").stderr
+
+
+def test_a_server_where_one_runs_says_that(shell: Shell) -> None:
+    second = shell.run("serve")
+    assert (second.returncode, second.stdout) == (1, "")
+    assert second.stderr.splitlines()[-1].startswith(
+        f"Error: cannot listen on 127.0.0.1:{shell.port}: the address is already in use; is a server running"
+    )
 
 
 def test_serve_listens_where_it_is_told_to(tmp_path: Path) -> None:

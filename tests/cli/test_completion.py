@@ -60,6 +60,27 @@ def test_bash_completes_names_although_a_colon_ends_a_word(tmp_path: Path) -> No
         assert completed(tmp_path, "puna run llama3.2:", server.address) == ["1b", "3b"]
 
 
+@pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish")
+def test_fish_completes_names(tmp_path: Path) -> None:
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        reply(handler, 200, b'{"models": [{"name": "llama3.2:1b"}, {"name": "q:4b"}]}')
+        return True
+
+    (tmp_path / "puna").write_text(f'#!/bin/sh\nexec {sys.executable} -m puna "$@"\n')
+    (tmp_path / "puna").chmod(0o755)
+    with serving(Registry(published=Published.of(b""), told=told)) as server:
+        path = {
+            "PATH": f"{tmp_path}:{os.environ['PATH']}",
+            "HOME": str(tmp_path),
+            "PUNA_HOST": server.address,
+        }
+        script = "puna completion fish | source; complete -C 'puna run ll'; complete -C 'puna sh'"
+        done = subprocess.run(
+            ["fish", "-c", script], capture_output=True, text=True, env=os.environ | path, check=False
+        )
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["llama3.2:1b", "show"]
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_there_is_a_script_for_each_shell(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["completion", shell]) == 0

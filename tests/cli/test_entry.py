@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+from http.server import BaseHTTPRequestHandler
 from importlib import metadata
 from pathlib import Path
 
@@ -14,6 +16,9 @@ import pytest
 from puna import __version__
 from puna.cli import main
 from puna.cli.help import PAGES, SECTIONS, VARIABLES
+from puna.cli.settings import RunSettings
+from puna.hosts import Host
+from tests.registry.registries import Published, Registry, reply, serving
 
 COMMANDS = [name for names in SECTIONS.values() for name in names]
 
@@ -25,6 +30,7 @@ COMMANDS = [name for names in SECTIONS.values() for name in names]
         (["sho"], 'unknown command "sho" for "puna" (did you mean show?)'),
         (["zzz"], 'unknown command "zzz" for "puna"\nUsage: puna [OPTIONS] COMMAND'),
         (["--nope"], "unknown flag: --nope"),
+        (["--install-completion"], "unknown flag: --install-completion"),  # that is `puna completion`
         (["run", "m", "--temp", "1"], "unknown flag: --temp (did you mean --temperature?)"),
         (["run", "m", "--num-contex", "1"], "unknown flag: --num-contex (did you mean --num-ctx?)"),
         (["show", "m", "--zzzzz"], "unknown flag: --zzzzz\n"),
@@ -71,6 +77,47 @@ def test_errors_go_to_standard_error_with_exit_status_1(
     assert error in printed.err
 
 
+def test_the_options_of_run_are_its_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[RunSettings, list[str]]] = []
+    monkeypatch.setattr("puna.cli.run.run_command", lambda settings, words: seen.append((settings, words)))
+    given = (
+        "--verbose --system Terse. --format json --think=high --hidethinking --keepalive 5m --nowordwrap "
+        "--temperature 0.5 --top-k 3 --top-p 0.9 --seed 7 --num-predict 8 --num-ctx 64 --stop a --stop b "
+        "-o min_p=0.1 --no-truncate --dimensions 5 --insecure"
+    )
+    assert main(["run", "m", "Hello", "you", *given.split()]) == 0
+    assert main(["run", "m", "--think", "high"]) == 0  # the level must come after '='
+    assert main(["run", "m"]) == 0
+    options = {
+        "min_p": 0.1, "temperature": 0.5, "top_k": 3, "top_p": 0.9, "seed": 7, "num_predict": 8,
+        "num_ctx": 64, "stop": ["a", "b"],
+    }  # fmt: skip
+    settings = RunSettings(
+        "m", options, system="Terse.", format="json", think="high", keep_alive="5m", hide_thinking=True,
+        word_wrap=False, verbose=True, truncate=False, dimensions=5, insecure=True,
+    )  # fmt: skip
+    assert seen == [
+        (settings, ["Hello", "you"]),
+        (RunSettings("m", think=True), ["high"]),
+        (RunSettings("m"), []),
+    ]
+
+
+@pytest.mark.parametrize("command", ["serve", "start"])
+def test_the_server_may_also_be_started_by_start(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[str] = []
+
+    def run_server(host: Host, **_: str) -> int:
+        asked.append(host.client_url)
+        return 0
+
+    monkeypatch.setattr("puna.server.serve", run_server)
+    assert main([command, "--host", "127.0.0.1", "--port", "9"]) == 0
+    assert asked == ["http://127.0.0.1:9"]
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["help"]])
 def test_the_main_help_lists_every_command(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 0
@@ -109,6 +156,34 @@ def test_the_version_needs_no_server(
     assert re.match(r"  python +3\.\d+\.\d+$", parts[0])
     assert re.match(r"  C\+\+ kernels +(compiled|missing)$", parts[1])
     assert f"  numpy              {metadata.version('numpy')}" in parts
+
+
+@pytest.mark.parametrize(
+    ("answer", "warning"),
+    [
+        ({"version": "0.24.0"}, "the server at {} is not Puna (its version is 0.24.0)"),
+        (
+            {"version": "0.24.0", "puna": "0.0.1"},
+            "the server at {} runs version 0.0.1; restart it to update",
+        ),
+        ({"version": "0.24.0", "puna": __version__}, ""),
+    ],
+)
+def test_a_server_of_another_version_is_named(
+    answer: dict[str, str],
+    warning: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        reply(handler, 200, json.dumps(answer).encode(), {"content-type": "application/json"})
+        return True
+
+    with serving(Registry(Published.of(b""), told=told)) as server:
+        monkeypatch.setenv("PUNA_HOST", server.address)
+        assert main(["version"]) == 0
+    expected = f"Warning: {warning.format(f'http://{server.address}')}\n" if warning else ""
+    assert capsys.readouterr().err == expected
 
 
 def test_an_unknown_variable_is_warned_of(

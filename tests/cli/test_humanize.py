@@ -64,6 +64,7 @@ def test_a_time_is_given_relative_to_now() -> None:
     assert humanize.ago(now + timedelta(minutes=4, seconds=59), now) == "4 minutes from now"
     assert humanize.ago(now, now) == "Less than a second ago"
     assert humanize.ago(now + timedelta(days=365 * 19), now) == "19 years from now"
+    assert humanize.ago(now + timedelta(days=365 * 20), now) == "Forever"
     assert humanize.ago(datetime(2318, 9, 4, tzinfo=UTC), now) == "Forever"
 
 

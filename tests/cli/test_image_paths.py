@@ -22,7 +22,9 @@ from puna.cli.image_paths import take_images
         ("see {0}x.txt", "see {0}x.txt"),
     ],
 )
-def test_paths_become_images(typed: str, rest: str, tmp_path: Path) -> None:
+def test_paths_become_images(
+    typed: str, rest: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     plain, spaced = tmp_path / "a.PNG", tmp_path / "with space.jpg"
     plain.write_bytes(b"plain")
     spaced.write_bytes(b"spaced")
@@ -38,3 +40,15 @@ def test_paths_become_images(typed: str, rest: str, tmp_path: Path) -> None:
     text, images = take_images(typed.format(*names))
     assert [base64.b64decode(image) for image in images] == expected
     assert text == rest.format(*names)
+    said = capsys.readouterr()
+    paths = {b"plain": plain, b"spaced": spaced}
+    assert said.err.splitlines() == [f"Added image '{paths[content]}'" for content in expected]
+    assert said.out == ""
+
+
+@pytest.mark.parametrize("ending", ["jpg", "JPEG", "png", "webp", "gif", "bmp"])
+@pytest.mark.parametrize("quote", ["", "'", '"'])
+def test_endings_tell_images(ending: str, quote: str, tmp_path: Path) -> None:
+    path = tmp_path / f"a.{ending}"
+    path.write_bytes(b"x")
+    assert take_images(f"Look: {quote}{path}{quote}") == ("Look:", [base64.b64encode(b"x").decode()])

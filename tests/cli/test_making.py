@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import httpx
@@ -10,15 +11,23 @@ import torch
 
 from puna.gguf import GGMLType, open_gguf
 from tests.cli.shell import Shell
-from tests.convert.checkpoints import saved
+from tests.convert.checkpoints import save_words, saved
+from tests.convert.jina import TASKS, save_jina3
 from tests.model.models.parity import original
-from tests.tiny import SPECIALS, WORDS, TinyLlama, vocabulary
+from tests.tiny import CHATML, SPECIALS, WORDS, TinyLlama, vocabulary
+from tests.tiny_encoders import TinyJinaBertV3
 
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("published") / "Tiny"
-    return saved(folder, original(TinyLlama()), max_shard_size="100KB")
+    """A model in several files, whose chat template has a file of its own."""
+    folder = saved(
+        tmp_path_factory.mktemp("published") / "Tiny", original(TinyLlama()), max_shard_size="100KB"
+    )
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "chat_template.jinja").write_text(settings.pop("chat_template"))
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
 
 
 def said_after(text: str) -> tuple[str, torch.Tensor] | None:
@@ -37,6 +46,7 @@ def test_a_published_model_is_created_and_answers_alike(shell: Shell, published:
     assert made.returncode == 0, made.stderr
     assert "converting model" in made.stderr
     try:
+        assert shell.out("show", "published", "--template") == CHATML
         assert len(shell.out("run", "published", "hello", "--num-predict", "5")) > 1
         text, expected = next(text for text in map(said_after, WORDS) if text is not None)
         request = {
@@ -72,3 +82,13 @@ def test_convert_and_quantize_write_files(shell: Shell, published: Path, tmp_pat
         assert file.get("tokenizer.ggml.pre") == "gpt-2"
     refused = shell.run("quantize", str(whole), str(whole))
     assert "choose another name" in refused.stderr
+
+
+def test_adapters_that_a_model_is_published_with_are_written_beside_it(shell: Shell, tmp_path: Path) -> None:
+    folder = save_jina3(tmp_path / "Jina", original(TinyJinaBertV3()))
+    save_words(folder)
+    done = shell.run("convert", str(folder), str(tmp_path / "jina.gguf"))
+    assert done.returncode == 0, done.stderr
+    for task in TASKS:
+        assert f"lora-{task}-jina.gguf: " in done.stderr
+        assert (tmp_path / f"lora-{task}-jina.gguf").is_file()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prompt_toolkit.application import create_app_session
@@ -13,7 +16,9 @@ from prompt_toolkit.input import create_pipe_input
 from prompt_toolkit.output import DummyOutput
 
 from puna.cli.client import Client
+from puna.cli.repl.commands import run_command
 from puna.cli.repl.loop import converse
+from puna.cli.repl.prompt import LineHistory
 from puna.cli.repl.session import Session
 from puna.cli.settings import RunSettings
 from puna.errors import RequestError
@@ -129,6 +134,44 @@ def test_set_and_show(talk: Talk) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("part", "missing"),
+    [("license", "license"), ("system", "system message"), ("template", "prompt template")],
+)
+def test_what_a_model_lacks_is_said(part: str, missing: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with Client(parse_host("127.0.0.1:9")) as client:
+        session = Session(client, RunSettings("m"))
+        assert run_command(session, f"/show {part}", LineHistory(Path("none")))
+    assert capsys.readouterr().out == f"No {missing} was specified for this model.\n"
+
+
+def test_what_is_set_is_asked_for(talk: Talk, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def stream(_: Client, path: str, body: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        asked.append(copy.deepcopy(body))
+        yield {"message": {"role": "assistant", "content": "Hi"}, "done": True, "total_duration": 10**9}
+
+    monkeypatch.setattr(Client, "stream", stream)
+    talk(
+        "one",
+        "/set format json", "/set think high", "/set parameter top_k 3", "/set system A", "/set system B",
+        "/set verbose", "two",
+        "/set noformat", "/set nothink", "/set quiet", "/set system C", "three",
+        "/load tiny", "four",
+    )  # fmt: skip
+    assert [(body.get("format"), body.get("think"), body["options"].get("top_k")) for body in asked] == [
+        (None, None, None), ("json", "high", 3), (None, False, 3), (None, False, 3),
+    ]  # fmt: skip
+    said = [[f"{message['role']}: {message['content']}" for message in body["messages"]] for body in asked]
+    turns = [["user: one", "assistant: Hi"], ["system: B", "user: two", "assistant: Hi"], ["system: C"]]
+    assert said[0] == ["user: one"]
+    assert said[1] == [*turns[0], "system: B", "user: two"], "a system message replaces one just before it"
+    assert said[2] == [*turns[0], *turns[1], *turns[2], "user: three"]
+    assert said[3] == ["system: C", "user: four"], "what was said is gone, what was set is not"
+    assert talk.errors.count("total duration:       1s") == 1
+
+
 def test_show_info_and_modelfile(talk: Talk) -> None:
     assert "    architecture        llama\n" in talk("/show info")
     assert re.search(r"^FROM /.*sha256-[0-9a-f]{64}$", talk("/show modelfile"), re.MULTILINE)
@@ -155,6 +198,7 @@ def test_load_and_save(talk: Talk, shell: Shell) -> None:
     assert "Usage:\n  /save <modelname>\n" in output
     assert output.endswith("Be brief.\n\n")
     modelfile = shell.out("show", "saved", "--modelfile")
+    assert "SYSTEM Be brief." in modelfile
     assert "MESSAGE user hello" in modelfile
     assert "PARAMETER num_predict 8" in modelfile
     assert talk(model="saved").startswith(">>> hello\n"), "the saved messages are shown at the start"
@@ -176,6 +220,8 @@ def test_list_and_unknown_commands(talk: Talk) -> None:
     output = talk("/list", "/nonsense at all")
     assert output.startswith("NAME ")
     assert "tiny:latest" in output
+    assert talk("/list nobody's") == "NAME    ID    SIZE    MODIFIED\n\n"
+    assert "tiny:latest" in talk("/list TI")
     assert "Unknown command '/nonsense'. Type /? for help\n" in output
 
 

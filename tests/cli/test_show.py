@@ -34,6 +34,13 @@ def test_the_model_section_is_printed_as_specified() -> None:
 
 def test_other_sections_are_shown_unless_empty() -> None:
     reply = REPLY | {
+        "requires": "0.14.0",
+        "projector_info": {
+            "general.architecture": "clip",
+            "general.parameter_count": 311_890_432,
+            "clip.vision.embedding_length": 1024,
+            "clip.vision.projection_dim": 768,
+        },
         "capabilities": ["completion", "tools"],
         "parameters": (
             'stop                           "<|im_end|>"\ntemperature                    0.7\nstop  "a b"'
@@ -41,8 +48,12 @@ def test_other_sections_are_shown_unless_empty() -> None:
         "system": "Be brief.",
         "license": "\nMIT License\n\nCopyright (c) 2026\nPermission is hereby granted\n",
     }
-    assert show.overview(reply).split("\n\n")[1:] == [
+    first, *others = show.overview(reply).split("\n\n")
+    assert first.splitlines()[-1] == "    requires            0.14.0"
+    assert others == [
         "  Capabilities\n    completion\n    tools",
+        "  Projector\n    architecture        clip\n    parameters          311.89M\n"
+        "    embedding length    1024\n    dimensions          768",
         '  Parameters\n    stop           "<|im_end|>"\n    temperature    0.7\n    stop           "a b"',
         "  System\n    Be brief.",
         "  License\n    MIT License\n    Copyright (c) 2026\n    ...",

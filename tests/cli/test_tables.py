@@ -33,6 +33,12 @@ def test_list_has_a_line_for_each_model() -> None:
     ]
 
 
+def test_a_model_of_the_cloud_has_no_size() -> None:
+    stub = {"name": "x:cloud", "digest": "a" * 64, "size": 384, "modified_at": "2026-05-24T10:00:00Z"}
+    _, row = tables.model_table([stub | {"remote_model": "x"}], NOW).split("\n")
+    assert row == "x:cloud    aaaaaaaaaaaa    -       Less than a second ago"
+
+
 def test_an_empty_list_is_its_header() -> None:
     assert tables.model_table([], NOW) == "NAME    ID    SIZE    MODIFIED"
 

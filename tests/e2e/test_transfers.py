@@ -48,7 +48,9 @@ def test_ollamas_client_pulls_and_answers(puller: Server, registry: Registry) ->
     name = registry.name.removeprefix("http://") + ":latest"
     assert name in [model.model for model in puller.client.list().models]
     assert 1 <= (puller.client.generate(name, "hello", options={"num_predict": 4}).eval_count or 0) <= 4
-    assert puller.client.pull(registry.name, insecure=True).status == "success"
+    older = {"name": registry.name, "insecure": True, "stream": False}
+    again = puller.http.post("/api/pull", json=older)
+    assert (again.json(), again.headers["content-type"]) == ({"status": "success"}, "application/json")
     puller.unload()
     puller.client.delete(name)
 
@@ -142,7 +144,7 @@ def test_ollamas_client_and_the_command_line_push(puller: Server, registry: Regi
         target.blobs.clear()
         done = puna(puller, "push", "--insecure", name)
         assert (done.returncode, done.stdout) == (0, "")
-        assert done.stderr.splitlines()[-1] == "success"
+        assert done.stderr.splitlines()[-2:] == ["success", f"You can find your model at {name}"]
         assert target.blobs == registry.published.blobs
     answer = puller.http.post("/api/push", json={"model": "model"})
     lines = [json.loads(line) for line in answer.text.splitlines()]

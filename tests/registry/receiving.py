@@ -39,7 +39,7 @@ class Receiving:
     signers: set[str] = field(default_factory=set)
     leaked: list[str] = field(default_factory=list)  # tokens that came where none should
     address: str = ""
-    _coming: dict[int, bytes] = field(default_factory=dict)
+    _sessions: list[dict[int, bytes]] = field(default_factory=list)  # the pieces of each by where they begin
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -63,8 +63,8 @@ class Receiving:
         elif path.startswith("/storage/"):
             if given:
                 self.leaked.append(given)
-            with self._lock:
-                self._coming[int(path.rpartition("/")[2])] = body
+            session, at = map(int, path.split("/")[-2:])
+            self._sessions[session][at] = body
             reply(handler, 200, b"")
         elif self.secret and given != f"Bearer {self.secret}":
             realm = (
@@ -84,32 +84,40 @@ class Receiving:
                 self.busy -= 1
                 reply(handler, 503, b"busy")
                 return
-            self._coming.clear()
-            reply(handler, 202, b"", {"location": f"{_UPLOADS}session"})
-        elif method == "PATCH":
+            with self._lock:
+                self._sessions.append({})
+                reply(handler, 202, b"", {"location": f"{_UPLOADS}{len(self._sessions) - 1}"})
+        elif path.startswith(_UPLOADS):
+            self._upload(handler, path, body)
+        elif method == "PUT" and path.startswith("/v2/team/model/manifests/"):
+            self.manifests[path.rpartition("/")[2]] = body
+            reply(handler, 201, b"")
+        else:
+            reply(handler, 404, b"")
+
+    def _upload(self, handler: BaseHTTPRequestHandler, path: str, body: bytes) -> None:
+        """What belongs to a session. Each has its own: what a killed client sent may be read late."""
+        method, session = handler.command, int(path.rpartition("/")[2])
+        pieces = self._sessions[session]
+        if method == "PATCH":
             at = int(handler.headers["content-range"].partition("-")[0])
             if self.redirects:
-                location = f"http://{self.address}/storage/{at}"
-                reply(
-                    handler, 307, b"", {"location": location, "docker-upload-location": f"{_UPLOADS}session"}
-                )
+                location = f"http://{self.address}/storage/{session}/{at}"
+                reply(handler, 307, b"", {"location": location, "docker-upload-location": path})
                 return
-            self._coming[at] = body
-            reply(handler, 202, b"", {"location": f"{_UPLOADS}session"})
-        elif method == "GET" and path == f"{_UPLOADS}session":
-            end = sum(map(len, self._coming.values()))
+            pieces[at] = body
+            reply(handler, 202, b"", {"location": path})
+        elif method == "GET":
+            end = sum(map(len, pieces.values()))
             reply(handler, 204, b"", {"range": f"0-{max(end - 1, 0)}", "location": handler.path})
-        elif method == "PUT" and path == f"{_UPLOADS}session":
+        elif method == "PUT":
             query = parse_qs(urlsplit(handler.path).query)
-            data = b"".join(piece for _, piece in sorted(self._coming.items()))
+            data = b"".join(piece for _, piece in sorted(pieces.items()))
             right = digest_of(data) == query["digest"][0]
             if right:
                 self.blobs[digest_of(data)] = data
                 self.etags[digest_of(data)] = query.get("etag", [""])[0]
             reply(handler, 201 if right else 400, b"")
-        elif method == "PUT" and path.startswith("/v2/team/model/manifests/"):
-            self.manifests[path.rpartition("/")[2]] = body
-            reply(handler, 201, b"")
         else:
             reply(handler, 404, b"")
 
@@ -122,7 +130,8 @@ class Receiving:
             handler.rfile.read(length // 2)
             handler.close_connection = True
             return None
-        return handler.rfile.read(length)
+        body = handler.rfile.read(length)
+        return body if len(body) == length else None  # else the client was killed in the middle
 
     def _token(self, handler: BaseHTTPRequestHandler, given: str) -> None:
         public, _, signature = given.partition(":")

@@ -13,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from puna import __version__
 from puna.errors import RegistryError
-from puna.registry import heal, partial
+from puna.registry import partial
 from puna.registry.download import TransferCancelledError
+from puna.registry.heal import heal
+from puna.registry.network import USER_AGENT
 from puna.registry.pull import pull
-from puna.registry.remote import Registry as Remote
 from puna.registry.report import Progress
 from puna.store import Store
 from puna.store.verify import verify
@@ -41,6 +43,19 @@ def test_a_pull_from_a_real_registry(store: Store, published: Published, tmp_pat
     last = [step for step in steps if step.digest == published.model_digest][-1]
     assert last.completed == last.total == len(published.blobs[published.model_digest])
     assert not list(store.blobs.folder.glob("*partial*"))
+
+
+def test_who_pulls_says_what_it_is(store: Store, published: Published) -> None:
+    heard: set[str | None] = set()
+
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        heard.add(handler.headers.get("user-agent"))
+        return False
+
+    with serving(Registry(published, told=told)) as registry:
+        pulled(store, registry.name)
+    assert heard == {USER_AGENT}
+    assert USER_AGENT.startswith(f"puna/{__version__} (")
 
 
 def test_what_the_store_has_is_not_fetched(store: Store, published: Published) -> None:
@@ -98,6 +113,20 @@ def test_a_broken_pull_is_continued(store: Store, published: Published) -> None:
         starts = [asked for path, asked in registry.asked if path.endswith(published.model_digest)]
         assert starts == [f"bytes={20_000 * HASTY.tries}-{size - 1}"]
     assert holds(store, published)
+
+
+@pytest.mark.parametrize(
+    ("size", "parts"),
+    [
+        (0, []), (1, [1]), (100_000_000, [100_000_000]), (150_000_000, [100_000_000, 50_000_000]),
+        (3_200_000_000, [200_000_000] * 16), (16_500_000_000, [1_000_000_000] * 16 + [500_000_000]),
+    ],
+)  # fmt: skip
+def test_a_blob_has_the_parts_that_ollama_gives_it(size: int, parts: list[int]) -> None:
+    found = partial.divided(size)
+    assert [part.size for part in found] == parts
+    assert [part.n for part in found] == list(range(len(parts)))
+    assert [part.offset for part in found] == [sum(parts[:n]) for n in range(len(parts))]
 
 
 def test_parts_are_fetched_side_by_side(
@@ -275,19 +304,28 @@ def test_a_killed_pull_leaves_a_store_that_is_whole(
     assert store.get(registry.name).model_path is not None
 
 
-def test_a_damaged_blob_is_fetched_again(
-    store: Store, published: Published, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pull_fetches_again_what_is_seen_to_be_damaged(store: Store, published: Published) -> None:
+    with serving(Registry(published)) as registry:
+        pulled(store, registry.name)
+        text, model = (published.blobs[digest] for digest in (published.layer(1), published.model_digest))
+        for text_found, model_found in ((b"", model[:-1]), (b"X" * len(text), model + b"X")):
+            store.blob_path(published.layer(1)).write_bytes(text_found)
+            store.blob_path(published.model_digest).write_bytes(model_found)
+            pulled(store, registry.name)
+            assert holds(store, published)
+
+
+def test_a_damaged_blob_is_fetched_again(store: Store, published: Published) -> None:
     with serving(Registry(published)) as registry:
         pulled(store, registry.name)
         path = store.blob_path(published.model_digest)
         path.write_bytes(bytes(path.stat().st_size))
         (damage,) = verify(store).damages
-        monkeypatch.setattr(heal, "Registry", lambda name: Remote(name, insecure=True, plain=True))
-        assert heal.heal(store, damage, lambda step: None, HASTY) == ""
+        assert heal(store, damage, lambda step: None, HASTY, insecure=True) == ""
         assert holds(store, published)
         assert not list(store.blobs.folder.glob("*-damaged"))
         path.unlink()
         (damage,) = verify(store).damages
         registry.published = Published.of(b"another")
-        assert "does not give it again" in heal.heal(store, damage, lambda step: None, HASTY)
+        reason = heal(store, damage, lambda step: None, HASTY, insecure=True)
+        assert "does not give it again" in reason

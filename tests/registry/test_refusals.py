@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from puna.errors import InvalidNameError, RegistryError, StoreError
+from puna.registry.identity import identity
 from puna.registry.pull import pull
 from puna.store import Store
 from tests.registry.pulling import holds, is_empty, pulled
@@ -82,6 +84,30 @@ def test_a_registry_that_wants_a_token(store: Store, published: Published) -> No
     assert holds(store, published)
 
 
+def test_who_we_are_is_told_to_the_registry_alone(
+    store: Store, published: Published, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert identity(create=True) is not None
+    heard: list[tuple[str, str | None]] = []
+
+    def grants(handler: BaseHTTPRequestHandler) -> bool:
+        heard.append((handler.path, handler.headers.get("authorization")))
+        reply(handler, 200, b'{"token": "secret"}')
+        return True
+
+    def told(handler: BaseHTTPRequestHandler) -> bool:
+        if handler.headers.get("authorization") == "Bearer secret":
+            return False
+        reply(handler, 401, b"", {"www-authenticate": f'Bearer realm="http://{other.address}/token"'})
+        return True
+
+    with serving(Registry(published, told=grants)) as other, serving(Registry(published, told=told)) as asked:
+        pulled(store, asked.name)
+    assert holds(store, published)
+    assert heard == [("/token", None)]
+
+
 def test_a_token_goes_to_no_other_host(store: Store, published: Published) -> None:
     heard: list[str | None] = []
 
@@ -113,6 +139,8 @@ def test_plain_http_must_be_asked_for(store: Store, published: Published) -> Non
     with serving(Registry(published)) as registry:
         with pytest.raises(RegistryError, match="insecure protocol http"):
             pull(store, registry.name, lambda _: None)
+        with pytest.raises(RegistryError, match=r"SSL.*--insecure"):
+            pull(store, f"{registry.address}/team/model", lambda _: None)
         # Without a scheme TLS is tried first, as it should be.
         pulled(store, f"{registry.address}/team/model")
     assert holds(store, published)

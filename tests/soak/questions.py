@@ -106,9 +106,10 @@ def _of(model: str) -> Iterator[Question]:
         yield generate(f"beginning-{i}", _LONG_BEGINNING[: 180 + 10 * i] + ending, greedy, raw=True)
     for seed in (1, 2):
         yield generate(f"sampled-{seed}", "Tell me a story about a bird.", {**sampled, "seed": seed})
-    yield generate("shift", "once upon a time", {"temperature": 0, "num_predict": 400, "seed": 5})
+    beyond = {"temperature": 0, "num_predict": 400, "seed": 5}
+    yield generate("shift", "once upon a time", beyond, ignore_eos=True)
     yield generate("sampled-long", "hello", {**sampled, "num_predict": 400, "seed": 7})
-    yield generate("full", "hello world", {"temperature": 0, "num_predict": 400}, raw=True, shift=False)
+    yield generate("full", "hello world", beyond, raw=True, shift=False, ignore_eos=True)
     yield generate("truncated", _LONG_BEGINNING * 8, {**greedy, "num_predict": 1}, raw=True)
     conversation: list[dict[str, str]] = []
     for turn, text in enumerate(("Hello!", "Who are you?", "What is 2 plus 3?", "Thank you.")):

@@ -13,6 +13,7 @@ import pytest
 from puna.errors import InvalidNameError, ModelError, RequestError, StoreError
 from puna.options import AdapterFile
 from puna.store import ModelSpec, Store
+from puna.store.config import parameter_label
 from puna.store.show import projector_info
 from tests.store.store_files import add, blob_names, minimal_gguf, sha256
 
@@ -79,6 +80,7 @@ def test_a_derived_model_inherits_replaces_merges_and_appends(store: Store) -> N
             parameters={"top_k": 1, "stop": ["a"]},
             renderer="r1",
             parser="p1",
+            requires="0.14.0",
         ),
     )
     spec = ModelSpec(
@@ -94,12 +96,37 @@ def test_a_derived_model_inherits_replaces_merges_and_appends(store: Store) -> N
     assert child.system == "Say bye!"
     assert child.license == ["MIT", "more"]
     assert child.params == {"top_k": 1, "stop": ["b"]}
-    assert (child.config.renderer, child.config.parser) == ("r1", "p2")
+    config = json.loads(store.blob_path(child.manifest.config.digest).read_text())
+    assert (config["renderer"], config["parser"], config["requires"]) == ("r1", "p2", "0.14.0")
     assert [layer.origin for layer in child.manifest.of_type("application/vnd.ollama.image.model")] == [
         "parent:latest"
     ]
     assert child.details["parent_model"] == "parent:latest"
     assert store.get("parent").system == "Say hi!"
+
+
+def test_a_derived_model_takes_no_files_and_replaces_an_old_stores_template(store: Store) -> None:
+    digest = add(store, minimal_gguf())
+    parent = store.create("parent", ModelSpec(files={"a.gguf": digest}, template=TEMPLATE))
+    old = parent.manifest.encode().replace(b".template", b".prompt")
+    store.put_manifest("parent", old)
+    assert store.get("parent").template == TEMPLATE
+    other = {"b.gguf": add(store, b"no model")}
+    child = store.create("child", ModelSpec(from_model="parent", files=other, template="[{{ .Prompt }}]"))
+    kinds = [layer.media_type.rpartition(".")[2] for layer in child.manifest.layers]
+    assert kinds == ["model", "template"]
+    assert child.template == "[{{ .Prompt }}]"
+
+
+@pytest.mark.parametrize(
+    ("count", "label"),
+    [
+        (7_000_000_000, "7B"), (3_212_749_888, "3.2B"), (1_000_000_000, "1B"), (22_000_000, "22M"),
+        (362_821_120, "362.82M"), (1_000_000, "1M"), (99_999, "99K"), (1000, "1K"), (999, "999"), (0, "0"),
+    ],
+)  # fmt: skip
+def test_parameters_are_counted_as_ollama_does(count: int, label: str) -> None:
+    assert parameter_label(count) == label
 
 
 def test_a_model_edited_in_place_drops_its_old_layers(store: Store) -> None:
@@ -155,6 +182,7 @@ def test_projectors_and_adapters_are_recognised(store: Store, make_gguf: Callabl
     assert projector_info(model)["clip.vision.block_count"] == 1
     with_adapter = store.create("a", ModelSpec(files={"main.gguf": main}, adapters={"a.gguf": adapter}))
     assert with_adapter.runnable_path() == store.blob_path(main)
+    assert with_adapter.config.model_families == ("llama", "llama"), "one for each file"
     assert with_adapter.adapters == (AdapterFile(str(store.blob_path(adapter)), "a"),)
     with pytest.raises(RequestError, match=r"m\.gguf is a model, not an adapter"):
         store.create("a", ModelSpec(files={"main.gguf": main}, adapters={"m.gguf": main}))

@@ -12,10 +12,12 @@ import pytest
 from puna.errors import RequestError
 from puna.gguf import FileType, GGMLType, GGUFWriter, open_gguf
 from puna.store import ModelSpec, Store
-from tests.convert.checkpoints import save_tokenizer, saved
+from tests.convert.checkpoints import save_tokenizer, save_words, saved
+from tests.convert.jina import TASKS, save_jina3
 from tests.model.models.parity import original
 from tests.store.store_files import add, blob_names
 from tests.tiny import TinyLlama, tiny_llama_gguf
+from tests.tiny_encoders import TinyJinaBertV3
 from tests.tiny_vision.idefics3 import TinyIdefics3
 
 
@@ -97,3 +99,17 @@ def test_a_published_model_that_sees_becomes_a_model_and_a_projector(store: Stor
     assert len(model.manifest.of_type("application/vnd.ollama.image.projector")) == 1
     with open_gguf(model.model_path) as file:
         assert file.architecture == "llama"
+
+
+def test_adapters_that_a_model_is_published_with_are_its_own_and_wait_to_be_named(
+    store: Store, tmp_path: Path
+) -> None:
+    folder = save_jina3(tmp_path / "checkpoint", original(TinyJinaBertV3()))
+    save_words(folder)
+    files = {path.name: store.import_file(path) for path in folder.iterdir()}
+    model = store.create("jina", ModelSpec(files=files, quantize=FileType.Q8_0))
+    assert [(each.name, each.scale) for each in model.adapters] == [(task, 0.0) for task in TASKS]
+    for each in model.adapters:
+        with open_gguf(Path(each.path)) as file:
+            assert file.metadata["adapter.lora.task_name"] == each.name
+    assert not [name for name in blob_names(store) if name.startswith("tmp-")]

@@ -26,6 +26,8 @@ from puna.store import ModelName
         ("LLama3:Q8", "registry.ollama.ai/library/LLama3:Q8", "LLama3:Q8"),
         ("x:local", "registry.ollama.ai/library/x:latest", "x:latest"),
         ("x:cloud", "registry.ollama.ai/library/x:cloud", "x:cloud"),
+        ("x:7b-cloud", "registry.ollama.ai/library/x:7b-cloud", "x:7b-cloud"),
+        ("h" * 350 + "/n/m", "h" * 350 + "/n/m:latest", "h" * 350 + "/n/m:latest"),
         ("m" * 80, f"registry.ollama.ai/library/{'m' * 80}:latest", f"{'m' * 80}:latest"),
     ],
 )
@@ -49,9 +51,10 @@ def test_invalid_names_are_refused(text: str) -> None:
         ModelName.parse(text)
 
 
-def test_a_name_cannot_be_local_and_in_the_cloud() -> None:
+@pytest.mark.parametrize("text", ["x:cloud:local", "x:7b-cloud:local"])
+def test_a_name_cannot_be_local_and_in_the_cloud(text: str) -> None:
     with pytest.raises(InvalidNameError, match="use either :local or :cloud, not both"):
-        ModelName.parse("x:cloud:local")
+        ModelName.parse(text)
 
 
 @given(st.text(max_size=40))

@@ -30,6 +30,16 @@ def test_noprune_keeps_unused_layers(store: Store, monkeypatch: pytest.MonkeyPat
     assert store.prune() == 0
 
 
+def test_a_hidden_file_is_no_manifest(store: Store) -> None:
+    digest = add(store, minimal_gguf())
+    store.create("a", ModelSpec(files={"a.gguf": digest}))
+    store.create("b", ModelSpec(from_model="a", system="mine"))
+    (store.manifests / "registry.ollama.ai/library/a/.DS_Store").write_text("?")
+    (system,) = store.get("b").manifest.of_type("application/vnd.ollama.image.system")
+    store.delete("b")
+    assert not store.has_blob(system.digest)
+
+
 def age(path: Path) -> None:
     old = time.time() - 2 * 3600
     os.utime(path, (old, old))

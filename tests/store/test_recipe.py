@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from puna.convert.world import WORLD
 from puna.errors import GGUFError, ModelNotFoundError, RequestError
 from puna.store.modelfile import parse
 from puna.store.recipe import (
@@ -19,7 +20,7 @@ from puna.store.recipe import (
 from tests.store.store_files import minimal_gguf, write_gguf
 
 
-def test_parameters_are_typed() -> None:
+def test_parameters_are_typed(caplog: pytest.LogCaptureFixture) -> None:
     text = """FROM m
 PARAMETER temperature 1
 PARAMETER top_k 40
@@ -38,6 +39,7 @@ PARAMETER mirostat 2
         "engine": "llamacpp", "tensor_split": "3,1",
     }  # fmt: skip
     assert isinstance(values["temperature"], float)
+    assert [record.getMessage() for record in caplog.records] == ["parameter mirostat is deprecated"]
 
 
 @pytest.mark.parametrize(
@@ -97,9 +99,34 @@ def test_from_is_a_file_a_directory_or_a_model(tmp_path: Path) -> None:
         resolve("empty", tmp_path)
 
 
+def test_of_a_directorys_weights_the_first_kind_there_is_counts(tmp_path: Path) -> None:
+    names = [
+        "model.safetensors", "consolidated.00.safetensors", "pytorch_model-1.bin", "consolidated.00.pth",
+        "a.gguf", "other.bin",
+    ]  # fmt: skip
+    for name in names:
+        (tmp_path / name).write_bytes(minimal_gguf())
+    for name in names:
+        if name in ("pytorch_model-1.bin", "consolidated.00.pth"):
+            with pytest.raises(RequestError, match=rf"{name} is a pickle.*as safetensors"):
+                resolve(".", tmp_path)
+        else:
+            assert list(resolve(".", tmp_path).files) == [name]
+        (tmp_path / name).unlink()
+
+
+def test_paths_may_begin_in_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.gguf").write_bytes(minimal_gguf())
+    assert resolve("~/a.gguf", Path("/")).files == {"a.gguf": tmp_path / "a.gguf"}
+
+
 def test_a_directory_of_safetensors_includes_its_configuration(tmp_path: Path) -> None:
-    names = ["model-1.safetensors", "config.json", "tokenizer.model", "1_Pooling/config.json"]
-    for name in [*names, "other.safetensors", "notes.txt", "deep/er/x.json"]:
+    names = [
+        "model-1.safetensors", "config.json", "tokenizer.model", "spiece.model", "chat_template.jinja", WORLD,
+        "1_Pooling/config.json", "2_Dense/config.json", "2_Dense/model.safetensors",
+    ]  # fmt: skip
+    for name in [*names, "other.safetensors", "notes.txt", "deep/er/x.json", "onnx/model.safetensors"]:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(b"x")
     assert sorted(resolve(".", tmp_path).files) == sorted(names)

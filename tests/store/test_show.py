@@ -60,6 +60,7 @@ def test_the_modelfile_shown_recreates_the_model(store: Store, make_gguf: MakeGG
         parameters={"temperature": 0.5, "stop": ["a", " b"], "top_k": 3},
         messages=[{"role": "user", "content": "x"}, {"role": "assistant", "content": ' "q"\ny'}],
         renderer="r",
+        parser="p",
     )
     model = store.create("ns/m:t", spec)
     text = modelfile_text(model)
@@ -72,10 +73,29 @@ def test_the_modelfile_shown_recreates_the_model(store: Store, make_gguf: MakeGG
     assert modelfile.last("from") == str(model.model_path)
     assert modelfile.last("template") == "{{ .Prompt }}\n"
     assert modelfile.last("system") == "Say hi!"
-    assert modelfile.last("renderer") == "r"
+    assert (modelfile.last("renderer"), modelfile.last("parser")) == ("r", "p")
     assert modelfile.values("license") == ["one\ntwo", "three"]
     assert modelfile.messages == spec.messages
     assert parameter_values(modelfile) == spec.parameters
+    order = [command.name for command in modelfile.commands]
+    assert list(dict.fromkeys(order)) == [
+        "from", "template", "system", "renderer", "parser", "parameter", "license", "message",
+    ]  # fmt: skip
     changed = parse(modelfile_text(model, system="Other", parameters={"top_k": 9}))
     assert changed.last("system") == "Other"
     assert parameter_values(changed)["top_k"] == 9
+
+
+def test_the_modelfile_shown_names_adapters_and_projectors(store: Store, make_gguf: MakeGGUF) -> None:
+    files = {
+        "m.gguf": store.import_file(make_gguf(ARCH__block_count=1)),
+        "mm.gguf": store.import_file(make_gguf("clip", ARCH__vision__block_count=1)),
+    }
+    adapters = {"a.gguf": store.import_file(make_gguf(general__type="adapter"))}
+    model = store.create("m", ModelSpec(files=files, adapters=adapters, adapter_scales={"a.gguf": 0.5}))
+    modelfile = parse(modelfile_text(model))
+    assert [(command.name, command.value) for command in modelfile.commands] == [
+        ("from", str(model.model_path)),
+        ("adapter", f"{model.adapter_paths[0]} 0.5"),
+        ("from", str(model.projector_paths[0])),
+    ]

@@ -44,13 +44,16 @@ def test_an_empty_or_absent_store_lists_nothing(store: Store) -> None:
 def test_manifests_of_other_programs_are_read(store: Store, tmp_path: Path) -> None:
     digest = add(store, minimal_gguf())
     config = add(
-        store, b'{"model_format":"gguf","model_family":"test","odd":{"x":[1]},"model_families":null}'
+        store,
+        b'{"model_format":"gguf","model_family":"test","odd":{"x":[1]},"model_families":null,'
+        b'"renderer":null,"context_length":null}',
     )
     template = add(store, b"{{ .Prompt }}")
     text = json.dumps(
         {
             "future": True,
             "layers": [
+                {"digest": template, "size": 13, "mediaType": f"{IMAGE}.model"},  # the last one counts
                 {"digest": digest.replace(":", "-"), "size": 68, "mediaType": f"{IMAGE}.model"},
                 {"digest": template, "size": 13, "mediaType": f"{IMAGE}.prompt"},
                 {"digest": template, "size": 13, "mediaType": "application/vnd.example.unknown"},
@@ -123,6 +126,15 @@ def test_a_cloud_stub_is_listed_and_refuses_to_run(store: Store) -> None:
     assert model.config.capabilities == ("completion",)
     with pytest.raises(UnsupportedModelError, match="cloud"):
         model.runnable_path()
+
+
+def test_a_model_of_tensors_is_listed_and_refuses_to_run(store: Store) -> None:
+    store.create("mlx", ModelSpec(files={"a.gguf": add(store, minimal_gguf())}))
+    manifest = store.get("mlx").manifest.encode().replace(b"image.model", b"image.tensor")
+    store.put_manifest("mlx", manifest)
+    assert [model.name for model in store.list()] == ["mlx:latest"]
+    with pytest.raises(UnsupportedModelError, match="MLX tensors; only GGUF"):
+        store.get("mlx").runnable_path()
 
 
 def test_deleting_one_of_two_names_keeps_the_shared_blobs(store: Store) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -95,9 +96,13 @@ def test_the_doctor_names_and_heals(
     assert "--heal" in said
     # The registry has no TLS, which is not taken for granted: what is damaged stays where it is.
     assert main(["doctor", "--store", "--heal"]) == 1
-    assert "does not give it again" in capsys.readouterr().out
+    assert re.search(r"does not give it again: .*SSL.*--insecure", capsys.readouterr().out)
     assert path.read_bytes() == bytes(len(whole))
-    assert main(["doctor", "--heal"]) == 1
+    assert main(["doctor", "--store", "--heal", "--insecure"]) == 0
+    assert path.read_bytes() == whole
+    for option in ("--heal", "--insecure"):
+        assert main(["doctor", option]) == 1
+        assert f"{option} belongs to --store" in capsys.readouterr().err
 
 
 def test_what_no_model_uses_goes(

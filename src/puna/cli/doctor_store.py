@@ -13,7 +13,7 @@ from puna.store import Store
 from puna.store.verify import Damage, Findings, verify
 
 
-def doctor_store(*, as_json: bool, heals: bool) -> bool:
+def doctor_store(*, as_json: bool, heals: bool, insecure: bool) -> bool:
     """Print what is wrong in the store, and make it right if it `heals` and can; whether all is well then."""
     store = Store()
     found = _verified(store, quiet=as_json)
@@ -27,7 +27,7 @@ def doctor_store(*, as_json: bool, heals: bool) -> bool:
                 lines.show(step.status, step.completed, step.total)
 
             for damage in found.damages:
-                reason = heal(store, damage, report)
+                reason = heal(store, damage, report, insecure=insecure)
                 if reason:
                     left.append((damage, reason))
                 else:

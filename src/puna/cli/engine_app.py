@@ -116,14 +116,17 @@ def doctor(
         bool,
         typer.Option("--heal", help="With --store: fetch what is damaged again, and remove what is unused."),
     ] = False,
+    insecure: take.Insecure = False,
 ) -> None:
     """Show what Puna runs on, what is wrong, and what would make it faster."""
     if store:
         from puna.cli.doctor_store import doctor_store
 
-        raise typer.Exit(0 if doctor_store(as_json=json, heals=heal) else 1)
-    if heal:
-        raise RequestError("--heal belongs to --store: puna doctor --store --heal")
+        raise typer.Exit(0 if doctor_store(as_json=json, heals=heal, insecure=insecure) else 1)
+    if heal or insecure:
+        raise RequestError(
+            f"--{'heal' if heal else 'insecure'} belongs to --store: puna doctor --store --heal"
+        )
     from puna.cli.doctor import doctor as examine
 
     examine(as_json=json)

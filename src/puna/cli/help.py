@@ -34,6 +34,7 @@ VARIABLES = {
     "PUNA_KV_CACHE_TYPE": "Type of cached keys and values: f16, q8_0, q4_0, bf16 or f32 (default f16)",
     "PUNA_PROMPT_CACHE": "Folder where prompts are remembered, or `1` for ~/.puna/prompts (default none)",
     "PUNA_PROMPT_CACHE_GB": "Most gigabytes in that folder (default 10)",
+    "PUNA_ADAPTERS_TEXT_ONLY": "1: apply adapters without what they change in the vision tower (default 0)",
     "PUNA_API_KEY": "Key to send to the server",
     "PUNA_API_KEYS": "Keys that the server accepts, separated by commas",
     "PUNA_API_KEYS_FILE": "File of accepted keys, made by `puna key new` (default ~/.puna/keys.json)",
@@ -123,6 +124,7 @@ PAGES = {
             "PUNA_RESPONSES_MB",
             "PUNA_REMOTE_IMAGES",
             "PUNA_KV_CACHE_TYPE",
+            "PUNA_ADAPTERS_TEXT_ONLY",
             "PUNA_PROMPT_CACHE",
             "PUNA_PROMPT_CACHE_GB",
             "PUNA_API_KEYS",
@@ -307,6 +309,11 @@ class RunCommand(PunaCommand):
 
 class PunaGroup(TyperGroup):
     """The main command, whose help lists the commands in sections, or a command that has commands."""
+
+    def get_params(self, ctx: Any) -> Any:
+        """All but typer's own options for completion: `puna completion` is the one way to it."""
+        theirs = ("install_completion", "show_completion")
+        return [parameter for parameter in super().get_params(ctx) if parameter.name not in theirs]
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         _write_usage(self, ctx, formatter)

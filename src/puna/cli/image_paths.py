@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Final
 
+from puna.cli import terminal
 from puna.config import path_of
 from puna.errors import ImageError
 
@@ -25,8 +26,8 @@ LOOK: Final = "What is in this picture?"
 def take_images(text: str) -> tuple[str, list[str]]:
     """`text` without the paths of images that exist, and those images as base64, in order.
 
-    A path that names no file stays in the text: it may be about one. Raises `ImageError` for a file that is
-    there and cannot be read.
+    Those are named on standard error. A path that names no file stays in the text: it may be about one.
+    Raises `ImageError` for a file that is there and cannot be read.
     """
     images: list[str] = []
 
@@ -39,6 +40,7 @@ def take_images(text: str) -> tuple[str, list[str]]:
             images.append(base64.b64encode(path.read_bytes()).decode())
         except OSError as error:
             raise ImageError(f"the image {path} cannot be read: {error}") from error
+        terminal.note(f"Added image '{path}'")
         return ""
 
     rest = _PATH.sub(taken, text)

@@ -8,7 +8,7 @@ from pathlib import Path
 from puna.cli import terminal
 from puna.cli.progress import StatusLines
 from puna.convert import convert as convert_folder
-from puna.convert import convert_tower
+from puna.convert import convert_adapters, convert_tower
 from puna.errors import GGUFError, RequestError
 from puna.gguf import open_gguf
 from puna.quantize import file_type_of, quantize_file, read_importance
@@ -28,7 +28,10 @@ def quantize(source: Path, target: Path, kind: str, imatrix: Path | None, *, aga
 
 
 def convert(source: Path, target: Path, kind: str | None) -> None:
-    """Write the model in the folder `source` to `target`, and what sees in it beside, showing progress."""
+    """Write the model in the folder `source` to `target`, showing progress.
+
+    What sees in it and the adapters it is published with become files beside that.
+    """
     _check_target(target, source)
     if not source.is_dir():
         raise RequestError(f"{source} is not a folder")
@@ -40,7 +43,12 @@ def convert(source: Path, target: Path, kind: str | None) -> None:
         sees = convert_tower(
             source, tower, file_type, report=_reporting(lines, f"converting {source.name}'s eyes")
         )
-    for path in (target, tower) if sees else (target,):
+        adapters = convert_adapters(
+            source,
+            lambda name: target.with_name(f"lora-{name}-{target.name}"),
+            report=_reporting(lines, f"converting {source.name}'s adapters"),
+        )
+    for path in (target, *((tower,) if sees else ()), *adapters.values()):
         terminal.note(f"{path}: {path.stat().st_size / 1e6:,.1f} MB")
 
 

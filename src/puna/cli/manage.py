@@ -18,11 +18,17 @@ if TYPE_CHECKING:
 
 def list_models(prefix: str, *, as_json: bool = False) -> None:
     """Print the models whose name starts with `prefix`, ignoring case, as a table or as a JSON array."""
-    from puna.cli import tables
     from puna.cli.server_process import connect
 
     with connect() as client:
-        models = client.get("/api/tags").get("models") or []
+        print_models(client, prefix, as_json=as_json)
+
+
+def print_models(client: Client, prefix: str, *, as_json: bool = False) -> None:
+    """What `list_models` prints, of the server that `client` talks to."""
+    from puna.cli import tables
+
+    models = client.get("/api/tags").get("models") or []
     chosen = [model for model in models if model["name"].lower().startswith(prefix.lower())]
     print(json.dumps(chosen) if as_json else tables.model_table(chosen, datetime.now(UTC)))
 

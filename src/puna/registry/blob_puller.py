@@ -52,12 +52,12 @@ class BlobPuller:
 
     def _claimed(self, layer: Layer, held: ExitStack) -> Partial | None:
         """The layer's file to download into; None once the store has the layer, if another pull brings it."""
-        while not self.store.blobs.touch(layer.digest):
+        while not (self.store.blobs.touch(layer.digest) and self._has(layer)):
             file = Partial(self.store.blob_path(layer.digest), layer.size)
             if file.lock():
                 held.enter_context(file)
                 # It may have come between looking and locking.
-                if not self.store.has_blob(layer.digest):
+                if not self._has(layer):
                     return file
                 file.discard()
                 continue
@@ -66,9 +66,14 @@ class BlobPuller:
                 raise TransferCancelledError
         return None
 
+    def _has(self, layer: Layer) -> bool:
+        """Whether the store has the layer, undamaged as far as can be seen at once."""
+        blobs = self.store.blobs
+        return blobs.seems_whole(layer.digest) and blobs.path(layer.digest).stat().st_size == layer.size
+
     def _check_layers(self, layers: Sequence[Layer], extra_bytes: int) -> None:
         """Raise StoreError if what is missing cannot fit."""
-        missing = {layer.digest: layer for layer in layers if not self.store.has_blob(layer.digest)}.values()
+        missing = {layer.digest: layer for layer in layers if not self._has(layer)}.values()
         there = sum(Partial(self.store.blob_path(layer.digest), layer.size).noted_bytes for layer in missing)
         self.check_space(sum(layer.size for layer in missing) - there + extra_bytes)
 

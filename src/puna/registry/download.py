@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import httpx
 
 from puna.errors import RegistryError
+from puna.registry.network import what_failed
 from puna.registry.partial import Part, Partial
 from puna.registry.remote import RefusedError
 from puna.store.files import storage_errors
@@ -90,7 +91,7 @@ class Download:
                 self._some(part, failed)
                 continue
             except (httpx.TransportError, httpx.StreamError) as error:
-                problem = str(error) or type(error).__name__
+                problem = what_failed(error)
             except RefusedError as refusal:
                 if refusal.status not in PASSING:
                     raise

@@ -18,26 +18,34 @@ from puna.store.verify import Damage
 _HASTE: Final = Patience(tries=2)
 
 
-def heal(store: Store, damage: Damage, report: Report, patience: Patience | None = None) -> str:
+def heal(
+    store: Store,
+    damage: Damage,
+    report: Report,
+    patience: Patience | None = None,
+    *,
+    insecure: bool = False,
+) -> str:
     """Fetch a damaged blob from the registry of a model that uses it. Returns why that failed, or nothing.
 
     The damaged file goes only once another one is there. One that is a link to a file stays: that file is
-    somebody's.
+    somebody's. `insecure` allows registries without TLS, and unknown certificates.
     """
     path = store.blob_path(damage.layer.digest)
     if path.is_symlink():
         return "it is a link to a file outside the store; create the model again"
     aside = path.with_name(f"{path.name}-damaged")
-    reason = "no model uses it"
+    reasons: list[str] = []
     if path.exists():
         path.replace(aside)
     for name in damage.models:
         puller = BlobPuller(store, report, threading.Event(), patience or _HASTE)
         try:
-            with Registry(name) as registry, told():
+            with Registry(name, insecure=insecure) as registry, told():
+                registry.reach()
                 puller.fetch([damage.layer], lambda layer: partial(registry.blob, layer.digest))
         except PunaError as error:
-            reason = f"{name.host} does not give it again: {error}"
+            reasons.append(f"{name.host} does not give it again: {error}")
             continue
         aside.unlink(missing_ok=True)
         return ""
@@ -46,4 +54,4 @@ def heal(store: Store, damage: Damage, report: Report, patience: Patience | None
         return ""
     if aside.exists():
         aside.replace(path)
-    return reason
+    return "; ".join(dict.fromkeys(reasons))

@@ -14,7 +14,7 @@ import msgspec
 
 from puna.errors import RegistryError
 from puna.registry.download import Fetch
-from puna.registry.network import open_client
+from puna.registry.network import open_client, what_failed
 from puna.registry.quants import RepositoryFile
 from puna.registry.remote import RefusedError
 from puna.registry.tokens import beginning
@@ -119,7 +119,7 @@ class Hub:
         except RefusedError as refusal:
             raise self.error(refusal) from None
         except (httpx.HTTPError, httpx.InvalidURL) as error:
-            raise RegistryError(f"{self.endpoint}: {str(error) or type(error).__name__}") from error
+            raise RegistryError(f"{self.endpoint}: {what_failed(error)}") from error
 
     def error(self, refusal: RefusedError) -> RegistryError:
         """What the hub refuses, and what to do about it."""

@@ -51,6 +51,14 @@ def open_client(*, insecure: bool = False, stall_s: float = 30.0, endpoint: str 
     )
 
 
+def what_failed(error: Exception) -> str:
+    """An error of a connection in words; where TLS is what failed, with what to do."""
+    text = str(error) or type(error).__name__
+    if "[SSL" not in text:
+        return text
+    return f'{text}; --insecure (in the API, "insecure": true) does without TLS, or without knowing who it is'
+
+
 class GuardedTransport(httpx.BaseTransport):
     """Sends each request, redirected ones too, to an address that was looked at first.
 

@@ -9,6 +9,7 @@ import httpx
 import msgspec
 
 from puna.errors import RegistryError
+from puna.registry.network import what_failed
 from puna.registry.remote import RefusedError
 
 
@@ -57,4 +58,4 @@ def told(what: str = "", *, passing: bool = False) -> Iterator[None]:
             raise RegistryError(f"{what}unauthorized: access denied ({refusal})") from None
         raise RegistryError(f"{what}{refusal}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise RegistryError(f"{what}{str(error) or type(error).__name__}") from error
+        raise RegistryError(f"{what}{what_failed(error)}") from error

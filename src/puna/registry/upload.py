@@ -14,6 +14,7 @@ import httpx
 
 from puna.errors import RegistryError
 from puna.registry.download import PASSING, Patience, TransferCancelledError
+from puna.registry.network import what_failed
 from puna.registry.remote import RefusedError, Registry
 from puna.registry.session_note import SessionNote
 from puna.store.files import storage_errors
@@ -90,7 +91,7 @@ class Upload:
                     self._note.write("")
                     return
                 except (httpx.TransportError, httpx.StreamError) as error:
-                    problem = str(error) or type(error).__name__
+                    problem = what_failed(error)
                 except RefusedError as refusal:
                     if refusal.status not in PASSING:
                         raise

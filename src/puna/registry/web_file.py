@@ -14,7 +14,7 @@ import msgspec
 from puna.errors import RegistryError
 from puna.registry.blob_puller import BlobPuller
 from puna.registry.download import PASSING, TransferCancelledError
-from puna.registry.network import open_client
+from puna.registry.network import open_client, what_failed
 from puna.registry.remote import RefusedError
 from puna.registry.report import Progress, told
 from puna.store import ModelName, ModelSpec, StoredModel
@@ -115,7 +115,7 @@ class _Coming:
                 self._some(client)
                 return
             except (httpx.TransportError, httpx.StreamError) as error:
-                problem = str(error) or type(error).__name__
+                problem = what_failed(error)
             except RefusedError as refusal:
                 if refusal.status not in PASSING:
                     raise

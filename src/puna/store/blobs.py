@@ -18,6 +18,7 @@ from puna.store.files import move_into_place, storage_errors
 
 _DIGEST = re.compile(r"sha256[:-]([0-9a-fA-F]{64})")
 _CHUNK_BYTES = 1 << 20
+_LONGEST_TEXT = 1 << 20  # bytes of blobs that are read to see whether they are whole
 
 
 def normalize_digest(digest: str) -> str:
@@ -171,16 +172,17 @@ class Blobs:
         return not existed
 
     def seems_whole(self, digest: str) -> bool:
-        """Whether the blob exists, is no link to a file that has changed, and can be opened if it is GGUF.
+        """Whether the blob exists, is no link to a file that has changed, and is what it should be.
 
-        A shortened one cannot.
+        Of a GGUF file that means that it can be opened, which a shortened one cannot. Other blobs are short
+        texts, and are compared with their digest.
         """
         path = self.path(digest)
         if not path.is_file() or has_changed(path):
             return False
         with storage_errors("read", path), path.open("rb") as file:
             if file.read(len(MAGIC)) != MAGIC:
-                return True
+                return path.stat().st_size > _LONGEST_TEXT or file_digest(path) == normalize_digest(digest)
         try:
             facts_of(path)
         except GGUFError:

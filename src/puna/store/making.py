@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from puna.convert import convert, convert_tower
+from puna.convert import convert, convert_adapters, convert_tower
 from puna.errors import GGUFError, RequestError, StoreError
 from puna.gguf import FileType, open_gguf
 from puna.quantize import merge_parts, quantize_file
@@ -33,8 +33,9 @@ def make(blobs: Blobs, spec: ModelSpec, parent: StoredModel | None, progress: Pr
     Raises RequestError, GGUFError and StoreError.
     """
     files = dict(spec.files) if parent is None else {}
+    adapters: dict[str, str] = {}
     if any(name.lower().endswith(".safetensors") for name in files):
-        files = _converted(blobs, files, progress)
+        files, adapters = _converted(blobs, files, progress)
     elif parts := {name: digest for name, digest in files.items() if PART_NAME.fullmatch(name)}:
         first = min(parts)
         whole = _made(blobs, lambda out: _join(blobs, parts, first, out, progress))
@@ -46,7 +47,14 @@ def make(blobs: Blobs, spec: ModelSpec, parent: StoredModel | None, progress: Pr
             path = parent.files[layer.digest] if parent else None
             assert path is not None
             replaced[layer.digest] = _quantized_file(blobs, path, layer.digest, kind, progress)
-    return replace(spec, files=files or spec.files, replaced=replaced)
+    return replace(
+        spec,
+        files=files or spec.files,
+        replaced=replaced,
+        adapters={**adapters, **spec.adapters},
+        # Those that a model is published with count in requests that name them.
+        adapter_scales={**dict.fromkeys(adapters, 0.0), **spec.adapter_scales},
+    )
 
 
 def _made(blobs: Blobs, write: Callable[[Path], None]) -> str:
@@ -82,8 +90,10 @@ def _laid_out(blobs: Blobs, files: Mapping[str, str]) -> Iterator[Path]:
         yield folder
 
 
-def _converted(blobs: Blobs, files: Mapping[str, str], progress: Progress) -> dict[str, str]:
-    """The model, and what sees in it, of files as they are published."""
+def _converted(
+    blobs: Blobs, files: Mapping[str, str], progress: Progress
+) -> tuple[dict[str, str], dict[str, str]]:
+    """The model and what sees in it, and its adapters, of files as they are published."""
 
     def report(done: int, total: int) -> None:
         progress("converting model", done, total)
@@ -93,7 +103,9 @@ def _converted(blobs: Blobs, files: Mapping[str, str], progress: Progress) -> di
         with _scratch(blobs) as out:
             if convert_tower(folder, out, name="model", report=report):
                 made["mmproj.gguf"] = blobs.adopt(out)
-    return made
+        with tempfile.TemporaryDirectory(dir=blobs.folder, prefix="tmp-") as scratch:
+            adapters = convert_adapters(folder, lambda name: Path(scratch) / f"{name}.gguf", report=report)
+            return made, {path.name: blobs.adopt(path) for path in adapters.values()}
 
 
 def _join(blobs: Blobs, parts: Mapping[str, str], first: str, out: Path, progress: Progress) -> None:

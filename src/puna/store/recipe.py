@@ -35,6 +35,15 @@ _WEIGHTS = (
     "model*.safetensors", "consolidated*.safetensors", "pytorch_model*.bin", "consolidated*.pth",
     "*.gguf", "*.bin",
 )  # fmt: skip
+#: Those that only Python could read, by running what is in them.
+_PICKLED = frozenset({"pytorch_model*.bin", "consolidated*.pth"})
+
+#: What lies beside weights and says how to use them: settings, chat templates, vocabularies, and what
+#: sentence-transformers puts after a model.
+_BESIDE = (
+    "*.json", "*/*.json", "*.jinja", "tokenizer.model", "spiece.model", "rwkv_vocab*.txt",
+    "*_Dense*/model.safetensors",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,9 +221,14 @@ def _directory_files(folder: Path) -> dict[str, Path]:
             break
     else:
         raise RequestError(f"no Modelfile or safetensors files found in {folder}")
+    if pattern in _PICKLED:
+        raise RequestError(
+            f"{weights[0]} is a pickle, and reading it would run what is in it; have the model as "
+            "safetensors (in transformers: save_pretrained)"
+        )
     extra: Sequence[Path] = []
     if weights[0].suffix != ".gguf":
-        extra = [*folder.glob("*.json"), *folder.glob("*/*.json"), *folder.glob("tokenizer.model")]
+        extra = [path for pattern in _BESIDE for path in folder.glob(pattern)]
     files = [_inside(path, folder) for path in [*weights, *sorted(extra)]]
     if weights[0].suffix == ".gguf":
         _check_one_model(folder, files)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any, Protocol
 
-from puna.cli import show, tables, terminal
+from puna.cli import show, terminal
+from puna.cli.manage import print_models
 from puna.cli.repl import help as texts
 from puna.cli.repl.session import Session
 from puna.cli.settings import parse_values
@@ -40,8 +40,9 @@ def run_command(session: Session, line: str, history: History) -> bool:
     return True
 
 
-def _list(session: Session, _line: str, _history: History) -> None:
-    print(tables.model_table(session.client.get("/api/tags").get("models") or [], datetime.now(UTC)))
+def _list(session: Session, line: str, _history: History) -> None:
+    words = line.split()
+    print_models(session.client, words[1] if len(words) > 1 else "")
 
 
 def _load(session: Session, line: str, _history: History) -> None:
