@@ -13,6 +13,17 @@ def test_later_layers_win_and_null_is_skipped() -> None:
     assert (merged.top_k, merged.seed, merged.temperature) == (20, 1, 0.8)
 
 
+def test_options_that_nobody_gives_are_ollamas() -> None:
+    """But for `repeat_penalty`: the engine that has 1.1 there ignores it."""
+    published = {
+        "num_batch": 512, "num_gpu": -1, "main_gpu": 0, "use_mmap": None, "num_thread": 0, "num_keep": 4,
+        "seed": -1, "num_predict": -1, "top_k": 40, "top_p": 0.9, "min_p": 0.0, "typical_p": 1.0,
+        "temperature": 0.8, "repeat_last_n": 64, "presence_penalty": 0.0, "frequency_penalty": 0.0,
+    }  # fmt: skip
+    assert {name: getattr(Options(), name) for name in published} == published
+    assert Options().repeat_penalty == 1
+
+
 def test_numbers_are_coerced_as_ollama_does() -> None:
     merged = Options.merge({"top_k": 40.9, "temperature": 1, "stop": ["a", "", "b"]})
     assert (merged.top_k, merged.temperature, merged.stop) == (40, 1.0, ("a", "b"))

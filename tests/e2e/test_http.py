@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
@@ -28,6 +29,16 @@ def test_the_greeting_is_what_clients_check_for(http: httpx.Client) -> None:
     assert answer.headers["content-type"].startswith("text/plain")
     head = http.head("/")
     assert (head.status_code, head.content) == (200, b"")
+
+
+@pytest.mark.parametrize("path", ["/api/chat", "/v1/responses"])
+def test_a_compressed_body_is_refused_as_one(http: httpx.Client, path: str) -> None:
+    body = gzip.compress(b'{"model": "demo"}')
+    refused = http.post(path, content=body, headers={"content-encoding": "gzip"})
+    assert refused.status_code == 400
+    assert "the request body is compressed (gzip); send it as it is" in refused.text
+    named = http.post("/api/show", content=b'{"model": "demo"}', headers={"content-encoding": "utf-8"})
+    assert named.status_code == 200
 
 
 def test_the_version_is_a_semantic_one_with_our_own_beside_it(http: httpx.Client, server: Server) -> None:
@@ -195,6 +206,7 @@ BAD = [
     ("/api/create", b'{"model": "new", "files": {"../a": "sha256:00"}}', 400, "file path must be relative"),
     ("/api/create", b'{"model": "new", "from": "tiny", "template": "{{ if"}', 400, "template error"),
     ("/api/create", b'{"model": "new", "from": "tiny", "quantize": "q4"}', 400, "unsupported quantization"),
+    ("/api/create", b'{"model": "new", "from": "tiny", "quantization": "q4"}', 400, "unsupported quantiz"),
     ("/api/create", b'{"model": "new", "from": "tiny", "renderer": "x9"}', 400, "unknown renderer 'x9'"),
     ("/api/create", b'{"model": "new", "from": "tiny", "parser": "x9"}', 400, "unknown parser 'x9'"),
     (

@@ -134,6 +134,15 @@ def test_log_probabilities_come_one_per_token(server: Server) -> None:
     assert all(not entry.top_logprobs for entry in streamed)
 
 
+def test_what_a_created_model_is_given_in_other_forms(server: Server) -> None:
+    body = {"license": "Free", "parameters": {"top_k": None, "top_p": 0.5}, "stream": False}
+    made = server.http.post("/api/create", json={"name": "made", "from": "tiny", **body})
+    assert made.json() == {"status": "success"}
+    shown = server.client.show("made")
+    assert (shown.license, shown.parameters) == ("Free", "top_p                          0.5")
+    server.client.delete("made")
+
+
 def test_create_from_a_file_copy_and_delete(server: Server, tiny_file: Path) -> None:
     client = server.client
     digest = client.create_blob(tiny_file)

@@ -34,6 +34,8 @@ def test_a_running_request_is_listed_with_its_speed_and_ended_by_its_id(server: 
         assert seen["generated"] >= 20
         assert seen["tokens_per_second"] > 0
         assert seen["duration"] > 0
+        assert server.http.post("/api/cancel", json={"id": "mine"}).status_code == 404
+        assert server.http.post("/api/cancel", json={}).status_code == 404
         assert server.http.post("/api/cancel", json={"id": "mine-1"}).status_code == 200
         rest = [json.loads(line) for line in lines]
     assert rest[-1] == {"error": "the request was cancelled"}

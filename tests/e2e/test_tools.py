@@ -140,6 +140,14 @@ def test_ollamas_client_is_told_of_whole_calls(server: Server) -> None:
     assert all(one["id"].startswith("call_") for one in raw)
 
 
+def test_a_parser_that_the_author_names_decides_what_a_call_is(server: Server) -> None:
+    body = {"model": "unread", "from": "scripted", "parser": "ministral", "stream": False}
+    assert server.http.post("/api/create", json=body).json() == {"status": "success"}
+    answer = server.client.chat("unread", user(ONE), tools=TOOLS, options=GREEDY)
+    assert (answer.message.content, answer.message.tool_calls) == (call(FIRST), None)
+    server.client.delete("unread")
+
+
 def test_ollamas_client_sends_results_back(server: Server) -> None:
     asked: list[Any] = user()
     answer = server.client.chat("scripted", asked, tools=TOOLS, options=GREEDY)

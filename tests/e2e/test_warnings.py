@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from openai import OpenAI
 
+from puna.store import ModelSpec, Store
 from tests.e2e.servers import Server, add_model, environment, running
 
 pytestmark = pytest.mark.e2e
@@ -80,6 +81,29 @@ def test_openais_api_names_options_of_the_model(server: Server) -> None:
     vectors = client.embeddings.create(model="onagpu", input="hello").model_dump()
     assert vectors["warnings"] == SENTENCES[:1]
     server.client.delete("onagpu")
+
+
+def test_options_that_a_model_has_from_old_versions_are_named(server: Server) -> None:
+    old = {"num_gqa": 8, "mirostat": 2, "rope_frequency_base": 1e4, "num_predict": 2}
+    server.client.create(model="old", from_="tiny", parameters=old)
+    body = {"model": "old", "messages": MESSAGES, "stream": False}
+    told = server.http.post("/api/chat", json=body).json()["warnings"]
+    assert [sentence.split('"')[1] for sentence in told] == ["num_gqa", "rope_frequency_base"]
+    server.client.create(model="old", from_="tiny", parameters={"top_k": "many"})
+    reply = server.http.post("/api/chat", json=body)
+    assert (reply.status_code, reply.json()["error"]) == (
+        400, 'option "top_k" must be of type integer, not \'many\'',
+    )  # fmt: skip
+    server.client.delete("old")
+
+
+def test_a_parser_that_nobody_knows_is_named(server: Server) -> None:
+    # A model from elsewhere: this server would not have made it.
+    Store(server.models).create("newer", ModelSpec(from_model="tiny", parser="qwen9"))
+    told = "the model's parser 'qwen9' is unknown and ignored: its answers are read as its template says"
+    body = {"model": "newer", "messages": MESSAGES, "options": {"num_predict": 2}, "stream": False}
+    assert server.http.post("/api/chat", json=body).json()["warnings"] == [told]
+    server.client.delete("newer")
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 from puna.errors import RequestError, TemplateError
 from puna.gguf import open_gguf
 from puna.prompt.author import Author
+from puna.prompt.capabilities import capabilities
 from puna.prompt.choose import chat_format, check_template
 from puna.prompt.defaults import rendered_by
 from puna.prompt.format import ChatFormat
@@ -88,7 +89,7 @@ def test_a_model_without_any_template_gets_the_prompt_as_it_is(create: Create) -
 
 
 @pytest.mark.parametrize(
-    ("template", "architecture", "metadata", "capabilities"),
+    ("template", "architecture", "metadata", "can"),
     [
         ("{{ .Prompt }}", "llama", {}, ("completion",)),
         ("{{ .Tools }}{{ .Prompt }}{{ .Suffix }}", "llama", {}, ("completion", "tools", "insert")),
@@ -123,10 +124,19 @@ def test_capabilities_come_from_template_and_file(
     template: str | None,
     architecture: str,
     metadata: dict[str, Any],
-    capabilities: tuple[str, ...],
+    can: tuple[str, ...],
 ) -> None:
     model = create({"template": template}, architecture, **metadata)
-    assert Author.of(model).capabilities == capabilities
+    assert Author.of(model).capabilities == can
+
+
+def test_what_a_config_claims_and_an_image_model_beside_come_in_their_places() -> None:
+    facts = ModelFacts(architecture="llama")
+    template = "{{ .Tools }}{{ .Prompt }}{{ .Suffix }}"
+    assert capabilities(facts, template, extra=["image"], sees=True) == (
+        "completion", "vision", "image", "tools", "insert",
+    )  # fmt: skip
+    assert capabilities(facts, extra=["thinking"]) == ("completion", "thinking")
 
 
 @pytest.mark.parametrize(

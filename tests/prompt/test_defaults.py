@@ -159,12 +159,18 @@ WHOLE = {
     "olmo3": "<|im_start|>system\nYou are a helpful function-calling AI assistant. You do not currently "
     "have access to any functions. <functions></functions><|im_end|>\n"
     "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n",
+    "olmo3.1": "<|im_start|>system\nYou are Olmo, a helpful AI assistant built by Ai2. Your date cutoff is "
+    "December 2024, and your model weights are available at https://huggingface.co/allenai. You do not "
+    "currently have access to any functions. <functions></functions><|im_end|>\n"
+    "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n",
     "olmo3-32b-think": "<|im_start|>system\nYou are a helpful AI assistant.<|im_end|>\n"
     "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>",
     "cogito": "<s>You are Cogito, an AI assistant created by Deep Cogito, which is an AI research lab based "
     "in San Francisco.<｜User｜>Hello<｜Assistant｜>",
     "deepseek3.1": "<s><｜User｜>Hello<｜Assistant｜></think>",
     "functiongemma": "<s><start_of_turn>user\nHello<end_of_turn>\n<start_of_turn>model\n",
+    "gemma4-small": "<s><|turn>user\nHello<turn|>\n<|turn>model\n",
+    "gemma4-large": "<s><|turn>user\nHello<turn|>\n<|turn>model\n<|channel>thought\n<channel|>",
     "qwen3-vl-thinking": "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n",
     "qwen3-coder": "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n",
 }

@@ -34,13 +34,24 @@ def chat(*turns: str) -> Chat:
     return [{"role": roles[turn[0]], "content": turn[3:]} for turn in turns]
 
 
-def test_a_template_without_messages_is_run_turn_by_turn() -> None:
+@pytest.mark.parametrize(
+    ("messages", "text"),
+    [
+        (
+            chat("s: You are a wizard.", "u: Hello!", "a: Hi", "u: Bye"),
+            "System: You are a wizard. User: Hello! Assistant: Hi User: Bye ",
+        ),
+        (chat("u: a", "s: b", "u: c"), "User: a System: b User: c "),
+        (chat("u: a", "a: b", "s: c", "u: d"), "User: a Assistant: b System: c User: d "),
+        (chat("u: a", "t: b"), "User: a "),  # a result has no place
+    ],
+)
+def test_a_template_without_messages_is_run_turn_by_turn(messages: Chat, text: str) -> None:
     template = (
         "{{ if .System }}System: {{ .System }} {{ end }}{{ if .Prompt }}User: {{ .Prompt }} {{ end }}"
         "{{ if .Response }}Assistant: {{ .Response }} {{ end }}"
     )
-    text = GoFormat(template).render(chat("s: You are a wizard.", "u: Hello!", "a: Hi", "u: Bye"))
-    assert text == "System: You are a wizard. User: Hello! Assistant: Hi User: Bye "
+    assert GoFormat(template).render(messages) == text
 
 
 @pytest.mark.parametrize("template", [CHATML_TURNS, CHATML_MESSAGES])
@@ -204,6 +215,15 @@ def test_a_field_messages_do_not_have_is_an_error() -> None:
 def test_a_malformed_message_is_the_callers_mistake(message: Any) -> None:
     with pytest.raises(RequestError):
         GoFormat("{{ range .Messages }}{{ end }}").render([message])
+
+
+def test_calls_are_numbered_unless_they_are() -> None:
+    calls = [{"function": {"name": name, "arguments": {}}} for name in "ab"]
+    each = "{{ range .ToolCalls }}{{ .Function.Index }}{{ .Function.Name }} {{ end }}"
+    form = GoFormat("{{ range .Messages }}" + each + "{{ end }}")
+    assert form.render([{"role": "assistant", "content": "", "tool_calls": calls}]) == "0a 1b "
+    calls[0]["function"]["index"] = 7
+    assert form.render([{"role": "assistant", "content": "", "tool_calls": calls}]) == "7a 1b "
 
 
 def test_merging_loses_no_calls_and_no_thinking() -> None:

@@ -18,7 +18,7 @@ from puna.model.metadata import scalar
 from puna.ops import default_backend
 from puna.options import AdapterFile, Options, drafts_itself, engine_from_env, int_range, speculate_from_env
 from puna.prompt.author import Author
-from puna.prompt.capabilities import capabilities
+from puna.prompt.capabilities import answer_family, capabilities
 from puna.prompt.model_facts import projector_for, read_facts
 from puna.prompt.renderer.client import Renderer
 from puna.store import Store, StoredModel
@@ -95,7 +95,9 @@ def load(
         projector = projector_for(stored.projector_paths, path)
     sees = projector is not None
     author = (
-        Author.of(stored) if stored is not None else Author(path.name, lambda: capabilities(facts, sees=sees))
+        Author.of(stored)
+        if stored is not None
+        else Author(path.name, lambda: capabilities(facts, sees=sees), lambda: answer_family(facts))
     )
     types = KVTypes.from_env() if kv_cache_type is None else KVTypes.parse(kv_cache_type)
     renderer = Renderer()

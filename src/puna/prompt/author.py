@@ -145,6 +145,8 @@ class Author:
         `name` is what the request calls the model. Raises RequestError if it is to think and cannot.
         """
         if "thinking" in self.capabilities:
+            if asked == "max" and self.answer_family() == "harmony":
+                return "high"  # no more is known to models of that format
             return True if asked is None else asked
         if asked:
             raise RequestError(f'"{name or self.name}" does not support thinking')

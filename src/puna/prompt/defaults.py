@@ -30,7 +30,7 @@ RENDERERS: Final = {
     "functiongemma": _Renderer("functiongemma"),
     "gemma4": _Renderer("gemma4"),
     "gemma4-large": _Renderer("gemma4"),
-    "gemma4-small": _Renderer("gemma4"),
+    "gemma4-small": _Renderer("gemma4", "{% set small = true %}"),
     "glimmer": _Renderer("glimmer"),
     "glm-4.7": _Renderer("glm4.7"),
     "glm-ocr": _Renderer("glm4.5"),

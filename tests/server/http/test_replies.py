@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from puna.server.http.replies import ListReply
+from puna.server.http.replies import ListReply, encode
 
 FIELDS = {"model": 'a"b', "count": 3}
 
@@ -31,6 +31,14 @@ async def sent(reply: ListReply) -> tuple[list[bytes], int]:
     await reply({}, None, send)  # type: ignore[arg-type]
     task.cancel()
     return parts, turns
+
+
+def test_nothing_in_a_text_ends_the_line_for_anybody() -> None:
+    text = "".join(map(chr, range(0x300))) + "\u2028\u2029\u202a😀"
+    written = encode({text: [text]}).decode()
+    assert written.splitlines() == [written]
+    assert json.loads(written) == {text: [text]}
+    assert encode("é😀<&>") == '"é😀<&>"'.encode()
 
 
 @pytest.mark.parametrize("items", [[], [1], [[0.5, 1e-7], {"a": "ü"}]])

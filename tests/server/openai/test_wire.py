@@ -71,10 +71,12 @@ def test_images_stand_where_they_stood_between_texts() -> None:
                 {"type": "text", "text": "a"},
                 {"type": "image_url", "image_url": {"url": "data:image/png;base64,QUJD"}},
                 {"type": "text", "text": "b"},
+                {"type": "image_url", "image_url": "data:;base64,REVG"},
             ],
         }
     )
-    assert [(m.role, m.content, m.images) for m in messages(request)] == [("user", "a[img]b", [b"ABC"])]
+    found = [(m.role, m.content, m.images) for m in messages(request)]
+    assert found == [("user", "a[img]b[img]", [b"ABC", b"DEF"])]
 
 
 def test_each_text_of_a_list_content_is_a_message() -> None:

@@ -52,9 +52,14 @@ class Body(BaseModel):
 
 T = TypeVar("T", bound=Body)
 
+#: Values of Content-Encoding that mean other bytes; some clients name a character set there.
+_COMPRESSIONS = frozenset({"br", "compress", "deflate", "gzip", "x-gzip", "zstd"})
+
 
 async def read(request: Request, kind: type[T]) -> T:
     """The body of `request` as `kind`. Raises RequestError naming what is wrong and where."""
+    if (encoding := request.headers.get("content-encoding", "").strip().lower()) in _COMPRESSIONS:
+        raise RequestError(f"the request body is compressed ({encoding}); send it as it is")
     return parse(await request.body(), kind)
 
 

@@ -23,13 +23,20 @@ TEXT: Final = "text/plain; charset=utf-8"
 #: A list is encoded in pieces of about this size, which take a millisecond.
 _PIECE_BYTES: Final = 1 << 16
 
+#: What ends a line for Unicode, and so for clients that split streams as Python's `str.splitlines` does, the
+#: `ollama` package among them. Each stands within a string of JSON, if anywhere.
+_LINE_ENDS: Final = {end.encode(): f"\\u{ord(end):04x}".encode() for end in "\u0085\u2028\u2029"}
+
 _log = logging.getLogger(__name__)
 _encoder = msgspec.json.Encoder()
 
 
 def encode(value: Any) -> bytes:
-    """Compact UTF-8 JSON of plain data and msgspec structs."""
-    return _encoder.encode(value)
+    """Compact UTF-8 JSON of plain data and msgspec structs, on one line whoever reads it."""
+    data = _encoder.encode(value)
+    for end, escaped in _LINE_ENDS.items():
+        data = data.replace(end, escaped)
+    return data
 
 
 def json_reply(value: Any, status: int = 200, content_type: str = JSON) -> Response:

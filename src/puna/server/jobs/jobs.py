@@ -12,9 +12,10 @@ from typing import Any, Literal
 import msgspec.structs
 
 from puna.engine.events import Generate, Prompt
-from puna.errors import RequestError
+from puna.errors import RequestError, shown
 from puna.grammar.format import Format
 from puna.images.limits import image_limits
+from puna.markup.registry import PARSERS
 from puna.prompt.author import Author
 from puna.prompt.capabilities import check_capabilities
 from puna.prompt.messages import Chat
@@ -104,6 +105,11 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     think = author.think(think, asked.model)
     if any(isinstance(one, Chat) and one.documents for one in asked.prompts) and not author.takes_documents():
         ignored.append("documents are ignored: the model's template has no place for them")
+    if author.parser and author.parser not in PARSERS:
+        ignored.append(
+            f"the model's parser {shown(author.parser)} is unknown and ignored: its answers are read as its "
+            "template says"
+        )
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
     check_remote(asked.images, backend.settings.remote_images)

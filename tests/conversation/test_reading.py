@@ -1,0 +1,93 @@
+"""What a `PARSER` means for the answers of a model, and for what it is said to be able to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from puna.conversation.reading import reading_of
+from puna.engine.events import Generate
+from puna.markup.registry import PARSERS
+from puna.prompt.capabilities import capabilities
+from puna.prompt.format import Think, Traits
+from puna.prompt.messages import Chat, Message
+from puna.prompt.model_facts import ModelFacts
+from tests.markup.reading import Read, read, tool
+
+TOOLS = [tool("f")]
+#: An answer that thinks between tags, where they are not the usual ones.
+OWN_TAGS = {
+    "harmony": "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant<|channel|>final<|message|>Hi",
+    "gemma4": "<|channel>thought\nHm<channel|>Hi",
+    "ministral": "[THINK]Hm[/THINK]Hi",
+}
+#: Whether models with Ollama's parsers call tools and think, and where their answers begin inside thinking:
+#: `model/parsers/` of Ollama 0.24, `HasToolSupport`, `HasThinkingSupport` and `Init`. A model that can think
+#: does so unless it is told not to.
+NAMED = {
+    "qwen3": ("tools", "", "never"),
+    "qwen3-thinking": ("tools", "thinking", "wanted"),
+    "qwen3-vl-instruct": ("tools", "", "never"),
+    "qwen3-vl-thinking": ("tools", "thinking", "always"),
+    "qwen3-coder": ("tools", "", "never"),
+    "qwen3.5": ("tools", "thinking", "wanted"),
+    "harmony": ("tools", "thinking", "never"),
+    "deepseek3": ("tools", "thinking", "wanted"),
+    "cogito": ("tools", "thinking", "wanted"),
+    "olmo3": ("tools", "", "never"),
+    "olmo3-think": ("", "thinking", "always"),
+    "nemotron-3-nano": ("tools", "thinking", "wanted"),
+    "gemma4": ("tools", "thinking", "never"),
+    "gemma4-no-thinking": ("tools", "", "never"),
+    "functiongemma": ("tools", "", "never"),
+    "glm-4.7": ("tools", "thinking", "wanted"),
+    "glm-ocr": ("tools", "thinking", "never"),  # Ollama splits thinking off, but does not say so
+    "lfm2": ("tools", "", "never"),
+    "lfm2-thinking": ("tools", "thinking", "wanted"),
+    "laguna": ("tools", "thinking", "never"),
+    "ministral": ("tools", "thinking", "never"),  # as glm-ocr
+    "passthrough": ("", "", "never"),
+}
+#: Those of which thinking is told from the answer even if none was wanted.
+ALWAYS_SPLIT = {"qwen3-vl-thinking", "olmo3-think", "glm-ocr", "laguna", "ministral", "harmony"}
+
+
+def answered(parser: str, answer: str, think: Think, last: str = "user", tools: Any = ()) -> Read:
+    chat = Chat(messages=[Message(role=last, content="Say")], tools=list(tools))
+    request = Generate(prompt=chat, parser=parser, think=think)
+    how = reading_of(request, Traits(), "llama", "Say")
+    return Read(text=answer) if how is None else read(how, answer)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_parser_reads_as_ollamas_of_that_name(name: str) -> None:
+    tools, thinking, begins = NAMED[name]
+    can = capabilities(ModelFacts(architecture="llama"), "{{ .Prompt }}", parser=name)
+    assert can == tuple(filter(None, ("completion", tools, thinking)))
+    for think in (True, False):
+        if think and not thinking:
+            continue
+        inside = begins == "always" or (begins == "wanted" and think)
+        found = answered(name, "Hm</think>Hi", think)
+        assert (found.thinking, found.text) == (("Hm", "Hi") if inside else ("", "Hm</think>Hi"))
+        if begins != "never":
+            assert answered(name, "Hi", think, last="assistant").text == "Hi", "it goes on with an answer"
+        if thinking and (think or name in ALWAYS_SPLIT):
+            found = answered(name, OWN_TAGS.get(name, "<think>Hm</think>Hi"), think)
+            assert (found.thinking.strip(), found.text) == ("Hm", "Hi")
+
+
+def test_every_parser_of_ollama_is_known() -> None:
+    assert NAMED.keys() <= PARSERS.keys()
+
+
+def test_cogito_does_not_think_where_it_may_call() -> None:
+    assert answered("cogito", "Hm</think>Hi", True, tools=TOOLS).thinking == ""
+    assert answered("deepseek3", "Hm</think>Hi", True, tools=TOOLS).thinking == "Hm"
+
+
+def test_passthrough_leaves_calls_in_the_text() -> None:
+    call = '<tool_call>{"name": "f", "arguments": {}}</tool_call>'
+    assert answered("passthrough", call, None, tools=TOOLS).text == call
+    assert answered("qwen3", call, None, tools=TOOLS).calls == [("f", "{}")]

@@ -1,0 +1,262 @@
+"""What Ollama's API promises in its small print: fields, orders of checks, content types, names."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.e2e.servers import Server, running, scripted
+from tests.e2e.test_tools import SCRIPTS, TEMPLATE, TOOLS
+from tests.scripted import trigger
+
+pytestmark = pytest.mark.e2e
+
+TURNS = "{{ range .Messages }}{{ .Role }}: {{ .Content }}\n{{ end }}"
+EXAMPLE = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+FEW = {"temperature": 0, "num_predict": 2}
+
+
+@pytest.fixture(scope="module")
+def http(server: Server) -> Iterator[httpx.Client]:
+    """Of a server with the model `dressed`, which has everything a Modelfile can give."""
+    body = {
+        "model": "dressed",
+        "from": "tiny",
+        "template": TURNS,
+        "system": "be kind",
+        "license": ["one", "two"],
+        "parameters": {"top_k": 3},
+        "messages": EXAMPLE,
+        "stream": False,
+    }
+    created = server.http.post("/api/create", json=body)
+    assert (created.json(), created.headers["content-type"]) == ({"status": "success"}, "application/json")
+    yield server.http
+    server.client.delete("dressed")
+
+
+def user(content: str = "x") -> list[dict[str, Any]]:
+    return [{"role": "user", "content": content}]
+
+
+# --- /api/show, /api/tags, /v1/models -------------------------------------------------------------------
+
+
+def show(http: httpx.Client, **body: Any) -> dict[str, Any]:
+    found: dict[str, Any] = http.post("/api/show", json=body).json()
+    return found
+
+
+@pytest.mark.parametrize("key", ["model", "name"])
+def test_show_tells_what_the_modelfile_said(http: httpx.Client, key: str) -> None:
+    shown = show(http, **{key: "dressed"})
+    assert shown["license"] == "one\ntwo"
+    assert (shown["system"], shown["template"], shown["messages"]) == ("be kind", TURNS, EXAMPLE)
+    assert shown["parameters"] == "top_k                          3"
+    assert shown["tensors"][0].keys() == {"name", "type", "shape"}
+    assert shown["model_info"]["general.parameter_count"] > 0
+    assert not {"general.name", "tokenizer.chat_template"} & shown["model_info"].keys()
+    assert not {"context_length", "embedding_length"} & shown["details"].keys()
+    assert "\nSYSTEM be kind\n" in shown["modelfile"]
+
+
+def test_show_takes_another_system_text_and_options_for_its_modelfile(http: httpx.Client) -> None:
+    shown = show(http, model="dressed", system="be brief", options={"top_k": 9, "seed": 4})
+    assert shown["system"] == "be brief"
+    lines = shown["modelfile"].splitlines()
+    assert {"SYSTEM be brief", "PARAMETER top_k 9", "PARAMETER seed 4"} <= set(lines)
+    assert shown["parameters"] == "top_k                          3"
+
+
+def test_an_editor_is_told_the_name_it_asked_for(http: httpx.Client) -> None:
+    asked = {"json": {"model": "dressed"}}
+    for agent, name in (("GitHubCopilotChat/0.1", "dressed"), ("curl/8", None)):
+        shown = http.post("/api/show", headers={"user-agent": agent}, **asked).json()  # type: ignore[arg-type]
+        assert shown["model_info"].get("general.basename") == name
+
+
+def test_lists_name_every_model_with_its_tag_newest_first(http: httpx.Client, server: Server) -> None:
+    models = http.get("/api/tags").json()["models"]
+    assert all(model["name"] == model["model"] and ":" in model["name"] for model in models)
+    dressed = models[0]
+    assert dressed["name"] == "dressed:latest"
+    assert (dressed["details"]["context_length"], dressed["details"]["embedding_length"]) == (256, 64)
+    assert dressed["details"]["parent_model"] == "tiny:latest"
+    listed = http.get("/v1/models").json()["data"]
+    assert [model["id"] for model in listed] == [model["name"] for model in models]
+    modified = datetime.fromisoformat(re.sub(r"\.\d+", "", dressed["modified_at"]))
+    one = http.get("/v1/models/DRESSED").json()
+    assert one == {"id": "DRESSED", "object": "model", "created": modified.timestamp(), "owned_by": "library"}
+    manifest = server.models / "manifests/registry.ollama.ai/library/dressed/latest"
+    layers = json.loads(manifest.read_text())
+    assert dressed["size"] == sum(layer["size"] for layer in [layers["config"], *layers["layers"]])
+
+
+# --- which of several faults is told of -------------------------------------------------------------------
+
+RAW = {"prompt": "x", "raw": True, "system": "s"}
+FAULTS: list[tuple[str, dict[str, Any], int, str]] = [
+    ("/api/generate", {"model": "", "prompt": "x", "top_logprobs": 21}, 400, "top_logprobs must be between"),
+    ("/api/generate", {"model": "!!", "prompt": "x", "keep_alive": "x"}, 400, "time: invalid duration"),
+    ("/api/generate", {"model": "nosuch", **RAW}, 404, "model 'nosuch' not found"),
+    ("/api/generate", {"model": "nosuch", "prompt": "x", "think": True}, 404, "model 'nosuch' not found"),
+    ("/api/generate", {"model": "tiny", **RAW, "think": True}, 400, "raw mode does not support"),
+    ("/api/generate", {"model": "tiny", "prompt": "x", "raw": True, "context": [1]}, 400, "raw mode"),
+    ("/api/generate", {"model": "tiny", "prompt": "x", "raw": True, "template": "t"}, 400, "raw mode"),
+    ("/api/generate", {"model": "tiny", "prompt": "x", "think": "low", "suffix": "y"}, 400, "thinking"),
+    (
+        "/api/generate",
+        {"model": "tiny", "prompt": "x", "suffix": "y", "options": {"stop": 5}},
+        400,
+        "does not support insert",
+    ),
+    ("/api/chat", {"model": "tiny", "messages": user(), "tools": TOOLS, "think": True}, 400, "thinking"),
+    (
+        "/api/chat",
+        {"model": " ", "messages": user(), "top_logprobs": 21},
+        400,
+        "top_logprobs must be between",
+    ),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "words"), FAULTS)
+def test_the_first_fault_in_ollamas_order_is_told_of(
+    http: httpx.Client, path: str, body: dict[str, Any], status: int, words: str
+) -> None:
+    answer = http.post(path, json=body)
+    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+
+
+def test_what_asks_for_nothing_is_no_fault(http: httpx.Client) -> None:
+    nothing: dict[str, Any] = {"context": [], "template": "", "system": "", "images": [], "think": False}
+    nothing |= {"format": "", "suffix": "", "options": {"stop": None, "seed": None, "num_predict": 1}}
+    body = {"model": "tiny", "prompt": "x", "raw": True, "stream": False, **nothing}
+    assert http.post("/api/generate", json=body).json()["eval_count"] == 1
+
+
+def test_a_model_that_is_not_in_memory_is_unloaded_all_the_same(http: httpx.Client) -> None:
+    for raw in (False, True):  # also a request that could not generate
+        body = {"model": " dressed ", "keep_alive": 0, "raw": raw, "system": "s"}
+        answer = http.post("/api/generate", json=body).json()
+        del answer["created_at"]
+        assert answer == {"model": " dressed ", "response": "", "done": True, "done_reason": "unload"}
+
+
+# --- prompts --------------------------------------------------------------------------------------------
+
+
+def rendered(http: httpx.Client, **body: Any) -> str:
+    body = {"model": "dressed", "_debug_render_only": True, **body}
+    path = "/api/chat" if "messages" in body else "/api/generate"
+    found: str = http.post(path, json=body).json()["_debug_info"]["rendered_template"]
+    return found
+
+
+def test_examples_of_the_model_come_only_before_a_first_turn(http: httpx.Client) -> None:
+    first = "system: be kind\nuser: hi\nassistant: ho\nuser: yo\n"
+    assert rendered(http, prompt="yo") == rendered(http, messages=user("yo")) == first
+    assert rendered(http, prompt="yo", context=[]) == "system: be kind\nuser: yo\n"
+    assert rendered(http, prompt="yo", system="be", context=[]) == "system: be\nuser: yo\n"
+    own = [{"role": "system", "content": "s"}, *user("yo")]
+    assert rendered(http, messages=own) == "user: hi\nassistant: ho\nsystem: s\nuser: yo\n"
+    assert rendered(http, messages=own[::-1]).startswith("system: be kind\n")
+    assert rendered(http, prompt="yo", raw=True) == "yo"
+
+
+def test_a_template_of_the_request_leaves_no_message_out(http: httpx.Client) -> None:
+    prompt = "word " * 400  # more than the context
+    text = rendered(http, model="tiny", prompt=prompt, system="first", template=TURNS)
+    assert text == f"system: first\nuser: {prompt}\n"
+
+
+def test_of_levels_of_thinking_harmony_has_high_at_most(http: httpx.Client, server: Server) -> None:
+    harmony = (
+        "<|start|>{{ .ThinkLevel }}<|message|>{{ range .Messages }}{{ .Content }}{{ end }}<|channel|><|end|>"
+    )
+    body = {"model": "reasoner", "from": "tiny", "template": harmony, "stream": False}
+    assert http.post("/api/create", json=body).json() == {"status": "success"}
+    levels = {"max": "high", "high": "high", "low": "low", True: "medium", None: "medium"}
+    for think, level in levels.items():
+        text = rendered(http, model="reasoner", messages=user(), think=think)
+        assert text.startswith(f"<|start|>{level}<|message|>"), think
+    server.client.delete("reasoner")
+
+
+# --- calls ----------------------------------------------------------------------------------------------
+
+
+def test_calls_have_ids_of_their_own_and_come_before_the_last_message(server: Server, tmp_path: Path) -> None:
+    body = {"model": "scripted", "messages": user("weather?"), "tools": TOOLS, "options": {"temperature": 0}}
+    ids: list[str] = []
+    with scripted(server, "scripted", tmp_path, SCRIPTS, TEMPLATE):
+        for _ in range(2):
+            lines = [json.loads(line) for line in server.http.post("/api/chat", json=body).text.splitlines()]
+            calls = [call for line in lines for call in line["message"].get("tool_calls", ())]
+            assert [call["function"]["index"] for call in calls] == [0, 1]
+            assert not any("type" in call for call in calls)
+            ids += [call["id"] for call in calls]
+            assert lines[-1]["message"] == {"role": "assistant", "content": ""}
+            assert (lines[-1]["done"], lines[-1]["done_reason"]) == (True, "stop")
+            kinds = [
+                kind for line in lines for kind in ("thinking", "tool_calls") if line["message"].get(kind)
+            ]
+            assert kinds == sorted(kinds, key=["thinking", "tool_calls"].index)
+        plain = server.http.post(
+            "/api/generate", json={"model": "scripted", "prompt": trigger(1), "stream": False}
+        ).json()
+        assert plain["response"] == SCRIPTS[1]
+    assert len(set(ids)) == 4
+    assert all(re.fullmatch("call_[a-z0-9]{8}", one) for one in ids)
+
+
+def test_ollamas_client_reads_texts_with_line_ends_of_every_kind(server: Server, tmp_path: Path) -> None:
+    text = "a\u2028b\u2029c\x85d\x0be\x0cf\x1cg\r\nh"
+    messages = user(trigger(0))
+    with scripted(server, "scripted", tmp_path, [text], TEMPLATE):
+        parts = server.client.chat("scripted", messages, stream=True, options={"temperature": 0})
+        assert "".join(part.message.content or "" for part in parts) == text
+
+
+# --- OpenAI's and Anthropic's ---------------------------------------------------------------------------
+
+
+def test_an_empty_completion_loads_the_model(http: httpx.Client) -> None:
+    answer = http.post("/v1/completions", json={"model": "tiny", "prompt": "", "stream": True})
+    assert answer.headers["content-type"].startswith("application/json")
+    (choice,) = answer.json()["choices"]
+    assert (choice["text"], choice["finish_reason"]) == ("", "load")
+    assert answer.json()["usage"]["total_tokens"] == 0
+
+
+def test_streams_of_events_are_not_cached(http: httpx.Client) -> None:
+    bodies: dict[str, dict[str, Any]] = {
+        "/v1/responses": {"input": "x", "max_output_tokens": 1, "store": False},
+        "/v1/messages": {"messages": user(), "max_tokens": 1},
+        "/v1/chat/completions": {"messages": user(), "max_tokens": 1},
+    }
+    headers = {"authorization": "Bearer any", "x-api-key": "any", "anthropic-version": "1"}  # no matter
+    for path, body in bodies.items():
+        answer = http.post(path, json=body | {"model": "tiny", "stream": True}, headers=headers)
+        assert (answer.status_code, answer.headers["cache-control"]) == (200, "no-cache"), path
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.text.endswith("\n\n")
+        assert ("data: [DONE]\n\n" in answer.text) is (path == "/v1/chat/completions")
+        assert ("event: " in answer.text) is (path != "/v1/chat/completions")
+
+
+def test_a_server_begins_by_removing_layers_that_no_model_uses(tmp_path: Path) -> None:
+    stray = tmp_path / "blobs" / f"sha256-{'0' * 64}"
+    stray.parent.mkdir()
+    stray.write_bytes(b"nobody's")
+    os.utime(stray, (0, 0))  # what is young may belong to a model that is being created
+    with running(tmp_path):
+        assert not stray.exists()
