@@ -15,7 +15,7 @@ import pytest
 
 from tests import commands
 from tests.e2e.servers import Server, running
-from tests.registry.receiving import Receiving, receiving
+from tests.registry.receiving import Receiving
 from tests.registry.registries import Published, Registry, serving
 
 pytestmark = pytest.mark.e2e
@@ -132,7 +132,7 @@ def test_create_pulls_what_it_is_made_from(puller: Server, registry: Registry) -
 def test_ollamas_client_and_the_command_line_push(puller: Server, registry: Registry) -> None:
     puller.client.pull(registry.name, insecure=True)
     source = registry.name.removeprefix("http://")
-    with receiving(Receiving()) as target:
+    with serving(Receiving()) as target:
         name = f"{target.address}/team/model"
         puller.client.copy(source, name)
         steps = list(puller.client.push(target.name, insecure=True, stream=True))

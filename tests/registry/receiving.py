@@ -5,10 +5,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -145,34 +143,3 @@ class Receiving:
         assert {"ts", "nonce", "service", "scope"} == set(parse_qs(urlsplit(handler.path).query))
         self.signers.add(f"ssh-ed25519 {public}")
         reply(handler, 403 if self.denies else 200, f'{{"token": "{self.secret}"}}'.encode())
-
-
-@contextmanager
-def receiving(registry: Receiving) -> Iterator[Receiving]:
-    """`registry`, at its address."""
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def _any(self) -> None:
-            registry.answer(self)
-
-        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = _any  # noqa: N815
-
-        def log_message(self, *_: Any) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *_: Any) -> None:
-            pass  # clients that leave in the middle
-
-    server = Server(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
-    registry.address = f"127.0.0.1:{server.server_port}"
-    try:
-        yield registry
-    finally:
-        server.shutdown()
-        server.server_close()

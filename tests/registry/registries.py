@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import httpx
 import pytest
@@ -78,6 +78,9 @@ class Registry:
         self.asked.append((handler.path, asked))
         if self.told(handler):
             return
+        if handler.command not in ("GET", "HEAD"):
+            handler.send_error(501)
+            return
         if handler.path == "/v2/team/model/manifests/latest":
             reply(handler, 200, self.published.manifest)
             return
@@ -117,8 +120,19 @@ def reply(
         handler.wfile.write(data)
 
 
+class Answering(Protocol):
+    """What stands for a registry, or for another server."""
+
+    address: str
+
+    def answer(self, handler: BaseHTTPRequestHandler) -> None: ...
+
+
+_Answering = TypeVar("_Answering", bound=Answering)
+
+
 @contextmanager
-def serving(registry: Registry) -> Iterator[Registry]:
+def serving(registry: _Answering) -> Iterator[_Answering]:
     """`registry`, at its address."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -127,7 +141,7 @@ def serving(registry: Registry) -> Iterator[Registry]:
         def do_GET(self) -> None:
             registry.answer(self)
 
-        do_HEAD = do_GET  # noqa: N815
+        do_HEAD = do_POST = do_PUT = do_PATCH = do_GET  # noqa: N815
 
         def log_message(self, *_: Any) -> None:
             pass

@@ -14,7 +14,7 @@ from puna.store import Store
 from puna.store.verify import verify
 from tests.registry import kills
 from tests.registry.pulling import holds
-from tests.registry.receiving import Receiving, receiving
+from tests.registry.receiving import Receiving
 from tests.registry.registries import Published, Registry, serving
 from tests.store.store_files import write_gguf
 
@@ -36,7 +36,7 @@ def test_whoever_is_killed_leaves_a_store_that_verifies(
 ) -> None:
     published = Published.of(large.read_bytes())
     chance = random.Random(times)
-    with serving(Registry(published)) as registry, receiving(Receiving()) as target:
+    with serving(Registry(published)) as registry, serving(Receiving()) as target:
         other = Store(tmp_path / "other")  # whose model is pushed
         for digest, data in published.blobs.items():
             other.put_blob(digest, [data])

@@ -21,7 +21,7 @@ from puna.store import ModelSpec, Store
 from puna.store.manifest import MANIFEST
 from puna.store.names import ModelName
 from tests.registry.pulling import HASTY, holds, pulled
-from tests.registry.receiving import Receiving, receiving
+from tests.registry.receiving import Receiving
 from tests.registry.registries import Published, Registry, docker_registry, serving
 
 
@@ -127,7 +127,7 @@ def test_pieces_go_where_the_registry_sends_them_without_the_token(
     store: Store, mine: Published, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(upload, "PIECE", 30_000)
-    with receiving(Receiving(secret="secret", redirects=True)) as registry:
+    with serving(Receiving(secret="secret", redirects=True)) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
         pushed(store, registry.name)
     assert registry.blobs == mine.blobs
@@ -137,7 +137,7 @@ def test_pieces_go_where_the_registry_sends_them_without_the_token(
 
 
 def test_who_pushes_signs_with_a_key_that_is_made_once(store: Store, mine: Published, home: Path) -> None:
-    with receiving(Receiving(secret="secret")) as registry:
+    with serving(Receiving(secret="secret")) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
         pushed(store, registry.name)
         key = home / ".ollama" / "id_ed25519"
@@ -152,7 +152,7 @@ def test_who_pushes_signs_with_a_key_that_is_made_once(store: Store, mine: Publi
 
 
 def test_who_may_not_push_is_told_which_key_was_shown(store: Store, mine: Published, home: Path) -> None:
-    with receiving(Receiving(secret="secret", denies=True)) as registry:
+    with serving(Receiving(secret="secret", denies=True)) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
         with pytest.raises(RegistryError, match=r"access denied.* to 'team' .*: ssh-ed25519 AAAA"):
             pushed(store, registry.name)
@@ -162,7 +162,7 @@ def test_who_may_not_push_is_told_which_key_was_shown(store: Store, mine: Publis
 def test_a_key_of_another_kind_is_named(store: Store, mine: Published, home: Path) -> None:
     (home / ".ollama").mkdir(parents=True)
     (home / ".ollama" / "id_ed25519").write_text("no key")
-    with receiving(Receiving(secret="secret")) as registry:
+    with serving(Receiving(secret="secret")) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
         with pytest.raises(RegistryError, match="id_ed25519 is no OpenSSH key"):
             pushed(store, registry.name)
@@ -173,7 +173,7 @@ def test_connections_that_break_and_errors_that_pass(
     store: Store, mine: Published, monkeypatch: pytest.MonkeyPatch, redirects: bool
 ) -> None:
     monkeypatch.setattr(upload, "PIECE", 30_000)
-    with receiving(Receiving(redirects=redirects, breaks=2, busy=2)) as registry:
+    with serving(Receiving(redirects=redirects, breaks=2, busy=2)) as registry:
         store.copy("team/model", f"{registry.address}/team/model")
         pushed(store, registry.name)
         assert registry.blobs == mine.blobs
