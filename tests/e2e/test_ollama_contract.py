@@ -103,6 +103,15 @@ def test_lists_name_every_model_with_its_tag_newest_first(http: httpx.Client, se
 # --- which of several faults is told of -------------------------------------------------------------------
 
 RAW = {"prompt": "x", "raw": True, "system": "s"}
+FORMAT = {"format": "xml"}
+RESPONSE_FORMAT = {"response_format": {"type": "xml"}}
+OUTPUT_FORMAT = {"output_config": {"format": {"type": "xml"}}}
+IMAGE = {"images": ["!"]}
+PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": "http://a/b.png"}]}]
+BASE64 = "illegal base64 data"
+NOT_FOUND = "model 'nosuch' not found"
+THINK = ({"think": "x"}, 400, "invalid think value")
+KEEP = ({"keep_alive": "x"}, 400, "time: invalid duration")
 FAULTS: list[tuple[str, dict[str, Any], int, str]] = [
     ("/api/generate", {"model": "", "prompt": "x", "top_logprobs": 21}, 400, "top_logprobs must be between"),
     ("/api/generate", {"model": "!!", "prompt": "x", "keep_alive": "x"}, 400, "time: invalid duration"),
@@ -125,6 +134,25 @@ FAULTS: list[tuple[str, dict[str, Any], int, str]] = [
         400,
         "top_logprobs must be between",
     ),
+    # What is of the wrong type comes before the model, what has no sense comes after it.
+    *(
+        (path, {"model": "nosuch", **body, **fault}, status, words)
+        for path, body, faults in [
+            ("/api/generate", {"prompt": "x"}, [(FORMAT, 404, NOT_FOUND), (IMAGE, 400, BASE64), THINK, KEEP]),
+            ("/api/chat", {"messages": user()}, [(FORMAT, 404, NOT_FOUND), THINK, KEEP]),
+            ("/api/chat", {}, [({"messages": [{"role": "user", **IMAGE}]}, 400, BASE64)]),
+            ("/api/embed", {}, [({"input": 5}, 400, "invalid input type"), KEEP]),
+            ("/v1/chat/completions", {"messages": user()}, [(RESPONSE_FORMAT, 404, NOT_FOUND)]),
+            ("/v1/chat/completions", {}, [({"messages": PICTURE}, 400, "image URLs are not currently")]),
+            ("/v1/completions", {"prompt": "x"}, [(RESPONSE_FORMAT, 404, NOT_FOUND)]),
+            ("/v1/responses", {"input": "x"}, [({"text": {"format": {"type": "xml"}}}, 404, NOT_FOUND)]),
+            ("/v1/messages", {"messages": user(), "max_tokens": 1}, [(OUTPUT_FORMAT, 404, NOT_FOUND)]),
+            ("/v1/embeddings", {}, [({"encoding_format": "hex"}, 400, "Invalid value for")]),
+        ]
+        for fault, status, words in faults
+    ),
+    ("/api/generate", {"model": "tiny", "prompt": "x", **FORMAT, "options": {"stop": 5}}, 400, "stop"),
+    ("/api/generate", {"model": "tiny", **FORMAT}, 400, "invalid format"),
 ]
 
 
@@ -133,7 +161,9 @@ def test_the_first_fault_in_ollamas_order_is_told_of(
     http: httpx.Client, path: str, body: dict[str, Any], status: int, words: str
 ) -> None:
     answer = http.post(path, json=body)
-    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+    said = answer.json()["error"]
+    said = said if isinstance(said, str) else said["message"]
+    assert (answer.status_code, words in said) == (status, True), answer.text
 
 
 def test_what_asks_for_nothing_is_no_fault(http: httpx.Client) -> None:
