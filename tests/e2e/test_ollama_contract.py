@@ -181,6 +181,35 @@ def test_a_model_that_is_not_in_memory_is_unloaded_all_the_same(http: httpx.Clie
         assert answer == {"model": " dressed ", "response": "", "done": True, "done_reason": "unload"}
 
 
+def test_a_model_without_its_template_says_so_and_can_be_unloaded(server: Server) -> None:
+    body = {"model": "broken", "from": "tiny", "template": "{{ .Prompt }} broken", "stream": False}
+    assert server.http.post("/api/create", json=body).json() == {"status": "success"}
+    ask = {"model": "broken", "prompt": "x", "stream": False, "options": FEW}
+    assert server.http.post("/api/generate", json=ask).status_code == 200
+    manifest = server.models / "manifests/registry.ollama.ai/library/broken/latest"
+    layers = json.loads(manifest.read_text())
+    (layer,) = [one for one in layers["layers"] if "template" in one["mediaType"]]
+    (server.models / "blobs" / layer["digest"].replace(":", "-")).unlink()
+    bodies: dict[str, dict[str, Any]] = {
+        "/api/generate": ask,
+        "/api/chat": {"messages": user()},
+        "/api/show": {},
+        "/v1/chat/completions": {"messages": user()},
+        "/v1/messages": {"messages": user(), "max_tokens": 1},
+    }
+    for path, fields in bodies.items():
+        answer = server.http.post(path, json=fields | {"model": "broken"})
+        assert answer.status_code == 500
+        assert "broken:latest: its template is missing; if it came from a registry" in answer.text
+        assert str(server.models) not in answer.text
+    assert "broken:latest" in [model["name"] for model in server.http.get("/api/tags").json()["models"]]
+    layers["layers"][0]["size"] += 1  # the model file's, too, is not what it was
+    manifest.write_text(json.dumps(layers))
+    unload = server.http.post("/api/generate", json={"model": "broken", "keep_alive": 0})
+    assert unload.json()["done_reason"] == "unload"
+    server.client.delete("broken")
+
+
 # --- prompts --------------------------------------------------------------------------------------------
 
 
