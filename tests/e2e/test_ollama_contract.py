@@ -103,6 +103,15 @@ def test_lists_name_every_model_with_its_tag_newest_first(http: httpx.Client, se
 # --- which of several faults is told of -------------------------------------------------------------------
 
 RAW = {"prompt": "x", "raw": True, "system": "s"}
+FORMAT = {"format": "xml"}
+RESPONSE_FORMAT = {"response_format": {"type": "xml"}}
+OUTPUT_FORMAT = {"output_config": {"format": {"type": "xml"}}}
+IMAGE = {"images": ["!"]}
+PICTURE = [{"role": "user", "content": [{"type": "image_url", "image_url": "http://a/b.png"}]}]
+BASE64 = "illegal base64 data"
+NOT_FOUND = "model 'nosuch' not found"
+THINK = ({"think": "x"}, 400, "invalid think value")
+KEEP = ({"keep_alive": "x"}, 400, "time: invalid duration")
 FAULTS: list[tuple[str, dict[str, Any], int, str]] = [
     ("/api/generate", {"model": "", "prompt": "x", "top_logprobs": 21}, 400, "top_logprobs must be between"),
     ("/api/generate", {"model": "!!", "prompt": "x", "keep_alive": "x"}, 400, "time: invalid duration"),
@@ -125,6 +134,25 @@ FAULTS: list[tuple[str, dict[str, Any], int, str]] = [
         400,
         "top_logprobs must be between",
     ),
+    # What is of the wrong type comes before the model, what has no sense comes after it.
+    *(
+        (path, {"model": "nosuch", **body, **fault}, status, words)
+        for path, body, faults in [
+            ("/api/generate", {"prompt": "x"}, [(FORMAT, 404, NOT_FOUND), (IMAGE, 400, BASE64), THINK, KEEP]),
+            ("/api/chat", {"messages": user()}, [(FORMAT, 404, NOT_FOUND), THINK, KEEP]),
+            ("/api/chat", {}, [({"messages": [{"role": "user", **IMAGE}]}, 400, BASE64)]),
+            ("/api/embed", {}, [({"input": 5}, 400, "invalid input type"), KEEP]),
+            ("/v1/chat/completions", {"messages": user()}, [(RESPONSE_FORMAT, 404, NOT_FOUND)]),
+            ("/v1/chat/completions", {}, [({"messages": PICTURE}, 400, "image URLs are not currently")]),
+            ("/v1/completions", {"prompt": "x"}, [(RESPONSE_FORMAT, 404, NOT_FOUND)]),
+            ("/v1/responses", {"input": "x"}, [({"text": {"format": {"type": "xml"}}}, 404, NOT_FOUND)]),
+            ("/v1/messages", {"messages": user(), "max_tokens": 1}, [(OUTPUT_FORMAT, 404, NOT_FOUND)]),
+            ("/v1/embeddings", {}, [({"encoding_format": "hex"}, 400, "Invalid value for")]),
+        ]
+        for fault, status, words in faults
+    ),
+    ("/api/generate", {"model": "tiny", "prompt": "x", **FORMAT, "options": {"stop": 5}}, 400, "stop"),
+    ("/api/generate", {"model": "tiny", **FORMAT}, 400, "invalid format"),
 ]
 
 
@@ -133,7 +161,9 @@ def test_the_first_fault_in_ollamas_order_is_told_of(
     http: httpx.Client, path: str, body: dict[str, Any], status: int, words: str
 ) -> None:
     answer = http.post(path, json=body)
-    assert (answer.status_code, words in answer.json()["error"]) == (status, True), answer.text
+    said = answer.json()["error"]
+    said = said if isinstance(said, str) else said["message"]
+    assert (answer.status_code, words in said) == (status, True), answer.text
 
 
 def test_what_asks_for_nothing_is_no_fault(http: httpx.Client) -> None:
@@ -149,6 +179,35 @@ def test_a_model_that_is_not_in_memory_is_unloaded_all_the_same(http: httpx.Clie
         answer = http.post("/api/generate", json=body).json()
         del answer["created_at"]
         assert answer == {"model": " dressed ", "response": "", "done": True, "done_reason": "unload"}
+
+
+def test_a_model_without_its_template_says_so_and_can_be_unloaded(server: Server) -> None:
+    body = {"model": "broken", "from": "tiny", "template": "{{ .Prompt }} broken", "stream": False}
+    assert server.http.post("/api/create", json=body).json() == {"status": "success"}
+    ask = {"model": "broken", "prompt": "x", "stream": False, "options": FEW}
+    assert server.http.post("/api/generate", json=ask).status_code == 200
+    manifest = server.models / "manifests/registry.ollama.ai/library/broken/latest"
+    layers = json.loads(manifest.read_text())
+    (layer,) = [one for one in layers["layers"] if "template" in one["mediaType"]]
+    (server.models / "blobs" / layer["digest"].replace(":", "-")).unlink()
+    bodies: dict[str, dict[str, Any]] = {
+        "/api/generate": ask,
+        "/api/chat": {"messages": user()},
+        "/api/show": {},
+        "/v1/chat/completions": {"messages": user()},
+        "/v1/messages": {"messages": user(), "max_tokens": 1},
+    }
+    for path, fields in bodies.items():
+        answer = server.http.post(path, json=fields | {"model": "broken"})
+        assert answer.status_code == 500
+        assert "broken:latest: its template is missing; if it came from a registry" in answer.text
+        assert str(server.models) not in answer.text
+    assert "broken:latest" in [model["name"] for model in server.http.get("/api/tags").json()["models"]]
+    layers["layers"][0]["size"] += 1  # the model file's, too, is not what it was
+    manifest.write_text(json.dumps(layers))
+    unload = server.http.post("/api/generate", json={"model": "broken", "keep_alive": 0})
+    assert unload.json()["done_reason"] == "unload"
+    server.client.delete("broken")
 
 
 # --- prompts --------------------------------------------------------------------------------------------

@@ -48,13 +48,10 @@ def test_a_stop_string_on_the_limit_is_a_stop(tiny: LoadedModel, monkeypatch: py
 
 
 @pytest.mark.scenario(152)
-def test_no_limit_is_ten_contexts_and_zero_is_none(tiny: LoadedModel) -> None:
-    assert Run(tiny, context=8).one(PROMPT[:4], num_predict=-1)[1].eval_count == 80
-    run = Run(tiny, context=8)
-    run.submit(0, PROMPT[:4], num_predict=0)
-    for _ in range(100):
-        assert run.engine.step()
-    assert [sequence.generated for sequence in run.engine.scheduler] == [100]
+@pytest.mark.parametrize("limit", [-2, -1, 0, 81])
+def test_nothing_goes_on_for_more_than_ten_contexts(tiny: LoadedModel, limit: int) -> None:
+    _, done = Run(tiny, context=8).one(PROMPT[:4], num_predict=limit)
+    assert (done.eval_count, done.reason) == (80, "length")
 
 
 @pytest.mark.scenario(153)

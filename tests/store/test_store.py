@@ -92,9 +92,9 @@ def test_damaged_models_are_not_listed_but_can_be_deleted(
     (library / "good/bad name").write_text("x")
     assert {model.name for model in store.list()} == {"good:latest", "no-gguf:latest"}
     assert "garbage" in caplog.text
-    with pytest.raises(StoreError, match="garbage/latest: not a model manifest"):
+    with pytest.raises(StoreError, match="the manifest of garbage:latest: not a model manifest"):
         store.get("garbage")
-    with pytest.raises(StoreError, match="config of no-config"):
+    with pytest.raises(StoreError, match="no-config:latest: its config is missing; if it came"):
         store.get("no-config")
     for name in ("no-config", "garbage"):
         store.delete(name)
@@ -109,7 +109,7 @@ def test_a_model_without_its_gguf_is_listed_but_does_not_run(store: Store) -> No
     store.blob_path(digest).unlink()
     assert [model.name for model in store.list()] == ["m:latest"]
     assert store.get("m").facts is None
-    with pytest.raises(StoreError, match=r"m:latest: its model file .* is missing"):
+    with pytest.raises(StoreError, match="m:latest: its model file is missing; if it came"):
         store.get("m").runnable_path()
     with pytest.raises(RequestError, match="incomplete"):
         store.create("n", ModelSpec(from_model="m"))

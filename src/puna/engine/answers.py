@@ -95,7 +95,7 @@ class Answers:
             self._finish(sequence, "stop", released.stop, [piece.logprob for piece in released.cut])
         elif sequence.text.enough or (constraint is not None and constraint.finished):
             self._finish(sequence, "stop", complete=True)
-        elif full or (sequence.limit is not None and sequence.generated >= sequence.limit):
+        elif full or sequence.generated >= sequence.limit:
             self._finish(sequence, "length")
         else:
             return token

@@ -38,7 +38,7 @@ class Generate(Message, frozen=True):
     With `samples` over 1, that many continuations are generated of one prompt, sample i with a seed i larger
     than the one given; each ends with a `Done` or `Failed` of its own, and `sample` says whose an event is.
     With `progress`, `Evaluated`* come before the first `Chunk`. With `prompt_logprobs`, `Scored`* do; a
-    `num_predict` of 0 then means that nothing is generated, where otherwise it means no limit.
+    `num_predict` of 0 then means that nothing is generated, where otherwise it means as many as without.
 
     With a `format`, no token is drawn with which the answer (what follows thinking) could not become one; it
     is one if it ends by itself.

@@ -18,7 +18,7 @@ from puna.model.load import LoadedModel
 from puna.model.tokenizer import Tokenizer
 from puna.sample import Sampler
 
-#: A generation without a limit of its own ends after this many contexts.
+#: A generation ends after this many contexts, also where the request says no limit, or a higher one.
 _LIMIT_CONTEXTS = 10
 
 #: Text of this size is never refused, however short the context: what does not fit is cut.
@@ -72,8 +72,8 @@ def prepare(
                 f"num_ctx is {context}, which leaves no room for an answer: set a larger"
             )
     longest = _LIMIT_CONTEXTS * context
-    predict = longest if options.num_predict < 0 else min(options.num_predict, longest)
-    limit = predict if predict or request.prompt_logprobs else None
+    nothing = request.prompt_logprobs and options.num_predict == 0  # only the prompt is scored
+    limit = min(options.num_predict, longest) if options.num_predict > 0 or nothing else longest
     sequences = []
     for sample in range(request.samples):
         seed = options.seed if options.seed < 0 else options.seed + sample

@@ -221,7 +221,7 @@ class Generation(Sequence):
     """One sample of a request to generate."""
 
     request: Generate
-    limit: int | None  # maximum number of generated tokens
+    limit: int  # maximum number of generated tokens
     sampler: Sampler
     text: TextStream
     constraint: Constraint | None = None  # what the answer must be like

@@ -158,8 +158,7 @@ class Speculation:
         assert isinstance(sequence, Generation)
         left = min(sequence.context, self._context) - len(sequence.inputs)
         most = min(MAX_DRAFT_TOKENS, self._cache.most_drafts, left)
-        if sequence.limit is not None:
-            most = min(most, sequence.limit - sequence.generated - 1)
+        most = min(most, sequence.limit - sequence.generated - 1)
         if sequence.constraint is not None and (forced := sequence.constraint.forced()):
             return _Offer(batch_slice, drafting, FORCED, min(len(forced), most), forced)
         if drafting.mode == "format":

@@ -17,7 +17,7 @@ class RequestOptions(TypedDict, total=False):
     What is not given is as the stored model says, else Ollama's default.
     """
 
-    num_predict: int  # tokens to generate at most; -1: until the model ends
+    num_predict: int  # tokens to generate at most; -1 or 0: ten contexts
     num_keep: int  # tokens at the start that stay when the context is full; -1: the whole prompt
     stop: Sequence[str]  # texts that end the answer
     seed: int  # -1: a random one

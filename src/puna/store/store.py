@@ -10,6 +10,7 @@ from pathlib import Path
 
 from puna.config import env_bool, models_dir
 from puna.errors import InvalidNameError, ModelNotFoundError, RequestError, StoreError
+from puna.store import manifest as media
 from puna.store import prune
 from puna.store.blobs import Blobs, normalize_digest
 from puna.store.bundled import bundled_model, bundled_models
@@ -18,7 +19,7 @@ from puna.store.create import Converter, ModelSpec, build, needs_making
 from puna.store.files import exclusive, read_whole, storage_errors, sync_directory, write_atomically
 from puna.store.manifest import Manifest
 from puna.store.names import ModelName
-from puna.store.stored import StoredModel
+from puna.store.stored import StoredModel, read_layer
 
 log = logging.getLogger(__name__)
 
@@ -280,11 +281,12 @@ class Store:
     def _load(self, name: ModelName, path: Path) -> StoredModel:
         data, modified_ns = _read_manifest(name, path)
         while True:
-            manifest = Manifest.decode(data, str(path))
+            manifest = Manifest.decode(data, f"the manifest of {name}")
             config_path = self.blobs.path(manifest.config.digest)
             try:
-                with storage_errors(f"read the config of {name},", config_path):
-                    config = ModelConfig.decode(read_whole(config_path), str(config_path))
+                config = ModelConfig.decode(
+                    read_layer(name.display, media.CONFIG, config_path), f"the config of {name}"
+                )
                 break
             except StoreError:
                 # A writer may have replaced the manifest, and dropped the old config, since we read it.
@@ -358,7 +360,7 @@ def _read_manifest(name: ModelName, path: Path) -> tuple[bytes, int]:
     except FileNotFoundError:
         raise ModelNotFoundError(f"model '{name}' not found") from None
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        raise StoreError(f"cannot read the manifest of {name}: {error.strerror}") from error
 
 
 def _parse(name: str | ModelName) -> ModelName:

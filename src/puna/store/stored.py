@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,9 +17,23 @@ from puna.store import manifest as media
 from puna.store.blobs import has_changed
 from puna.store.config import ModelConfig
 from puna.store.facts import Facts, facts_of
-from puna.store.files import read_whole, storage_errors
+from puna.store.files import read_whole
 from puna.store.manifest import Layer, Manifest
 from puna.store.names import ModelName
+
+#: What there is in files of a store, by their media types.
+_CONTENTS: Final = {
+    media.CONFIG: "config",
+    media.MODEL: "model file",
+    media.PROJECTOR: "vision tower",
+    media.ADAPTER: "adapter",
+    media.TEMPLATE: "template",
+    media.PROMPT: "template",
+    media.SYSTEM: "system text",
+    media.PARAMS: "list of parameters",
+    media.MESSAGES: "list of messages",
+    media.LICENSE: "license",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,24 +107,12 @@ class StoredModel:
             raise UnsupportedModelError(f"{self.name} only runs in the cloud; it has no model file to load")
         if self.manifest.of_type(media.TENSOR):
             raise UnsupportedModelError(f"{self.name} is stored as MLX tensors; only GGUF models can be run")
-        path = self.model_path
-        if path is None:
+        layer = self.model_layer
+        if layer is None:
             raise StoreError(f"{self.name} has no model file; create or pull it again")
-        if not path.is_file():
-            where = path.readlink() if path.is_symlink() else path
-            raise StoreError(f"{self.name}: its model file {where} is missing; create or pull it again")
-        size, layer = path.stat().st_size, self.model_layer
-        if layer is not None and size != layer.size:
-            raise StoreError(
-                f"{self.name}: its model file {path.resolve()} has {size} bytes, not the {layer.size} it had "
-                "when the model was made; create or pull it again"
-            )
-        if has_changed(path):
-            raise StoreError(
-                f"{self.name}: its model file {path.resolve()} was changed or moved after the model was made "
-                "of it; 'puna run' with its path looks what it is now"
-            )
-        return path
+        for needed in (layer, *self.manifest.of_type(media.PROJECTOR, media.ADAPTER)):
+            self._check(needed)
+        return self.files[layer.digest]
 
     # --- texts ---
 
@@ -179,16 +181,47 @@ class StoredModel:
         layers = self.manifest.of_type(*media_types)
         return self._read(layers[-1]) if layers else None
 
-    def _read(self, layer: Layer) -> str:
+    def _check(self, layer: Layer) -> None:
+        """Raises StoreError unless the layer's file is there, as it was when the model was made."""
         path = self.files[layer.digest]
-        with storage_errors(f"read a layer of {self.name},", path):
-            return read_whole(path).decode("utf-8", "replace")
+        if not path.is_file():
+            raise _broken(self.name, layer.media_type, path, "is missing")
+        if (size := path.stat().st_size) != layer.size:
+            how = f"has {size} bytes, not the {layer.size} it had when the model was made"
+            raise _broken(self.name, layer.media_type, path, how)
+        if has_changed(path):
+            how = "was changed or moved after the model was made of it"
+            raise _broken(self.name, layer.media_type, path, how)
+
+    def _read(self, layer: Layer) -> str:
+        return read_layer(self.name, layer.media_type, self.files[layer.digest]).decode("utf-8", "replace")
 
     def _json(self, layer: Layer, kind: Any) -> Any:
         try:
             return msgspec.json.decode(self._read(layer), type=kind)
         except (msgspec.DecodeError, RecursionError) as error:
-            what = layer.media_type.rpartition(".")[2]
-            raise StoreError(
-                f"{self.name}: its {what} layer is damaged ({error}); create the model again"
-            ) from error
+            path = self.files[layer.digest]
+            raise _broken(self.name, layer.media_type, path, f"is damaged ({error})") from error
+
+
+def read_layer(name: str, media_type: str, path: Path) -> bytes:
+    """The text of a layer of the model `name`. Raises StoreError."""
+    try:
+        return read_whole(path)
+    except FileNotFoundError:
+        raise _broken(name, media_type, path, "is missing") from None
+    except OSError as error:
+        raise _broken(name, media_type, path, f"cannot be read ({error.strerror})") from error
+
+
+def _broken(name: str, media_type: str, path: Path, how: str) -> StoreError:
+    """The error about a file of a model. Where the store keeps it is not for clients to know."""
+    what = f"{name}: its {_CONTENTS[media_type]}"
+    if path.is_symlink():  # to a file of somebody's own
+        return StoreError(
+            f"{what} {path.readlink()} {how}; create the model again, or 'puna run' the file itself"
+        )
+    return StoreError(
+        f"{what} {how}; if it came from a registry, 'puna doctor --store --heal' fetches it again, else pull "
+        "or create the model again"
+    )

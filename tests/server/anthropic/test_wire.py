@@ -134,7 +134,7 @@ def test_a_schema_of_the_answer_is_its_format() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     given = {"type": "json_schema", "schema": schema}
     for fields in ({"output_config": {"format": given}}, {"output_format": given}):
-        assert asked(**fields).format == Format.json_schema(schema)
+        assert asked(**fields).format() == Format.json_schema(schema)
 
 
 @pytest.mark.parametrize(
@@ -165,5 +165,5 @@ def test_a_schema_of_the_answer_is_its_format() -> None:
 )
 def test_what_makes_no_sense_is_refused(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(PunaError, match=words) as caught:
-        asked(**fields)
+        asked(**fields).format()
     assert caught.value.status == 400

@@ -47,7 +47,7 @@ def test_without_a_prompt_nothing_is_generated(nothing: dict[str, Any]) -> None:
 @pytest.mark.parametrize("nothing", ["", None])
 def test_empty_fields_mean_absent(nothing: object) -> None:
     of = asked(ChatRequest, messages=[{"role": "user"}], format=nothing, tools=[], options={"stop": None})
-    assert (of.format, of.needs) == (None, [])
+    assert (of.format(), of.needs) == (None, [])
 
 
 def test_a_message_may_have_no_content_beside_its_calls() -> None:

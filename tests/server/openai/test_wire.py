@@ -136,9 +136,9 @@ SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
     ],
 )
 def test_formats(fields: dict[str, Any], format: Format | None) -> None:
-    assert chat(**fields).format == format
+    assert chat(**fields).format() == format
     body = json.dumps({"model": "m", "prompt": "x", **fields}).encode()
-    assert parse(body, CompletionRequest).asked().format == format
+    assert parse(body, CompletionRequest).asked().format() == format
 
 
 @pytest.mark.parametrize(
@@ -153,7 +153,7 @@ def test_formats(fields: dict[str, Any], format: Format | None) -> None:
 )
 def test_what_is_no_format_is_refused(fields: dict[str, Any], message: str) -> None:
     with pytest.raises(PunaError, match=message):
-        chat(**fields)
+        chat(**fields).format()
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ Available Commands:
 PARAMETERS = """\
 Available Parameters:
   /set parameter seed <int>                 Random number seed
-  /set parameter num_predict <int>          Maximum number of tokens to generate (-1: no limit)
+  /set parameter num_predict <int>          Maximum number of tokens to generate (-1: ten contexts)
   /set parameter top_k <int>                Sample from the k most likely tokens
   /set parameter top_p <float>              Sample from the most likely tokens with total probability p
   /set parameter min_p <float>              Drop tokens less likely than this fraction of the top one

@@ -83,7 +83,7 @@ class CountRequest(OwnFields, ChatFields, SamplingFields):
             options=options,
             think=self._think(),
             thinks_if_able=True,
-            format=self._format(),
+            format=self._format,
             images=[image for message in messages for image in message.images],
             needs=use.needs,
             ignored=[*self.ignored, *ignored, *unusable],

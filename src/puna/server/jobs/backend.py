@@ -174,7 +174,7 @@ class Backend:
     async def unload(self, model: StoredModel) -> None:
         """Take the model out of memory. Raises ScopeError if the caller's key is not for that."""
         caller().require("manage", "unloading a model")
-        await self.fleet.unload(str(model.runnable_path()))
+        await self.fleet.unload(str(model.model_path))
 
     async def render(self, order: Order, request: Generate) -> Prompted:
         """The prompt alone, without generating."""

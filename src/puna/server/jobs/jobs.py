@@ -5,7 +5,7 @@ The order of the checks is part of the contract: it decides which error a reques
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -33,7 +33,7 @@ class Asked:
 
     `request` is what will be generated, as far as it does not depend on the model: each of `prompts` is to be
     put into it, and the model's template, opening messages and options are to be added. With `echo` answers
-    begin with their prompt.
+    begin with their prompt. What is of the wrong type has been refused before; a format is read in its turn.
     """
 
     model: str
@@ -44,7 +44,7 @@ class Asked:
     keep_alive: Any = None
     think: Any = None
     thinks_if_able: bool = False  # what cannot think is used all the same
-    format: Format | None = None
+    format: Callable[[], Format | None] = lambda: None  # may raise RequestError
     system: str = ""  # instead of the model's own
     images: Sequence[Any] = ()
     needs: Sequence[str] = ()  # capabilities
@@ -89,8 +89,9 @@ class Job:
 async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
     """Raises the error of the first check that fails."""
     request = asked.request
+    think, keep_s = checks.check_think(asked.think), keep_alive_s(asked.keep_alive)
+    check_remote(asked.images, backend.settings.remote_images)
     checks.check_top_logprobs(request.top_logprobs)
-    keep_s = keep_alive_s(asked.keep_alive)
     model = backend.find(asked.model)
     if not asked.prompts and keep_s == 0:
         return Unload(model)
@@ -98,7 +99,7 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
         raise RequestError("raw mode does not support template, system, or context")
     author = Author.of(model, request.template)
     has = await _capabilities(author, request.template)
-    think, ignored = checks.check_think(asked.think), list(asked.ignored)
+    ignored = list(asked.ignored)
     if think and asked.thinks_if_able and "thinking" not in has:
         think = None
         ignored.append(f'"{asked.model}" does not support thinking')
@@ -112,9 +113,9 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
         )
     checks.check_answers(asked.model, has, asked.endpoint)
     check_capabilities(asked.model, has, asked.needs)
-    check_remote(asked.images, backend.settings.remote_images)
     checks.check_images(asked.images, asked.model, has)
     order = backend.order(model, asked.options, keep_s, ignored)
+    format = asked.format()
     if not asked.prompts:
         return Preload(order)
     whole = msgspec.structs.replace(
@@ -123,7 +124,7 @@ async def job(backend: Backend, asked: Asked) -> Job | Preload | Unload:
         think=think,
         template=author.template,
         parser=author.parser,
-        format=asked.format,
+        format=format,
     )
 
     async def opened(prompt: Prompt) -> Prompt:

@@ -113,8 +113,8 @@ def routes(backend: Backend) -> list[Route]:
 
 
 def _order(backend: Backend, body: EmbedRequest | EmbeddingsRequest) -> Order:
-    model = embeddings.find(backend, body.model)
-    return backend.order(model, body.options, keep_alive_s(body.keep_alive), body.ignored)
+    keep_s = keep_alive_s(body.keep_alive)
+    return backend.order(embeddings.find(backend, body.model), body.options, keep_s, body.ignored)
 
 
 def _facts(name: str, found: Vectors) -> EmbedFacts:

@@ -27,8 +27,8 @@ def routes(backend: Backend) -> list[Route]:
     async def ranked(body: OllamaRerankRequest) -> Response:
         """Documents in the order of how well they answer a query."""
         body.request()
-        model = embeddings.find(backend, body.model)
-        order = backend.order(model, body.options, keep_alive_s(body.keep_alive), body.ignored)
+        keep_s = keep_alive_s(body.keep_alive)
+        order = backend.order(embeddings.find(backend, body.model), body.options, keep_s, body.ignored)
         reply, found = await rerank(backend, order, body)
         timings = {"total_duration": found.total_duration, "load_duration": found.load_duration}
         return json_reply(reply | timings | {"prompt_eval_count": found.tokens})

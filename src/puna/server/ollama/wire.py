@@ -74,7 +74,7 @@ class GenerationBody(OwnFields, ProgressField):
             options=self.options,
             keep_alive=self.keep_alive,
             think=self.think,
-            format=self._format(),
+            format=self._format,
             ignored=self.ignored,
             **more,
         )

@@ -59,7 +59,7 @@ class EmbeddingRequest(AdapterFields):
 def routes(backend: Backend) -> list[Route]:
     async def embed(body: EmbeddingRequest) -> ListReply:
         """Vectors of texts, as OpenAI's API gives them."""
-        wanted, encoding = body.request(), body.encoding
+        encoding, wanted = body.encoding, body.request()
         model = embeddings.find(backend, body.model)
         order = backend.order(model, {}, ignored=body.ignored)
         found = await embeddings.embed(backend, order, wanted)

@@ -65,8 +65,7 @@ class OpenAIRequest(OwnFields, ProgressField, SamplingFields):
     logit_bias: dict[str, Any] = Field(default_factory=dict)
     response_format: dict[str, Any] | None = None
 
-    @property
-    def format(self) -> Format | None:
+    def _format(self) -> Format | None:
         """What the answers must be like. Raises RequestError."""
         formats = self.formats()
         if self.response_format is not None and (found := response_format(self.response_format)) is not None:
@@ -133,7 +132,7 @@ class ChatCompletionRequest(OpenAIRequest, ChatFields):
             ),
             prompts=[self.chat(use, messages)],
             think=think(self.reasoning.effort or self.reasoning_effort),
-            format=self.format,
+            format=self._format,
             options=self.options(limit),
             images=[image for message in messages for image in message.images],
             needs=use.needs,
@@ -218,7 +217,7 @@ class CompletionRequest(OpenAIRequest):
             ),
             prompts=[self._prompt(prompt, raw) for prompt in prompts] if any(prompts) else [],
             think=False if raw else None,
-            format=self.format,
+            format=self._format,
             options=self.options(self.max_tokens),
             needs=["insert"] if self.suffix else [],
             raw=raw,

@@ -116,9 +116,9 @@ def test_a_prompt_that_is_too_long_is_only_cut_when_asked_for() -> None:
 def test_the_format_of_the_text() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     given = {"type": "json_schema", "name": "n", "schema": schema, "strict": True}
-    assert asked(text={"format": given}).format == Format.json_schema(schema)
-    assert asked(text={"format": {"type": "json_object"}}).format == Format.json_object()
-    assert asked(text={"format": {"type": "text"}, "verbosity": "low"}).format is None
+    assert asked(text={"format": given}).format() == Format.json_schema(schema)
+    assert asked(text={"format": {"type": "json_object"}}).format() == Format.json_object()
+    assert asked(text={"format": {"type": "text"}, "verbosity": "low"}).format() is None
 
 
 def test_tools_of_others_servers_are_named_and_left_out() -> None:
@@ -164,5 +164,5 @@ def test_every_item_has_an_id_and_a_reference_is_what_it_refers_to() -> None:
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused(given: Any, fields: dict[str, Any], words: str) -> None:
     with pytest.raises(PunaError, match=words) as caught:
-        asked(given, **fields)
+        asked(given, **fields).format()
     assert caught.value.status == 400

@@ -95,7 +95,7 @@ class ResponsesRequest(OwnFields, ChatFields, SamplingFields):
             options=self._options(),
             think=think(self.reasoning.effort),
             thinks_if_able=True,
-            format=self._format(),
+            format=self._format,
             images=[image for message in messages for image in message.images],
             needs=use.needs,
             ignored=[*self.ignored, *unusable],
