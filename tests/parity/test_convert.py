@@ -396,7 +396,7 @@ def test_jina_2_is_that_of_llama_cpp(tmp_path: Path) -> None:
     """Not the models for code, whose gates and ups theirs writes as one."""
     for kind in ("gated", "plain"):
         tiny = TinyJinaBertV2(kind=kind)
-        folder = save_jina2(tmp_path / kind, tiny, original(tiny))
+        folder = save_jina2(tmp_path / kind, original(tiny))
         convert(folder, tmp_path / "ours.gguf", FileType.F32)
         out = tmp_path / f"{kind}.gguf"
         check_same(tmp_path / "ours.gguf", theirs(folder, out, own_vocabulary=True))
