@@ -29,12 +29,12 @@ _JINA2 = {
 TEMPLATE = "judge {document} by {query}: "
 
 
-def tiny_bge() -> Any:
+def tiny_bge(vocabulary: int = SIZES["vocab_size"]) -> Any:
     """XLM-RoBERTa with a classifier."""
     from transformers import XLMRobertaConfig, XLMRobertaForSequenceClassification
 
     torch.manual_seed(3)
-    sizes = SIZES | {"num_hidden_layers": 2, "max_position_embeddings": 129}
+    sizes = SIZES | {"num_hidden_layers": 2, "max_position_embeddings": 129, "vocab_size": vocabulary}
     config = XLMRobertaConfig(**sizes, type_vocab_size=1, num_labels=1, layer_norm_eps=1e-12)
     return randomised(XLMRobertaForSequenceClassification(config).float().eval())
 
@@ -48,13 +48,17 @@ def tiny_bert_reranker() -> Any:
     return randomised(BertForSequenceClassification(config).float().eval())
 
 
-def tiny_gte(pooling: str) -> Any:
+def tiny_gte(pooling: str, vocabulary: int = SIZES["vocab_size"]) -> Any:
     """ModernBERT with a classifier."""
     from transformers import ModernBertConfig, ModernBertForSequenceClassification
 
     torch.manual_seed(4)
     config = ModernBertConfig(
-        **SIZES, local_attention=12, norm_eps=1e-12, num_labels=1, classifier_pooling=pooling
+        **SIZES | {"vocab_size": vocabulary},
+        local_attention=12,
+        norm_eps=1e-12,
+        num_labels=1,
+        classifier_pooling=pooling,
     )
     return randomised(ModernBertForSequenceClassification(config).float().eval())
 
